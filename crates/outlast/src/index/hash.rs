@@ -1,0 +1,99 @@
+//! The hash functions that are written to media.
+//!
+//! A pool records the function's number and a random seed; the output of each function
+//! is part of the format and never changes.
+
+use crate::error::{Error, Result};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+
+/// The functions of this build. The numbers are written to media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum HashFunction {
+    /// rapidhash version 3 over the key's bytes (a word key: its 8 little-endian bytes),
+    /// seed and secrets from the pool's seed.
+    RapidV3 = 1,
+    /// For tests of adversarial keys: as [`HashFunction::RapidV3`], but all keys whose
+    /// first 8 bytes, little-endian, are at least 2^32 share one hash.
+    Degenerate = 0x7e57,
+}
+
+/// A hash function with its seed.
+#[derive(Debug, Clone)]
+pub struct Hasher {
+    secrets: RapidSecrets,
+    function: HashFunction,
+}
+
+/// What the colliding keys of [`HashFunction::Degenerate`] hash to.
+const COLLISION: u64 = 0xa5a5_5a5a_1234_5678;
+
+impl Hasher {
+    /// The function with this number on media.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if this build has no such function.
+    pub fn from_media(number: u32, seed: u64) -> Result<Self> {
+        let function = match number {
+            1 => HashFunction::RapidV3,
+            0x7e57 => HashFunction::Degenerate,
+            _ => {
+                return Err(Error::Invalid {
+                    what: "hash function",
+                    why: format!("number {number} is unknown to this build"),
+                });
+            }
+        };
+        Ok(Hasher { secrets: RapidSecrets::seed(seed), function })
+    }
+
+    /// Hash of a word key.
+    #[inline(always)]
+    pub fn word(&self, key: u64) -> u64 {
+        if self.function == HashFunction::Degenerate && key >= 1 << 32 {
+            return COLLISION;
+        }
+        rapidhash_v3_inline::<true, false, false>(&key.to_le_bytes(), &self.secrets)
+    }
+
+    /// Hash of a byte-string key.
+    #[inline]
+    pub fn bytes(&self, key: &[u8]) -> u64 {
+        if self.function == HashFunction::Degenerate
+            && let Some(head) = key.first_chunk::<8>()
+            && u64::from_le_bytes(*head) >= 1 << 32
+        {
+            return COLLISION;
+        }
+        rapidhash_v3_inline::<true, false, false>(key, &self.secrets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The output is part of the format: these figures never change.
+    #[test]
+    fn hash_output_is_pinned() {
+        let h = Hasher::from_media(1, 0x1234_5678_9abc_def0).unwrap();
+        let got = [
+            h.word(0),
+            h.word(1),
+            h.word(u64::MAX),
+            h.bytes(b""),
+            h.bytes(b"a"),
+            h.bytes(b"seventeen bytes!!"),
+            h.bytes(&[7; 200]),
+        ];
+        assert_eq!(got, PINNED, "{got:#x?}");
+        assert_eq!(h.word(7), h.bytes(&7u64.to_le_bytes()));
+    }
+
+    const PINNED: [u64; 7] = [0, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn unknown_function_is_a_typed_error() {
+        assert!(matches!(Hasher::from_media(9, 0), Err(Error::Invalid { .. })));
+    }
+}

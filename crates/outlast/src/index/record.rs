@@ -1,0 +1,538 @@
+//! The two record forms, and the blocks that byte strings live in.
+//!
+//! A slot of an index is two words. What they mean is the form's affair:
+//!
+//! | form | first word, the commit word | second word |
+//! |---|---|---|
+//! | [`Inline`] | the key | the value |
+//! | [`Bytes`] | the record's offset and size class | the key's full hash |
+//!
+//! The second word is always stored first. Both lie in one line, so whenever the commit
+//! word is durable, the other one is (x86; elsewhere the seam's Release orders them).
+//!
+//! A record block holds lengths, checksum, key and value:
+//!
+//! ```text
+//!  0        4          8          12        16
+//! +----------+----------+----------+----------+----------------+------------------+
+//! | key len  | val len  | CRC-32C  |    0     | key bytes      | value bytes   0..|
+//! +----------+----------+----------+----------+----------------+------------------+
+//! ```
+//!
+//! The checksum covers the block's own offset, the lengths, the key and the value.
+
+use super::hash::Hasher;
+use crate::error::{Damage, Error, Result};
+use crate::pmem::{Point, Seam, Word};
+use crate::pool::core::Core;
+use crate::pool::geometry::LARGE;
+use crate::reclaim::Pin;
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest key in bytes.
+pub const MAX_KEY_BYTES: usize = 1 << 16;
+/// Longest value in bytes.
+pub const MAX_VALUE_BYTES: usize = 1 << 28;
+
+const RECORD_HEADER: usize = 16;
+
+/// How an index stores records. The numbers are written to media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordForm {
+    /// 8-byte keys and values, in place.
+    Inline = 1,
+    /// Byte strings, in a block that the slot points at.
+    Bytes = 2,
+}
+
+impl RecordForm {
+    /// Both forms.
+    pub const ALL: [RecordForm; 2] = [RecordForm::Inline, RecordForm::Bytes];
+
+    /// The form with this number on media.
+    pub fn from_media(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|f| *f as u8 == number)
+    }
+}
+
+impl fmt::Display for RecordForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecordForm::Inline => "inline",
+            RecordForm::Bytes => "bytes",
+        })
+    }
+}
+
+/// The two words of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotWords {
+    /// The commit word.
+    pub first: u64,
+    /// The other one, stored before it.
+    pub second: u64,
+}
+
+/// A record form.
+pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
+    /// Which one.
+    const FORM: RecordForm;
+    /// A key as it is passed in.
+    type Key<'a>: Copy + fmt::Debug;
+    /// A value as it is passed in.
+    type Value<'a>: Copy + fmt::Debug;
+    /// A key as it is handed out.
+    type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + std::hash::Hash + Ord;
+    /// A value as it is handed out.
+    type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
+
+    /// A key that was handed out, to be passed in again.
+    fn key_of(key: &Self::OwnedKey) -> Self::Key<'_>;
+    /// A value that was handed out, to be passed in again.
+    fn value_of(value: &Self::Owned) -> Self::Value<'_>;
+
+    /// The key's hash.
+    fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
+
+    /// Refuses keys and values that are too long.
+    fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
+
+    /// Makes a slot's words for a record; a block it needs is durable when this returns.
+    ///
+    /// Three points: the block's lines, and the fence after them.
+    fn prepare<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        hash: u64,
+        at: &'static Point,
+    ) -> Result<SlotWords>;
+
+    /// Takes back what [`prepare`](Record::prepare) made and nobody linked.
+    fn discard<S: Seam>(core: &Core<S>, words: SlotWords);
+
+    /// What the first word of an empty slot holds, where that does not depend on the slot.
+    const EMPTY: Option<u64>;
+
+    /// The hash of the record in a slot.
+    fn slot_hash(hasher: &Hasher, words: SlotWords) -> u64;
+
+    /// Whether the slot holds this key.
+    ///
+    /// Beside a writer the answer can be wrong and even damage can be reported: the
+    /// caller validates the bucket's version before it believes either.
+    fn matches<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+        key: Self::Key<'_>,
+        hash: u64,
+    ) -> Result<bool, Damage>;
+
+    /// The value in a slot. Beside a writer as [`matches`](Record::matches).
+    fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
+
+    /// The key in a slot. Beside a writer as [`matches`](Record::matches).
+    fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
+
+    /// Whether the slot's value is this one. The slot is locked.
+    fn value_is<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+        value: Self::Value<'_>,
+    ) -> Result<bool, Damage>;
+
+    /// The block that a slot's words link to: offset and bytes.
+    fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
+
+    /// Whether the record is whole. Only called where nothing changes it.
+    fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
+
+    /// A reference to the value in a slot; `pin` keeps its block from reuse.
+    fn reference<S: Seam>(
+        core: &Arc<Core<S>>,
+        words: SlotWords,
+        pin: Pin,
+    ) -> Result<RecordRef, Damage>;
+}
+
+/// 8-byte keys and values, stored in the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inline {}
+
+impl Record for Inline {
+    const FORM: RecordForm = RecordForm::Inline;
+    type Key<'a> = u64;
+    type Value<'a> = u64;
+    type OwnedKey = u64;
+    type Owned = u64;
+
+    fn key_of(key: &u64) -> u64 {
+        *key
+    }
+    fn value_of(value: &u64) -> u64 {
+        *value
+    }
+    #[inline(always)]
+    fn hash(hasher: &Hasher, key: u64) -> u64 {
+        hasher.word(key)
+    }
+    #[inline(always)]
+    fn check_size(_: u64, _: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+    #[inline(always)]
+    fn prepare<S: Seam>(
+        _: &Core<S>,
+        key: u64,
+        value: u64,
+        _: u64,
+        _: &'static Point,
+    ) -> Result<SlotWords> {
+        Ok(SlotWords { first: key, second: value })
+    }
+    #[inline(always)]
+    fn discard<S: Seam>(_: &Core<S>, _: SlotWords) {}
+
+    const EMPTY: Option<u64> = None;
+
+    #[inline(always)]
+    fn slot_hash(hasher: &Hasher, words: SlotWords) -> u64 {
+        hasher.word(words.first)
+    }
+    #[inline(always)]
+    fn matches<S: Seam>(
+        _: &Core<S>,
+        words: SlotWords,
+        key: u64,
+        _: u64,
+    ) -> Result<bool, Damage> {
+        Ok(words.first == key)
+    }
+    #[inline(always)]
+    fn value<S: Seam>(_: &Core<S>, words: SlotWords) -> Result<u64, Damage> {
+        Ok(words.second)
+    }
+    #[inline(always)]
+    fn key<S: Seam>(_: &Core<S>, words: SlotWords) -> Result<u64, Damage> {
+        Ok(words.first)
+    }
+    #[inline(always)]
+    fn value_is<S: Seam>(_: &Core<S>, words: SlotWords, value: u64) -> Result<bool, Damage> {
+        Ok(words.second == value)
+    }
+    #[inline(always)]
+    fn block<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<Option<(u64, u64)>, Damage> {
+        Ok(None)
+    }
+    fn is_whole<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<bool, Damage> {
+        Ok(true)
+    }
+    fn reference<S: Seam>(
+        core: &Arc<Core<S>>,
+        words: SlotWords,
+        pin: Pin,
+    ) -> Result<RecordRef, Damage> {
+        core.epochs().unpin(pin);
+        Ok(RecordRef(Held::Word(words.second)))
+    }
+}
+
+/// Byte strings, in a block that the slot points at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bytes {}
+
+/// A record block that a slot links to, its extent checked against its size class.
+struct Linked<'m> {
+    words: &'m [Word],
+    key_len: usize,
+    value_len: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+const OFFSET_MASK: u64 = (1 << 48) - 1;
+
+/// Splits a first word: offset and bytes of the block.
+fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage> {
+    let offset = first & OFFSET_MASK;
+    let class = (first >> 48) as u8;
+    let bytes = if class == LARGE {
+        // A large block ends with its run, somewhere before the end of the pool.
+        core.memory.len().saturating_sub(offset)
+    } else {
+        core.geometry
+            .class_bytes(class)
+            .filter(|_| first >> 56 == 0)
+            .ok_or_else(|| Damage::new(offset, "a record's link", format!("{first:#x}")))?
+    };
+    Ok((offset, bytes))
+}
+
+fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked<'_>, Damage> {
+    let (offset, bytes) = split_link(core, words.first)?;
+    let block = core.memory.words(offset, bytes & !7)?;
+    let [lengths, ..] = block else {
+        return Err(Damage::new(offset, "a record", "no space for one"));
+    };
+    let lengths = core.memory.load(lengths);
+    let (key_len, value_len) = (lengths as u32 as usize, (lengths >> 32) as usize);
+    let needed = RECORD_HEADER + key_len + value_len;
+    if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES || needed as u64 > bytes {
+        return Err(Damage::new(
+            offset,
+            format!("lengths that fit a block of {bytes} bytes"),
+            format!("{key_len} and {value_len}"),
+        ));
+    }
+    let words = &block[..needed.div_ceil(8)];
+    Ok(Linked { words, key_len, value_len, offset, bytes: needed as u64 })
+}
+
+fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
+    let mut crc = crc32c::crc32c(&offset.to_le_bytes());
+    crc = crc32c::crc32c_append(crc, &lengths.to_le_bytes());
+    crc = crc32c::crc32c_append(crc, key);
+    u64::from(crc32c::crc32c_append(crc, value))
+}
+
+impl Record for Bytes {
+    const FORM: RecordForm = RecordForm::Bytes;
+    type Key<'a> = &'a [u8];
+    type Value<'a> = &'a [u8];
+    type OwnedKey = Vec<u8>;
+    type Owned = Vec<u8>;
+
+    fn key_of(key: &Vec<u8>) -> &[u8] {
+        key
+    }
+    fn value_of(value: &Vec<u8>) -> &[u8] {
+        value
+    }
+    #[inline]
+    fn hash(hasher: &Hasher, key: &[u8]) -> u64 {
+        hasher.bytes(key)
+    }
+    #[inline]
+    fn check_size(key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Error::KeyTooLarge { len: key.len(), max: MAX_KEY_BYTES });
+        }
+        match value {
+            Some(value) if value.len() > MAX_VALUE_BYTES => {
+                Err(Error::ValueTooLarge { len: value.len(), max: MAX_VALUE_BYTES })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare<S: Seam>(
+        core: &Core<S>,
+        key: &[u8],
+        value: &[u8],
+        hash: u64,
+        at: &'static Point,
+    ) -> Result<SlotWords> {
+        let block = core.allocate((RECORD_HEADER + key.len() + value.len()) as u64)?;
+        let memory = &core.memory;
+        let needed = (RECORD_HEADER + key.len() + value.len()).div_ceil(8);
+        let words = memory.words(block.offset, needed as u64 * 8)?;
+        let lengths = key.len() as u64 | (value.len() as u64) << 32;
+        memory.store(&words[0], lengths, at);
+        memory.store(&words[1], record_checksum(block.offset, lengths, key, value), at);
+        // Key and value without a gap: the word that both share is written once.
+        let body = &words[2..];
+        let shared = key.len() / 8;
+        memory.write_bytes(body, &key[..shared * 8], at);
+        let tail = &key[shared * 8..];
+        if tail.is_empty() {
+            memory.write_bytes(&body[shared..], value, at);
+        } else {
+            let head = value.len().min(8 - tail.len());
+            let mut bridge = [0; 8];
+            bridge[..tail.len()].copy_from_slice(tail);
+            bridge[tail.len()..tail.len() + head].copy_from_slice(&value[..head]);
+            memory.store(&body[shared], u64::from_le_bytes(bridge), at);
+            memory.write_bytes(&body[shared + 1..], &value[head..], at);
+        }
+        memory.flush_words(words, at);
+        memory.fence(at);
+        Ok(SlotWords { first: block.offset | u64::from(block.class) << 48, second: hash })
+    }
+
+    fn discard<S: Seam>(core: &Core<S>, words: SlotWords) {
+        core.free_unlinked(words.first & OFFSET_MASK);
+    }
+
+    const EMPTY: Option<u64> = Some(0);
+
+    #[inline(always)]
+    fn slot_hash(_: &Hasher, words: SlotWords) -> u64 {
+        words.second
+    }
+
+    #[inline]
+    fn matches<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<bool, Damage> {
+        if words.second != hash || words.first == 0 {
+            return Ok(false);
+        }
+        let record = linked(core, words)?;
+        Ok(record.key_len == key.len()
+            && core.memory.bytes_equal(record.words, RECORD_HEADER, key))
+    }
+
+    fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Vec<u8>, Damage> {
+        let record = linked(core, words)?;
+        let mut out = vec![0; record.value_len];
+        core.memory.read_bytes(record.words, RECORD_HEADER + record.key_len, &mut out);
+        Ok(out)
+    }
+
+    fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Vec<u8>, Damage> {
+        let record = linked(core, words)?;
+        let mut out = vec![0; record.key_len];
+        core.memory.read_bytes(record.words, RECORD_HEADER, &mut out);
+        Ok(out)
+    }
+
+    fn value_is<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+        value: &[u8],
+    ) -> Result<bool, Damage> {
+        let record = linked(core, words)?;
+        Ok(record.value_len == value.len()
+            && core.memory.bytes_equal(record.words, RECORD_HEADER + record.key_len, value))
+    }
+
+    fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage> {
+        let record = linked(core, words)?;
+        Ok(Some((record.offset, record.bytes)))
+    }
+
+    fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage> {
+        let record = linked(core, words)?;
+        let mut body = vec![0; record.key_len + record.value_len];
+        core.memory.read_bytes(record.words, RECORD_HEADER, &mut body);
+        let (key, value) = body.split_at(record.key_len);
+        let lengths = core.memory.load(&record.words[0]);
+        let stored = core.memory.load(&record.words[1]);
+        Ok(stored == record_checksum(record.offset, lengths, key, value)
+            && core.hasher.bytes(key) == words.second)
+    }
+
+    fn reference<S: Seam>(
+        core: &Arc<Core<S>>,
+        words: SlotWords,
+        pin: Pin,
+    ) -> Result<RecordRef, Damage> {
+        let record = match linked(core, words) {
+            Ok(record) => record,
+            Err(damage) => {
+                core.epochs().unpin(pin);
+                return Err(damage);
+            }
+        };
+        Ok(RecordRef(Held::Pinned {
+            offset: record.offset,
+            skip: RECORD_HEADER + record.key_len,
+            len: record.value_len,
+            pin: Some(pin),
+            pool: Arc::clone(core) as Arc<dyn Pinned>,
+        }))
+    }
+}
+
+/// Memory that a guard reads from, whatever its seam.
+trait Pinned: Send + Sync {
+    fn read(&self, offset: u64, skip: usize, out: &mut [u8]);
+    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> bool;
+    fn unpin(&self, pin: Pin);
+}
+
+impl<S: Seam> Pinned for Core<S> {
+    fn read(&self, offset: u64, skip: usize, out: &mut [u8]) {
+        let bytes = (skip + out.len()).next_multiple_of(8) as u64;
+        let words = self.memory.words(offset, bytes).expect("checked when the guard was made");
+        self.memory.read_bytes(words, skip, out);
+    }
+    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> bool {
+        let end = (skip + bytes.len()).next_multiple_of(8) as u64;
+        let words = self.memory.words(offset, end).expect("checked when the guard was made");
+        self.memory.bytes_equal(words, skip, bytes)
+    }
+    fn unpin(&self, pin: Pin) {
+        self.epochs().unpin(pin);
+    }
+}
+
+enum Held {
+    Word(u64),
+    Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: Arc<dyn Pinned> },
+}
+
+/// A value by reference: its block is not reused while this lives.
+///
+/// It hands out copies made by atomic loads and no slice: in a damaged file two records
+/// can overlap, and a slice over one while the other is written would be a data race.
+pub struct RecordRef(Held);
+
+impl RecordRef {
+    /// Bytes of the value.
+    #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a container's")]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Held::Word(_) => 8,
+            Held::Pinned { len, .. } => *len,
+        }
+    }
+
+    /// Copies the value's bytes from `start` on; `start + out.len()` is at most `len`.
+    pub fn read_at(&self, start: usize, out: &mut [u8]) {
+        assert!(start + out.len() <= self.len(), "a range inside the value");
+        match &self.0 {
+            Held::Word(word) => {
+                out.copy_from_slice(&word.to_le_bytes()[start..start + out.len()]);
+            }
+            Held::Pinned { offset, skip, pool, .. } => pool.read(*offset, skip + start, out),
+        }
+    }
+
+    /// Whether the value is `bytes`.
+    pub fn equals(&self, bytes: &[u8]) -> bool {
+        match &self.0 {
+            _ if bytes.len() != self.len() => false,
+            Held::Word(word) => word.to_le_bytes() == bytes,
+            Held::Pinned { offset, skip, pool, .. } => pool.equals(*offset, *skip, bytes),
+        }
+    }
+
+    /// The whole value.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = vec![0; self.len()];
+        self.read_at(0, &mut out);
+        out
+    }
+}
+
+impl Drop for RecordRef {
+    fn drop(&mut self) {
+        if let Held::Pinned { pin, pool, .. } = &mut self.0
+            && let Some(pin) = pin.take()
+        {
+            pool.unpin(pin);
+        }
+    }
+}
+
+impl fmt::Debug for RecordRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordRef({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,251 @@
+//! Mapped memory, addressed by offset, with every offset checked.
+
+use super::seam::{Mark, Point, Seam};
+use super::word::{Media, Offset, Word};
+use crate::error::Damage;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The memory of one pool and the seam that accesses it.
+///
+/// The memory never moves while this exists; its length only grows. Offsets that come
+/// from media are checked against it by [`at`](Memory::at) and [`words`](Memory::words).
+pub struct Memory<S> {
+    base: *const u8,
+    len: AtomicU64,
+    seam: S,
+}
+
+// SAFETY: the memory is shared between threads as atomic words only, and stays mapped
+// for the life of this value (the contract of `Memory::new`).
+unsafe impl<S: Send> Send for Memory<S> {}
+// SAFETY: as above.
+unsafe impl<S: Sync> Sync for Memory<S> {}
+
+impl<S: Seam> Memory<S> {
+    /// Wraps `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// `base` is aligned to 4096 bytes. The first `len` bytes (and more, as told by
+    /// [`grown`](Memory::grown)) stay mapped readable and writable, at this address,
+    /// until this value is dropped, and nobody accesses them but through it.
+    pub unsafe fn new(base: *const u8, len: u64, seam: S) -> Self {
+        assert_eq!(base.addr() % 4096, 0, "pool memory is page aligned");
+        seam.attach(base);
+        Memory { base, len: AtomicU64::new(len), seam }
+    }
+
+    /// Tells that the memory is now `len` bytes long.
+    ///
+    /// # Safety
+    /// As [`Memory::new`], for the new length.
+    pub unsafe fn grown(&self, len: u64) {
+        debug_assert!(len >= self.len());
+        // Release: pairs with the Acquire in `len`, so that whoever sees the length
+        // sees the mapping made before it.
+        self.len.store(len, Ordering::Release);
+    }
+
+    /// Bytes mapped.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The seam.
+    #[inline]
+    pub fn seam(&self) -> &S {
+        &self.seam
+    }
+
+    /// The structure at `offset`, if it lies inside the memory and is aligned.
+    ///
+    /// # Errors
+    /// The [`Damage`] if not: the offset was read from media.
+    #[inline]
+    pub fn at<T: Media>(&self, offset: Offset<T>) -> Result<&T, Damage> {
+        let raw = offset.raw();
+        let fits = raw.checked_add(size_of::<T>() as u64).is_some_and(|end| end <= self.len());
+        if !fits || !raw.is_multiple_of(align_of::<T>() as u64) {
+            return Err(self.outside(raw, size_of::<T>() as u64));
+        }
+        // SAFETY: in bounds and aligned, checked above.
+        Ok(unsafe { self.at_unchecked(offset) })
+    }
+
+    /// The structure at `offset`, which was checked before.
+    ///
+    /// # Safety
+    /// [`Memory::at`] has succeeded for this offset on this memory.
+    #[inline(always)]
+    pub unsafe fn at_unchecked<T: Media>(&self, offset: Offset<T>) -> &T {
+        debug_assert!(offset.raw() + size_of::<T>() as u64 <= self.len());
+        debug_assert!(offset.raw().is_multiple_of(align_of::<T>() as u64));
+        // SAFETY: in bounds and aligned (the caller's promise); a `Media` type is valid
+        // for every bit pattern and shared as atomics; mapped for the life of `self`.
+        unsafe { &*self.base.add(offset.raw() as usize).cast::<T>() }
+    }
+
+    /// The `bytes / 8` words at `offset`, if they lie inside the memory.
+    ///
+    /// # Errors
+    /// The [`Damage`] if not.
+    #[inline]
+    pub fn words(&self, offset: u64, bytes: u64) -> Result<&[Word], Damage> {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.len());
+        if !fits || !offset.is_multiple_of(8) || !bytes.is_multiple_of(8) {
+            return Err(self.outside(offset, bytes));
+        }
+        // SAFETY: in bounds and aligned, checked above; words are atomics, valid for
+        // every bit pattern; mapped for the life of `self`.
+        Ok(unsafe {
+            std::slice::from_raw_parts(
+                self.base.add(offset as usize).cast::<Word>(),
+                (bytes / 8) as usize,
+            )
+        })
+    }
+
+    #[cold]
+    fn outside(&self, offset: u64, bytes: u64) -> Damage {
+        Damage::new(
+            offset,
+            format!("{bytes} aligned bytes inside the {} of the pool", self.len()),
+            "an offset outside or unaligned",
+        )
+    }
+
+    /// The offset of a structure in this memory.
+    #[inline]
+    pub fn offset_of<T: Media>(&self, structure: &T) -> Offset<T> {
+        Offset::new((std::ptr::from_ref(structure).addr() - self.base.addr()) as u64)
+    }
+
+    /// Reads a word without ordering.
+    #[inline(always)]
+    pub fn load(&self, word: &Word) -> u64 {
+        self.seam.load(word, Ordering::Relaxed)
+    }
+
+    /// Reads a word; what its writer stored before it is visible after.
+    #[inline(always)]
+    pub fn load_acquire(&self, word: &Word) -> u64 {
+        self.seam.load(word, Ordering::Acquire)
+    }
+
+    /// Writes a word without ordering.
+    #[inline(always)]
+    pub fn store(&self, word: &Word, value: u64, at: &'static Point) {
+        self.seam.store(word, value, Ordering::Relaxed, at);
+    }
+
+    /// Writes a word after everything this thread stored before.
+    ///
+    /// Also the commit store of a line: earlier stores to the same line are durable
+    /// whenever this one is.
+    #[inline(always)]
+    pub fn store_release(&self, word: &Word, value: u64, at: &'static Point) {
+        self.seam.store(word, value, Ordering::Release, at);
+    }
+
+    /// Starts writing back the lines of a structure.
+    #[inline(always)]
+    pub fn flush<T: Media>(&self, structure: &T, at: &'static Point) {
+        self.seam.flush(words_of(structure), at);
+    }
+
+    /// Starts writing back the lines of some words.
+    #[inline(always)]
+    pub fn flush_words(&self, words: &[Word], at: &'static Point) {
+        self.seam.flush(words, at);
+    }
+
+    /// Waits for this thread's flushes.
+    #[inline(always)]
+    pub fn fence(&self, at: &'static Point) {
+        self.seam.fence(at);
+    }
+
+    /// Flushes a structure and waits for it.
+    #[inline(always)]
+    pub fn persist<T: Media>(&self, structure: &T, at: &'static Point) {
+        self.flush(structure, at);
+        self.fence(at);
+    }
+
+    /// Copies bytes into words that nobody else reads yet, zero-padded to a whole word.
+    ///
+    /// Returns the words written.
+    pub fn write_bytes<'w>(
+        &self,
+        words: &'w [Word],
+        bytes: &[u8],
+        at: &'static Point,
+    ) -> &'w [Word] {
+        let used = &words[..bytes.len().div_ceil(8)];
+        for (word, chunk) in used.iter().zip(bytes.chunks(8)) {
+            let mut value = [0; 8];
+            value[..chunk.len()].copy_from_slice(chunk);
+            self.store(word, u64::from_le_bytes(value), at);
+        }
+        used
+    }
+
+    /// Copies bytes out, beginning `skip` bytes into the words.
+    ///
+    /// The copy is made word by word with atomic loads: beside a writer it can mix two
+    /// contents (the caller validates), but it is never undefined.
+    pub fn read_bytes(&self, words: &[Word], skip: usize, out: &mut [u8]) {
+        let mut index = skip / 8;
+        let mut at = skip % 8;
+        let mut done = 0;
+        while done < out.len() {
+            let value = self.load(&words[index]).to_le_bytes();
+            let n = (8 - at).min(out.len() - done);
+            out[done..done + n].copy_from_slice(&value[at..at + n]);
+            done += n;
+            index += 1;
+            at = 0;
+        }
+    }
+
+    /// Whether the bytes that begin `skip` bytes into the words are `bytes`.
+    pub fn bytes_equal(&self, words: &[Word], skip: usize, bytes: &[u8]) -> bool {
+        let mut index = skip / 8;
+        let mut at = skip % 8;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let value = self.load(&words[index]).to_le_bytes();
+            let n = (8 - at).min(rest.len());
+            if value[at..at + n] != rest[..n] {
+                return false;
+            }
+            rest = &rest[n..];
+            index += 1;
+            at = 0;
+        }
+        true
+    }
+
+    /// Notes an operation boundary for the recorder.
+    #[inline]
+    pub fn mark(&self, mark: impl FnOnce() -> Mark) {
+        self.seam.mark(mark);
+    }
+}
+
+/// The words that a structure consists of.
+#[inline(always)]
+pub fn words_of<T: Media>(structure: &T) -> &[Word] {
+    // SAFETY: a `Media` type consists of `Word`s and nothing else.
+    unsafe {
+        std::slice::from_raw_parts(
+            std::ptr::from_ref(structure).cast::<Word>(),
+            size_of::<T>() / size_of::<Word>(),
+        )
+    }
+}

@@ -1,0 +1,839 @@
+//! The allocator.
+//!
+//! On media stand only the page descriptors (which run of pages holds blocks of which
+//! size) and the frontier; both are written once per run, before its first block is
+//! linked. Which blocks are free is DRAM state: bitmaps per run, lists of runs with free
+//! blocks per class, and a few blocks in hand per shard of threads. It is saved at a
+//! clean close; after a crash it is rebuilt by a trace (see [`super::recovery`]).
+//!
+//! # Life of a run
+//!
+//! 1. *claimed*: descriptors and frontier durable, one fence for both: a crash between
+//!    them leaves pages that no block uses, which the sweep frees.
+//! 2. *in use*: its blocks are handed out and freed without a store to PM.
+//! 3. *old*: it was there when the pool was opened after a crash. Bitmap `used` collects
+//!    the blocks found alive, bitmap `retired` those unlinked since; none is handed out.
+//! 4. *swept*: a block is used if it was found alive and not retired; back to 2.
+//! 5. *released*: all blocks free; the descriptor says so durably before the pages are
+//!    claimed again.
+//!
+//! # Locks
+//!
+//! `space` (pages) and the slots (one per page) are never held together; a shard is held
+//! for a push or pop only. Nothing here runs under a lock of an index: indexes allocate
+//! before they lock.
+
+use super::core::Core;
+use super::gate::thread_number;
+use super::geometry::{CLASSES, Geometry, LARGE};
+use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, SAVED_MAGIC, pack_frontier};
+use super::points;
+use crate::error::{Damage, Error, Result};
+use crate::pmem::{Offset, Seam, Word};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+/// A block of the pool's space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Its first byte.
+    pub offset: u64,
+    /// Its size class.
+    pub class: u8,
+    /// Its size in bytes, at least what was asked for.
+    pub bytes: u64,
+}
+
+const SHARDS: usize = 16;
+
+/// Runs of pages in use, and what is free in them.
+pub struct Alloc {
+    geometry: Geometry,
+    regions: Box<[OnceLock<Box<[Mutex<Slot>]>>]>,
+    space: Mutex<Space>,
+    partial: Vec<Mutex<Vec<u32>>>,
+    shards: Vec<Mutex<Shard>>,
+    /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
+    old_frontier: AtomicU32,
+}
+
+#[derive(Default)]
+struct Shard {
+    in_hand: Vec<Vec<u64>>,
+}
+
+/// What is known of one page.
+enum Slot {
+    /// Nothing yet; its descriptor says.
+    Unknown,
+    /// It belongs to nothing.
+    Free,
+    /// A later page of a run, this far from its first.
+    Continued(u32),
+    /// The first page of a run.
+    Run(Box<Run>),
+}
+
+struct Run {
+    class: u8,
+    pages: u32,
+    block_bytes: u64,
+    blocks: u32,
+    free: u32,
+    used: Box<[u64]>,
+    /// Only while old.
+    retired: Box<[u64]>,
+    old: bool,
+    /// Whether it stands in the list of its class.
+    listed: bool,
+}
+
+struct Space {
+    /// Free pages below the frontier: first page and length.
+    runs: BTreeMap<u32, u32>,
+    frontier: u32,
+    free_pages: u32,
+    /// The saved free state, while the header names it.
+    saved: Option<(u32, u32)>,
+}
+
+/// Figures of the allocator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AllocStats {
+    /// Pages that may be in use.
+    pub frontier_pages: u32,
+    /// Pages below the frontier known to be free.
+    pub free_pages: u32,
+}
+
+fn bit(index: u32) -> (usize, u64) {
+    ((index / 64) as usize, 1 << (index % 64))
+}
+
+impl Run {
+    fn new(geometry: Geometry, class: u8, pages: u32) -> Option<Run> {
+        let (block_bytes, blocks) = if class == LARGE {
+            (geometry.offset_of(pages), 1)
+        } else {
+            let bytes = geometry.class_bytes(class)?;
+            (bytes, geometry.run_blocks(bytes, pages))
+        };
+        let words = blocks.div_ceil(64) as usize;
+        Some(Run {
+            class,
+            pages,
+            block_bytes,
+            blocks,
+            free: blocks,
+            used: vec![0; words].into(),
+            retired: Box::default(),
+            old: false,
+            listed: false,
+        })
+    }
+
+    fn is_used(&self, index: u32) -> bool {
+        let (word, mask) = bit(index);
+        self.used[word] & mask != 0
+    }
+
+    /// Takes up to `want` free blocks.
+    fn take(&mut self, want: usize, mut give: impl FnMut(u32)) {
+        let mut left = want.min(self.free as usize);
+        self.free -= left as u32;
+        for (w, word) in self.used.iter_mut().enumerate() {
+            let in_word = (self.blocks - w as u32 * 64).min(64);
+            let all = if in_word == 64 { u64::MAX } else { (1 << in_word) - 1 };
+            while left > 0 && *word != all {
+                let free = (!*word).trailing_zeros();
+                *word |= 1 << free;
+                give(w as u32 * 64 + free);
+                left -= 1;
+            }
+            if left == 0 {
+                return;
+            }
+        }
+        debug_assert_eq!(left, 0, "free count and bitmap agree");
+    }
+}
+
+impl Alloc {
+    /// For a pool whose pages below `frontier` may be in use. `old` says that nothing
+    /// is known of them. `reserved` bytes is what the pool can ever grow to.
+    pub fn new(geometry: Geometry, frontier: u32, old: bool, reserved: u64) -> Self {
+        let regions = geometry.pages_in(reserved).div_ceil(geometry.region_pages()).max(1);
+        Alloc {
+            geometry,
+            regions: (0..regions).map(|_| OnceLock::new()).collect(),
+            space: Mutex::new(Space {
+                runs: BTreeMap::new(),
+                frontier,
+                free_pages: 0,
+                saved: None,
+            }),
+            partial: CLASSES.iter().map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASSES.len()] }))
+                .collect(),
+            old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
+        }
+    }
+
+    fn slot(&self, page: u32) -> &Mutex<Slot> {
+        let pages = self.geometry.region_pages();
+        let region = self.regions[(page / pages) as usize]
+            .get_or_init(|| (0..pages).map(|_| Mutex::new(Slot::Unknown)).collect());
+        &region[(page % pages) as usize]
+    }
+
+    /// The page up to which nothing is known yet; 0 once all space is accounted for.
+    #[inline]
+    pub fn old_frontier(&self) -> u32 {
+        // Relaxed: it only changes from "mark" to "no need to", and marking in vain
+        // does no harm.
+        self.old_frontier.load(Ordering::Relaxed)
+    }
+
+    // ---- Allocation -------------------------------------------------------------
+
+    /// Hands out a block of at least `bytes`. Its content is anything.
+    ///
+    /// No lock of an index may be held.
+    pub fn allocate<S: Seam>(&self, core: &Core<S>, bytes: u64) -> Result<Block> {
+        let seam = core.memory.seam();
+        let class = self.geometry.class_for(bytes);
+        if class == LARGE {
+            let pages = self.geometry.pages_for(bytes);
+            if bytes > self.geometry.large_max() {
+                return Err(Error::Invalid {
+                    what: "block size",
+                    why: format!("{bytes} bytes, at most {}", self.geometry.large_max()),
+                });
+            }
+            let head = loop {
+                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages as u32)? {
+                    break head;
+                }
+            };
+            let mut run = self.new_run(LARGE, pages as u32);
+            run.take(1, |_| ());
+            self.set_run(seam, head, run);
+            let offset = self.geometry.offset_of(head);
+            return Ok(Block { offset, class, bytes: self.geometry.offset_of(pages as u32) });
+        }
+        let block_bytes = self.geometry.class_bytes(class).expect("a class of this geometry");
+        let shard = &self.shards[thread_number() % SHARDS];
+        let index = usize::from(class);
+        if let Some(offset) = seam.lock(shard).in_hand[index].pop() {
+            return Ok(Block { offset, class, bytes: block_bytes });
+        }
+        let mut taken = self.refill(core, class, block_bytes)?;
+        let offset = taken.pop().expect("a refill brings at least one block");
+        if !taken.is_empty() {
+            seam.lock(shard).in_hand[index].append(&mut taken);
+        }
+        Ok(Block { offset, class, bytes: block_bytes })
+    }
+
+    fn new_run(&self, class: u8, pages: u32) -> Run {
+        Run::new(self.geometry, class, pages).expect("a class of this geometry")
+    }
+
+    /// Takes some blocks of a class from a run, the lowest last.
+    fn refill<S: Seam>(&self, core: &Core<S>, class: u8, block_bytes: u64) -> Result<Vec<u64>> {
+        let seam = core.memory.seam();
+        let want = (8192 / block_bytes).clamp(1, 32) as usize;
+        let list = &self.partial[usize::from(class)];
+        let mut taken = Vec::with_capacity(want);
+        let pages = self.geometry.run_pages(block_bytes);
+        let head = loop {
+            let Some(head) = seam.lock(list).pop() else {
+                match core.claim_or_help(PageKind::Blocks, class, pages)? {
+                    Some(head) => break head,
+                    // Something was freed: look again.
+                    None => continue,
+                }
+            };
+            let mut slot = seam.lock(self.slot(head));
+            // A run on the list can have been released meanwhile.
+            if let Slot::Run(run) = &mut *slot
+                && run.listed
+                && run.class == class
+            {
+                let start = self.geometry.offset_of(head);
+                run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));
+                run.listed = run.free > 0;
+                if run.listed {
+                    seam.lock(list).push(head);
+                }
+                if !taken.is_empty() {
+                    taken.reverse();
+                    return Ok(taken);
+                }
+            }
+        };
+        let mut run = self.new_run(class, pages);
+        let start = self.geometry.offset_of(head);
+        run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));
+        run.listed = run.free > 0;
+        let listed = run.listed;
+        self.set_run(seam, head, run);
+        if listed {
+            seam.lock(list).push(head);
+        }
+        taken.reverse();
+        Ok(taken)
+    }
+
+    fn set_run(&self, seam: &impl Seam, head: u32, run: Run) {
+        for distance in 1..run.pages {
+            *seam.lock(self.slot(head + distance)) = Slot::Continued(distance);
+        }
+        *seam.lock(self.slot(head)) = Slot::Run(Box::new(run));
+    }
+
+    /// Claims a run of pages durably. `None` if there is no such run in `total` pages.
+    pub fn claim<S: Seam>(
+        &self,
+        core: &Core<S>,
+        kind: PageKind,
+        class: u8,
+        pages: u32,
+        total: u32,
+    ) -> Result<Option<u32>> {
+        let seam = core.memory.seam();
+        let mut space = seam.lock(&self.space);
+        let (head, frontier) = match space.fit(pages) {
+            Some(head) => (head, space.frontier),
+            None => match self.fit_at_frontier(&space, pages, total) {
+                Some(head) => (head, head + pages),
+                None => return Ok(None),
+            },
+        };
+        // Later pages first: within one line they are durable no later than the head.
+        for distance in (0..pages).rev() {
+            let descriptor = if distance == 0 {
+                Descriptor { kind, class, count: pages }
+            } else {
+                Descriptor { kind: PageKind::Continued, class, count: distance }
+            };
+            self.write_descriptor(core, head + distance, descriptor, &points::CLAIM_DESCRIPTOR)?;
+        }
+        let first = self.geometry.descriptor_offset(head);
+        let words = core.memory.words(first, u64::from(pages) * 8)?;
+        core.memory.flush_words(words, &points::CLAIM_DESCRIPTOR);
+        if frontier != space.frontier {
+            let word = core.memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
+            core.memory.store(word, pack_frontier(frontier), &points::CLAIM_FRONTIER);
+            core.memory.flush(word, &points::CLAIM_FRONTIER);
+        }
+        core.memory.fence(&points::CLAIM_FENCE);
+        if frontier == space.frontier {
+            space.take(head, pages);
+        } else {
+            // Pages skipped at the end of a region are free ones.
+            let mut page = space.frontier;
+            while page < head {
+                if self.geometry.is_system(page) {
+                    page += 1;
+                    continue;
+                }
+                let skipped = self.geometry.left_in_region(page).min(head - page);
+                space.give(page, skipped);
+                page += skipped;
+            }
+            space.frontier = frontier;
+        }
+        Ok(Some(head))
+    }
+
+    /// Where a run fits at the frontier: inside one region, past its descriptors.
+    fn fit_at_frontier(&self, space: &Space, pages: u32, total: u32) -> Option<u32> {
+        let mut head = space.frontier;
+        loop {
+            while self.geometry.is_system(head) {
+                head += 1;
+            }
+            let left = self.geometry.left_in_region(head);
+            if left >= pages {
+                return head.checked_add(pages).is_some_and(|end| end <= total).then_some(head);
+            }
+            head = head.checked_add(left)?;
+            if head >= total {
+                return None;
+            }
+        }
+    }
+
+    fn write_descriptor<S: Seam>(
+        &self,
+        core: &Core<S>,
+        page: u32,
+        descriptor: Descriptor,
+        at: &'static crate::pmem::Point,
+    ) -> Result<()> {
+        let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
+        core.memory.store_release(core.memory.at(offset)?, descriptor.pack(page), at);
+        Ok(())
+    }
+
+    // ---- Freeing ----------------------------------------------------------------
+
+    /// Takes a block back that nothing links to and nobody reads.
+    ///
+    /// # Errors
+    /// [`Damage`] if it is not a block in use: the offset came from a damaged structure.
+    pub fn free<S: Seam>(&self, core: &Core<S>, offset: u64) -> Result<(), Damage> {
+        let seam = core.memory.seam();
+        let mut slot = self.run_of(core, offset)?;
+        let (head, index) = slot.index(self.geometry, offset)?;
+        let run = slot.run();
+        let (word, mask) = bit(index);
+        if run.old {
+            if run.retired[word] & mask != 0 {
+                return Err(freed_twice(offset));
+            }
+            run.retired[word] |= mask;
+            return Ok(());
+        }
+        if !run.is_used(index) {
+            return Err(freed_twice(offset));
+        }
+        run.used[word] &= !mask;
+        run.free += 1;
+        let empty = run.free == run.blocks;
+        let class = run.class;
+        if !run.listed && class != LARGE {
+            run.listed = true;
+            seam.lock(&self.partial[usize::from(class)]).push(head);
+        }
+        // One empty run per class is kept, against claiming and releasing in turn.
+        let release =
+            empty && (class == LARGE || seam.lock(&self.partial[usize::from(class)]).len() > 1);
+        if release {
+            let pages = run.pages;
+            slot.clear();
+            drop(slot);
+            self.release(core, head, pages)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a run's pages back, durably, before they can be claimed again.
+    fn release<S: Seam>(&self, core: &Core<S>, head: u32, pages: u32) -> Result<(), Damage> {
+        let seam = core.memory.seam();
+        for distance in 1..pages {
+            *seam.lock(self.slot(head + distance)) = Slot::Free;
+        }
+        let mut space = seam.lock(&self.space);
+        let offset = Offset::<Word>::new(self.geometry.descriptor_offset(head));
+        let word = core.memory.at(offset)?;
+        let free = Descriptor { kind: PageKind::Free, class: 0, count: pages };
+        core.memory.store(word, free.pack(head), &points::RELEASE);
+        core.memory.persist(word, &points::RELEASE);
+        space.give(head, pages);
+        Ok(())
+    }
+
+    /// Locks the slot of the run that holds `offset`.
+    fn run_of<'a, S: Seam>(
+        &'a self,
+        core: &'a Core<S>,
+        offset: u64,
+    ) -> Result<RunGuard<'a>, Damage> {
+        let seam = core.memory.seam();
+        let mut page = self.geometry.page_of(offset);
+        if offset >= core.memory.len() || self.geometry.is_system(page) {
+            return Err(no_block(offset));
+        }
+        for _ in 0..2 {
+            let mut slot = seam.lock(self.slot(page));
+            if matches!(*slot, Slot::Unknown) {
+                *slot = self.load(core, page)?;
+            }
+            match *slot {
+                Slot::Run(_) => return Ok(RunGuard { slot, head: page }),
+                Slot::Continued(distance) if distance <= page => page -= distance,
+                _ => break,
+            }
+        }
+        Err(no_block(offset))
+    }
+
+    // ---- After a crash ----------------------------------------------------------
+
+    /// What an old page's descriptor says.
+    fn load<S: Seam>(&self, core: &Core<S>, page: u32) -> Result<Slot, Damage> {
+        if page >= self.old_frontier() {
+            return Ok(Slot::Free);
+        }
+        Ok(match self.read_descriptor(core, page)? {
+            None => Slot::Free,
+            Some(Descriptor { kind: PageKind::Continued, count, .. }) => {
+                let head = page.checked_sub(count).filter(|&h| !self.geometry.is_system(h));
+                match head.map(|h| self.read_descriptor(core, h)).transpose()?.flatten() {
+                    Some(d)
+                        if matches!(d.kind, PageKind::Blocks | PageKind::Large)
+                            && d.count > count =>
+                    {
+                        Slot::Continued(count)
+                    }
+                    _ => Slot::Free,
+                }
+            }
+            Some(Descriptor { kind: PageKind::Free | PageKind::Saved, .. }) => Slot::Free,
+            Some(d) => Slot::Run(Box::new(self.old_run(page, d)?)),
+        })
+    }
+
+    /// An old page's descriptor; `None` where none was ever written.
+    fn read_descriptor<S: Seam>(
+        &self,
+        core: &Core<S>,
+        page: u32,
+    ) -> Result<Option<Descriptor>, Damage> {
+        let offset = self.geometry.descriptor_offset(page);
+        let word = core.memory.load(core.memory.at(Offset::<Word>::new(offset))?);
+        if word == 0 {
+            return Ok(None);
+        }
+        Descriptor::unpack(page, word).map(Some).ok_or_else(|| {
+            Damage::new(offset, format!("a descriptor of page {page}"), format!("{word:#x}"))
+        })
+    }
+
+    fn old_run(&self, page: u32, d: Descriptor) -> Result<Run, Damage> {
+        let bad = |what: &str| {
+            Damage::new(self.geometry.descriptor_offset(page), what, format!("{d:?}"))
+        };
+        if d.count == 0
+            || d.count > self.geometry.left_in_region(page)
+            || page + d.count > self.old_frontier()
+        {
+            return Err(bad("a run inside its region and below the frontier"));
+        }
+        let mut run = Run::new(self.geometry, d.class, d.count)
+            .filter(|run| {
+                (run.class == LARGE) == (d.kind == PageKind::Large)
+                    && (run.class == LARGE
+                        || self.geometry.run_pages(run.block_bytes) == run.pages)
+            })
+            .ok_or_else(|| bad("a run of a known class"))?;
+        run.old = true;
+        run.retired = vec![0; run.used.len()].into();
+        Ok(run)
+    }
+
+    /// Marks a block alive, if it is one from before the crash.
+    ///
+    /// Called by the trace for what it finds, and by operations before they move or
+    /// unlink a block that the trace may not have reached.
+    ///
+    /// # Errors
+    /// [`Damage`] if there is no such block, or (`bytes` given) it is smaller.
+    pub fn mark<S: Seam>(
+        &self,
+        core: &Core<S>,
+        offset: u64,
+        bytes: Option<u64>,
+    ) -> Result<(), Damage> {
+        if self.old_frontier() == 0 {
+            return Ok(());
+        }
+        let mut slot = self.run_of(core, offset)?;
+        let (_, index) = slot.index(self.geometry, offset)?;
+        let run = slot.run();
+        if let Some(bytes) = bytes
+            && run.block_bytes < bytes
+        {
+            return Err(Damage::new(
+                offset,
+                format!("a block of at least {bytes} bytes"),
+                format!("one of {}", run.block_bytes),
+            ));
+        }
+        if run.old {
+            let (word, mask) = bit(index);
+            run.used[word] |= mask;
+        }
+        Ok(())
+    }
+
+    /// Decides, after every root was traced, what is free in the run at `page`.
+    /// Returns the next page to look at.
+    pub fn sweep<S: Seam>(&self, core: &Core<S>, page: u32) -> Result<u32, Damage> {
+        let seam = core.memory.seam();
+        let mut slot = seam.lock(self.slot(page));
+        if self.geometry.is_system(page) {
+            return Ok(page + 1);
+        }
+        if matches!(*slot, Slot::Unknown) {
+            *slot = self.load(core, page)?;
+        }
+        let Slot::Run(run) = &mut *slot else {
+            let free = matches!(*slot, Slot::Free);
+            drop(slot);
+            if free {
+                seam.lock(&self.space).give(page, 1);
+            }
+            return Ok(page + 1);
+        };
+        debug_assert!(run.old, "pages below the old frontier are not claimed before the sweep");
+        for (used, retired) in run.used.iter_mut().zip(&*std::mem::take(&mut run.retired)) {
+            *used &= !retired;
+        }
+        run.old = false;
+        run.free = run.blocks - run.used.iter().map(|w| w.count_ones()).sum::<u32>();
+        let (pages, class) = (run.pages, run.class);
+        if run.free == run.blocks {
+            *slot = Slot::Free;
+            drop(slot);
+            self.release(core, page, pages)?;
+        } else {
+            for distance in 1..pages {
+                // Nobody waits for an earlier page while holding a later one's slot.
+                *seam.lock(self.slot(page + distance)) = Slot::Continued(distance);
+            }
+            if run.free > 0 {
+                run.listed = true;
+                seam.lock(&self.partial[usize::from(class)]).push(page);
+            }
+        }
+        Ok(page + pages)
+    }
+
+    /// All space is accounted for.
+    pub fn swept(&self) {
+        self.old_frontier.store(0, Ordering::Relaxed);
+    }
+
+    // ---- Saved free state -------------------------------------------------------
+
+    /// Saves which blocks are in use; returns where, and how many bytes. `None` if that
+    /// is not known, or there is no space to write it to. No operation may run.
+    ///
+    /// ```text
+    /// magic | words | CRC-32C of what follows | then per run: page, used bits ...
+    /// ```
+    pub fn save<S: Seam>(&self, core: &Core<S>) -> Result<Option<(u64, u64)>> {
+        if self.old_frontier() != 0 {
+            return Ok(None);
+        }
+        let seam = core.memory.seam();
+        for shard in &self.shards {
+            for class in &mut seam.lock(shard).in_hand {
+                for offset in class.drain(..) {
+                    self.free(core, offset)?;
+                }
+            }
+        }
+        self.forget_saved(core);
+        let frontier = seam.lock(&self.space).frontier;
+        let mut words = vec![SAVED_MAGIC, 0, 0];
+        let mut page = self.geometry.first_page();
+        while page < frontier {
+            let slot = seam.lock(self.slot(page));
+            if let Slot::Run(run) = &*slot {
+                words.push(u64::from(page));
+                words.extend_from_slice(&run.used);
+                page += run.pages;
+            } else {
+                page += 1;
+            }
+        }
+        words[1] = words.len() as u64;
+        words[2] = u64::from(checksum(&words[3..]));
+        let bytes = words.len() as u64 * 8;
+        let pages = self.geometry.pages_for(bytes) as u32;
+        let total = self.geometry.pages_in(core.memory.len());
+        let Some(head) = self.claim(core, PageKind::Saved, 0, pages, total)? else {
+            return Ok(None);
+        };
+        let offset = self.geometry.offset_of(head);
+        let target = core.memory.words(offset, bytes)?;
+        for (word, value) in target.iter().zip(&words) {
+            core.memory.store(word, *value, &points::SAVED);
+        }
+        core.memory.flush_words(target, &points::SAVED);
+        core.memory.fence(&points::SAVED);
+        seam.lock(&self.space).saved = Some((head, pages));
+        Ok(Some((offset, bytes)))
+    }
+
+    /// The header no longer names the saved state: its pages are free.
+    pub fn forget_saved<S: Seam>(&self, core: &Core<S>) {
+        let mut space = core.memory.seam().lock(&self.space);
+        if let Some((head, pages)) = space.saved.take() {
+            space.give(head, pages);
+        }
+    }
+
+    /// Takes the saved state over. Returns whether it was whole; if not, the space has
+    /// to be traced as after a crash.
+    pub fn restore<S: Seam>(&self, core: &Core<S>, offset: u64, bytes: u64) -> Result<bool> {
+        let Some(values) = self.read_saved(core, offset, bytes)? else { return Ok(false) };
+        let seam = core.memory.seam();
+        let frontier = seam.lock(&self.space).frontier;
+        let mut runs = Vec::new();
+        let mut at = 3;
+        // Checked whole before anything is taken over. While it is, the pages count as
+        // old ones, which is what they are if it fails.
+        while at < values.len() {
+            let Ok(page) = u32::try_from(values[at]) else { return Ok(false) };
+            let after = runs.last().map_or(self.geometry.first_page(), |(p, r): &(u32, Run)| {
+                p + r.pages
+            });
+            if page < after || page >= frontier || self.geometry.is_system(page) {
+                return Ok(false);
+            }
+            let Some(d) = self.read_descriptor(core, page)? else { return Ok(false) };
+            if !matches!(d.kind, PageKind::Blocks | PageKind::Large) {
+                return Ok(false);
+            }
+            let mut run = self.old_run(page, d)?;
+            let words = run.used.len();
+            let Some(used) = values.get(at + 1..at + 1 + words) else { return Ok(false) };
+            run.used.copy_from_slice(used);
+            let last = run.blocks % 64;
+            if last != 0 && used[words - 1] >> last != 0 {
+                return Ok(false);
+            }
+            run.old = false;
+            run.retired = Box::default();
+            run.free = run.blocks - used.iter().map(|w| w.count_ones()).sum::<u32>();
+            at += 1 + words;
+            runs.push((page, run));
+        }
+        let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
+        let mut space = seam.lock(&self.space);
+        let mut page = self.geometry.first_page();
+        let mut give_until = |space: &mut Space, page: &mut u32, end: u32| {
+            while *page < end {
+                if !self.geometry.is_system(*page) && !(saved.0..saved.0 + saved.1).contains(page) {
+                    space.give(*page, 1);
+                }
+                *page += 1;
+            }
+        };
+        for (head, run) in &runs {
+            give_until(&mut space, &mut page, *head);
+            page = head + run.pages;
+        }
+        give_until(&mut space, &mut page, frontier);
+        space.saved = Some(saved);
+        drop(space);
+        for (head, mut run) in runs {
+            if run.free > 0 {
+                run.listed = true;
+                seam.lock(&self.partial[usize::from(run.class)]).push(head);
+            }
+            self.set_run(seam, head, run);
+        }
+        self.swept();
+        Ok(true)
+    }
+
+    fn read_saved<S: Seam>(
+        &self,
+        core: &Core<S>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Vec<u64>>> {
+        if bytes < 24 {
+            return Ok(None);
+        }
+        let Ok(words) = core.memory.words(offset, bytes) else { return Ok(None) };
+        let values: Vec<u64> = words.iter().map(|w| core.memory.load(w)).collect();
+        let whole = values[0] == SAVED_MAGIC
+            && values[1] == values.len() as u64
+            && values[2] == u64::from(checksum(&values[3..]));
+        Ok(whole.then_some(values))
+    }
+
+    /// Figures.
+    pub fn stats<S: Seam>(&self, core: &Core<S>) -> AllocStats {
+        let space = core.memory.seam().lock(&self.space);
+        AllocStats { frontier_pages: space.frontier, free_pages: space.free_pages }
+    }
+}
+
+/// CRC-32C of words as they lie on media.
+pub fn checksum(words: &[u64]) -> u32 {
+    words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
+}
+
+#[cold]
+fn no_block(offset: u64) -> Damage {
+    Damage::new(offset, "a block in use", "space that belongs to nothing")
+}
+
+#[cold]
+fn freed_twice(offset: u64) -> Damage {
+    Damage::new(offset, "a block in use", "a free block")
+}
+
+/// The locked slot of a run.
+struct RunGuard<'a> {
+    slot: std::sync::MutexGuard<'a, Slot>,
+    head: u32,
+}
+
+impl RunGuard<'_> {
+    fn run(&mut self) -> &mut Run {
+        match &mut *self.slot {
+            Slot::Run(run) => run,
+            _ => unreachable!("a RunGuard is made of a run"),
+        }
+    }
+
+    fn clear(&mut self) {
+        *self.slot = Slot::Free;
+    }
+
+    /// The run's first page, and the index of the block at `offset` in it.
+    fn index(&mut self, geometry: Geometry, offset: u64) -> Result<(u32, u32), Damage> {
+        let head = self.head;
+        let run = self.run();
+        let inside = offset - geometry.offset_of(head);
+        let index = inside / run.block_bytes;
+        if !inside.is_multiple_of(run.block_bytes) || index >= u64::from(run.blocks) {
+            return Err(no_block(offset));
+        }
+        Ok((head, index as u32))
+    }
+}
+
+impl Space {
+    /// First run of free pages that is long enough.
+    fn fit(&self, pages: u32) -> Option<u32> {
+        if self.free_pages < pages {
+            return None;
+        }
+        self.runs.iter().find(|(_, len)| **len >= pages).map(|(head, _)| *head)
+    }
+
+    fn take(&mut self, head: u32, pages: u32) {
+        let len = self.runs.remove(&head).expect("a run that was found");
+        if len > pages {
+            self.runs.insert(head + pages, len - pages);
+        }
+        self.free_pages -= pages;
+    }
+
+    fn give(&mut self, mut head: u32, pages: u32) {
+        self.free_pages += pages;
+        let mut len = pages;
+        if let Some(next) = self.runs.remove(&(head + len)) {
+            len += next;
+        }
+        if let Some((&before, &before_len)) = self.runs.range(..head).next_back()
+            && before + before_len == head
+        {
+            head = before;
+            len += before_len;
+        }
+        self.runs.insert(head, len);
+    }
+}

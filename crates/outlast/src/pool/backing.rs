@@ -1,0 +1,140 @@
+//! What a pool's memory is made of.
+
+use crate::error::{Error, Result};
+use crate::pmem::{Mapping, MappingError, MediumKind};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// The memory under a pool: a mapping of a file or of nothing, or heap memory.
+pub enum Backing {
+    /// A reserved range with a file (or anonymous memory) at its front.
+    Mapped(Mapping),
+    /// Memory of the process, for tests and crash images: no system call, no threads.
+    Heap(Heap),
+}
+
+/// Page-aligned heap memory with room to grow into.
+pub struct Heap {
+    base: NonNull<u8>,
+    capacity: u64,
+    fill: u8,
+    device: (u64, u64),
+}
+
+// SAFETY: plain memory that this value owns.
+unsafe impl Send for Heap {}
+// SAFETY: it is accessed through `Memory` only, as atomics.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    /// Memory that begins with `image` and can grow to `capacity`. Space after the image
+    /// is filled with `fill`: nothing may rely on fresh space being zero.
+    pub fn new(image: &[u8], capacity: u64, fill: u8) -> Heap {
+        let capacity = capacity.max(image.len() as u64).next_multiple_of(4096);
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout is not of size zero: capacity is at least one page.
+        let base = NonNull::new(unsafe { alloc(layout) })
+            .unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: `capacity` bytes were just allocated and nobody else knows of them.
+        unsafe {
+            base.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
+            base.as_ptr()
+                .add(image.len())
+                .write_bytes(fill, capacity as usize - image.len());
+        }
+        Heap { base, capacity, fill, device: (0, 0) }
+    }
+
+    fn layout(capacity: u64) -> Layout {
+        Layout::from_size_align(capacity.max(4096) as usize, 4096).expect("a sane size")
+    }
+
+    /// The byte that fresh space is filled with.
+    pub fn fill(&self) -> u8 {
+        self.fill
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+impl Backing {
+    /// First byte.
+    pub fn base(&self) -> *const u8 {
+        match self {
+            Backing::Mapped(m) => m.base(),
+            Backing::Heap(h) => h.base.as_ptr(),
+        }
+    }
+
+    /// What it can grow to.
+    pub fn reserved(&self) -> u64 {
+        match self {
+            Backing::Mapped(m) => m.reserved(),
+            Backing::Heap(h) => h.capacity,
+        }
+    }
+
+    /// What the memory survives.
+    pub fn medium(&self) -> MediumKind {
+        match self {
+            Backing::Mapped(m) => m.medium(),
+            Backing::Heap(_) => MediumKind::Bytes,
+        }
+    }
+
+    /// Makes it `len` bytes long. Nothing moves.
+    pub fn grow(&self, len: u64) -> Result<()> {
+        match self {
+            Backing::Mapped(m) => m.grow(len).map_err(mapping_error),
+            Backing::Heap(h) if len <= h.capacity => Ok(()),
+            Backing::Heap(h) => Err(Error::AddressSpace { needed: len, reserved: h.capacity }),
+        }
+    }
+
+    /// Makes everything durable that the medium leaves to the kernel.
+    pub fn sync(&self) -> Result<()> {
+        match self {
+            Backing::Mapped(m) => m.sync().map_err(|e| Error::io("syncing the pool", e)),
+            Backing::Heap(_) => Ok(()),
+        }
+    }
+
+    /// Device and inode number.
+    pub fn identity(&self) -> Result<(u64, u64)> {
+        match self {
+            Backing::Mapped(m) => match m.file() {
+                Some(file) => {
+                    use std::os::unix::fs::MetadataExt;
+                    let meta = file
+                        .metadata()
+                        .map_err(|e| Error::io("reading the pool's inode", e))?;
+                    Ok((meta.dev(), meta.ino()))
+                }
+                None => Ok((0, 0)),
+            },
+            Backing::Heap(h) => Ok(h.device),
+        }
+    }
+
+    /// The mapping, where there is one.
+    pub fn mapping(&self) -> Option<&Mapping> {
+        match self {
+            Backing::Mapped(m) => Some(m),
+            Backing::Heap(_) => None,
+        }
+    }
+}
+
+/// The pool's error for a mapping's.
+pub fn mapping_error(error: MappingError) -> Error {
+    match error {
+        MappingError::Io(source) => Error::io("mapping the pool", source),
+        MappingError::DiskFull { needed, source } => Error::DiskFull { needed, source },
+        MappingError::AddressSpace { needed, reserved } => Error::AddressSpace { needed, reserved },
+    }
+}

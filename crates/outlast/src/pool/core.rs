@@ -1,0 +1,568 @@
+//! The core of a pool: memory, header, gate, allocator and epochs. What indexes stand on.
+
+use super::alloc::{Alloc, Block};
+use super::backing::Backing;
+use super::gate::{Entered, Gate, Held, Writing, thread_number};
+use super::geometry::Geometry;
+use super::header::Header;
+use super::layout::{
+    FRONTIER_OFFSET, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier,
+    unpack_frontier,
+};
+use super::points;
+use crate::error::{Damage, Error, Result};
+use crate::index::hash::Hasher;
+use crate::pmem::{MediumKind, Memory, Offset, Seam, Word, words_of};
+use crate::reclaim::{Epochs, Pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, Weak};
+
+/// How a core is made or opened.
+#[derive(Debug, Clone)]
+pub struct CoreOptions {
+    /// log2 of the page size, at creation.
+    pub page_bits: u32,
+    /// First size in bytes, at creation.
+    pub initial_size: u64,
+    /// Size that the pool may not exceed; 0 for none. Kept in the header.
+    pub max_size: u64,
+    /// Number of the hash function, at creation.
+    pub hash_function: u32,
+    /// Seed and pool id, at creation; random if not given.
+    pub identity: Option<(u64, u128)>,
+    /// The medium to record and to judge by.
+    pub medium: MediumKind,
+    /// Writes go to private pages; nothing reaches the file.
+    pub read_only: bool,
+    /// The present boot.
+    pub boot: u128,
+    /// Open a pool that a power loss may have torn.
+    pub accept_possibly_torn: bool,
+}
+
+impl Default for CoreOptions {
+    fn default() -> Self {
+        CoreOptions {
+            page_bits: super::geometry::DEFAULT_PAGE_BITS,
+            initial_size: 1 << 20,
+            max_size: 0,
+            hash_function: 1,
+            identity: None,
+            medium: MediumKind::Bytes,
+            read_only: false,
+            boot: 0,
+            accept_possibly_torn: false,
+        }
+    }
+}
+
+/// Who can finish the reclaim that an allocation waits for.
+pub trait Reclaimer: Send + Sync {
+    /// Runs the reclaim to its end. Returns whether it ended well.
+    fn finish(&self) -> Result<bool>;
+}
+
+/// See the module's documentation.
+pub struct Core<S: Seam> {
+    /// The mapped memory.
+    pub memory: Memory<S>,
+    /// The arithmetic of its space.
+    pub geometry: Geometry,
+    /// The pool's hash function.
+    pub hasher: Hasher,
+    options: CoreOptions,
+    backing: Backing,
+    header: Mutex<Header>,
+    /// Serialises marking dirty, sync, snapshot and close.
+    control: Mutex<()>,
+    growth: Mutex<()>,
+    gate: Gate,
+    alloc: Alloc,
+    epochs: Epochs,
+    reclaimer: OnceLock<Weak<dyn Reclaimer>>,
+    leaked: AtomicU64,
+}
+
+/// A free number that no two pools or maps share.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => panic!("the system's random source fails: {e}"),
+        }
+    }
+    u64::from_le_bytes(bytes)
+}
+
+impl<S: Seam> Core<S> {
+    /// Makes a pool in `backing`, whose first `options.initial_size` bytes are there.
+    pub fn create(backing: Backing, seam: S, options: CoreOptions) -> Result<Self> {
+        let geometry = Geometry::new(options.page_bits).ok_or_else(|| Error::Invalid {
+            what: "page size",
+            why: format!("2^{} bytes", options.page_bits),
+        })?;
+        let size = options.initial_size & !(geometry.page_bytes() - 1);
+        let least = geometry.offset_of(geometry.first_page());
+        if size < least || size >= 1 << 48 || size > backing.reserved() {
+            return Err(Error::Invalid {
+                what: "initial size",
+                why: format!("{size} bytes, from {least} to {}", backing.reserved()),
+            });
+        }
+        let (seed, id) = options
+            .identity
+            .unwrap_or_else(|| (random(), u128::from(random()) << 64 | u128::from(random())));
+        let hasher = Hasher::from_media(options.hash_function, seed)?;
+        // SAFETY: the backing is kept as long as the memory, and nobody else has it.
+        let memory = unsafe { Memory::new(backing.base(), size, seam) };
+        let mut header = Header::new(geometry, options.hash_function, seed, id);
+        header.set(field::SIZE, size);
+        header.set(field::RECLAIMED_SIZE, size);
+        header.set(field::MAX_SIZE, options.max_size);
+        header.set(field::MEDIUM, options.medium as u64);
+        // Everything that the header promises is durable before the first copy of it:
+        // a creation that is interrupted leaves no pool.
+        for slot in 0..ROOT_SLOTS {
+            let root = memory.at(root_offset(slot))?;
+            memory.store(&root.commit, 0, &points::CREATE);
+            memory.flush(&root.commit, &points::CREATE);
+        }
+        let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
+        memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
+        memory.flush(frontier, &points::CREATE);
+        memory.fence(&points::CREATE);
+        header.write(&memory)?;
+        header.write(&memory)?;
+        let alloc = Alloc::new(geometry, geometry.first_page(), false, backing.reserved());
+        let core = Core {
+            memory,
+            geometry,
+            hasher,
+            options,
+            backing,
+            header: Mutex::new(header),
+            control: Mutex::default(),
+            growth: Mutex::default(),
+            gate: Gate::new(false),
+            alloc,
+            epochs: Epochs::default(),
+            reclaimer: OnceLock::new(),
+            leaked: AtomicU64::new(0),
+        };
+        core.fsync()?;
+        Ok(core)
+    }
+
+    /// Opens the pool in `backing`, which holds the whole file. `header` was read from
+    /// it with [`Header::read`].
+    pub fn open(
+        backing: Backing,
+        seam: S,
+        header: Header,
+        mut options: CoreOptions,
+    ) -> Result<Self> {
+        let geometry = header.geometry();
+        let hasher = Hasher::from_media(header.hash_function(), header.get(field::SEED))?;
+        if !options.read_only {
+            header.check_writable()?;
+        }
+        let dirty = header.get(field::DIRTY) != 0;
+        if dirty && !options.accept_possibly_torn {
+            Self::check_torn(&header, &backing, &options)?;
+        }
+        let size = header.get(field::SIZE);
+        if options.max_size == 0 {
+            options.max_size = header.get(field::MAX_SIZE);
+        }
+        // SAFETY: the backing is kept as long as the memory, and nobody else has it; it
+        // is at least as long as the header says (checked when that was read).
+        let memory = unsafe { Memory::new(backing.base(), size, seam) };
+        let word = memory.load(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?);
+        let frontier = unpack_frontier(word)
+            .filter(|f| (geometry.first_page()..=geometry.pages_in(size)).contains(f))
+            .ok_or_else(|| {
+                Error::DamagedHeader(Damage::new(
+                    FRONTIER_OFFSET,
+                    "the frontier: a number of pages and its checksum",
+                    format!("{word:#x}"),
+                ))
+            })?;
+        let alloc = Alloc::new(geometry, frontier, true, backing.reserved());
+        let clean = !dirty && header.copy_damaged.is_none();
+        let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
+        let core = Core {
+            memory,
+            geometry,
+            hasher,
+            // A read-only pool's stores stay private: there is nothing to mark.
+            gate: Gate::new(options.read_only),
+            options,
+            backing,
+            header: Mutex::new(header),
+            control: Mutex::default(),
+            growth: Mutex::default(),
+            alloc,
+            epochs: Epochs::default(),
+            reclaimer: OnceLock::new(),
+            leaked: AtomicU64::new(0),
+        };
+        if clean && saved.0 != 0 && !core.alloc.restore(&core, saved.0, saved.1)? {
+            tracing::warn!("saved free state is damaged; space is traced instead");
+        }
+        Ok(core)
+    }
+
+    /// Refuses a pool that a power loss can have torn since it was last synced.
+    fn check_torn(header: &Header, backing: &Backing, options: &CoreOptions) -> Result<()> {
+        use crate::error::TornReason;
+        // The medium recorded decides, not the present one.
+        let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
+        let survives =
+            matches!(recorded, Some(MediumKind::Dax | MediumKind::DaxPersistentCaches));
+        if recorded == Some(MediumKind::Bytes) {
+            return Ok(());
+        }
+        let (device, inode) = backing.identity()?;
+        if !survives && header.boot() != options.boot {
+            return Err(Error::PossiblyTorn { reason: TornReason::EarlierBoot });
+        }
+        let same = header.get(field::DEVICE) == device && header.get(field::INODE) == inode;
+        // Device numbers can change with a boot; inode numbers do not.
+        let same_after_boot =
+            header.boot() != options.boot && header.get(field::INODE) == inode;
+        if !same && !same_after_boot {
+            return Err(Error::PossiblyTorn { reason: TornReason::Copy });
+        }
+        Ok(())
+    }
+
+    // ---- Life -------------------------------------------------------------------
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &CoreOptions {
+        &self.options
+    }
+
+    /// What the memory is made of.
+    pub fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    /// A copy of the header.
+    pub fn header(&self) -> Header {
+        self.memory.seam().lock(&self.header).clone()
+    }
+
+    /// Asks to store to the pool, and marks it dirty first if it is clean.
+    #[inline]
+    pub fn enter(&self) -> Result<Writing<'_>> {
+        match self.gate.try_enter()? {
+            Entered::Writing(writing) => Ok(writing),
+            other => self.enter_slowly(other),
+        }
+    }
+
+    #[cold]
+    fn enter_slowly<'a>(&'a self, mut entered: Entered<'a>) -> Result<Writing<'a>> {
+        let mut turn = 0;
+        loop {
+            match entered {
+                Entered::Writing(writing) => return Ok(writing),
+                Entered::MarkDirty => self.mark_dirty()?,
+                Entered::Wait => self.memory.seam().wait(&mut turn),
+            }
+            entered = self.gate.try_enter()?;
+        }
+    }
+
+    /// As [`enter`](Core::enter), for changes that the user asks for.
+    #[inline]
+    pub fn enter_to_change(&self) -> Result<Writing<'_>> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.enter()
+    }
+
+    /// Whether the pool is open and sound.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        self.gate.check()
+    }
+
+    /// One turn of waiting for a lock of an index.
+    ///
+    /// # Errors
+    /// If the lock's holder can be gone: a thread panicked, or the pool was closed.
+    #[inline]
+    pub fn wait(&self, turn: &mut u32) -> Result<()> {
+        self.memory.seam().wait(turn);
+        self.gate.check()
+    }
+
+    fn mark_dirty(&self) -> Result<()> {
+        let seam = self.memory.seam();
+        let _control = seam.lock(&self.control);
+        if !self.gate.is_clean() {
+            return Ok(());
+        }
+        {
+            let (device, inode) = self.backing.identity()?;
+            let mut header = seam.lock(&self.header);
+            header.set(field::DIRTY, 1);
+            header.set(field::SAVED, 0);
+            header.set(field::SAVED_BYTES, 0);
+            header.set(field::MEDIUM, self.options.medium as u64);
+            header.set(field::BOOT_LOW, self.options.boot as u64);
+            header.set(field::BOOT_HIGH, (self.options.boot >> 64) as u64);
+            header.set(field::DEVICE, device);
+            header.set(field::INODE, inode);
+            header.set(field::MAX_SIZE, self.options.max_size);
+            header.write(&self.memory)?;
+        }
+        self.fsync()?;
+        self.alloc.forget_saved(self);
+        self.gate.marked_dirty();
+        Ok(())
+    }
+
+    /// Makes the kernel write everything back, where the medium leaves that to it.
+    fn fsync(&self) -> Result<()> {
+        if self.options.read_only { Ok(()) } else { self.backing.sync() }
+    }
+
+    /// Holds all writers back, makes the pool clean and durable, and calls `then` while
+    /// it stands still.
+    pub fn sync_and<T>(&self, then: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let seam = self.memory.seam();
+        let _control = seam.lock(&self.control);
+        let mut held = self.gate.hold(seam)?;
+        self.make_clean(&mut held)?;
+        then(self)
+    }
+
+    /// As [`sync_and`](Core::sync_and), and closes the pool for good. On failure the
+    /// pool is closed all the same, and stays marked dirty.
+    pub fn close(&self) -> Result<()> {
+        let seam = self.memory.seam();
+        let _control = seam.lock(&self.control);
+        let mut held = self.gate.hold(seam)?;
+        let result = if self.options.read_only { Ok(()) } else { self.make_clean(&mut held) };
+        held.now_closed();
+        result
+    }
+
+    fn make_clean(&self, held: &mut Held<'_>) -> Result<()> {
+        if !held.dirty {
+            return Ok(());
+        }
+        self.epochs.collect(|offset| self.free_or_report(offset));
+        let saved = if self.epochs.limbo_bytes() == 0 { self.alloc.save(self)? } else { None };
+        // The data first: the mark "clean" must not be durable before what it vouches for.
+        self.fsync()?;
+        {
+            let mut header = self.memory.seam().lock(&self.header);
+            let (offset, bytes) = saved.unwrap_or((0, 0));
+            header.set(field::DIRTY, 0);
+            header.set(field::SAVED, offset);
+            header.set(field::SAVED_BYTES, bytes);
+            header.write(&self.memory)?;
+        }
+        self.fsync()?;
+        held.now_clean();
+        Ok(())
+    }
+
+    // ---- Space ------------------------------------------------------------------
+
+    /// The allocator.
+    pub fn alloc(&self) -> &Alloc {
+        &self.alloc
+    }
+
+    /// Hands out a block of at least `bytes`. No lock of an index may be held.
+    pub fn allocate(&self, bytes: u64) -> Result<Block> {
+        self.alloc.allocate(self, bytes)
+    }
+
+    /// Takes back a block that was never linked.
+    pub fn free_unlinked(&self, offset: u64) {
+        self.free_or_report(offset);
+    }
+
+    fn free_or_report(&self, offset: u64) {
+        if let Err(damage) = self.alloc.free(self, offset) {
+            // The operation that unlinked it has succeeded; the damage was there
+            // before. What cannot be freed is kept.
+            self.leaked.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%damage, "a block could not be freed");
+        }
+    }
+
+    /// Blocks that could not be freed because of damage.
+    pub fn unfreeable(&self) -> u64 {
+        self.leaked.load(Ordering::Relaxed)
+    }
+
+    /// To be called before a block that may be from before a crash is moved or unlinked.
+    #[inline]
+    pub fn before_unlink(&self, offset: u64) -> Result<(), Damage> {
+        if self.alloc.old_frontier() == 0 {
+            return Ok(());
+        }
+        self.alloc.mark(self, offset, None)
+    }
+
+    /// Takes a block whose unlinking is durable; frees it once no guard can read it.
+    pub fn retire(&self, offset: u64, bytes: u64) {
+        self.epochs.retire(offset, bytes, |offset| self.free_or_report(offset));
+    }
+
+    /// The epochs.
+    pub fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    /// Pins the present epoch.
+    pub fn pin(&self) -> Pin {
+        self.epochs.pin(thread_number())
+    }
+
+    /// Says who can finish a reclaim.
+    pub fn set_reclaimer(&self, reclaimer: Weak<dyn Reclaimer>) {
+        let _ = self.reclaimer.set(reclaimer);
+    }
+
+    /// A run of pages, after growing the pool or finishing a reclaim if need be.
+    /// `None` if blocks were freed meanwhile: look there first.
+    pub(super) fn claim_or_help(
+        &self,
+        kind: PageKind,
+        class: u8,
+        pages: u32,
+    ) -> Result<Option<u32>> {
+        loop {
+            let total = self.geometry.pages_in(self.memory.len());
+            if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
+                return Ok(Some(head));
+            }
+            let held = self.epochs.limbo_bytes();
+            if held > 0 {
+                self.epochs.collect(|offset| self.free_or_report(offset));
+                if self.epochs.limbo_bytes() < held {
+                    return Ok(None);
+                }
+            }
+            // While space is unaccounted for after a crash, growth is limited: a pool
+            // that is killed again and again must not grow with each life.
+            let bytes = self.geometry.offset_of(pages);
+            if self.alloc.old_frontier() != 0 && !self.may_grow_unreclaimed(bytes) && self.help()? {
+                return Ok(None);
+            }
+            if let Err(error) = self.grow(total, bytes) {
+                if self.alloc.old_frontier() != 0 && self.help()? {
+                    return Ok(None);
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
+        let reclaimed = self.header().get(field::RECLAIMED_SIZE);
+        self.memory.len() + bytes <= reclaimed + reclaimed / 8
+    }
+
+    /// Finishes the reclaim, by this thread or another. Whether it ended well.
+    fn help(&self) -> Result<bool> {
+        match self.reclaimer.get().and_then(Weak::upgrade) {
+            Some(reclaimer) => reclaimer.finish(),
+            None => Ok(false),
+        }
+    }
+
+    /// Space was accounted for: note the size it was done at.
+    pub fn reclaimed(&self) -> Result<()> {
+        self.alloc.swept();
+        if !self.options.read_only {
+            let mut header = self.memory.seam().lock(&self.header);
+            header.set(field::RECLAIMED_SIZE, self.memory.len());
+            header.write(&self.memory)?;
+        }
+        Ok(())
+    }
+
+    /// Grows the pool by at least `bytes`, unless it has grown past `total` pages.
+    fn grow(&self, total: u32, bytes: u64) -> Result<()> {
+        let seam = self.memory.seam();
+        let _growth = seam.lock(&self.growth);
+        let size = self.memory.len();
+        if self.geometry.pages_in(size) != total {
+            return Ok(());
+        }
+        let page = self.geometry.page_bytes();
+        // The run may have to begin behind the next region's descriptors.
+        let least = if bytes > self.geometry.offset_of(self.geometry.left_in_region(total)) {
+            bytes + self.geometry.offset_of(self.geometry.left_in_region(total)) + page
+        } else {
+            bytes + page
+        };
+        let unreclaimed = self.alloc.old_frontier() != 0;
+        let step = if unreclaimed { least } else { (size / 8).clamp(16 * page, 256 << 20) };
+        let limit = match self.options.max_size {
+            0 => self.backing.reserved(),
+            max => max.min(self.backing.reserved()),
+        } & !(page - 1);
+        for want in [step.max(least), least] {
+            let target = (size + want).next_multiple_of(page).min(limit);
+            if target < size + bytes || target == size {
+                continue;
+            }
+            match self.backing.grow(target) {
+                Ok(()) => {
+                    // SAFETY: the backing has just grown to `target` bytes.
+                    unsafe { self.memory.grown(target) };
+                    let mut header = seam.lock(&self.header);
+                    header.set(field::SIZE, target);
+                    header.write(&self.memory)?;
+                    return Ok(());
+                }
+                Err(Error::DiskFull { .. }) if want > least => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let held = match self.epochs.limbo_bytes() {
+            0 => String::new(),
+            bytes => format!("; {} guards keep {bytes} bytes from reuse", self.epochs.pins()),
+        };
+        Err(Error::PoolFull { needed: bytes, limit, held })
+    }
+
+    /// Grows ahead of use, if little space is left. Returns whether it did.
+    pub fn grow_ahead(&self) -> Result<bool> {
+        if self.options.read_only || self.alloc.old_frontier() != 0 {
+            return Ok(false);
+        }
+        let total = self.geometry.pages_in(self.memory.len());
+        let stats = self.alloc.stats(self);
+        let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
+        if left >= (total / 16).max(4) || self.gate.is_clean() {
+            return Ok(false);
+        }
+        let _writing = self.enter()?;
+        self.grow(total, self.geometry.page_bytes()).map(|()| true)
+    }
+}
+
+/// Where a root's slot stands.
+pub fn root_offset(slot: usize) -> Offset<RootSlot> {
+    Offset::new(ROOTS_OFFSET + (slot * size_of::<RootSlot>()) as u64)
+}
+
+/// The words of a root slot.
+pub fn root_words(root: &RootSlot) -> &[Word] {
+    words_of(root)
+}

@@ -1,0 +1,203 @@
+//! Pages, regions and size classes: the arithmetic of a pool's space.
+//!
+//! A pool is a row of pages. A region is as many pages as one page of descriptors can
+//! describe; its descriptors stand on the region's first page (in the first region,
+//! after the header and the named roots). A run of pages holds blocks of one size
+//! class, or one large block.
+
+use super::layout::SYSTEM_BYTES;
+
+/// log2 of the page size of pools created by default.
+pub const DEFAULT_PAGE_BITS: u32 = 16;
+/// log2 of the smallest and greatest page size.
+pub const PAGE_BITS: std::ops::RangeInclusive<u32> = 12..=20;
+
+/// Sizes of the blocks, ascending. The index of a size is its class, and is written
+/// to media.
+pub static CLASSES: [u32; 46] = {
+    let mut sizes = [0; 46];
+    let mut n = 0;
+    while n < 16 {
+        sizes[n] = 16 * (n as u32 + 1);
+        n += 1;
+    }
+    // Four steps to each doubling, and the segments of hash tables exactly.
+    let mut base = 256;
+    while base < 32768 {
+        let mut quarter = 1;
+        while quarter <= 4 {
+            if n > 0 && sizes[n - 1] == 16384 {
+                sizes[n] = 17152;
+                sizes[n + 1] = 17664;
+                n += 2;
+            }
+            sizes[n] = base + base / 4 * quarter;
+            n += 1;
+            quarter += 1;
+        }
+        base *= 2;
+    }
+    assert!(n == 46);
+    sizes
+};
+
+/// The class of blocks that take whole pages.
+pub const LARGE: u8 = 0xff;
+
+/// The arithmetic for one page size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    page_bits: u32,
+}
+
+impl Geometry {
+    /// For pages of `1 << page_bits` bytes; `None` if that is out of range.
+    pub fn new(page_bits: u32) -> Option<Self> {
+        PAGE_BITS.contains(&page_bits).then_some(Geometry { page_bits })
+    }
+
+    /// Bytes in a page.
+    pub fn page_bytes(self) -> u64 {
+        1 << self.page_bits
+    }
+
+    /// log2 of the page size.
+    pub fn page_bits(self) -> u32 {
+        self.page_bits
+    }
+
+    /// Whole pages in `bytes`.
+    pub fn pages_in(self, bytes: u64) -> u32 {
+        (bytes >> self.page_bits).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// Pages that `bytes` need.
+    pub fn pages_for(self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.page_bytes())
+    }
+
+    /// The page that holds a byte.
+    pub fn page_of(self, offset: u64) -> u32 {
+        (offset >> self.page_bits).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// First byte of a page.
+    pub fn offset_of(self, page: u32) -> u64 {
+        u64::from(page) << self.page_bits
+    }
+
+    /// Pages in a region.
+    pub fn region_pages(self) -> u32 {
+        (self.page_bytes() / 8) as u32
+    }
+
+    /// The page that holds a region's descriptors.
+    pub fn descriptor_page(self, region: u32) -> u32 {
+        if region == 0 {
+            (SYSTEM_BYTES >> self.page_bits) as u32
+        } else {
+            region * self.region_pages()
+        }
+    }
+
+    /// The first page that can hold data.
+    pub fn first_page(self) -> u32 {
+        self.descriptor_page(0) + 1
+    }
+
+    /// Whether a page belongs to the pool's own structures.
+    pub fn is_system(self, page: u32) -> bool {
+        page < self.first_page() || page.is_multiple_of(self.region_pages())
+    }
+
+    /// Where a page's descriptor stands.
+    pub fn descriptor_offset(self, page: u32) -> u64 {
+        let region = page / self.region_pages();
+        self.offset_of(self.descriptor_page(region)) + u64::from(page % self.region_pages()) * 8
+    }
+
+    /// Pages from `page` to the end of its region.
+    pub fn left_in_region(self, page: u32) -> u32 {
+        self.region_pages() - page % self.region_pages()
+    }
+
+    /// The greatest block that a class holds; larger ones take whole pages.
+    pub fn small_max(self) -> u64 {
+        self.page_bytes() / 2
+    }
+
+    /// The greatest block there is: a region without its descriptors.
+    pub fn large_max(self) -> u64 {
+        u64::from(self.region_pages() - self.first_page()) << self.page_bits
+    }
+
+    /// The class for a block of `bytes`, [`LARGE`] if it takes whole pages.
+    pub fn class_for(self, bytes: u64) -> u8 {
+        if bytes > self.small_max() {
+            return LARGE;
+        }
+        CLASSES.partition_point(|&size| u64::from(size) < bytes) as u8
+    }
+
+    /// Bytes of a block of this class; `None` for [`LARGE`] and unknown classes.
+    pub fn class_bytes(self, class: u8) -> Option<u64> {
+        let bytes = u64::from(*CLASSES.get(usize::from(class))?);
+        (bytes <= self.small_max()).then_some(bytes)
+    }
+
+    /// Pages of a run of blocks of `bytes` each: at least 15 blocks where a page holds
+    /// fewer, so that little is left over.
+    pub fn run_pages(self, bytes: u64) -> u32 {
+        if bytes * 16 <= self.page_bytes() { 1 } else { self.pages_for(bytes * 15) as u32 }
+    }
+
+    /// Blocks in a run.
+    pub fn run_blocks(self, bytes: u64, pages: u32) -> u32 {
+        ((u64::from(pages) << self.page_bits) / bytes) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_ascend_and_fit_their_requests() {
+        assert!(CLASSES.windows(2).all(|w| w[0] < w[1]));
+        assert!(CLASSES.iter().all(|c| c % 16 == 0));
+        let g = Geometry::new(16).unwrap();
+        for bytes in 1..=g.small_max() {
+            let class = g.class_for(bytes);
+            let size = g.class_bytes(class).unwrap();
+            assert!(size >= bytes);
+            assert!(bytes <= 16 || u64::from(CLASSES[usize::from(class) - 1]) < bytes);
+            assert!(size <= bytes + bytes / 4 + 16, "{bytes} -> {size}");
+        }
+        assert_eq!(g.class_for(g.small_max() + 1), LARGE);
+        assert_eq!(g.class_bytes(g.class_for(17152)), Some(17152));
+        assert_eq!(g.class_bytes(g.class_for(17664)), Some(17664));
+    }
+
+    #[test]
+    fn runs_waste_little() {
+        for page_bits in PAGE_BITS {
+            let g = Geometry::new(page_bits).unwrap();
+            for &size in CLASSES.iter().filter(|&&s| u64::from(s) <= g.small_max()) {
+                let size = u64::from(size);
+                let pages = g.run_pages(size);
+                let used = u64::from(g.run_blocks(size, pages)) * size;
+                let total = u64::from(pages) << page_bits;
+                assert!(total - used <= total / 15, "{size} in {pages} pages of 2^{page_bits}");
+            }
+        }
+    }
+
+    #[test]
+    fn descriptors_lie_in_their_region() {
+        let g = Geometry::new(12).unwrap();
+        assert_eq!(g.descriptor_page(0), 32);
+        assert_eq!(g.descriptor_offset(33), 32 * 4096 + 33 * 8);
+        assert_eq!(g.descriptor_offset(512), 512 * 4096);
+        assert!(g.is_system(512) && g.is_system(31) && !g.is_system(33) && !g.is_system(513));
+    }
+}

@@ -1,0 +1,173 @@
+//! The header: what is fixed when a pool is created, and what changes with its life.
+
+use super::geometry::Geometry;
+use super::layout::{self, HEADER_OFFSETS, HEADER_WORDS, HeaderCopy, field};
+use super::points;
+use crate::error::{Damage, Error, Result};
+use crate::pmem::{Memory, Offset, Seam};
+
+/// The header as it is kept in DRAM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    words: [u64; HEADER_WORDS],
+    /// Whether a copy was found damaged at open: the other one may be older than what
+    /// was last written.
+    pub copy_damaged: Option<Damage>,
+}
+
+impl Header {
+    /// The header of a new pool.
+    pub fn new(geometry: Geometry, hash_function: u32, seed: u64, id: u128) -> Self {
+        let mut h = Header { words: [0; HEADER_WORDS], copy_damaged: None };
+        h.set(field::MAGIC, layout::MAGIC);
+        let version = u64::from(layout::FORMAT_VERSION) | (HEADER_WORDS as u64 * 8) << 32;
+        h.set(field::VERSION, version);
+        h.set(field::COMPATIBLE, layout::COMPATIBLE);
+        h.set(field::READ_ONLY_COMPATIBLE, layout::READ_ONLY_COMPATIBLE);
+        h.set(field::INCOMPATIBLE, layout::INCOMPATIBLE);
+        h.set(field::ID_LOW, id as u64);
+        h.set(field::ID_HIGH, (id >> 64) as u64);
+        h.set(field::GEOMETRY, u64::from(geometry.page_bits()) | u64::from(hash_function) << 32);
+        h.set(field::SEED, seed);
+        h
+    }
+
+    /// One field, by its index in [`field`].
+    pub fn get(&self, index: usize) -> u64 {
+        self.words[index]
+    }
+
+    /// Sets a field; [`write`](Header::write) puts it on media.
+    pub fn set(&mut self, index: usize, value: u64) {
+        self.words[index] = value;
+    }
+
+    /// The pool's id.
+    pub fn id(&self) -> u128 {
+        u128::from(self.get(field::ID_HIGH)) << 64 | u128::from(self.get(field::ID_LOW))
+    }
+
+    /// Number of the hash function.
+    pub fn hash_function(&self) -> u32 {
+        (self.get(field::GEOMETRY) >> 32) as u32
+    }
+
+    /// The boot id of the last writer.
+    pub fn boot(&self) -> u128 {
+        u128::from(self.get(field::BOOT_HIGH)) << 64 | u128::from(self.get(field::BOOT_LOW))
+    }
+
+    fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
+        u64::from(super::alloc::checksum(&words[..field::CHECKSUM]))
+    }
+
+    /// Writes the header over the older of its copies, durably as far as flushes go.
+    ///
+    /// A crash in between leaves a copy whose checksum fails, and the other one whole.
+    pub fn write<S: Seam>(&mut self, memory: &Memory<S>) -> Result<()> {
+        let sequence = self.get(field::SEQUENCE) + 1;
+        self.set(field::SEQUENCE, sequence);
+        self.set(field::CHECKSUM, Self::checksum(&self.words));
+        let offset = HEADER_OFFSETS[(sequence % 2) as usize];
+        let copy = memory.at(Offset::<HeaderCopy>::new(offset))?;
+        for (word, value) in copy.words.iter().zip(&self.words) {
+            memory.store(word, *value, &points::HEADER);
+        }
+        memory.persist(copy, &points::HEADER);
+        Ok(())
+    }
+
+    /// Reads the header of a pool of which `actual` bytes are there.
+    ///
+    /// `read` gives the bytes at an offset; a short answer means that the file ends.
+    pub fn read(
+        actual: u64,
+        mut read: impl FnMut(u64) -> Result<[u64; HEADER_WORDS]>,
+    ) -> Result<Header> {
+        if actual < layout::SYSTEM_BYTES {
+            let magic = if actual >= 8 + HEADER_OFFSETS[1] { read(0)?[0] } else { 0 };
+            if magic == layout::MAGIC {
+                return Err(Error::Truncated { expected: layout::SYSTEM_BYTES, actual });
+            }
+            return Err(Error::NotAPool { found: format!("a file of {actual} bytes") });
+        }
+        let mut copies = Vec::new();
+        let mut damage = None;
+        let mut magics = 0;
+        let mut first = 0;
+        for offset in HEADER_OFFSETS {
+            let words = read(offset)?;
+            if offset == 0 {
+                first = words[0];
+            }
+            let sum = Self::checksum(&words);
+            let magic = words[field::MAGIC] == layout::MAGIC;
+            magics += u32::from(magic);
+            if magic && words[field::CHECKSUM] == sum {
+                copies.push(Header { words, copy_damaged: None });
+            } else {
+                let found = format!("magic {:#x}, checksum {:#x}", words[0], words[63]);
+                let expected = format!("a header copy with checksum {sum:#x}");
+                damage = Some(Damage::new(offset, expected, found));
+            }
+        }
+        let newest = copies.into_iter().max_by_key(|c| c.get(field::SEQUENCE));
+        let Some(mut header) = newest else {
+            return Err(match damage {
+                Some(damage) if magics > 0 => Error::DamagedHeader(damage),
+                _ => Error::NotAPool { found: format!("first word {first:#018x}") },
+            });
+        };
+        header.copy_damaged = damage;
+        header.validate(actual)?;
+        Ok(header)
+    }
+
+    fn validate(&mut self, actual: u64) -> Result<()> {
+        let version = self.get(field::VERSION) as u32;
+        if version != layout::FORMAT_VERSION {
+            return Err(Error::Version { found: version, supported: layout::FORMAT_VERSION });
+        }
+        let unknown = self.get(field::INCOMPATIBLE) & !layout::INCOMPATIBLE;
+        if unknown != 0 {
+            return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
+        }
+        let bad = |what: &str, index: usize| {
+            Error::DamagedHeader(Damage::new(
+                HEADER_OFFSETS[(self.get(field::SEQUENCE) % 2) as usize] + index as u64 * 8,
+                what,
+                format!("{:#x}", self.get(index)),
+            ))
+        };
+        let geometry = Geometry::new(self.get(field::GEOMETRY) as u32)
+            .ok_or_else(|| bad("log2 of a page size from 12 to 20", field::GEOMETRY))?;
+        let size = self.get(field::SIZE);
+        let least = geometry.offset_of(geometry.first_page());
+        if size % geometry.page_bytes() != 0 || size < least || size >= 1 << 48 {
+            return Err(bad("a size in whole pages", field::SIZE));
+        }
+        if actual < size {
+            return Err(Error::Truncated { expected: size, actual });
+        }
+        if self.copy_damaged.is_some() {
+            // The damaged copy may be the newer one and tell of a growth.
+            let pages = actual & !(geometry.page_bytes() - 1);
+            self.set(field::SIZE, pages.min((1 << 48) - geometry.page_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Whether writing is allowed by the feature bits.
+    pub fn check_writable(&self) -> Result<()> {
+        let unknown = self.get(field::READ_ONLY_COMPATIBLE) & !layout::READ_ONLY_COMPATIBLE;
+        if unknown != 0 {
+            return Err(Error::UnknownFeature { bits: unknown, set: "read-only compatible" });
+        }
+        Ok(())
+    }
+
+    /// The pool's geometry.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::new(self.get(field::GEOMETRY) as u32).expect("validated when it was read")
+    }
+}

@@ -1,0 +1,201 @@
+//! The on-media structs of the pool and nothing else. Drawn in docs/format.md.
+
+use crate::pmem::{Media, Word};
+
+/// First word of each header copy: `outlast` and a zero byte.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
+/// The format that this build reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+/// Features that an older build may ignore.
+pub const COMPATIBLE: u64 = 0;
+/// Features that an older build may ignore if it only reads.
+pub const READ_ONLY_COMPATIBLE: u64 = 0;
+/// Features that an older build must refuse.
+pub const INCOMPATIBLE: u64 = 0;
+
+/// Where the two header copies stand.
+pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];
+/// Where the frontier word stands, on a line of its own.
+pub const FRONTIER_OFFSET: u64 = 8192;
+/// Where the table of named roots stands.
+pub const ROOTS_OFFSET: u64 = 16 << 10;
+/// Slots in the table of named roots: the number of maps a pool can hold.
+pub const ROOT_SLOTS: usize = 128;
+/// Bytes before the first page of descriptors.
+pub const SYSTEM_BYTES: u64 = 128 << 10;
+
+/// Words of a header copy.
+pub const HEADER_WORDS: usize = 64;
+
+/// One copy of the header.
+#[repr(C, align(64))]
+pub struct HeaderCopy {
+    /// Fields by index, see [`field`]; the last word is the checksum of the others.
+    pub words: [Word; HEADER_WORDS],
+}
+// SAFETY: consists of words.
+unsafe impl Media for HeaderCopy {}
+
+/// Index of each header field in [`HeaderCopy::words`].
+pub mod field {
+    /// [`MAGIC`](super::MAGIC).
+    pub const MAGIC: usize = 0;
+    /// Low half: format version. High half: bytes of a header copy.
+    pub const VERSION: usize = 1;
+    /// Compatible feature bits.
+    pub const COMPATIBLE: usize = 2;
+    /// Read-only compatible feature bits.
+    pub const READ_ONLY_COMPATIBLE: usize = 3;
+    /// Incompatible feature bits.
+    pub const INCOMPATIBLE: usize = 4;
+    /// Pool id, low half.
+    pub const ID_LOW: usize = 5;
+    /// Pool id, high half.
+    pub const ID_HIGH: usize = 6;
+    /// Sequence number: of two whole copies, the greater one holds.
+    pub const SEQUENCE: usize = 7;
+    /// Bytes of the file that belong to the pool.
+    pub const SIZE: usize = 8;
+    /// Low half: log2 of the page size. High half: number of the hash function.
+    pub const GEOMETRY: usize = 9;
+    /// Seed of the hash function.
+    pub const SEED: usize = 10;
+    /// Number of the medium that the last writer met.
+    pub const MEDIUM: usize = 11;
+    /// 0 clean, 1 dirty.
+    pub const DIRTY: usize = 12;
+    /// Boot id of the last writer, low half.
+    pub const BOOT_LOW: usize = 13;
+    /// Boot id of the last writer, high half.
+    pub const BOOT_HIGH: usize = 14;
+    /// Device number of the file that was written.
+    pub const DEVICE: usize = 15;
+    /// Inode number of the file that was written.
+    pub const INODE: usize = 16;
+    /// Offset of the saved free state, 0 if there is none.
+    pub const SAVED: usize = 17;
+    /// Bytes of the saved free state.
+    pub const SAVED_BYTES: usize = 18;
+    /// Size of the pool when all space was last accounted for.
+    pub const RECLAIMED_SIZE: usize = 19;
+    /// Size the pool may not exceed, 0 if none was given.
+    pub const MAX_SIZE: usize = 20;
+    /// Low half: CRC-32C of words 0 to 62.
+    pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
+}
+
+/// Words of a root slot.
+pub const ROOT_WORDS: usize = 64;
+/// Words of a root slot that its scheme may use, from word 1.
+pub const ROOT_SCHEME_WORDS: usize = 7;
+/// First word of a root slot that is fixed when the map is created.
+pub const ROOT_FIXED: usize = 8;
+/// First word of a root slot's texts: name, key schema, value schema.
+pub const ROOT_TEXT: usize = 13;
+/// Bytes that name and schemas may take together.
+pub const ROOT_TEXT_BYTES: usize = (ROOT_WORDS - ROOT_TEXT) * 8;
+
+/// One named root.
+#[repr(C, align(64))]
+pub struct RootSlot {
+    /// 0: free. Else low half: 1; high half: CRC-32C of the fixed words. The commit word.
+    pub commit: Word,
+    /// Words of the scheme.
+    pub scheme: [Word; ROOT_SCHEME_WORDS],
+    /// Words 8 to 63: kinds, configuration, map id, texts. Fixed at creation.
+    pub fixed: [Word; ROOT_WORDS - ROOT_FIXED],
+}
+// SAFETY: consists of words.
+unsafe impl Media for RootSlot {}
+
+const _: () = {
+    assert!(size_of::<HeaderCopy>() == 512);
+    assert!(size_of::<RootSlot>() == 512);
+    assert!(HEADER_OFFSETS[1] + 512 <= FRONTIER_OFFSET);
+    assert!(ROOTS_OFFSET + (ROOT_SLOTS * size_of::<RootSlot>()) as u64 <= SYSTEM_BYTES);
+};
+
+/// What a run of pages is used for; the low byte of its first page's descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PageKind {
+    /// Blocks of one size class.
+    Blocks = 1,
+    /// One block that takes whole pages.
+    Large = 2,
+    /// Saved free state; free to everyone but the header that names it.
+    Saved = 3,
+    /// A later page of a run; the count is the distance to its first.
+    Continued = 4,
+    /// Free after use.
+    Free = 5,
+}
+
+/// A page descriptor: what its page belongs to.
+///
+/// ```text
+///  63      48 47            16 15    8 7     0
+/// +----------+----------------+-------+-------+
+/// |  check   |     count      | class | kind  |
+/// +----------+----------------+-------+-------+
+/// ```
+///
+/// `check` is 16 bits of a CRC-32C over the page number and the lower 48 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// What the page is used for.
+    pub kind: PageKind,
+    /// Size class of the blocks; 0 where there is none.
+    pub class: u8,
+    /// Pages of the run, or the distance to its first page.
+    pub count: u32,
+}
+
+impl Descriptor {
+    fn check(page: u32, low: u64) -> u64 {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&page.to_le_bytes());
+        bytes[4..].copy_from_slice(&low.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes);
+        u64::from((crc ^ (crc >> 16)) & 0xffff)
+    }
+
+    /// The word on media, for this page.
+    pub fn pack(self, page: u32) -> u64 {
+        let low = u64::from(self.kind as u8)
+            | u64::from(self.class) << 8
+            | u64::from(self.count) << 16;
+        low | Self::check(page, low) << 48
+    }
+
+    /// Reads the word of this page; `None` if it is not a whole descriptor.
+    pub fn unpack(page: u32, word: u64) -> Option<Descriptor> {
+        let low = word & 0xffff_ffff_ffff;
+        if word >> 48 != Self::check(page, low) {
+            return None;
+        }
+        let kind = match low as u8 {
+            1 => PageKind::Blocks,
+            2 => PageKind::Large,
+            3 => PageKind::Saved,
+            4 => PageKind::Continued,
+            5 => PageKind::Free,
+            _ => return None,
+        };
+        Some(Descriptor { kind, class: (low >> 8) as u8, count: (low >> 16) as u32 })
+    }
+}
+
+/// The frontier word: pages below it may be in use, with their checksum above them.
+pub fn pack_frontier(pages: u32) -> u64 {
+    u64::from(pages) | u64::from(crc32c::crc32c(&pages.to_le_bytes())) << 32
+}
+
+/// Reads the frontier word; `None` if it is damaged.
+pub fn unpack_frontier(word: u64) -> Option<u32> {
+    let pages = word as u32;
+    (pack_frontier(pages) == word).then_some(pages)
+}
+
+/// First word of the saved free state: its magic.
+pub const SAVED_MAGIC: u64 = u64::from_le_bytes(*b"freestat");

@@ -1,0 +1,154 @@
+//! Named roots: which maps a pool holds.
+
+use super::alloc::checksum;
+use super::core::{Core, root_offset, root_words};
+use super::layout::{
+    ROOT_FIXED, ROOT_SCHEME_WORDS, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, RootSlot,
+};
+use super::points;
+use crate::error::{Damage, Error, Result};
+use crate::index::{RecordForm, Scheme};
+use crate::pmem::{Offset, Seam};
+
+/// A map as its root describes it. Fixed when the map is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapInfo {
+    /// Its name.
+    pub name: String,
+    /// Its scheme.
+    pub scheme: Scheme,
+    /// Its record form.
+    pub form: RecordForm,
+    /// Schema of its keys.
+    pub key_schema: String,
+    /// Schema of its values.
+    pub value_schema: String,
+    /// Settings of the scheme, by its own numbering.
+    pub config: [u64; 3],
+}
+
+/// Word 8 of a slot: kinds and lengths.
+fn pack_kinds(info: &MapInfo) -> u64 {
+    u64::from(info.scheme as u8)
+        | u64::from(info.form as u8) << 8
+        | (info.name.len() as u64) << 16
+        | (info.key_schema.len() as u64) << 32
+        | (info.value_schema.len() as u64) << 48
+}
+
+impl MapInfo {
+    /// Whether name and schemas fit a root.
+    pub fn check(&self) -> Result<()> {
+        let total = self.name.len() + self.key_schema.len() + self.value_schema.len();
+        if self.name.is_empty() || total > ROOT_TEXT_BYTES {
+            return Err(Error::Invalid {
+                what: "map name",
+                why: format!(
+                    "name and schemas take {total} bytes, from 1 to {ROOT_TEXT_BYTES} are allowed"
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    fn fixed_words(&self) -> [u64; ROOT_WORDS - ROOT_FIXED] {
+        let mut words = [0; ROOT_WORDS - ROOT_FIXED];
+        words[0] = pack_kinds(self);
+        words[1..4].copy_from_slice(&self.config);
+        let text = [&*self.name, &self.key_schema, &self.value_schema].concat();
+        for (word, chunk) in words[ROOT_TEXT - ROOT_FIXED..].iter_mut().zip(text.as_bytes().chunks(8))
+        {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            *word = u64::from_le_bytes(bytes);
+        }
+        words
+    }
+
+    fn parse(words: &[u64; ROOT_WORDS]) -> Option<MapInfo> {
+        let kinds = words[ROOT_FIXED];
+        let lengths = [kinds >> 16 & 0xffff, kinds >> 32 & 0xffff, kinds >> 48];
+        let [name, key, value] = lengths.map(|l| l as usize);
+        if name == 0 || name + key + value > ROOT_TEXT_BYTES {
+            return None;
+        }
+        let text: Vec<u8> = words[ROOT_TEXT..].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let take = |from: usize, len: usize| String::from_utf8(text[from..from + len].into()).ok();
+        Some(MapInfo {
+            name: take(0, name)?,
+            scheme: Scheme::from_media(kinds as u8)?,
+            form: RecordForm::from_media((kinds >> 8) as u8)?,
+            key_schema: take(name, key)?,
+            value_schema: take(name + key, value)?,
+            config: words[ROOT_FIXED + 1..ROOT_FIXED + 4].try_into().ok()?,
+        })
+    }
+}
+
+fn commit_word(fixed: &[u64]) -> u64 {
+    1 | u64::from(checksum(fixed)) << 32
+}
+
+/// Reads a root. `None` if its slot is free.
+pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<MapInfo>> {
+    let offset = root_offset(slot);
+    let root = core.memory.at(offset)?;
+    let commit = core.memory.load_acquire(&root.commit);
+    if commit == 0 {
+        return Ok(None);
+    }
+    let words: Vec<u64> = root_words(root).iter().map(|w| core.memory.load(w)).collect();
+    let words: [u64; ROOT_WORDS] = words.try_into().expect("a slot's words");
+    let expected = commit_word(&words[ROOT_FIXED..]);
+    let damaged = |expected: String, found: String| Error::DamagedRoot {
+        slot,
+        damage: Damage::new(offset.raw(), expected, found),
+    };
+    if commit != expected {
+        return Err(damaged(format!("commit word {expected:#x}"), format!("{commit:#x}")));
+    }
+    MapInfo::parse(&words).map(Some).ok_or_else(|| {
+        damaged("a map of a known scheme".into(), format!("kinds {:#x}", words[ROOT_FIXED]))
+    })
+}
+
+/// Reads every root: slot and map, or what is wrong with it.
+pub fn read_all<S: Seam>(core: &Core<S>) -> Vec<(usize, Result<MapInfo>)> {
+    (0..ROOT_SLOTS).filter_map(|slot| Some((slot, read(core, slot).transpose()?))).collect()
+}
+
+/// Writes a root into a free slot: the map exists when this returns, and a crash before
+/// its commit word leaves the slot free.
+pub fn commit<S: Seam>(
+    core: &Core<S>,
+    slot: usize,
+    info: &MapInfo,
+    scheme: [u64; ROOT_SCHEME_WORDS],
+) -> Result<()> {
+    let root = slot_of(core, slot)?;
+    let fixed = info.fixed_words();
+    for (word, value) in root.fixed.iter().zip(fixed) {
+        core.memory.store(word, value, &points::ROOT_FIXED);
+    }
+    for (word, value) in root.scheme.iter().zip(scheme) {
+        core.memory.store(word, value, &points::ROOT_FIXED);
+    }
+    core.memory.flush(root, &points::ROOT_FIXED);
+    core.memory.fence(&points::ROOT_FIXED);
+    core.memory.store_release(&root.commit, commit_word(&fixed), &points::ROOT_COMMIT);
+    core.memory.persist(&root.commit, &points::ROOT_COMMIT);
+    Ok(())
+}
+
+/// Frees a slot: the map is gone when this returns.
+pub fn clear<S: Seam>(core: &Core<S>, slot: usize) -> Result<()> {
+    let root = slot_of(core, slot)?;
+    core.memory.store_release(&root.commit, 0, &points::ROOT_DROP);
+    core.memory.persist(&root.commit, &points::ROOT_DROP);
+    Ok(())
+}
+
+fn slot_of<S: Seam>(core: &Core<S>, slot: usize) -> Result<&RootSlot> {
+    let offset: Offset<RootSlot> = root_offset(slot);
+    Ok(core.memory.at(offset)?)
+}
