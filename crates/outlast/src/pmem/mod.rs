@@ -1,15 +1,22 @@
 //! Persistent memory: the media, the mapping, and the seam through which all access goes.
 
+mod alive;
+#[cfg_attr(target_arch = "x86_64", path = "arch_x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch_aarch64.rs")]
+mod arch;
+mod blocks;
 mod flush;
 mod mapping;
 mod medium;
 mod memory;
+mod reserve;
 mod seam;
 mod traced;
 mod word;
 
+pub use alive::Alive;
 pub use flush::{FlushInstruction, FlushMode, Latency, Real};
-pub use mapping::{Access as MapAccess, Alive, Mapping, MappingError};
+pub use mapping::{Access as MapAccess, Mapping, MappingError};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, words_of};
 pub use seam::{Mark, Point, Seam};

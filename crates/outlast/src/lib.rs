@@ -1,0 +1,3 @@
+//! Crash-proof concurrent indexes in a mapped file.
+
+pub mod pmem;

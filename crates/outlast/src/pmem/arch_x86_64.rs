@@ -1,0 +1,89 @@
+//! The instructions of x86-64: CPUID, the flushes, `sfence` and `movnti`.
+
+use super::{FlushInstruction, Word};
+use std::arch::asm;
+use std::arch::x86_64::{
+    __cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm_stream_si64,
+};
+
+/// The best first.
+pub(super) const INSTRUCTIONS: &[FlushInstruction] =
+    &[FlushInstruction::Clwb, FlushInstruction::ClflushOpt, FlushInstruction::Clflush];
+
+/// Asks the processor itself, whoever made it: a list of known makers would send the
+/// others to a slower flush.
+#[allow(unused_unsafe, reason = "these intrinsics became safe after our oldest compiler")]
+pub(super) fn is_available(instruction: FlushInstruction) -> bool {
+    let ebx_bit = match instruction {
+        FlushInstruction::Clwb => 24,
+        FlushInstruction::ClflushOpt => 23,
+        // Part of SSE2, which every x86-64 has.
+        FlushInstruction::Clflush => return true,
+    };
+    // SAFETY: every x86-64 has CPUID, and leaf 7 is read only where it exists.
+    let ebx = unsafe {
+        if __cpuid(0).eax < 7 {
+            return false;
+        }
+        __cpuid_count(7, 0).ebx
+    };
+    ebx >> ebx_bit & 1 == 1
+}
+
+/// Starts the write-back of lines, given by the addresses of their first bytes.
+///
+/// # Safety
+/// Every line is mapped, and the processor has the instruction.
+#[inline]
+pub(super) unsafe fn flush(instruction: FlushInstruction, lines: impl Iterator<Item = usize>) {
+    // There is an intrinsic for `clflush` only. None of these has `nomem`: the compiler
+    // must not move a store to the line below its flush.
+    macro_rules! flush_each {
+        ($instruction:literal) => {
+            for line in lines {
+                // SAFETY: the caller's. A flush changes no memory, register or flag.
+                unsafe {
+                    asm!(concat!($instruction, " [{}]"), in(reg) line,
+                        options(nostack, preserves_flags));
+                }
+            }
+        };
+    }
+    match instruction {
+        FlushInstruction::Clwb => flush_each!("clwb"),
+        FlushInstruction::ClflushOpt => flush_each!("clflushopt"),
+        FlushInstruction::Clflush => flush_each!("clflush"),
+    }
+}
+
+/// Waits until this thread's earlier flushes and non-temporal stores are durable.
+#[inline]
+pub(super) fn fence() {
+    // SAFETY: every x86-64 has SSE, and the instruction has no operand.
+    #[allow(unused_unsafe, reason = "the intrinsic may become safe")]
+    unsafe {
+        _mm_sfence();
+    }
+}
+
+/// Stores past the caches.
+#[inline]
+pub(super) fn store_nontemporal(word: &Word, value: u64, _instruction: Option<FlushInstruction>) {
+    // SAFETY: the word is mapped, aligned and interior-mutable, and every other access
+    // to it is atomic. `movnti` of an aligned word is one untorn store, which acts as a
+    // relaxed atomic store that may take effect as late as this thread's next fence;
+    // whoever needs it earlier has the seam's rule to fence first.
+    unsafe {
+        _mm_stream_si64(word.0.as_ptr().cast::<i64>(), value.cast_signed());
+    }
+}
+
+/// Asks for the line of a word in all levels of the cache.
+#[inline]
+pub(super) fn prefetch(word: &Word) {
+    // SAFETY: every x86-64 has SSE; a prefetch has no effect that a program can see.
+    #[allow(unused_unsafe, reason = "the intrinsic may become safe")]
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(word.0.as_ptr().cast::<i8>());
+    }
+}

@@ -1,0 +1,182 @@
+//! Blocks for a file: a store to a mapped page that has none raises SIGBUS on a full disk.
+
+use super::reserve::HUGE_PAGE;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, seek};
+use rustix::io::{Errno, retry_on_intr};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// `f_type` of tmpfs.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Makes sure that the file is at least `len` bytes long and has a block for each byte
+/// from `from` on. A growing file passes its old length: looking at every block again
+/// would make each growth dearer than the one before.
+///
+/// On an error, the file has the length that it had.
+pub(super) fn allocate(file: &File, from: u64, len: u64) -> io::Result<()> {
+    let old_len = file.metadata()?.len();
+    if from >= len || (old_len >= len && has_no_holes(file)?) {
+        return Ok(());
+    }
+    or_shorten_to(old_len, file, || {
+        match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len - from)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill(file, from, old_len, len)?,
+            answer => answer?,
+        }
+        // The size is not published before it is durable: a pool that knows of more than
+        // the file has is refused.
+        if old_len < len { file.sync_all() } else { Ok(()) }
+    })
+}
+
+/// Cuts off what `lengthen` has added to the file, if it fails.
+fn or_shorten_to(
+    old_len: u64,
+    file: &File,
+    lengthen: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let answer = lengthen();
+    if answer.is_err() && file.metadata().is_ok_and(|m| m.len() > old_len) {
+        // The first error is the one to report.
+        let _ = file.set_len(old_len);
+    }
+    answer
+}
+
+/// Whether the file certainly has no hole, told without a walk over it.
+///
+/// On tmpfs, fallocate looks at every page, which opening a large pool should not cost;
+/// and there the count of blocks is that of the file's pages, as long as its end cannot
+/// lie inside a large page. Elsewhere the count includes what is not data, and fallocate
+/// is quick.
+fn has_no_holes(file: &File) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    let len = metadata.len();
+    Ok(fstatfs(file)?.f_type as u64 == TMPFS_MAGIC
+        && len.is_multiple_of(HUGE_PAGE)
+        && metadata.blocks() * 512 >= len)
+}
+
+/// Does what fallocate does, where the file system cannot.
+fn fill(file: &File, from: u64, old_len: u64, len: u64) -> io::Result<()> {
+    let end = old_len.min(len);
+    let mut at = from;
+    while at < end {
+        let hole = match seek(file, SeekFrom::Hole(at)) {
+            Ok(hole) if hole < end => hole,
+            // No hole before the end, or a file system that cannot tell: then what is
+            // there stays as it is.
+            Ok(_) | Err(Errno::NXIO | Errno::INVAL) => break,
+            Err(e) => return Err(e.into()),
+        };
+        let data = match seek(file, SeekFrom::Data(hole)) {
+            Ok(data) => data.clamp(hole, end),
+            Err(Errno::NXIO) => end,
+            Err(e) => return Err(e.into()),
+        };
+        write_zeros(file, hole, data)?;
+        // A hole of no bytes is no reason to stay at it.
+        at = data.max(at + 1);
+    }
+    write_zeros(file, old_len.max(from), len)
+}
+
+fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    while from < to {
+        let count = (to - from).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..count as usize], from)?;
+        from += count;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A file of 4 MiB that is empty but for one page in the middle.
+    fn sparse_file() -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 4096], 2 * MIB).unwrap();
+        file.set_len(4 * MIB).unwrap();
+        assert!(file.metadata().unwrap().blocks() * 512 < MIB, "the test needs holes");
+        file
+    }
+
+    fn assert_filled(file: &File, len: u64) {
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), len);
+        assert!(metadata.blocks() * 512 >= len);
+        let mut bytes = vec![1; len as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let is_data = |i: usize| (2 * MIB as usize..2 * MIB as usize + 4096).contains(&i);
+        assert!(bytes.iter().enumerate().all(|(i, &b)| b == if is_data(i) { 7 } else { 0 }));
+    }
+
+    #[test]
+    fn allocation_fills_holes_and_keeps_what_is_there() {
+        for len in [4 * MIB, 5 * MIB] {
+            let file = sparse_file();
+            allocate(&file, 0, len).unwrap();
+            assert_filled(&file, len);
+            allocate(&file, 0, len).unwrap();
+            assert_filled(&file, len);
+        }
+    }
+
+    #[test]
+    fn a_file_system_without_fallocate_gets_the_same() {
+        for len in [4 * MIB, 5 * MIB] {
+            let file = sparse_file();
+            fill(&file, 0, 4 * MIB, len).unwrap();
+            assert_filled(&file, len);
+        }
+    }
+
+    #[test]
+    fn what_lies_before_the_start_is_left_alone() {
+        for by_hand in [false, true] {
+            let file = sparse_file();
+            if by_hand {
+                fill(&file, 3 * MIB, 4 * MIB, 5 * MIB).unwrap();
+            } else {
+                allocate(&file, 3 * MIB, 5 * MIB).unwrap();
+            }
+            let metadata = file.metadata().unwrap();
+            assert_eq!(metadata.len(), 5 * MIB);
+            assert!((2 * MIB..3 * MIB).contains(&(metadata.blocks() * 512)));
+        }
+    }
+
+    #[test]
+    fn what_was_added_before_an_error_is_cut_off() {
+        let file = sparse_file();
+        let failed = or_shorten_to(4 * MIB, &file, || {
+            file.set_len(5 * MIB)?;
+            Err(Errno::NOSPC.into())
+        });
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(file.metadata().unwrap().len(), 4 * MIB);
+        or_shorten_to(4 * MIB, &file, || file.set_len(5 * MIB)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 5 * MIB);
+    }
+
+    #[test]
+    fn a_hole_on_tmpfs_is_seen() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+            println!("skipped: no /dev/shm");
+            return;
+        };
+        file.set_len(4 * MIB).unwrap();
+        file.write_all_at(&[7; 4096], 2 * MIB).unwrap();
+        assert!(!has_no_holes(&file).unwrap());
+        allocate(&file, 0, 4 * MIB).unwrap();
+        assert_filled(&file, 4 * MIB);
+        assert!(has_no_holes(&file).unwrap());
+    }
+}

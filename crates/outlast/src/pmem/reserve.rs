@@ -1,0 +1,222 @@
+//! A range of addresses that nothing else is mapped into.
+
+use super::{Alive, MappingError};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A large page, which the base is aligned to.
+pub(super) const HUGE_PAGE: u64 = 2 << 20;
+
+/// Where halving stops: a range that small is refused only where something is wrong.
+const RESERVE_MIN: u64 = 1 << 30;
+
+/// More than a process has addresses for.
+const RESERVE_MAX: u64 = 1 << 48;
+
+/// Addresses without memory, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    base: NonNull<u8>,
+    /// Shrinks only, by [`Reservation::give_up_from`].
+    size: AtomicU64,
+    alive: Alive,
+}
+
+impl Reservation {
+    /// Reserves `wanted` bytes, or as many halves of it as it takes, but no less than
+    /// `needed` and 1 GiB.
+    pub(super) fn new(needed: u64, wanted: u64) -> Result<Self, MappingError> {
+        let alive = Alive::new()?;
+        let refused = |size| MappingError::AddressSpace { needed: size, reserved: 0 };
+        if needed > RESERVE_MAX {
+            return Err(refused(needed));
+        }
+        let round = |size: u64| size.next_multiple_of(HUGE_PAGE).max(HUGE_PAGE);
+        let needed = round(needed);
+        let mut size = round(wanted.min(RESERVE_MAX)).max(needed);
+        let least = needed.max(RESERVE_MIN.min(size));
+        let base = loop {
+            match reserve_aligned(size) {
+                Ok(base) => break base,
+                Err(_) if size > least => size = round(size / 2).max(least),
+                Err(_) => return Err(refused(size)),
+            }
+        };
+        let this = Reservation { base, size: AtomicU64::new(size), alive };
+        this.advise_dont_fork(0, size)?;
+        Ok(this)
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        // Relaxed: only a thread that grows the mapping cares, and those exclude each other.
+        self.size.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn alive(&self) -> &Alive {
+        &self.alive
+    }
+
+    /// Keeps `len` bytes at `from` out of children. What is mapped anew has lost this.
+    pub(super) fn advise_dont_fork(&self, from: u64, len: u64) -> io::Result<()> {
+        // SAFETY: the range is ours, and the advice changes nothing in this process.
+        unsafe {
+            let start = self.base().add(from as usize);
+            rustix::mm::madvise(start.cast(), len as usize, Advice::LinuxDontFork)?;
+        }
+        Ok(())
+    }
+
+    /// Takes `len` bytes at `from` back after mapping something there has failed: by
+    /// then the kernel may have unmapped what was there.
+    pub(super) fn restore(&self, from: u64, len: u64) {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range is ours, and nobody has been told of anything in it. If it
+        // was unmapped for a moment and another thread was given it, that thread loses
+        // it; kernels that unmap before they have checked everything leave no better way.
+        let restored = unsafe {
+            let start = self.base().add(from as usize);
+            rustix::mm::mmap_anonymous(start.cast(), len as usize, ProtFlags::empty(), flags)
+        };
+        if restored.is_err() || self.advise_dont_fork(from, len).is_err() {
+            self.give_up_from(from, len);
+        }
+    }
+
+    /// Ends the reservation at `from`, because `len` bytes there may be someone else's.
+    fn give_up_from(&self, from: u64, len: u64) {
+        let behind = from + len;
+        if behind < self.size() {
+            // SAFETY: the rest of the range is ours and holds nothing.
+            let _ = unsafe {
+                let start = self.base().add(behind as usize);
+                rustix::mm::munmap(start.cast(), (self.size() - behind) as usize)
+            };
+        }
+        self.size.store(from, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // A child did not get the range; what lives there now is not ours.
+        if self.alive.is_here() {
+            // SAFETY: the range is ours, and whoever borrowed from it borrowed from
+            // `self`. There is nothing to do about an error.
+            let _ = unsafe { rustix::mm::munmap(self.base().cast(), self.size() as usize) };
+        }
+    }
+}
+
+/// Reserves `size` bytes that start at a large page: reserves one more and trims.
+fn reserve_aligned(size: u64) -> io::Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let (size, huge_page) = (size as usize, HUGE_PAGE as usize);
+    // SAFETY: the kernel chooses an address that is free.
+    let start = unsafe {
+        let no_access = ProtFlags::empty();
+        rustix::mm::mmap_anonymous(ptr::null_mut(), size + huge_page, no_access, flags)?
+    };
+    let head = start.align_offset(huge_page);
+    let tail = huge_page - head;
+    // SAFETY: both ends lie in what was mapped above, and nobody knows of it yet.
+    unsafe {
+        let base = start.byte_add(head);
+        if head > 0 {
+            rustix::mm::munmap(start, head)?;
+        }
+        if tail > 0 {
+            rustix::mm::munmap(base.byte_add(size), tail)?;
+        }
+        NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::alive::tests::in_forked_child;
+
+    const GIB: u64 = 1 << 30;
+
+    /// What a child with `room` bytes of addresses left answers.
+    fn in_child_with_room(room: u64, child: impl FnOnce() -> bool) -> bool {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let size_kib: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+        let limit_bytes = size_kib * 1024 + room;
+        // SAFETY: the child makes system calls only.
+        unsafe {
+            in_forked_child(|| {
+                let limit = libc::rlimit { rlim_cur: limit_bytes, rlim_max: limit_bytes };
+                libc::setrlimit(libc::RLIMIT_AS, &limit) == 0 && child()
+            })
+        }
+    }
+
+    #[test]
+    fn the_base_is_aligned_to_a_large_page() {
+        for size in [1, 4096, HUGE_PAGE, 5 * HUGE_PAGE + 4096] {
+            let reservation = Reservation::new(4096, size).unwrap();
+            assert_eq!(reservation.base() as u64 % HUGE_PAGE, 0);
+            assert_eq!(reservation.size(), size.next_multiple_of(HUGE_PAGE));
+        }
+    }
+
+    #[test]
+    fn a_refused_reservation_is_halved_until_it_fits() {
+        let halved = in_child_with_room(5 * GIB, || {
+            let reservation = Reservation::new(4096, 1 << 40).unwrap();
+            reservation.size() == 4 * GIB && reservation.base().addr().is_multiple_of(2 << 20)
+        });
+        assert!(halved);
+    }
+
+    #[test]
+    fn halving_stops_at_what_is_needed_and_at_1_gib() {
+        let needs_too_much = in_child_with_room(5 * GIB, || {
+            matches!(
+                Reservation::new(6 * GIB, 1 << 40),
+                Err(MappingError::AddressSpace { needed, reserved: 0 }) if needed == 6 * GIB
+            )
+        });
+        assert!(needs_too_much);
+        let has_too_little = in_child_with_room(GIB / 2, || {
+            matches!(
+                Reservation::new(4096, 1 << 40),
+                Err(MappingError::AddressSpace { needed: GIB, reserved: 0 })
+            )
+        });
+        assert!(has_too_little);
+        let takes_what_it_needs =
+            in_child_with_room(5 * GIB, || Reservation::new(3 * GIB, 10 * GIB).is_ok());
+        assert!(takes_what_it_needs);
+    }
+
+    #[test]
+    fn no_size_is_too_large_to_be_refused() {
+        assert!(Reservation::new(4096, u64::MAX).is_ok(), "halved");
+        let refused = Reservation::new(u64::MAX, u64::MAX);
+        assert!(matches!(refused, Err(MappingError::AddressSpace { .. })));
+    }
+
+    #[test]
+    fn a_range_that_is_given_up_is_not_unmapped_by_us() {
+        let reservation = Reservation::new(4096, 4 * HUGE_PAGE).unwrap();
+        reservation.give_up_from(HUGE_PAGE, HUGE_PAGE);
+        assert_eq!(reservation.size(), HUGE_PAGE);
+        // SAFETY: the second large page is now this test's.
+        unsafe {
+            let other = reservation.base().add(HUGE_PAGE as usize);
+            drop(reservation);
+            rustix::mm::msync(other.cast(), HUGE_PAGE as usize, rustix::mm::MsyncFlags::ASYNC)
+                .expect("still mapped");
+            rustix::mm::munmap(other.cast(), HUGE_PAGE as usize).unwrap();
+        }
+    }
+}
