@@ -90,7 +90,15 @@ mod tests {
         assert_eq!(h.word(7), h.bytes(&7u64.to_le_bytes()));
     }
 
-    const PINNED: [u64; 7] = [0, 0, 0, 0, 0, 0, 0];
+    const PINNED: [u64; 7] = [
+        0xcf49_b2a1_b3e2_2e94,
+        0x6544_88db_476c_44d5,
+        0x4b87_9fa3_8f63_4802,
+        0x1e1e_31a6_0e56_c1d7,
+        0x2030_6882_d9f3_8be1,
+        0xa0d3_ea2e_3dfc_4885,
+        0x4635_0c9c_1eaa_869a,
+    ];
 
     #[test]
     fn unknown_function_is_a_typed_error() {

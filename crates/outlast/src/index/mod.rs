@@ -10,6 +10,7 @@
 
 pub mod dash_eh;
 pub mod hash;
+mod prints;
 pub mod record;
 
 pub use record::{Bytes, Inline, Record, RecordForm};
@@ -114,6 +115,10 @@ impl Cursor {
     /// The beginning of an iteration.
     pub fn start() -> Self {
         Self::default()
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.state = CursorState::Done;
     }
 
     /// Whether the iteration has ended.

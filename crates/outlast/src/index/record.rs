@@ -146,6 +146,13 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// The block that a slot's words link to: offset and bytes.
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
 
+    /// As [`block`](Record::block), without reading the block itself: the bytes are the
+    /// least that its size class says.
+    fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
+
+    /// Whether the first word can be a link: of a known class, and inside the memory.
+    fn check_link<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(), Damage>;
+
     /// Whether the record is whole. Only called where nothing changes it.
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
 
@@ -225,6 +232,13 @@ impl Record for Inline {
     #[inline(always)]
     fn block<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<Option<(u64, u64)>, Damage> {
         Ok(None)
+    }
+    fn extent<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<(u64, u64), Damage> {
+        unreachable!("inline records have no blocks")
+    }
+    #[inline(always)]
+    fn check_link<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<(), Damage> {
+        Ok(())
     }
     fn is_whole<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<bool, Damage> {
         Ok(true)
@@ -414,6 +428,17 @@ impl Record for Bytes {
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage> {
         let record = linked(core, words)?;
         Ok(Some((record.offset, record.bytes)))
+    }
+
+    fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage> {
+        let (offset, bytes) = split_link(core, words.first)?;
+        let large = (words.first >> 48) as u8 == LARGE;
+        Ok((offset, if large { core.geometry.small_max() + 1 } else { bytes }))
+    }
+
+    fn check_link<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(), Damage> {
+        let (offset, bytes) = split_link(core, words.first)?;
+        core.memory.words(offset, bytes & !7).map(|_| ())
     }
 
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage> {

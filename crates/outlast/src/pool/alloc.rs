@@ -107,6 +107,17 @@ pub struct AllocStats {
     pub free_pages: u32,
 }
 
+/// What a comparison of blocks owned and blocks in use found.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Bytes of the blocks that maps own.
+    pub used_bytes: u64,
+    /// Bytes in use that no map owns; `None` while that is unknown.
+    pub leaked_bytes: Option<u64>,
+    /// Blocks that overlap, or are not in use, or do not exist.
+    pub damage: Vec<Damage>,
+}
+
 fn bit(index: u32) -> (usize, u64) {
     ((index / 64) as usize, 1 << (index % 64))
 }
@@ -709,7 +720,7 @@ impl Alloc {
         let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
         let mut space = seam.lock(&self.space);
         let mut page = self.geometry.first_page();
-        let mut give_until = |space: &mut Space, page: &mut u32, end: u32| {
+        let give_until = |space: &mut Space, page: &mut u32, end: u32| {
             while *page < end {
                 if !self.geometry.is_system(*page) && !(saved.0..saved.0 + saved.1).contains(page) {
                     space.give(*page, 1);
@@ -750,6 +761,69 @@ impl Alloc {
             && values[1] == values.len() as u64
             && values[2] == u64::from(checksum(&values[3..]));
         Ok(whole.then_some(values))
+    }
+
+    /// Holds the blocks that maps own against what is in use. No operation may run.
+    pub fn account<S: Seam>(
+        &self,
+        core: &Core<S>,
+        mut blocks: Vec<(u64, u64)>,
+    ) -> Result<Account> {
+        let seam = core.memory.seam();
+        let mut account = Account::default();
+        blocks.sort_unstable();
+        let mut end = 0;
+        for &(offset, bytes) in &blocks {
+            if offset < end {
+                let found = format!("a block of {bytes} bytes inside another");
+                account.damage.push(Damage::new(offset, "blocks that do not overlap", found));
+            }
+            end = end.max(offset + bytes);
+        }
+        let known = self.old_frontier() == 0;
+        for &(offset, bytes) in &blocks {
+            let found = self.run_of(core, offset).and_then(|mut slot| {
+                let (_, index) = slot.index(self.geometry, offset)?;
+                let run = slot.run();
+                if run.block_bytes < bytes || (known && !run.is_used(index)) {
+                    return Err(Damage::new(
+                        offset,
+                        format!("a block in use of {bytes} bytes"),
+                        format!("a free one, or one of {}", run.block_bytes),
+                    ));
+                }
+                Ok(run.block_bytes)
+            });
+            match found {
+                Ok(bytes) => account.used_bytes += bytes,
+                Err(damage) => account.damage.push(damage),
+            }
+        }
+        if !known {
+            return Ok(account);
+        }
+        let mut in_use = 0;
+        let frontier = seam.lock(&self.space).frontier;
+        let mut page = self.geometry.first_page();
+        while page < frontier {
+            let slot = seam.lock(self.slot(page));
+            page += match &*slot {
+                Slot::Run(run) => {
+                    in_use += u64::from(run.blocks - run.free) * run.block_bytes;
+                    run.pages
+                }
+                _ => 1,
+            };
+        }
+        for shard in &self.shards {
+            let shard = seam.lock(shard);
+            for (class, blocks) in shard.in_hand.iter().enumerate() {
+                let bytes = self.geometry.class_bytes(class as u8).unwrap_or(0);
+                in_use -= blocks.len() as u64 * bytes;
+            }
+        }
+        account.leaked_bytes = Some(in_use.saturating_sub(account.used_bytes));
+        Ok(account)
     }
 
     /// Figures.

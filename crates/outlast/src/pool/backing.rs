@@ -107,7 +107,7 @@ impl Backing {
     /// Device and inode number.
     pub fn identity(&self) -> Result<(u64, u64)> {
         match self {
-            Backing::Mapped(m) => match m.file() {
+            Backing::Mapped(m) => match m.as_file() {
                 Some(file) => {
                     use std::os::unix::fs::MetadataExt;
                     let meta = file

@@ -309,6 +309,12 @@ impl<S: Seam> Core<S> {
         if !self.gate.is_clean() {
             return Ok(());
         }
+        self.mark_dirty_controlled()
+    }
+
+    /// Marks the pool dirty. The caller holds `control`, and the gate is clean.
+    fn mark_dirty_controlled(&self) -> Result<()> {
+        let seam = self.memory.seam();
         {
             let (device, inode) = self.backing.identity()?;
             let mut header = seam.lock(&self.header);
@@ -335,32 +341,58 @@ impl<S: Seam> Core<S> {
     }
 
     /// Holds all writers back, makes the pool clean and durable, and calls `then` while
-    /// it stands still.
-    pub fn sync_and<T>(&self, then: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+    /// it stands still. `settled` says whether every block in use has an owner, so that
+    /// the free state can be saved.
+    pub fn sync_and<T>(
+        &self,
+        settled: impl FnOnce() -> bool,
+        then: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
         let mut held = self.gate.hold(seam)?;
-        self.make_clean(&mut held)?;
+        self.make_clean(&mut held, settled)?;
         then(self)
     }
 
-    /// As [`sync_and`](Core::sync_and), and closes the pool for good. On failure the
-    /// pool is closed all the same, and stays marked dirty.
-    pub fn close(&self) -> Result<()> {
+    /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what
+    /// was kept for handles. On failure the pool is closed all the same, and stays
+    /// marked dirty.
+    pub fn close(&self, last: impl FnOnce() -> Result<()>) -> Result<()> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
         let mut held = self.gate.hold(seam)?;
-        let result = if self.options.read_only { Ok(()) } else { self.make_clean(&mut held) };
+        let result = if self.options.read_only || !held.dirty {
+            Ok(())
+        } else {
+            last().and_then(|()| self.make_clean(&mut held, || true))
+        };
         held.now_closed();
         result
     }
 
-    fn make_clean(&self, held: &mut Held<'_>) -> Result<()> {
+    /// Holds all writers back while `during` walks (and, where segments are first
+    /// touched, repairs) the structures.
+    pub fn stand_still<T>(&self, during: impl FnOnce() -> Result<T>) -> Result<T> {
+        let seam = self.memory.seam();
+        let _control = seam.lock(&self.control);
+        if self.gate.is_clean() {
+            self.mark_dirty_controlled()?;
+        }
+        let _held = self.gate.hold(seam)?;
+        during()
+    }
+
+    fn make_clean(&self, held: &mut Held<'_>, settled: impl FnOnce() -> bool) -> Result<()> {
         if !held.dirty {
             return Ok(());
         }
         self.epochs.collect(|offset| self.free_or_report(offset));
-        let saved = if self.epochs.limbo_bytes() == 0 { self.alloc.save(self)? } else { None };
+        let saved = if self.epochs.limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
+            self.alloc.save(self)?
+        } else {
+            None
+        };
         // The data first: the mark "clean" must not be durable before what it vouches for.
         self.fsync()?;
         {

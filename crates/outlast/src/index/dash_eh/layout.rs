@@ -1,0 +1,356 @@
+//! The on-media structs of Dash-EH and nothing else. Drawn in docs/format.md.
+
+use crate::pmem::{Media, Word};
+
+/// Record slots in a bucket.
+pub const SLOTS: usize = 14;
+/// A bit for every slot.
+pub const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
+/// Overflow fingerprints in a bucket.
+pub const OVERFLOW_PRINTS: usize = 4;
+/// Bytes of a bucket, of a segment's header and of an overflow node's header.
+pub const BUCKET_BYTES: u64 = 256;
+/// Buckets in an overflow node.
+pub const NODE_BUCKETS: u32 = 7;
+/// Bytes of an overflow node.
+pub const NODE_BYTES: u64 = (1 + NODE_BUCKETS as u64) * BUCKET_BYTES;
+/// Bytes of a directory before its entries.
+pub const DIRECTORY_HEADER: u64 = 64;
+/// Greatest depth of the directory.
+pub const MAX_DEPTH: u32 = 40;
+
+/// One record slot. What its words mean is the record form's affair; `first` is the
+/// commit word, and is stored last.
+#[repr(C, align(16))]
+pub struct Slot {
+    /// The commit word.
+    pub first: Word,
+    /// The other one.
+    pub second: Word,
+}
+// SAFETY: consists of words.
+unsafe impl Media for Slot {}
+
+/// A bucket: 32 bytes of metadata, 14 slots.
+///
+/// The metadata is never flushed: it is rebuilt from the slots when the segment is first
+/// touched after opening.
+#[repr(C, align(256))]
+pub struct Bucket {
+    /// The version lock.
+    pub lock: Word,
+    /// See [`Meta`].
+    pub meta: Word,
+    /// Bytes 0 to 13: fingerprints. Byte 14: which overflow fingerprints are valid.
+    /// Byte 15: their stash buckets, two bits each.
+    pub prints: [Word; 2],
+    /// The records.
+    pub slots: [Slot; SLOTS],
+}
+// SAFETY: consists of words.
+unsafe impl Media for Bucket {}
+
+/// The first 256 bytes of a segment. Its buckets and then its stash buckets follow.
+#[repr(C, align(256))]
+pub struct SegmentHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// The first hash that belongs to the segment. Fixed.
+    pub low: Word,
+    /// Local depth and, during a split, the new segment; see [`State`]. A commit word.
+    pub state: Word,
+    /// The first overflow node, 0 if there is none.
+    pub chain: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 28],
+}
+// SAFETY: consists of words.
+unsafe impl Media for SegmentHeader {}
+
+/// The first 256 bytes of an overflow node. Its buckets follow.
+#[repr(C, align(256))]
+pub struct NodeHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// The next node, 0 if this is the last.
+    pub next: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 30],
+}
+// SAFETY: consists of words.
+unsafe impl Media for NodeHeader {}
+
+/// The first 64 bytes of a directory. Its entries, offsets of segments, follow.
+#[repr(C, align(64))]
+pub struct DirectoryHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 7],
+}
+// SAFETY: consists of words.
+unsafe impl Media for DirectoryHeader {}
+
+const _: () = {
+    assert!(size_of::<Slot>() == 16);
+    assert!(size_of::<Bucket>() as u64 == BUCKET_BYTES);
+    assert!(std::mem::offset_of!(Bucket, slots) == 32);
+    assert!(size_of::<SegmentHeader>() as u64 == BUCKET_BYTES);
+    assert!(size_of::<NodeHeader>() as u64 == BUCKET_BYTES);
+    assert!(size_of::<DirectoryHeader>() as u64 == DIRECTORY_HEADER);
+};
+
+/// What a structure is, for [`identity`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// A directory.
+    Directory = 0xd1e0,
+    /// A segment.
+    Segment = 0xd1e1,
+    /// An overflow node.
+    Node = 0xd1e2,
+}
+
+/// The identity word of a structure: its kind, and a checksum that ties it to its place,
+/// to its map and to a fixed property of it (a directory's depth, a segment's first
+/// hash, zero).
+///
+/// ```text
+///  63                    32 31        16 15         0
+/// +------------------------+------------+------------+
+/// |        CRC-32C         |  property  |    kind    |
+/// +------------------------+------------+------------+
+/// ```
+pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
+    let low = u64::from(kind as u16) | u64::from(shape) << 16;
+    let crc = [low, offset, fixed]
+        .iter()
+        .fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
+    low | u64::from(crc) << 32
+}
+
+/// A segment's state word.
+///
+/// ```text
+///  63      48 47  46 45        40 39                    0
+/// +----------+------+------------+-----------------------+
+/// |  check   |  0   |   depth    | split partner >> 8    |
+/// +----------+------+------------+-----------------------+
+/// ```
+///
+/// `check` is 16 bits of a CRC-32C over the lower 48 bits and the segment's offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Leading bits of a hash that the segment's records share.
+    pub depth: u32,
+    /// The segment that took over the upper half in a split whose directory entries may
+    /// not be durable yet; 0 otherwise.
+    pub partner: u64,
+}
+
+impl State {
+    fn check(segment: u64, low: u64) -> u64 {
+        let crc = crc32c::crc32c_append(
+            crc32c::crc32c(&low.to_le_bytes()),
+            &segment.to_le_bytes(),
+        );
+        u64::from((crc ^ (crc >> 16)) & 0xffff)
+    }
+
+    /// The word on media, for the segment at this offset.
+    pub fn pack(self, segment: u64) -> u64 {
+        let low = self.partner >> 8 | u64::from(self.depth) << 40;
+        low | Self::check(segment, low) << 48
+    }
+
+    /// Reads the word of the segment at this offset; `None` if it is damaged.
+    pub fn unpack(segment: u64, word: u64) -> Option<State> {
+        let low = word & ((1 << 48) - 1);
+        let state = State {
+            depth: (low >> 40) as u32,
+            partner: (low & ((1 << 40) - 1)) << 8,
+        };
+        let whole = word >> 48 == Self::check(segment, low);
+        (whole && (1..=MAX_DEPTH).contains(&state.depth)).then_some(state)
+    }
+}
+
+/// A bucket's second word.
+///
+/// ```text
+///  63    60 59                     28 27          14 13           0
+/// +--------+-------------------------+--------------+--------------+
+/// | others | 4 overflow fingerprints |  membership  |  allocation  |
+/// +--------+-------------------------+--------------+--------------+
+/// ```
+///
+/// `membership`: the record's home is the bucket before this one. `others`: records of
+/// this home in stash or overflow nodes that have no overflow fingerprint; 15 means 15
+/// or more, and stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Meta(pub u64);
+
+/// The value of [`Meta::others`] that is never counted down.
+pub const OTHERS_MAX: u32 = 15;
+
+impl Meta {
+    /// A bit for every slot that holds a record.
+    #[inline(always)]
+    pub fn allocated(self) -> u32 {
+        self.0 as u32 & ALL_SLOTS
+    }
+
+    /// A bit for every slot whose record's home is the bucket before.
+    #[inline(always)]
+    pub fn membership(self) -> u32 {
+        (self.0 >> SLOTS) as u32 & ALL_SLOTS
+    }
+
+    /// Records in the bucket.
+    #[inline(always)]
+    pub fn count(self) -> u32 {
+        self.allocated().count_ones()
+    }
+
+    /// A free slot.
+    #[inline(always)]
+    pub fn free_slot(self) -> Option<usize> {
+        let free = !self.allocated() & ALL_SLOTS;
+        (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    /// With a record in this slot.
+    #[must_use]
+    pub fn with(self, slot: usize, from_before: bool) -> Meta {
+        Meta(self.without(slot).0 | 1 << slot | u64::from(from_before) << (SLOTS + slot))
+    }
+
+    /// Without the record in this slot.
+    #[must_use]
+    pub fn without(self, slot: usize) -> Meta {
+        Meta(self.0 & !(1 << slot | 1 << (SLOTS + slot)))
+    }
+
+    /// The overflow fingerprint at an index.
+    #[inline(always)]
+    pub fn overflow_print(self, index: usize) -> u8 {
+        (self.0 >> (28 + 8 * index)) as u8
+    }
+
+    /// With another overflow fingerprint at an index.
+    #[must_use]
+    pub fn with_overflow_print(self, index: usize, print: u8) -> Meta {
+        let shift = 28 + 8 * index;
+        Meta(self.0 & !(0xff << shift) | u64::from(print) << shift)
+    }
+
+    /// See the type's documentation.
+    #[inline(always)]
+    pub fn others(self) -> u32 {
+        (self.0 >> 60) as u32
+    }
+
+    /// With another count of others.
+    #[must_use]
+    pub fn with_others(self, others: u32) -> Meta {
+        Meta(self.0 & !(0xf << 60) | u64::from(others.min(OTHERS_MAX)) << 60)
+    }
+}
+
+/// The overflow part of a bucket's second fingerprint word.
+pub mod overflow {
+    use super::OVERFLOW_PRINTS;
+
+    /// A bit for every overflow fingerprint that is valid.
+    #[inline(always)]
+    pub fn valid(word: u64) -> u32 {
+        (word >> 48) as u32 & 0xf
+    }
+
+    /// The stash bucket that the fingerprint at an index refers to.
+    #[inline(always)]
+    pub fn stash(word: u64, index: usize) -> u32 {
+        (word >> (56 + 2 * index)) as u32 & 3
+    }
+
+    /// With the fingerprint at an index valid and referring to a stash bucket.
+    #[must_use]
+    pub fn with(word: u64, index: usize, stash: u32) -> u64 {
+        debug_assert!(index < OVERFLOW_PRINTS && stash < 4);
+        let shift = 56 + 2 * index;
+        word & !(3 << shift) | u64::from(stash) << shift | 1 << (48 + index)
+    }
+
+    /// With the fingerprint at an index invalid.
+    #[must_use]
+    pub fn without(word: u64, index: usize) -> u64 {
+        word & !(1 << (48 + index))
+    }
+
+    /// Without any.
+    #[must_use]
+    pub fn none(word: u64) -> u64 {
+        word & 0xffff_ffff_ffff
+    }
+}
+
+/// The root's first scheme word: where the directory is, and its depth.
+///
+/// ```text
+///  63      56 55      48 47                          0
+/// +----------+----------+-----------------------------+
+/// |  check   |  depth   |     directory's offset      |
+/// +----------+----------+-----------------------------+
+/// ```
+pub fn pack_root(directory: u64, depth: u32) -> u64 {
+    let low = directory | u64::from(depth) << 48;
+    let crc = crc32c::crc32c(&low.to_le_bytes());
+    low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
+}
+
+/// Reads the root's word: offset and depth; `None` if it is damaged.
+pub fn unpack_root(word: u64) -> Option<(u64, u32)> {
+    let directory = word & ((1 << 48) - 1);
+    let depth = (word >> 48) as u32 & 0xff;
+    let whole = pack_root(directory, depth) == word;
+    (whole && (1..=MAX_DEPTH).contains(&depth)).then_some((directory, depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back() {
+        let state = State { depth: 17, partner: 0xff_ff00 };
+        assert_eq!(State::unpack(256, state.pack(256)), Some(state));
+        assert_eq!(State::unpack(512, state.pack(256)), None, "tied to its segment");
+        assert_eq!(unpack_root(pack_root(0xabc00, 7)), Some((0xabc00, 7)));
+        assert_eq!(unpack_root(pack_root(0xabc00, 7) ^ 1 << 20), None);
+        assert_eq!(unpack_root(0), None);
+    }
+
+    #[test]
+    fn metadata_fields_are_apart() {
+        let mut meta = Meta::default();
+        for slot in 0..SLOTS {
+            assert_eq!(meta.free_slot(), Some(slot));
+            meta = meta.with(slot, slot % 3 == 0);
+        }
+        assert_eq!((meta.count(), meta.free_slot()), (14, None));
+        for index in 0..OVERFLOW_PRINTS {
+            meta = meta.with_overflow_print(index, 0xf0 + index as u8);
+        }
+        meta = meta.with_others(99);
+        assert_eq!(meta.others(), OTHERS_MAX);
+        assert_eq!(meta.with_others(0).others(), 0);
+        assert_eq!(meta.overflow_print(3), 0xf3);
+        assert_eq!(meta.membership(), (0..14).step_by(3).map(|i| 1 << i).sum::<u32>());
+        assert_eq!(meta.without(0).allocated(), ALL_SLOTS - 1);
+        let word = overflow::with(0x1234, 2, 3);
+        assert_eq!((overflow::valid(word), overflow::stash(word, 2)), (4, 3));
+        assert_eq!(overflow::valid(overflow::without(word, 2)), 0);
+        assert_eq!(overflow::none(word), 0x1234);
+    }
+}

@@ -1,0 +1,487 @@
+//! Dash-EH: extendible hashing for persistent memory (Lu et al., VLDB 2020, section 4).
+//!
+//! # Structure
+//!
+//! ```text
+//!  root (named root, word 1)
+//!   |
+//!   v          most significant bits of the hash
+//!  directory  [ 000 | 001 | 010 | 011 | 100 | 101 | 110 | 111 ]
+//!                |     |     |     |     \     |     |     /
+//!                v     v     v     v           v
+//!             segments, local depth 3 ...   local depth 1
+//!
+//!  segment   [ header | bucket 0 | bucket 1 | ... | stash 0 | stash 1 ] -> overflow nodes
+//!  bucket    [ lock | meta | fingerprints | 14 slots of 16 bytes ]
+//!  hash      [ directory ............. | bucket (bits 8..) | fingerprint (bits 0..8) ]
+//! ```
+//!
+//! A record whose hash names bucket *b* (its *home*) is in *b*, in *b + 1*, in a stash
+//! bucket, or in an overflow node. Inserts go to the emptier of *b* and *b + 1*
+//! (balanced insert), else a record is moved to its other bucket (displacement), else to
+//! the stash, whose records are noted in their home by four overflow fingerprints and a
+//! count. A full segment is split in two by the next bit of the hash, after the directory
+//! was doubled if need be.
+//!
+//! Each process keeps a directory of its own in DRAM, whose entries are filled when a
+//! segment is first touched: operations read that one. The one in PM is written by
+//! splits and read at first touches.
+//!
+//! # Invariants
+//!
+//! 1. A slot holds a record if and only if its first word is not the *empty word* and
+//!    the hash of the record begins with the segment's prefix. For byte strings the
+//!    empty word is 0. For inline records, where any key can occur, it is a key that
+//!    hashes to the other half of the hash space, which is why the depth is at least 1.
+//! 2. Slots are the truth. Locks and metadata are DRAM state that shares the bucket's
+//!    line: never flushed, rebuilt at first touch.
+//! 3. A segment's first hash never changes and its depth only grows, so what a split
+//!    leaves behind in the old segment never becomes a record again.
+//! 4. All directory entries in a segment's range point at it, but for those of the
+//!    upper half while a split of it is being completed.
+//! 5. Every change of a key, and every move of its record, is made under its home
+//!    bucket's lock; readers validate that bucket's version alone.
+//! 6. What readers can see is durable: inserts become visible after their fence,
+//!    everything else happens while its home bucket is marked as changing.
+//!
+//! # Commit points
+//!
+//! | operation | stores, in order | lines, fences | a crash in between leaves |
+//! |---|---|---|---|
+//! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
+//! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
+//! | displacement | copy into the other bucket; fence; slot: empty, second word, first word | 2, 2 (+ record, 1) | a record twice: first touch removes one; or once and an empty slot |
+//! | insert into the stash | as insert | as insert | as insert |
+//! | update, inline | value (commit) | 1, 1 | the old value or the new |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
+//! | remove | first word: empty (commit) | 1, 1 | the record or none |
+//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; directory entries; fence | segment + 1 + entries, 3 | before the commit, a block for the trace; after it, directory entries that first touch of the old segment sets |
+//! | back from the stash | copies; fence; stash slots: empty; fence | 2 a record, 2 | a record twice: first touch removes one |
+//! | doubling | new directory whole; fence; root (commit) | directory + 1, 2 | a block for the trace |
+//! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block for the trace |
+//!
+//! Why no fewer: an operation that returns must have fenced once. A record block and the
+//! slot that links to it are different lines, and if the link were durable first the
+//! slot would show what the block held before; hence the second fence. A move is two
+//! lines, of which the copy must come first. A lookup stores nothing.
+//!
+//! # Concurrency
+//!
+//! Linearization points: of an insert, the store of the bucket's metadata (after the
+//! fence); of an update or removal, the unlocking store of the home bucket; of a lookup,
+//! its first read of the home's version. Two inserts of one key meet at the home's lock.
+//! Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
+//! Displacement only tries locks. A split holds all bucket locks of its segment, builds
+//! the new segment beside its readers, and publishes it by the DRAM directory: a reader
+//! that used the old entry finds it changed and reads again; a writer looks again after
+//! locking. Nothing is allocated under a lock.
+//!
+//! # After a crash
+//!
+//! Opening reads the root. The first touch of a segment, by one thread at a time under
+//! `structure` and before anyone can be served by it: completes a split (entries of the
+//! upper half that still point at the old segment are set to the new one, durably),
+//! resets locks, rebuilds the metadata from the slots, removes second copies durably,
+//! and only then fills the DRAM directory.
+//!
+//! Why a removed key cannot come back from the other half of a split: from the commit
+//! on, by invariant 1, the old segment's slots do not hold the upper half's records,
+//! whatever their words are; and before the commit the new segment is not reachable.
+//!
+//! # Deviations from the paper
+//!
+//! - The paper persists the allocation bitmap after the record (two flushes, two
+//!   fences). Here the slot itself commits the record, and the bitmap is volatile: one
+//!   of each. It also lets a split drop the moved records without a store.
+//! - The paper's readers can see an insert, and its update or delete, before it is
+//!   durable: thread 1 stores the bitmap, thread 2 reads the key and answers, power
+//!   fails, the key is gone. Invariant 6 forbids it.
+//! - The paper logs directory updates with a transaction; here the split's commit is one
+//!   word in the old segment, and the entries are redone from it.
+//! - The paper's one-byte recovery version wraps after 256 crashes. Here "recovered in
+//!   this open" is the DRAM directory's entry, which no crash survives.
+//! - One lock bit and a version per bucket in the paper make each writer of a bucket
+//!   disturb all its readers; here only changes of a home's own records do.
+//! - The paper puts overflow fingerprints into the next bucket too when the home's four
+//!   are taken; here the count takes over.
+//! - Segments without end for keys that no split separates: overflow nodes. The
+//!   directory is not doubled when fewer than one entry in 32 is a segment of its own.
+
+pub mod layout;
+mod lock;
+mod ops;
+pub mod points;
+mod recover;
+mod resize;
+mod scan;
+mod verify;
+
+use crate::error::{Damage, Error, Result};
+use crate::index::record::{Record, RecordRef};
+use crate::index::{Change, Changed, Cursor, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::pmem::{Offset, Seam, Word};
+use crate::pool::core::{Core, root_offset};
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use layout::{BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// How large a map's segments are. Part of its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    bucket_bits: u32,
+    stash: u32,
+}
+
+impl Shape {
+    fn from_config(config: [u64; 3]) -> Option<Shape> {
+        let shape =
+            Shape { bucket_bits: config[0] as u32, stash: u32::try_from(config[1]).ok()? };
+        let known = (1..=6).contains(&config[0]) && [2, 4].contains(&shape.stash);
+        (known && config[2] == 0).then_some(shape)
+    }
+
+    fn buckets(self) -> u32 {
+        1 << self.bucket_bits
+    }
+
+    fn segment_bytes(self) -> u64 {
+        u64::from(1 + self.buckets() + self.stash) * BUCKET_BYTES
+    }
+
+    /// As it stands in identity words.
+    fn packed(self) -> u16 {
+        (self.bucket_bits | self.stash << 8) as u16
+    }
+}
+
+/// A segment that was checked: its header and buckets lie inside the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    offset: u64,
+    depth: u32,
+    /// The first hash that belongs to it.
+    low: u64,
+}
+
+impl Segment {
+    /// The last hash that belongs to it.
+    fn high(self) -> u64 {
+        self.low | (u64::MAX >> self.depth)
+    }
+
+    fn holds(self, hash: u64) -> bool {
+        (hash ^ self.low) >> (64 - self.depth) == 0
+    }
+}
+
+/// The directory in DRAM, for one depth. Entries: offset and, from bit 48, local depth;
+/// 0 where the segment was not touched yet.
+struct Directory {
+    depth: u32,
+    entries: Box<[AtomicU64]>,
+}
+
+impl Directory {
+    fn new(depth: u32) -> Directory {
+        // Zeroed by the system, page by page when it is touched: opening a pool takes the
+        // same time however large the directory is.
+        let entries = Box::<[AtomicU64]>::new_zeroed_slice(1 << depth);
+        // SAFETY: zero is a valid AtomicU64.
+        Directory { depth, entries: unsafe { entries.assume_init() } }
+    }
+
+    #[inline(always)]
+    fn index(&self, hash: u64) -> usize {
+        (hash >> (64 - self.depth)) as usize
+    }
+}
+
+/// How an operation came to its segment; to be checked again after reading or locking.
+#[derive(Clone, Copy)]
+struct Route<'d> {
+    directory: &'d Directory,
+    index: usize,
+    entry: u64,
+    segment: Segment,
+}
+
+/// What splits and first touches change, one at a time.
+struct Structure {
+    /// The directory in PM.
+    directory: u64,
+    depth: u32,
+    /// Segments that the directory points at, once counted.
+    segments: Option<u64>,
+}
+
+/// A hash table. See the module's documentation.
+pub struct DashEh<S: Seam, R: Record> {
+    core: Arc<Core<S>>,
+    root: Offset<Word>,
+    shape: Shape,
+    /// The empty word, by the first bit of the segment's hashes.
+    empty: [u64; 2],
+    /// DRAM directories by depth. Those of lesser depth stay, for readers that are still
+    /// there: together they are no larger than the present one.
+    directories: Box<[OnceLock<Directory>]>,
+    depth: AtomicU32,
+    structure: Mutex<Structure>,
+    doublings: AtomicU64,
+    splits: AtomicU64,
+    repaired: AtomicU64,
+    form: PhantomData<R>,
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    /// Opens the table whose root is in a slot. Takes constant time.
+    pub fn open(core: &Arc<Core<S>>, slot: usize, config: [u64; 3]) -> Result<Self> {
+        let scheme_words = root_offset(slot).raw() + 8;
+        let root = Offset::<Word>::new(scheme_words);
+        let word = core.memory.load(core.memory.at(root)?);
+        let damaged_root = |expected: &str, found: String| Error::DamagedRoot {
+            slot,
+            damage: Damage::new(scheme_words, expected, found),
+        };
+        let shape = Shape::from_config(config)
+            .ok_or_else(|| damaged_root("a shape of segments", format!("{config:?}")))?;
+        let (directory, depth) = layout::unpack_root(word)
+            .ok_or_else(|| damaged_root("a directory's offset and depth", format!("{word:#x}")))?;
+        let table = DashEh {
+            core: Arc::clone(core),
+            root,
+            shape,
+            empty: Self::empty_words(core)?,
+            directories: (0..=MAX_DEPTH).map(|_| OnceLock::new()).collect(),
+            depth: AtomicU32::new(depth),
+            structure: Mutex::new(Structure { directory, depth, segments: None }),
+            doublings: AtomicU64::new(0),
+            splits: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
+            form: PhantomData,
+        };
+        table.check_directory(directory, depth)?;
+        let _ = table.directories[depth as usize].set(Directory::new(depth));
+        Ok(table)
+    }
+
+    fn check_directory(&self, offset: u64, depth: u32) -> Result<(), Damage> {
+        let header = self.core.memory.at(Offset::<DirectoryHeader>::new(offset))?;
+        self.directory_entries(offset, depth)?;
+        let found = self.core.memory.load(&header.identity);
+        let expected = layout::identity(Kind::Directory, offset, u64::from(depth), 0);
+        if found != expected {
+            return Err(Damage::new(
+                offset,
+                format!("a directory of depth {depth} ({expected:#x})"),
+                format!("{found:#x}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The entries of a directory in PM.
+    fn directory_entries(&self, offset: u64, depth: u32) -> Result<&[Word], Damage> {
+        self.core.memory.words(offset + DIRECTORY_HEADER, 8 << depth)
+    }
+
+    /// See invariant 1: for each half of the hash space, a word that no record of it has
+    /// as its first one.
+    fn empty_words(core: &Core<S>) -> Result<[u64; 2]> {
+        if let Some(word) = R::EMPTY {
+            return Ok([word, word]);
+        }
+        let in_half = |half| (0..1024).find(|&key| core.hasher.word(key) >> 63 == half);
+        match (in_half(1), in_half(0)) {
+            (Some(high), Some(low)) => Ok([high, low]),
+            _ => Err(Error::Invalid {
+                what: "hash function",
+                why: "it maps 1024 numbers to one half of its range".into(),
+            }),
+        }
+    }
+
+    /// The empty word of the segment that holds this hash.
+    #[inline(always)]
+    fn empty(&self, hash: u64) -> u64 {
+        self.empty[(hash >> 63) as usize]
+    }
+
+    // ---- Addressing -------------------------------------------------------------
+
+    #[inline(always)]
+    fn home(&self, hash: u64) -> u32 {
+        (hash >> 8) as u32 & (self.shape.buckets() - 1)
+    }
+
+    #[inline(always)]
+    fn next(&self, bucket: u32) -> u32 {
+        (bucket + 1) & (self.shape.buckets() - 1)
+    }
+
+    #[inline(always)]
+    fn previous(&self, bucket: u32) -> u32 {
+        bucket.wrapping_sub(1) & (self.shape.buckets() - 1)
+    }
+
+    fn hash_of(&self, words: crate::index::record::SlotWords) -> u64 {
+        R::slot_hash(&self.core.hasher, words)
+    }
+
+    /// A bucket of a segment; stash buckets follow the others.
+    #[inline(always)]
+    fn bucket(&self, segment: Segment, index: u32) -> &Bucket {
+        debug_assert!(index < self.shape.buckets() + self.shape.stash);
+        let offset = segment.offset + u64::from(1 + index) * BUCKET_BYTES;
+        // SAFETY: a `Segment` is made of an offset whose whole extent was checked
+        // (`check_segment`, or an allocation of that size), and `index` is in it.
+        unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
+    }
+
+    #[inline]
+    fn stash_bucket(&self, segment: Segment, stash: u32) -> &Bucket {
+        self.bucket(segment, self.shape.buckets() + stash)
+    }
+
+    fn index_of(&self, segment: Segment, bucket: &Bucket) -> u32 {
+        let offset = self.core.memory.offset_of(bucket).raw();
+        ((offset - segment.offset) / BUCKET_BYTES) as u32 - 1
+    }
+
+    #[inline(always)]
+    fn directory(&self) -> &Directory {
+        // Acquire: pairs with the Release in `double`.
+        let depth = self.depth.load(Ordering::Acquire);
+        self.directories[depth as usize].get().expect("set before its depth is")
+    }
+
+    /// The way to a hash's segment. Passes the gate if the segment must be touched first.
+    #[inline]
+    fn route(&self, hash: u64) -> Result<Route<'_>> {
+        match self.known_route(hash) {
+            Some(route) => Ok(route),
+            None => {
+                let _writing = self.core.enter()?;
+                self.first_touch(hash)
+            }
+        }
+    }
+
+    /// As [`route`](Self::route), by a thread that has passed the gate.
+    #[inline]
+    fn route_inside(&self, hash: u64) -> Result<Route<'_>> {
+        match self.known_route(hash) {
+            Some(route) => Ok(route),
+            None => self.first_touch(hash),
+        }
+    }
+
+    #[inline(always)]
+    fn known_route(&self, hash: u64) -> Option<Route<'_>> {
+        let directory = self.directory();
+        let index = directory.index(hash);
+        // Acquire: pairs with the Release of whoever filled the entry, so that the
+        // segment's content is seen.
+        let entry = directory.entries[index].load(Ordering::Acquire);
+        (entry != 0).then(|| {
+            let depth = (entry >> 48) as u32;
+            let low = hash >> (64 - depth) << (64 - depth);
+            let segment = Segment { offset: entry & ((1 << 48) - 1), depth, low };
+            Route { directory, index, entry, segment }
+        })
+    }
+
+    /// Whether the route still leads where it did.
+    #[inline(always)]
+    fn is_current(&self, route: &Route<'_>) -> bool {
+        std::ptr::eq(self.directory(), route.directory)
+            && route.directory.entries[route.index].load(Ordering::Relaxed) == route.entry
+    }
+
+    /// Points the DRAM entries of a segment's range at it. `structure` is locked.
+    fn fill_entries(&self, segment: Segment) {
+        let directory = self.directory();
+        let first = directory.index(segment.low);
+        let entry = segment.offset | u64::from(segment.depth) << 48;
+        for slot in &directory.entries[first..first + (1 << (directory.depth - segment.depth))] {
+            // Release: pairs with the Acquire in `known_route`.
+            slot.store(entry, Ordering::Release);
+        }
+    }
+
+    /// Makes the directory and the two segments of a new map, durable before the root
+    /// that will name them. Returns the root's words.
+    pub fn create(core: &Arc<Core<S>>, config: [u64; 3]) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        let shape = Shape::from_config(config).ok_or_else(|| Error::Invalid {
+            what: "map options",
+            why: format!("segments of shape {config:?}"),
+        })?;
+        let empty = Self::empty_words(core)?;
+        resize::create(core, shape, empty)
+    }
+}
+
+impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
+    fn scheme(&self) -> Scheme {
+        Scheme::DashEh
+    }
+
+    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
+        R::check_size(key, None)?;
+        let hash = R::hash(&self.core.hasher, key);
+        self.find(key, hash, |words| R::value(&self.core, words))
+    }
+
+    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
+        self.get_ref_of(key)
+    }
+
+    fn get_many(&self, keys: &[R::Key<'_>], out: &mut Vec<Option<R::Owned>>) -> Result<()> {
+        for batch in keys.chunks(16) {
+            // The metadata line of every key's home is asked for before any is read.
+            for &key in batch {
+                R::check_size(key, None)?;
+                let hash = R::hash(&self.core.hasher, key);
+                if let Some(route) = self.known_route(hash) {
+                    let bucket = self.bucket(route.segment, self.home(hash));
+                    self.core.memory.seam().prefetch(&bucket.lock);
+                }
+            }
+            for &key in batch {
+                let hash = R::hash(&self.core.hasher, key);
+                out.push(self.find(key, hash, |words| R::value(&self.core, words))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        self.change_of(key, &change, want_before)
+    }
+
+    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
+        self.scan_next(cursor, out)
+    }
+
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        self.trace_next(cursor, visit)
+    }
+
+    fn len_estimate(&self) -> Result<u64> {
+        Ok(self.sample()?.records_estimate)
+    }
+
+    fn stats(&self) -> Result<IndexStats> {
+        self.sample()
+    }
+
+    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
+        self.verify_all(visit)
+    }
+}

@@ -1,0 +1,286 @@
+//! First touch: what a crash left, mended before a segment is served.
+
+use super::layout::{
+    self, BUCKET_BYTES, Bucket, Kind, Meta, NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS,
+    SegmentHeader, State,
+};
+use super::{DashEh, Route, Segment, Structure, points};
+use crate::error::{Damage, Result};
+use crate::index::prints;
+use crate::index::record::{Record, SlotWords};
+use crate::pmem::{Offset, Seam};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    /// Touches the segment of a hash for the first time. The caller has passed the gate.
+    #[cold]
+    pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_>> {
+        let structure = self.core.memory.seam().lock(&self.structure);
+        loop {
+            if let Some(route) = self.known_route(hash) {
+                return Ok(route);
+            }
+            let offset = self.entry_of(&structure, hash)?;
+            let (low, state) = self.check_segment(offset)?;
+            if state.partner != 0 {
+                self.complete_split(&structure, offset, low, state)?;
+                continue;
+            }
+            let segment = Segment { offset, depth: state.depth, low };
+            self.check_range(&structure, segment, hash)?;
+            self.repair(segment)?;
+            self.fill_entries(segment);
+            self.repaired.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The directory entry of a hash, in PM.
+    fn entry_of(&self, structure: &Structure, hash: u64) -> Result<u64, Damage> {
+        let entries = self.directory_entries(structure.directory, structure.depth)?;
+        Ok(self.core.memory.load(&entries[(hash >> (64 - structure.depth)) as usize]))
+    }
+
+    /// Checks a segment's header: its extent, identity and state.
+    fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
+        let memory = &self.core.memory;
+        memory.words(offset, self.shape.segment_bytes())?;
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        let low = memory.load(&header.low);
+        let identity = memory.load(&header.identity);
+        let expected = layout::identity(Kind::Segment, offset, low, self.shape.packed());
+        if identity != expected {
+            return Err(Damage::new(
+                offset,
+                format!("a segment ({expected:#x})"),
+                format!("{identity:#x}"),
+            ));
+        }
+        let word = memory.load(&header.state);
+        let state = State::unpack(offset, word).ok_or_else(|| {
+            Damage::new(offset + 16, "a segment's state", format!("{word:#x}"))
+        })?;
+        Ok((low, state))
+    }
+
+    /// Checks that the directory's entries in a segment's range, and no fewer, are its.
+    fn check_range(&self, structure: &Structure, segment: Segment, hash: u64) -> Result<(), Damage> {
+        let Segment { offset, depth, low } = segment;
+        if depth > structure.depth || low << depth != 0 || !segment.holds(hash) {
+            return Err(Damage::new(
+                offset + 8,
+                format!("a segment that holds hash {hash:#x}"),
+                format!("first hash {low:#x}, depth {depth}"),
+            ));
+        }
+        let entries = self.directory_entries(structure.directory, structure.depth)?;
+        let first = (low >> (64 - structure.depth)) as usize;
+        for entry in &entries[first..first + (1 << (structure.depth - depth))] {
+            let found = self.core.memory.load(entry);
+            if found != offset {
+                return Err(Damage::new(
+                    self.core.memory.offset_of(entry).raw(),
+                    format!("the segment {offset:#x} of depth {depth}"),
+                    format!("{found:#x}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes a split that committed: sets the directory entries of the upper half.
+    ///
+    /// Only those that still point at the old segment: the new one may have been split
+    /// since, in an earlier life that never touched the old one again.
+    fn complete_split(
+        &self,
+        structure: &Structure,
+        offset: u64,
+        low: u64,
+        state: State,
+    ) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let bit = 1 << (64 - state.depth);
+        let (partner_low, partner_state) = self.check_segment(state.partner)?;
+        if state.depth > structure.depth
+            || low & (bit | (bit - 1)) != 0
+            || partner_low != low | bit
+            || partner_state.depth < state.depth
+        {
+            return Err(Damage::new(
+                offset + 16,
+                format!("a split of the segment at {low:#x} that matches its partner"),
+                format!("{state:?}, partner at {partner_low:#x}: {partner_state:?}"),
+            ));
+        }
+        let entries = self.directory_entries(structure.directory, structure.depth)?;
+        let first = (partner_low >> (64 - structure.depth)) as usize;
+        let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
+        for entry in upper {
+            if memory.load(entry) == offset {
+                memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
+            }
+        }
+        memory.flush_words(upper, &points::REPAIR_DIRECTORY);
+        memory.fence(&points::REPAIR_DIRECTORY);
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        let done = State { depth: state.depth, partner: 0 };
+        memory.store_release(&header.state, done.pack(offset), &points::SPLIT_DONE);
+        Ok(())
+    }
+
+    /// Resets the locks of a segment and rebuilds its metadata from its slots. Removes
+    /// second copies, durably. Nobody is served by the segment yet.
+    fn repair(&self, segment: Segment) -> Result<(), Damage> {
+        self.check_chain(segment)?;
+        for index in 0..self.shape.buckets() {
+            self.repair_bucket(segment, self.bucket(segment, index), Some(index))?;
+        }
+        for index in 0..self.shape.buckets() {
+            self.remove_second_copies(segment, index);
+        }
+        for stash in 0..self.shape.stash {
+            let bucket = self.stash_bucket(segment, stash);
+            self.repair_bucket(segment, bucket, None)?;
+            self.repair_overflow(segment, bucket, Some(stash));
+        }
+        for bucket in self.node_buckets(segment) {
+            let bucket = bucket?;
+            self.repair_bucket(segment, bucket, None)?;
+            self.repair_overflow(segment, bucket, None);
+        }
+        Ok(())
+    }
+
+    /// Checks the overflow nodes: each is one, and no node comes twice.
+    fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+        let mut node = memory.load(&header.chain);
+        let mut seen = HashSet::new();
+        while node != 0 {
+            memory.words(node, NODE_BYTES)?;
+            let header = memory.at(Offset::<NodeHeader>::new(node))?;
+            let found = memory.load(&header.identity);
+            if found != layout::identity(Kind::Node, node, 0, 0) || !seen.insert(node) {
+                return Err(Damage::new(node, "an overflow node, once", format!("{found:#x}")));
+            }
+            node = memory.load(&header.next);
+        }
+        Ok(())
+    }
+
+    /// What an unserved slot holds, by invariant 1. `index`: the bucket, where records
+    /// must be at home there or in the one before.
+    pub(super) fn record_in(
+        &self,
+        segment: Segment,
+        bucket: &Bucket,
+        slot: usize,
+        index: Option<u32>,
+    ) -> Result<Option<(SlotWords, u64)>, Damage> {
+        let words = self.words(&bucket.slots[slot]);
+        if words.first == self.empty(segment.low) {
+            return Ok(None);
+        }
+        let hash = self.hash_of(words);
+        let home = self.home(hash);
+        // A split leaves records behind, but those were in the right bucket too.
+        if index.is_some_and(|index| home != index && home != self.previous(index)) {
+            return Err(Damage::new(
+                self.core.memory.offset_of(&bucket.slots[slot]).raw(),
+                format!("an empty slot, or a record of bucket {}", index.unwrap_or(0)),
+                format!("{:#x} {:#x}", words.first, words.second),
+            ));
+        }
+        if !segment.holds(hash) {
+            return Ok(None);
+        }
+        R::check_link(&self.core, words)?;
+        Ok(Some((words, hash)))
+    }
+
+    fn repair_bucket(
+        &self,
+        segment: Segment,
+        bucket: &Bucket,
+        index: Option<u32>,
+    ) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let mut meta = Meta::default();
+        let mut words = [0; 2];
+        for slot in 0..SLOTS {
+            if let Some((_, hash)) = self.record_in(segment, bucket, slot, index)? {
+                let from_before = index.is_some_and(|index| self.home(hash) != index);
+                meta = meta.with(slot, from_before);
+                let (word, value) = prints::with(words, slot, hash as u8);
+                words[word] = value;
+            }
+        }
+        memory.store(&bucket.lock, 0, &points::VOLATILE);
+        memory.store(&bucket.prints[0], words[0], &points::VOLATILE);
+        memory.store(&bucket.prints[1], words[1], &points::VOLATILE);
+        memory.store(&bucket.meta, meta.0, &points::VOLATILE);
+        Ok(())
+    }
+
+    /// Whether a bucket holds a record with this first word among `mask`. Both copies of
+    /// a record that a crash left twice have the same words.
+    fn has_copy(&self, bucket: &Bucket, mask: u32, first: u64, print: u8) -> bool {
+        let candidates = prints::matching(self.prints(bucket), print) & mask;
+        (0..SLOTS)
+            .filter(|slot| candidates & 1 << slot != 0)
+            .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
+    }
+
+    /// Displacement: a record that is in its home bucket goes from the next one.
+    fn remove_second_copies(&self, segment: Segment, index: u32) {
+        let bucket = self.bucket(segment, index);
+        let home = self.bucket(segment, self.previous(index));
+        let home_meta = self.meta(home);
+        let at_home = home_meta.allocated() & !home_meta.membership();
+        let moved = self.meta(bucket).membership();
+        for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
+            let words = self.words(&bucket.slots[slot]);
+            let print = self.hash_of(words) as u8;
+            if self.has_copy(home, at_home, words.first, print) {
+                self.remove_copy(segment, bucket, slot);
+            }
+        }
+    }
+
+    fn remove_copy(&self, segment: Segment, bucket: &Bucket, slot: usize) {
+        let memory = &self.core.memory;
+        let target = &bucket.slots[slot];
+        let empty = self.empty(segment.low);
+        memory.store_release(&target.first, empty, &points::REPAIR_DUPLICATE);
+        // Durable before the segment is served: else a record that is removed from the
+        // other place would come back from this one.
+        memory.persist(target, &points::REPAIR_DUPLICATE);
+        let meta = self.meta(bucket).without(slot);
+        memory.store_release(&bucket.meta, meta.0, &points::VOLATILE);
+    }
+
+    /// Notes a stash bucket's or node's records in their homes; those that are there
+    /// too, taken back after a split, go from here.
+    fn repair_overflow(&self, segment: Segment, bucket: &Bucket, stash: Option<u32>) {
+        let meta = self.meta(bucket);
+        for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
+            let words = self.words(&bucket.slots[slot]);
+            let hash = self.hash_of(words);
+            let index = self.home(hash);
+            let home = self.bucket(segment, index);
+            let next = self.bucket(segment, self.next(index));
+            let print = hash as u8;
+            if self.has_copy(home, self.meta(home).allocated(), words.first, print)
+                || self.has_copy(next, self.meta(next).allocated(), words.first, print)
+            {
+                self.remove_copy(segment, bucket, slot);
+            } else {
+                self.note_overflow(home, print, stash);
+            }
+        }
+    }
+}
+
+const _: () = assert!(NODE_BYTES == (NODE_BUCKETS as u64 + 1) * BUCKET_BYTES);

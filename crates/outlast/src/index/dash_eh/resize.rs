@@ -1,0 +1,590 @@
+//! Growing: splits, doubling of the directory, overflow nodes.
+
+use super::layout::{
+    self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, Meta,
+    NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State, overflow,
+};
+use super::lock::Locked;
+use super::ops::damaged;
+use super::{DashEh, Directory, Route, Segment, Shape, points};
+use crate::error::{Damage, Result};
+use crate::index::prints;
+use crate::index::record::{Record, SlotWords};
+use crate::pmem::{Memory, Offset, Point, Seam};
+use crate::pool::alloc::Block;
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Directories up to this depth are doubled whatever is in them.
+const FREE_DEPTH: u32 = 6;
+/// Beyond it, one entry in this many must be a segment of its own.
+const SPARSE: u64 = 32;
+
+/// A bucket as it will be written.
+#[derive(Clone)]
+struct DraftBucket {
+    meta: Meta,
+    prints: [u64; 2],
+    slots: [Option<SlotWords>; SLOTS],
+}
+
+impl DraftBucket {
+    const EMPTY: DraftBucket =
+        DraftBucket { meta: Meta(0), prints: [0; 2], slots: [None; SLOTS] };
+
+    fn put(&mut self, slot: usize, words: SlotWords, hash: u64, from_before: bool) {
+        self.slots[slot] = Some(words);
+        let (word, value) = prints::with(self.prints, slot, hash as u8);
+        self.prints[word] = value;
+        self.meta = self.meta.with(slot, from_before);
+    }
+}
+
+/// Writes a bucket of a structure that nobody links to yet.
+fn write_bucket<S: Seam>(
+    memory: &Memory<S>,
+    bucket: &Bucket,
+    draft: &DraftBucket,
+    empty: u64,
+    at: &'static Point,
+) {
+    memory.store(&bucket.lock, 0, at);
+    memory.store(&bucket.meta, draft.meta.0, at);
+    memory.store(&bucket.prints[0], draft.prints[0], at);
+    memory.store(&bucket.prints[1], draft.prints[1], at);
+    for (slot, words) in bucket.slots.iter().zip(&draft.slots) {
+        let SlotWords { first, second } = words.unwrap_or(SlotWords { first: empty, second: 0 });
+        memory.store(&slot.second, second, at);
+        memory.store(&slot.first, first, at);
+    }
+}
+
+/// A segment as it will be written.
+struct Draft {
+    low: u64,
+    depth: u32,
+    chain: u64,
+    buckets: Vec<DraftBucket>,
+}
+
+impl Draft {
+    fn new(shape: Shape, low: u64, depth: u32) -> Draft {
+        let buckets = vec![DraftBucket::EMPTY; (shape.buckets() + shape.stash) as usize];
+        Draft { low, depth, chain: 0, buckets }
+    }
+
+    /// Writes the segment and flushes it. Not fenced.
+    fn write<S: Seam>(
+        &self,
+        memory: &Memory<S>,
+        shape: Shape,
+        offset: u64,
+        empty: u64,
+        at: &'static Point,
+    ) -> Result<(), Damage> {
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        let identity = layout::identity(Kind::Segment, offset, self.low, shape.packed());
+        memory.store(&header.identity, identity, at);
+        memory.store(&header.low, self.low, at);
+        let state = State { depth: self.depth, partner: 0 };
+        memory.store(&header.state, state.pack(offset), at);
+        memory.store(&header.chain, self.chain, at);
+        for (i, draft) in self.buckets.iter().enumerate() {
+            let bucket = Offset::<Bucket>::new(offset + (1 + i as u64) * BUCKET_BYTES);
+            write_bucket(memory, memory.at(bucket)?, draft, empty, at);
+        }
+        memory.flush_words(&memory.words(offset, 32)?[..4], at);
+        let buckets = memory
+            .words(offset + BUCKET_BYTES, shape.segment_bytes() - BUCKET_BYTES)?;
+        memory.flush_words(buckets, at);
+        Ok(())
+    }
+}
+
+fn write_directory<S: Seam>(
+    memory: &Memory<S>,
+    offset: u64,
+    depth: u32,
+    entries: impl Iterator<Item = u64>,
+    at: &'static Point,
+) -> Result<(), Damage> {
+    let header = memory.at(Offset::<DirectoryHeader>::new(offset))?;
+    let identity = layout::identity(Kind::Directory, offset, u64::from(depth), 0);
+    memory.store(&header.identity, identity, at);
+    let words = memory.words(offset, DIRECTORY_HEADER + (8 << depth))?;
+    for (word, entry) in words[DIRECTORY_HEADER as usize / 8..].iter().zip(entries) {
+        memory.store(word, entry, at);
+    }
+    memory.flush_words(words, at);
+    memory.fence(at);
+    Ok(())
+}
+
+/// A new map's directory and segments.
+pub(super) fn create<S: Seam>(
+    core: &Arc<Core<S>>,
+    shape: Shape,
+    empty: [u64; 2],
+) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+    let mut blocks = Blocks::new(core);
+    let halves = [blocks.take(shape.segment_bytes())?, blocks.take(shape.segment_bytes())?];
+    let directory = blocks.take(DIRECTORY_HEADER + 16)?;
+    for (half, block) in halves.iter().enumerate() {
+        let draft = Draft::new(shape, (half as u64) << 63, 1);
+        draft.write(&core.memory, shape, block.offset, empty[half], &points::CREATE)?;
+    }
+    let entries = halves.iter().map(|b| b.offset);
+    write_directory(&core.memory, directory.offset, 1, entries, &points::CREATE)?;
+    blocks.keep();
+    let mut words = [0; ROOT_SCHEME_WORDS];
+    words[0] = layout::pack_root(directory.offset, 1);
+    Ok(words)
+}
+
+/// Blocks that are given back unless they get linked.
+struct Blocks<'c, S: Seam> {
+    core: &'c Core<S>,
+    blocks: Vec<Block>,
+}
+
+impl<'c, S: Seam> Blocks<'c, S> {
+    fn new(core: &'c Core<S>) -> Self {
+        Blocks { core, blocks: Vec::new() }
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Block> {
+        let block = self.core.allocate(bytes)?;
+        self.blocks.push(block);
+        Ok(block)
+    }
+
+    /// All are linked.
+    fn keep(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// The first `n` are linked, in the order they were taken.
+    fn keep_first(&mut self, n: usize) {
+        self.blocks.drain(..n);
+    }
+}
+
+impl<S: Seam> Drop for Blocks<'_, S> {
+    fn drop(&mut self) {
+        for block in self.blocks.drain(..) {
+            self.core.free_unlinked(block.offset);
+        }
+    }
+}
+
+/// A record outside the buckets of a segment.
+struct Overflowed<'m> {
+    bucket: &'m Bucket,
+    slot: usize,
+    words: SlotWords,
+    hash: u64,
+    /// `None` in an overflow node.
+    stash: Option<u32>,
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    /// Makes room in a full segment. The caller looks again afterwards.
+    pub(super) fn make_room(&self, route: &Route<'_>, hash: u64) -> Result<()> {
+        let depth = route.directory.depth;
+        if route.segment.depth < depth {
+            return self.split(route, hash);
+        }
+        if self.may_double(depth)? && self.double(depth)? {
+            return Ok(());
+        }
+        self.extend_chain(route)
+    }
+
+    // ---- Split ------------------------------------------------------------------
+
+    fn split(&self, route: &Route<'_>, hash: u64) -> Result<()> {
+        let segment = route.segment;
+        let mut blocks = Blocks::new(&self.core);
+        let new = blocks.take(self.shape.segment_bytes())?;
+        let mut nodes: Vec<Block> = Vec::new();
+        loop {
+            let mut locks: Vec<Locked<'_, S>> = (0..self.shape.buckets())
+                .map(|i| self.lock(self.bucket(segment, i)))
+                .collect::<Result<_>>()?;
+            if !self.is_current(route) {
+                return Ok(());
+            }
+            // As many overflow nodes as the old segment has are always enough.
+            let needed = self.node_buckets(segment).count() / NODE_BUCKETS as usize;
+            if nodes.len() >= needed {
+                let used = self.split_locked(segment, new, &nodes, &mut locks)?;
+                // The segment was taken first, then the nodes.
+                blocks.keep_first(1 + used);
+                debug_assert!(segment.holds(hash));
+                return Ok(());
+            }
+            drop(locks);
+            while nodes.len() < needed {
+                nodes.push(blocks.take(NODE_BYTES)?);
+            }
+        }
+    }
+
+    /// Splits a segment whose buckets are all locked. Returns the nodes that were used.
+    fn split_locked(
+        &self,
+        old: Segment,
+        block: Block,
+        nodes: &[Block],
+        locks: &mut [Locked<'_, S>],
+    ) -> Result<usize> {
+        let memory = &self.core.memory;
+        let bit = 1 << (63 - old.depth);
+        let new = Segment { offset: block.offset, depth: old.depth + 1, low: old.low | bit };
+        let mut draft = Draft::new(self.shape, new.low, new.depth);
+        let mut moved: Vec<u32> = vec![0; locks.len()];
+        for (index, lock) in locks.iter().enumerate() {
+            let meta = self.meta(lock.bucket());
+            for slot in 0..SLOTS {
+                if meta.allocated() & 1 << slot == 0 {
+                    continue;
+                }
+                let words = self.words(&lock.bucket().slots[slot]);
+                let hash = self.hash_of(words);
+                if hash & bit != 0 {
+                    // The same bucket and slot: what fitted there fits here.
+                    let from_before = meta.membership() & 1 << slot != 0;
+                    draft.buckets[index].put(slot, words, hash, from_before);
+                    moved[index] |= 1 << slot;
+                }
+            }
+        }
+        let (leaving, staying): (Vec<_>, Vec<_>) =
+            self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
+        let used = self.place_overflow(&mut draft, &leaving, nodes)?;
+        self.mark_moved(&draft, &leaving)?;
+        let at = &points::SPLIT_NEW;
+        draft.write(memory, self.shape, block.offset, self.empty(old.low), at)?;
+        memory.fence(at);
+
+        let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
+        let state = State { depth: new.depth, partner: new.offset };
+        let at = &points::SPLIT_COMMIT;
+        memory.store_release(&header.state, state.pack(old.offset), at);
+        memory.persist(&header.state, at);
+        {
+            let mut structure = memory.seam().lock(&self.structure);
+            let entries = self.directory_entries(structure.directory, structure.depth)?;
+            let first = (new.low >> (64 - structure.depth)) as usize;
+            let upper = &entries[first..first + (1 << (structure.depth - new.depth))];
+            let at = &points::SPLIT_DIRECTORY;
+            for entry in upper {
+                memory.store(entry, new.offset, at);
+            }
+            memory.flush_words(upper, at);
+            memory.fence(at);
+            self.fill_entries(new);
+            self.fill_entries(Segment { depth: new.depth, ..old });
+            if let Some(segments) = &mut structure.segments {
+                *segments += 1;
+            }
+        }
+        let state = State { depth: new.depth, partner: 0 };
+        memory.store_release(&header.state, state.pack(old.offset), &points::SPLIT_DONE);
+        self.splits.fetch_add(1, Ordering::Relaxed);
+        self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying);
+        Ok(used)
+    }
+
+    /// The records in a segment's stash buckets and overflow nodes.
+    fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
+        let mut found = Vec::new();
+        let stashes = (0..self.shape.stash)
+            .map(|stash| Ok((self.stash_bucket(segment, stash), Some(stash))));
+        let nodes = self.node_buckets(segment).map(|bucket| Ok((bucket?, None)));
+        for place in stashes.chain(nodes) {
+            let (bucket, stash) = place.map_err(damaged)?;
+            let meta = self.meta(bucket);
+            for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
+                let words = self.words(&bucket.slots[slot]);
+                found.push(Overflowed { bucket, slot, words, hash: self.hash_of(words), stash });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Finds places in a new segment for records that come from overflow; writes the
+    /// nodes it needs. Returns how many those are.
+    fn place_overflow(
+        &self,
+        draft: &mut Draft,
+        leaving: &[Overflowed<'_>],
+        nodes: &[Block],
+    ) -> Result<usize> {
+        let buckets = self.shape.buckets() as usize;
+        let mut in_nodes = Vec::new();
+        'records: for record in leaving {
+            let home = self.home(record.hash);
+            let next = self.next(home);
+            for (bucket, from_before) in [(home, false), (next, true)] {
+                let bucket = &mut draft.buckets[bucket as usize];
+                if let Some(slot) = bucket.meta.free_slot() {
+                    bucket.put(slot, record.words, record.hash, from_before);
+                    continue 'records;
+                }
+            }
+            let stash = (0..self.shape.stash as usize)
+                .find_map(|s| Some((s, draft.buckets[buckets + s].meta.free_slot()?)));
+            let home = home as usize;
+            if let Some((stash, slot)) = stash {
+                draft.buckets[buckets + stash].put(slot, record.words, record.hash, false);
+                draft.buckets[home].note(record.hash as u8, Some(stash as u32));
+            } else {
+                draft.buckets[home].note(record.hash as u8, None);
+                in_nodes.push(record);
+            }
+        }
+        let per_node = NODE_BUCKETS as usize * SLOTS;
+        let used = in_nodes.len().div_ceil(per_node);
+        for (i, records) in in_nodes.chunks(per_node).enumerate() {
+            let mut node = vec![DraftBucket::EMPTY; NODE_BUCKETS as usize];
+            for (j, record) in records.iter().enumerate() {
+                node[j / SLOTS].put(j % SLOTS, record.words, record.hash, false);
+            }
+            let next = if i + 1 < used { nodes[i + 1].offset } else { 0 };
+            let empty = self.empty(draft.low);
+            write_node(&self.core.memory, nodes[i].offset, next, &node, empty, &points::SPLIT_NEW)?;
+        }
+        draft.chain = if used > 0 { nodes[0].offset } else { 0 };
+        Ok(used)
+    }
+
+    /// While the trace runs: the records that a split moves.
+    fn mark_moved(&self, draft: &Draft, leaving: &[Overflowed<'_>]) -> Result<()> {
+        if self.core.alloc().old_frontier() == 0 {
+            return Ok(());
+        }
+        let slots = draft.buckets.iter().flat_map(|b| b.slots.iter().flatten());
+        for words in slots.chain(leaving.iter().map(|o| &o.words)) {
+            if let Some((offset, _)) = R::block(&self.core, *words)? {
+                self.core.before_unlink(offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a split: drops the moved records from the old segment's metadata, and takes
+    /// records back from the stash where there is room now.
+    fn clean_up(
+        &self,
+        segment: Segment,
+        locks: &mut [Locked<'_, S>],
+        moved: &[u32],
+        left: &[Overflowed<'_>],
+        staying: &[Overflowed<'_>],
+    ) {
+        let memory = &self.core.memory;
+        let empty = self.empty(segment.low);
+        for (lock, &moved) in locks.iter_mut().zip(moved) {
+            lock.changing();
+            let bucket = lock.bucket();
+            let mut meta = self.meta(bucket).with_others(0);
+            for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
+                meta = meta.without(slot);
+            }
+            memory.store_release(&bucket.meta, meta.0, &points::VOLATILE);
+            let none = overflow::none(memory.load(&bucket.prints[1]));
+            memory.store_release(&bucket.prints[1], none, &points::VOLATILE);
+        }
+        let forget = |record: &Overflowed<'_>| {
+            let meta = self.meta(record.bucket).without(record.slot);
+            memory.store_release(&record.bucket.meta, meta.0, &points::VOLATILE);
+        };
+        left.iter().for_each(forget);
+        let mut pulled = Vec::new();
+        for record in staying {
+            let home = self.home(record.hash);
+            let room = [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
+                let bucket = locks[b as usize].bucket();
+                Some((bucket, self.meta(bucket).free_slot()?, from))
+            });
+            if let Some((bucket, slot, from_before)) = room {
+                let target = &bucket.slots[slot];
+                self.fill_unfenced(target, record.words, empty, &points::PULL_COPY);
+                self.publish(bucket, slot, record.hash as u8, from_before);
+                pulled.push(record);
+            } else {
+                let bucket = locks[home as usize].bucket();
+                self.note_overflow(bucket, record.hash as u8, record.stash);
+            }
+        }
+        if pulled.is_empty() {
+            return;
+        }
+        // The copies are durable before the stash slots are emptied.
+        memory.fence(&points::PULL_COPY);
+        for record in pulled {
+            let slot = &record.bucket.slots[record.slot];
+            memory.store_release(&slot.first, empty, &points::PULL_CLEAR);
+            memory.flush(slot, &points::PULL_CLEAR);
+            forget(record);
+        }
+        memory.fence(&points::PULL_CLEAR);
+    }
+
+    // ---- Directory --------------------------------------------------------------
+
+    /// Whether the directory may be doubled: keys that no split separates must not make
+    /// it grow without end.
+    fn may_double(&self, depth: u32) -> Result<bool> {
+        let bytes = DIRECTORY_HEADER + (8 << (depth + 1));
+        if depth >= MAX_DEPTH || bytes > self.core.geometry.large_max() {
+            return Ok(false);
+        }
+        if depth < FREE_DEPTH {
+            return Ok(true);
+        }
+        let mut structure = self.core.memory.seam().lock(&self.structure);
+        if structure.segments.is_none() {
+            let entries = self.directory_entries(structure.directory, structure.depth)?;
+            let mut last = 0;
+            let mut segments = 0;
+            for entry in entries {
+                let entry = self.core.memory.load(entry);
+                segments += u64::from(entry != last);
+                last = entry;
+            }
+            structure.segments = Some(segments);
+        }
+        Ok(structure.segments.unwrap_or(0) * SPARSE >= 1 << depth)
+    }
+
+    /// Doubles the directory, if it has still this depth. `false` if there is no block
+    /// that large.
+    fn double(&self, depth: u32) -> Result<bool> {
+        let memory = &self.core.memory;
+        let mut blocks = Blocks::new(&self.core);
+        let new = blocks.take(DIRECTORY_HEADER + (8 << (depth + 1)))?;
+        let mut structure = memory.seam().lock(&self.structure);
+        if structure.depth != depth {
+            return Ok(true);
+        }
+        let old = structure.directory;
+        let entries: Vec<u64> =
+            self.directory_entries(old, depth)?.iter().map(|e| memory.load(e)).collect();
+        let twice = entries.iter().flat_map(|&e| [e, e]);
+        write_directory(memory, new.offset, depth + 1, twice, &points::DOUBLE_NEW)?;
+        self.core.before_unlink(old)?;
+        let root = memory.at(self.root)?;
+        let word = layout::pack_root(new.offset, depth + 1);
+        memory.store_release(root, word, &points::DOUBLE_COMMIT);
+        memory.persist(root, &points::DOUBLE_COMMIT);
+        blocks.keep();
+        structure.directory = new.offset;
+        structure.depth = depth + 1;
+        let wide = Directory::new(depth + 1);
+        for (pair, entry) in wide.entries.chunks_exact(2).zip(&*self.directory().entries) {
+            let entry = entry.load(Ordering::Relaxed);
+            pair[0].store(entry, Ordering::Relaxed);
+            pair[1].store(entry, Ordering::Relaxed);
+        }
+        let _ = self.directories[depth as usize + 1].set(wide);
+        // Release: pairs with the Acquire in `directory`.
+        self.depth.store(depth + 1, Ordering::Release);
+        self.doublings.fetch_add(1, Ordering::Relaxed);
+        drop(structure);
+        // Only first touches and splits read the directory in PM, under `structure`.
+        self.core.retire(old, DIRECTORY_HEADER + (8 << depth));
+        Ok(true)
+    }
+
+    // ---- Overflow nodes ---------------------------------------------------------
+
+    fn extend_chain(&self, route: &Route<'_>) -> Result<()> {
+        let memory = &self.core.memory;
+        let mut blocks = Blocks::new(&self.core);
+        let block = blocks.take(NODE_BYTES)?;
+        let _structure = memory.seam().lock(&self.structure);
+        if !self.is_current(route) {
+            return Ok(());
+        }
+        let header = memory.at(Offset::<SegmentHeader>::new(route.segment.offset))?;
+        let next = memory.load(&header.chain);
+        let node = vec![DraftBucket::EMPTY; NODE_BUCKETS as usize];
+        let empty = self.empty(route.segment.low);
+        write_node(memory, block.offset, next, &node, empty, &points::NODE_NEW)?;
+        memory.fence(&points::NODE_NEW);
+        // Release: pairs with the Acquire in `node_buckets`.
+        memory.store_release(&header.chain, block.offset, &points::NODE_COMMIT);
+        memory.persist(&header.chain, &points::NODE_COMMIT);
+        blocks.keep();
+        Ok(())
+    }
+
+    /// The buckets of a segment's overflow nodes.
+    pub(super) fn node_buckets(
+        &self,
+        segment: Segment,
+    ) -> impl Iterator<Item = Result<&Bucket, Damage>> {
+        let memory = &self.core.memory;
+        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
+        let mut node = header.map_or(0, |h| memory.load_acquire(&h.chain));
+        let mut bucket = 0;
+        std::iter::from_fn(move || {
+            if node == 0 {
+                return None;
+            }
+            let at = node + u64::from(1 + bucket) * BUCKET_BYTES;
+            let found = memory.at(Offset::<Bucket>::new(at));
+            bucket += 1;
+            if bucket == NODE_BUCKETS {
+                bucket = 0;
+                node = match memory.at(Offset::<NodeHeader>::new(node)) {
+                    Ok(header) => memory.load_acquire(&header.next),
+                    Err(damage) => {
+                        node = 0;
+                        return Some(Err(damage));
+                    }
+                };
+            }
+            Some(found)
+        })
+    }
+}
+
+/// Writes an overflow node and flushes it. Not fenced.
+fn write_node<S: Seam>(
+    memory: &Memory<S>,
+    offset: u64,
+    next: u64,
+    buckets: &[DraftBucket],
+    empty: u64,
+    at: &'static Point,
+) -> Result<(), Damage> {
+    let header = memory.at(Offset::<NodeHeader>::new(offset))?;
+    memory.store(&header.identity, layout::identity(Kind::Node, offset, 0, 0), at);
+    memory.store(&header.next, next, at);
+    for (i, draft) in buckets.iter().enumerate() {
+        let bucket = Offset::<Bucket>::new(offset + (1 + i as u64) * BUCKET_BYTES);
+        write_bucket(memory, memory.at(bucket)?, draft, empty, at);
+    }
+    memory.flush_words(memory.words(offset, NODE_BYTES)?, at);
+    Ok(())
+}
+
+impl DraftBucket {
+    /// As `note_overflow`, in a draft.
+    fn note(&mut self, print: u8, stash: Option<u32>) {
+        let free = (0..layout::OVERFLOW_PRINTS)
+            .find(|&i| overflow::valid(self.prints[1]) & 1 << i == 0);
+        match (stash, free) {
+            (Some(stash), Some(index)) => {
+                self.meta = self.meta.with_overflow_print(index, print);
+                self.prints[1] = overflow::with(self.prints[1], index, stash);
+            }
+            _ => self.meta = self.meta.with_others(self.meta.others() + 1),
+        }
+    }
+}

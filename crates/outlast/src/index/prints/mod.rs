@@ -1,0 +1,52 @@
+//! Fingerprints: sixteen one-byte hashes in two words, compared at once.
+//!
+//! The words are read from memory as atomics and only then become a vector.
+
+#[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "sse2.rs")]
+#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), path = "generic.rs")]
+mod arch;
+#[cfg(test)]
+mod generic;
+
+/// Which of the sixteen fingerprints in `words` are `print`: bit i for byte i.
+#[inline(always)]
+pub(crate) fn matching(words: [u64; 2], print: u8) -> u32 {
+    arch::matching(words, print)
+}
+
+/// The byte of `words` at `index`, replaced: which word changes, and to what.
+#[inline]
+pub(crate) fn with(words: [u64; 2], index: usize, print: u8) -> (usize, u64) {
+    let (word, shift) = (index / 8, index % 8 * 8);
+    (word, words[word] & !(0xff << shift) | u64::from(print) << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_of_comparing_agree_with_a_walk() {
+        let mut state = 1u64;
+        for round in 0..20_000 {
+            let mut next = || {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                // Few distinct bytes, so that there are matches; extreme ones among them.
+                let wide = state >> 8;
+                if round % 2 == 0 { wide & 0x0101_8180_00ff_0001 } else { wide }
+            };
+            let words = [next(), next()];
+            let print = next() as u8;
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let expected = (0..16).filter(|&i| bytes[i] == print).map(|i| 1 << i).sum::<u32>();
+            assert_eq!(matching(words, print), expected, "{words:x?} {print:x}");
+            assert_eq!(generic::matching(words, print), expected, "{words:x?} {print:x}");
+        }
+    }
+
+    #[test]
+    fn one_print_is_replaced() {
+        assert_eq!(with([u64::MAX, 0], 0, 0), (0, u64::MAX - 0xff));
+        assert_eq!(with([0, 0], 15, 0xab), (1, 0xab << 56));
+    }
+}

@@ -1,0 +1,195 @@
+//! Maps whose types are not known: for tools.
+
+use crate::error::{Error, Result};
+use crate::index::record::RecordRef;
+use crate::index::{Bytes, Change, Changed, Cursor, Index, IndexStats, Inline, Record, RecordForm};
+use crate::pool::handle::Guarded;
+use crate::pool::roots::MapInfo;
+use crate::pool::store::OpenMap;
+use std::sync::Arc;
+
+/// A map by its bytes, whatever its types: keys and values are what
+/// [`Value::with_bytes`](crate::Value::with_bytes) shows. Words of the inline form are
+/// their 8 little-endian bytes.
+///
+/// Clones are handles to the same map.
+#[derive(Clone)]
+pub struct RawMap {
+    pub(crate) map: Arc<OpenMap>,
+    /// Keeps the pool open; never read.
+    #[expect(dead_code, reason = "held for its Drop")]
+    pub(crate) pool: Arc<Guarded>,
+}
+
+/// The index of a map, by its record form.
+pub(crate) enum Form<'m> {
+    Inline(&'m dyn Index<Inline>),
+    Bytes(&'m dyn Index<Bytes>),
+}
+
+fn word(bytes: &[u8], what: &'static str) -> Result<u64> {
+    let why = || format!("{} bytes, this map's take 8", bytes.len());
+    let bytes = bytes.try_into().map_err(|_| Error::Invalid { what, why: why() })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn bytes_of(word: u64) -> Vec<u8> {
+    word.to_le_bytes().to_vec()
+}
+
+impl RawMap {
+    /// The map as its root describes it.
+    pub fn info(&self) -> &MapInfo {
+        self.map.info()
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(match self.map.form()? {
+            Form::Inline(index) => index.get(word(key, "key")?)?.map(bytes_of),
+            Form::Bytes(index) => index.get(key)?,
+        })
+    }
+
+    /// The value of `key`, by reference.
+    pub fn get_ref(&self, key: &[u8]) -> Result<Option<RecordRef>> {
+        match self.map.form()? {
+            Form::Inline(index) => index.get_ref(word(key, "key")?),
+            Form::Bytes(index) => index.get_ref(key),
+        }
+    }
+
+    /// Inserts if absent. Returns whether it did.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(self.change(key, Some(value), Kind::Insert, false)?.0)
+    }
+
+    /// Inserts or replaces. Returns the value before.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.change(key, Some(value), Kind::Put, true)?.1)
+    }
+
+    /// Replaces if present. Returns whether it did.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(self.change(key, Some(value), Kind::Update, false)?.0)
+    }
+
+    /// Removes if present. Returns the value before.
+    pub fn remove(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.change(key, None, Kind::Remove, true)?.1)
+    }
+
+    fn change(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        kind: Kind,
+        want_before: bool,
+    ) -> Result<(bool, Option<Vec<u8>>)> {
+        let value = value.unwrap_or_default();
+        Ok(match self.map.form()? {
+            Form::Inline(index) => {
+                let key = word(key, "key")?;
+                let value = if kind == Kind::Remove { 0 } else { word(value, "value")? };
+                let done = index.change(key, kind.of::<Inline>(value), want_before)?;
+                (done.applied, done.before.map(bytes_of))
+            }
+            Form::Bytes(index) => {
+                let Changed { applied, before, .. } =
+                    index.change(key, kind.of::<Bytes>(value), want_before)?;
+                (applied, before)
+            }
+        })
+    }
+
+    /// Walks all records. See [`Map::iter`](crate::Map::iter) for what it guarantees.
+    pub fn iter(&self) -> RawIter {
+        RawIter { map: self.clone(), cursor: Cursor::start(), ready: Vec::new().into_iter() }
+    }
+
+    /// An estimate of the number of records; exact for small maps at rest.
+    pub fn len_estimate(&self) -> Result<u64> {
+        match self.map.form()? {
+            Form::Inline(index) => index.len_estimate(),
+            Form::Bytes(index) => index.len_estimate(),
+        }
+    }
+
+    /// Figures of the index.
+    pub fn stats(&self) -> Result<IndexStats> {
+        match self.map.form()? {
+            Form::Inline(index) => index.stats(),
+            Form::Bytes(index) => index.stats(),
+        }
+    }
+
+    /// How records are stored.
+    pub fn record_form(&self) -> RecordForm {
+        self.info().form
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Insert,
+    Put,
+    Update,
+    Remove,
+}
+
+impl Kind {
+    fn of<R: Record>(self, value: R::Value<'_>) -> Change<'_, R> {
+        match self {
+            Kind::Insert => Change::Insert(value),
+            Kind::Put => Change::Put(value),
+            Kind::Update => Change::Update(value),
+            Kind::Remove => Change::Remove,
+        }
+    }
+}
+
+/// Walks the records of a [`RawMap`].
+pub struct RawIter {
+    map: RawMap,
+    cursor: Cursor,
+    ready: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Iterator for RawIter {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(record) = self.ready.next() {
+                return Some(Ok(record));
+            }
+            if self.cursor.is_done() {
+                return None;
+            }
+            match self.fill() {
+                Ok(records) => self.ready = records.into_iter(),
+                Err(error) => {
+                    self.cursor.finish();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl RawIter {
+    fn fill(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        match self.map.map.form()? {
+            Form::Inline(index) => {
+                let mut records = Vec::new();
+                index.scan(&mut self.cursor, &mut records)?;
+                Ok(records.into_iter().map(|(k, v)| (bytes_of(k), bytes_of(v))).collect())
+            }
+            Form::Bytes(index) => {
+                let mut records = Vec::new();
+                index.scan(&mut self.cursor, &mut records)?;
+                Ok(records)
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The public handle of a pool.
+
+use super::roots::MapInfo;
+use super::store::{MapRequest, ReclaimState, Store};
+use super::verify::Verification;
+use super::worker::Worker;
+use crate::error::{Error, Result};
+use crate::index::{RecordForm, Scheme};
+use crate::map::{Key, Map, MapOptions, RawMap, Value};
+use crate::pmem::{FlushMode, MediumKind, Real};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An open pool: a file that holds many maps.
+///
+/// Handles are cheap to clone and can be shared between threads. The pool is closed by
+/// [`close`](Pool::close), or when the last handle of it and of its maps is dropped.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Guarded>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("id", &format_args!("{:032x}", self.id())).finish()
+    }
+}
+
+/// A store and its background thread; closed when it is dropped.
+pub(crate) struct Guarded {
+    store: Arc<Store<Real>>,
+    worker: Option<Worker>,
+}
+
+impl Guarded {
+    pub(super) fn new(store: Arc<Store<Real>>, worker: bool) -> Result<Arc<Self>> {
+        let worker = worker.then(|| Worker::start(Arc::clone(&store))).transpose()?;
+        Ok(Arc::new(Guarded { store, worker }))
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if !self.store.is_here() {
+            // A forked child: the pool, its thread and its lock are the parent's.
+            if let Some(worker) = self.worker.take() {
+                worker.forget();
+            }
+            return;
+        }
+        self.worker = None;
+        match self.store.close() {
+            Ok(()) | Err(Error::NotOpen(_)) => {}
+            Err(error) => tracing::warn!(%error, "closing the pool"),
+        }
+    }
+}
+
+/// What the pool's memory survives, and what an operation costs there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Durability {
+    /// The medium.
+    pub medium: MediumKind,
+    /// What makes a store durable on it.
+    pub flush: FlushMode,
+    /// Whether what has returned survives the death of the process.
+    pub survives_process_death: bool,
+    /// Whether what has returned survives a power loss. If not, what was there at the
+    /// last [`Pool::sync`] does, if nothing was changed since; [`Pool::snapshot`] is the
+    /// restore point.
+    pub survives_power_loss: bool,
+}
+
+/// Figures of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Bytes of the file that belong to the pool.
+    pub size: u64,
+    /// Bytes that it may grow to.
+    pub limit: u64,
+    /// Bytes in pages that are free, as far as known.
+    pub free_page_bytes: u64,
+    /// Bytes that were unlinked, and that guards ([`Map::get_ref`]) keep from reuse.
+    pub held_bytes: u64,
+    /// Guards alive.
+    pub guards: usize,
+    /// How far the reclaim of space after a crash is.
+    pub reclaim: ReclaimState,
+    /// Blocks that could not be freed because of damage.
+    pub unfreeable_blocks: u64,
+    /// Bytes of the pool mapped by huge pages, where the system tells.
+    pub huge_page_bytes: Option<u64>,
+    /// log2 of the page size.
+    pub page_bits: u32,
+    /// What is wrong with one copy of the header, if the other one was used.
+    pub damaged_header_copy: Option<crate::Damage>,
+}
+
+impl Pool {
+    pub(super) fn new(inner: Arc<Guarded>) -> Self {
+        Pool { inner }
+    }
+
+    /// The store below, for tests.
+    #[doc(hidden)]
+    pub fn store(&self) -> &Arc<Store<Real>> {
+        &self.inner.store
+    }
+
+    fn raw(&self, map: Arc<super::store::OpenMap>) -> RawMap {
+        RawMap { map, pool: Arc::clone(&self.inner) }
+    }
+
+    /// The map `name`, created if there is none: atomically, under a crash too.
+    ///
+    /// # Errors
+    /// [`Error::MapMismatch`] if it exists with other types; [`Error::TooManyMaps`],
+    /// [`Error::PoolFull`], [`Error::ReadOnly`] if it cannot be created.
+    pub fn map<K: Key + ?Sized, V: Value + ?Sized>(&self, name: &str) -> Result<Map<K, V>> {
+        self.map_with(name, &MapOptions::new())
+    }
+
+    /// As [`map`](Pool::map), with options.
+    ///
+    /// # Errors
+    /// As [`map`](Pool::map), and [`Error::Invalid`] for options that cannot be.
+    pub fn map_with<K: Key + ?Sized, V: Value + ?Sized>(
+        &self,
+        name: &str,
+        options: &MapOptions,
+    ) -> Result<Map<K, V>> {
+        let words = K::WORD && V::WORD;
+        let form = match options.form {
+            None if words => RecordForm::Inline,
+            None => RecordForm::Bytes,
+            Some(RecordForm::Inline) if !words => {
+                return Err(Error::Invalid {
+                    what: "record form",
+                    why: format!("{} and {} do not both fit a word", K::SCHEMA, V::SCHEMA),
+                });
+            }
+            Some(form) => form,
+        };
+        let info = map_info(name, form, K::SCHEMA, V::SCHEMA, options)?;
+        Ok(Map::new(self.request(info, options)?))
+    }
+
+    fn request(&self, info: MapInfo, options: &MapOptions) -> Result<RawMap> {
+        let request = MapRequest { info, scheme_matters: options.scheme.is_some() };
+        let map = self.inner.store.map(&request)?;
+        if let Some(form) = options.form
+            && map.info().form != form
+        {
+            return Err(Error::MapMismatch {
+                name: map.info().name.clone(),
+                what: "record form",
+                stored: map.info().form.to_string(),
+                asked: form.to_string(),
+            });
+        }
+        Ok(self.raw(map))
+    }
+
+    /// The map `name`, whatever its types.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMap`], [`Error::DamagedRoot`].
+    pub fn raw_map(&self, name: &str) -> Result<RawMap> {
+        Ok(self.raw(self.inner.store.open_map(name)?))
+    }
+
+    /// As [`map_with`](Pool::map_with), with schemas that are not known before the
+    /// program runs. Both `u8` to `u64` or `i8` to `i64` make an inline map.
+    ///
+    /// # Errors
+    /// As [`map_with`](Pool::map_with).
+    pub fn raw_map_with(
+        &self,
+        name: &str,
+        key_schema: &str,
+        value_schema: &str,
+        options: &MapOptions,
+    ) -> Result<RawMap> {
+        let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
+        let form = match options.form {
+            Some(form) => form,
+            None if word(key_schema) && word(value_schema) => RecordForm::Inline,
+            None => RecordForm::Bytes,
+        };
+        let info = map_info(name, form, key_schema, value_schema, options)?;
+        self.request(info, options)
+    }
+
+    /// Every map. A root that is damaged comes as the error that opening it gives.
+    pub fn maps(&self) -> Vec<Result<MapInfo>> {
+        self.inner.store.maps().into_iter().map(|(_, info)| info).collect()
+    }
+
+    /// Drops a map: it is gone when this returns, whole or not at all under a crash.
+    /// Other handles of it get [`Error::MapDropped`]; its space is freed once they are
+    /// gone.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMap`], [`Error::ReadOnly`].
+    pub fn drop_map(&self, name: &str) -> Result<()> {
+        self.inner.store.drop_map(name)
+    }
+
+    /// What the pool's memory survives.
+    pub fn durability(&self) -> Durability {
+        let core = self.inner.store.core();
+        let medium = core.options().medium;
+        Durability {
+            medium,
+            flush: core.memory.seam().mode(),
+            survives_process_death: medium != MediumKind::Bytes,
+            survives_power_loss: medium.survives_power_loss(),
+        }
+    }
+
+    /// Makes everything that has returned durable against a power loss, on media that
+    /// leave that to the kernel. Writers wait meanwhile; readers do not.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system could not write it all back.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.store.sync()
+    }
+
+    /// Copies the pool to `path`, as a closed one, durable when this returns; replaces
+    /// what is there. Writers wait meanwhile, which is short where the file system can
+    /// share blocks between files.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; nothing is changed at `path` then.
+    pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
+        super::snapshot::snapshot(&self.inner.store, path.as_ref())
+    }
+
+    /// Checks every structure and every record, and accounts for every block. Writers
+    /// wait meanwhile. Takes time linear in the pool's size.
+    ///
+    /// # Errors
+    /// Only where the check could not be made; what it finds is in its result.
+    pub fn verify(&self) -> Result<Verification> {
+        super::verify::verify(&self.inner.store)
+    }
+
+    /// Closes the pool: durable, and marked as closed cleanly. Calls through other
+    /// handles fail with [`Error::NotOpen`] from now on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system could not write it all back. The pool is closed all
+    /// the same, and opens as after a crash.
+    pub fn close(self) -> Result<()> {
+        if let Some(worker) = &self.inner.worker {
+            worker.stop();
+        }
+        self.inner.store.close()
+    }
+
+    /// One step of background work, for pools opened without a thread for it. Returns
+    /// whether there may be more to do.
+    ///
+    /// # Errors
+    /// As any operation; the work goes on with the next call.
+    pub fn step(&self) -> Result<bool> {
+        self.inner.store.step()
+    }
+
+    /// The pool's id: random, given at creation.
+    pub fn id(&self) -> u128 {
+        self.inner.store.core().header().id()
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> PoolStats {
+        let store = &self.inner.store;
+        let core = store.core();
+        let header = core.header();
+        let alloc = core.alloc().stats(core);
+        let max = core.options().max_size;
+        let reserved = core.backing().reserved();
+        PoolStats {
+            size: core.memory.len(),
+            limit: if max == 0 { reserved } else { max.min(reserved) },
+            free_page_bytes: core.geometry.offset_of(alloc.free_pages)
+                + core.memory.len().saturating_sub(core.geometry.offset_of(alloc.frontier_pages)),
+            held_bytes: core.epochs().limbo_bytes(),
+            guards: core.epochs().pins(),
+            reclaim: store.reclaim_state(),
+            unfreeable_blocks: core.unfreeable(),
+            huge_page_bytes: core.backing().mapping().and_then(|m| m.huge_pages()),
+            page_bits: core.geometry.page_bits(),
+            damaged_header_copy: header.copy_damaged,
+        }
+    }
+}
+
+fn map_info(
+    name: &str,
+    form: RecordForm,
+    key_schema: &str,
+    value_schema: &str,
+    options: &MapOptions,
+) -> Result<MapInfo> {
+    let stash = options.stash_buckets.unwrap_or(2);
+    let bits = options.bucket_bits.unwrap_or(6);
+    if ![2, 4].contains(&stash) || !(1..=6).contains(&bits) {
+        return Err(Error::Invalid {
+            what: "map options",
+            why: format!("2^{bits} buckets and {stash} stash buckets to a segment"),
+        });
+    }
+    Ok(MapInfo {
+        name: name.into(),
+        scheme: options.scheme.unwrap_or(Scheme::DashEh),
+        form,
+        key_schema: key_schema.into(),
+        value_schema: value_schema.into(),
+        config: [u64::from(bits), u64::from(stash), 0],
+    })
+}

@@ -1,0 +1,347 @@
+//! How a pool is made or opened.
+
+use super::backing::{Backing, mapping_error};
+use super::core::{Core, CoreOptions};
+use super::handle::{Guarded, Pool};
+use super::header::Header;
+use super::layout::HEADER_WORDS;
+use super::store::Store;
+use crate::error::{Error, Result};
+use crate::pmem::{FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Address space that is reserved for a pool to grow into, if there is that much.
+const RESERVE: u64 = 1 << 40;
+
+/// How a pool is made or opened.
+///
+/// ```
+/// # fn main() -> outlast::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("index.pool");
+/// use outlast::PoolOptions;
+/// let options = PoolOptions::new().max_size(1 << 30);
+/// // SAFETY: nobody else writes this file while the pool is open.
+/// let pool = unsafe { options.open_or_create(&path)? };
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    core: CoreOptions,
+    emulate_pm: Option<Latency>,
+    background: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PoolOptions {
+    /// The defaults: a pool of 2 MiB that grows as it needs to, on whatever medium it is
+    /// found on, with a background thread.
+    pub fn new() -> Self {
+        let core = CoreOptions { initial_size: 2 << 20, ..CoreOptions::default() };
+        PoolOptions { core, emulate_pm: None, background: true }
+    }
+
+    /// First size of a new pool in bytes. Default: 2 MiB.
+    #[must_use]
+    pub fn initial_size(mut self, bytes: u64) -> Self {
+        self.core.initial_size = bytes;
+        self
+    }
+
+    /// Size that the pool may not exceed, in bytes. Kept in the pool; when it is opened,
+    /// it replaces the size given before. Default: none.
+    #[must_use]
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.core.max_size = bytes;
+        self
+    }
+
+    /// log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space:
+    /// small ones make small pools. Default: 16.
+    #[must_use]
+    pub fn page_bits(mut self, page_bits: u32) -> Self {
+        self.core.page_bits = page_bits;
+        self
+    }
+
+    /// Treats the file as persistent memory: every operation flushes and fences as it
+    /// would there, with `latency` added. For measuring; what survives is what the file
+    /// below survives.
+    #[must_use]
+    pub fn emulate_pm(mut self, latency: Latency) -> Self {
+        self.emulate_pm = Some(latency);
+        self
+    }
+
+    /// Whether a thread reclaims space after a crash, grows the pool ahead of use and
+    /// touches new pages first. Without it, [`Pool::step`] does. Default: yes.
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Opens a pool that a power loss may have torn ([`Error::PossiblyTorn`]): verify
+    /// it, and carry over what can be read.
+    #[must_use]
+    pub fn accept_possibly_torn(mut self, accept: bool) -> Self {
+        self.core.accept_possibly_torn = accept;
+        self
+    }
+
+    /// For tests: the number of the hash function of a new pool.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hash_function(mut self, number: u32) -> Self {
+        self.core.hash_function = number;
+        self
+    }
+
+    /// For tests: the boot id, instead of the system's.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn boot_id(mut self, boot: u128) -> Self {
+        self.core.boot = boot;
+        self
+    }
+
+    /// Creates a pool at `path`. It appears there whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if something is at `path` already; [`Error::DiskFull`],
+    /// [`Error::AddressSpace`], [`Error::Invalid`].
+    ///
+    /// # Safety
+    /// As [`open`](PoolOptions::open).
+    pub unsafe fn create(&self, path: impl AsRef<Path>) -> Result<Pool> {
+        let path = path.as_ref();
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        if path.symlink_metadata().is_ok() {
+            let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(Error::io(format!("creating {}", path.display()), exists));
+        }
+        let action = || format!("creating {}", path.display());
+        // A file without a name: nothing is left of a creation that is interrupted.
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        let (file, temporary) = match rustix::fs::openat(CWD, parent, flags, mode) {
+            Ok(fd) => (File::from(fd), None),
+            Err(_) => {
+                let name = format!(".outlast-{:016x}.new", super::core::random());
+                let temporary = parent.join(name);
+                let file = File::options()
+                    .read(true)
+                    .write(true)
+                    .create_new(true)
+                    .open(&temporary)
+                    .map_err(|e| Error::io(action(), e))?;
+                (file, Some(temporary))
+            }
+        };
+        let result = self.create_in(&file, path, temporary.as_deref());
+        if let Some(temporary) = temporary {
+            let _ = std::fs::remove_file(temporary);
+        }
+        result
+    }
+
+    fn create_in(&self, file: &File, path: &Path, temporary: Option<&Path>) -> Result<Pool> {
+        let action = || format!("creating {}", path.display());
+        lock(file, FlockOperation::NonBlockingLockExclusive)?;
+        let (_, options) = self.judge(None);
+        let granule = if options.page_bits >= 16 { 2 << 20 } else { 4096 };
+        let size = options.initial_size.next_multiple_of(granule);
+        let options = CoreOptions { initial_size: size, ..options };
+        let copy = file.try_clone().map_err(|e| Error::io(action(), e))?;
+        let mapping = Mapping::file(copy, MapAccess::ReadWrite, size, self.reserve(size))
+            .map_err(mapping_error)?;
+        let (real, options) = self.judge_with(Some(mapping.medium()), options);
+        let core = Core::create(Backing::Mapped(mapping), real, options)?;
+        // It links a name to a whole pool, and fails if the name is taken.
+        match temporary {
+            None => {
+                let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
+                rustix::fs::linkat(CWD, &fd, CWD, path, AtFlags::SYMLINK_FOLLOW)
+                    .map_err(|e| Error::io(action(), e.into()))?;
+            }
+            Some(temporary) => {
+                std::fs::hard_link(temporary, path).map_err(|e| Error::io(action(), e))?;
+            }
+        }
+        sync_parent(path)?;
+        self.start(Store::new(core)?)
+    }
+
+    /// Opens the pool at `path`. After a crash this takes constant time: what has to be
+    /// repaired is repaired when it is first touched.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`],
+    /// [`Error::UnknownFeature`], [`Error::Truncated`], [`Error::DamagedHeader`],
+    /// [`Error::PossiblyTorn`], [`Error::Locked`], [`Error::AddressSpace`],
+    /// [`Error::DiskFull`], [`Error::Io`].
+    ///
+    /// # Safety
+    /// While the pool is open, nobody writes or truncates the file but through it. The
+    /// pool's lock keeps other users of this library out; it cannot keep out others.
+    /// The content may be anything.
+    pub unsafe fn open(&self, path: impl AsRef<Path>) -> Result<Pool> {
+        self.open_file(path.as_ref(), false)
+    }
+
+    /// Opens the pool at `path` for reading, beside other readers and no writer. Nothing
+    /// is written to the file: what has to be repaired is repaired in private memory.
+    ///
+    /// # Errors
+    /// As [`open`](PoolOptions::open).
+    ///
+    /// # Safety
+    /// As [`open`](PoolOptions::open).
+    pub unsafe fn open_read_only(&self, path: impl AsRef<Path>) -> Result<Pool> {
+        self.open_file(path.as_ref(), true)
+    }
+
+    /// Opens the pool at `path`, or creates it if nothing is there.
+    ///
+    /// # Errors
+    /// As [`open`](PoolOptions::open) and [`create`](PoolOptions::create).
+    ///
+    /// # Safety
+    /// As [`open`](PoolOptions::open).
+    pub unsafe fn open_or_create(&self, path: impl AsRef<Path>) -> Result<Pool> {
+        let path = path.as_ref();
+        // SAFETY: the caller's promise is the same.
+        match unsafe { self.open(path) } {
+            Err(Error::NoSuchPool { .. }) => {}
+            other => return other,
+        }
+        // SAFETY: the caller's promise is the same.
+        match unsafe { self.create(path) } {
+            // Someone else was faster.
+            Err(Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::AlreadyExists =>
+            {
+                // SAFETY: the caller's promise is the same.
+                unsafe { self.open(path) }
+            }
+            other => other,
+        }
+    }
+
+    /// Makes a pool in memory: it is gone with its last handle. For tests and caches.
+    ///
+    /// # Errors
+    /// [`Error::AddressSpace`], [`Error::Invalid`].
+    pub fn anonymous(&self) -> Result<Pool> {
+        let size = self.core.initial_size.next_multiple_of(2 << 20);
+        let mapping = Mapping::anonymous(size, self.reserve(size)).map_err(mapping_error)?;
+        let (real, mut options) = self.judge(Some(mapping.medium()));
+        options.initial_size = size;
+        self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?)
+    }
+
+    fn reserve(&self, size: u64) -> u64 {
+        match self.core.max_size {
+            0 => RESERVE.max(size),
+            max => max.max(size).max(1 << 30),
+        }
+    }
+
+    fn open_file(&self, path: &Path, read_only: bool) -> Result<Pool> {
+        let action = || format!("opening {}", path.display());
+        let file = File::options().read(true).write(!read_only).open(path).map_err(|e| {
+            match e.kind() {
+                std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
+                _ => Error::io(action(), e),
+            }
+        })?;
+        let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
+        if !meta.is_file() {
+            return Err(Error::NotAPool { found: "something that is no regular file".into() });
+        }
+        let how = if read_only {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        lock(&file, how)?;
+        // Read, not mapped: nothing is mapped before it is known to be a pool.
+        let header = Header::read(meta.len(), |offset| {
+            let mut bytes = [0; HEADER_WORDS * 8];
+            file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io(action(), e))?;
+            let (words, _) = bytes.as_chunks::<8>();
+            Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+        })?;
+        let size = header.get(super::layout::field::SIZE);
+        let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
+        let mapping =
+            Mapping::file(file, access, size, self.reserve(size)).map_err(mapping_error)?;
+        let (real, mut options) = self.judge(Some(mapping.medium()));
+        options.read_only = read_only;
+        let core = Core::open(Backing::Mapped(mapping), real, header, options)?;
+        self.start(Store::new(core)?)
+    }
+
+    /// The seam and the options for a medium.
+    fn judge(&self, found: Option<MediumKind>) -> (Real, CoreOptions) {
+        self.judge_with(found, self.core.clone())
+    }
+
+    fn judge_with(&self, found: Option<MediumKind>, core: CoreOptions) -> (Real, CoreOptions) {
+        let kind = match (self.emulate_pm, found) {
+            (Some(_), _) => MediumKind::EmulatedPm,
+            (None, found) => found.unwrap_or(MediumKind::PageCache),
+        };
+        let flush = match found {
+            Some(_) => Medium::detect(kind).flush,
+            None => FlushMode::None,
+        };
+        let real = Real::with_latency(flush, self.emulate_pm.unwrap_or_default());
+        let boot = if core.boot == 0 { boot_id() } else { core.boot };
+        (real, CoreOptions { medium: kind, boot, ..core })
+    }
+
+    fn start(&self, store: std::sync::Arc<Store<Real>>) -> Result<Pool> {
+        let worker = self.background && !store.core().options().read_only;
+        let guarded = Guarded::new(store, worker)?;
+        Ok(Pool::new(guarded))
+    }
+}
+
+fn lock(file: &File, how: FlockOperation) -> Result<()> {
+    rustix::fs::flock(file, how).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => Error::Locked,
+        other => Error::io("locking the pool", other.into()),
+    })
+}
+
+/// Makes a new name in a directory durable.
+pub(super) fn sync_parent(path: &Path) -> Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|e| Error::io(format!("syncing {}", parent.display()), e))
+}
+
+/// The id of the present boot; 0 where the system has none.
+fn boot_id() -> u128 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0)
+}

@@ -1,0 +1,521 @@
+//! Open maps, and the reclaim of space after a crash.
+//!
+//! # Reclaim
+//!
+//! After a crash nothing is known of the blocks that were there before it, the *old*
+//! ones. Operations go on at once, in other space; meanwhile, step by step:
+//!
+//! 1. *Trace*: for each root, its index reports the blocks it owns; they are marked
+//!    alive. What operations move or unlink meanwhile they mark first themselves, so the
+//!    trace need only see what stays put.
+//! 2. *Sweep*: run by run, an old block is free if it is not alive, or was retired since.
+//!
+//! A root that cannot be read stops the reclaim before the sweep: nothing is freed. A
+//! pool that may not grow waits for the reclaim before it says that it is full.
+//!
+//! # Locks
+//!
+//! In this order: gate, `creating`, `reclaim`, `maps`. Whoever steps the reclaim has
+//! passed the gate before; an allocation that helps it along is inside the gate already.
+
+use super::core::{Core, Reclaimer};
+use super::layout::{ROOT_SCHEME_WORDS, ROOT_SLOTS};
+use super::roots::{self, MapInfo};
+use crate::error::{Damage, Error, Result};
+use crate::index::dash_eh::DashEh;
+use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
+use crate::map::Form;
+use crate::pmem::{Alive, Seam};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// An index of either record form.
+pub enum AnyIndex {
+    /// 8-byte keys and values.
+    Inline(Box<dyn Index<Inline>>),
+    /// Byte strings.
+    Bytes(Box<dyn Index<Bytes>>),
+}
+
+macro_rules! each_form {
+    ($any:expr, $index:ident => $body:expr) => {
+        match $any {
+            AnyIndex::Inline($index) => $body,
+            AnyIndex::Bytes($index) => $body,
+        }
+    };
+}
+
+impl AnyIndex {
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        each_form!(self, index => index.trace(cursor, visit))
+    }
+
+    /// See [`Index::verify`].
+    pub fn verify(&self, visit: &mut Visitor<'_>) -> Result<crate::index::Verified> {
+        each_form!(self, index => index.verify(visit))
+    }
+
+    /// See [`Index::stats`].
+    pub fn stats(&self) -> Result<crate::index::IndexStats> {
+        each_form!(self, index => index.stats())
+    }
+}
+
+/// A map that is open. There is one of each in a process.
+pub struct OpenMap {
+    info: MapInfo,
+    slot: usize,
+    dropped: AtomicBool,
+    alive: Arc<Alive>,
+    index: AnyIndex,
+}
+
+impl OpenMap {
+    /// The map as its root describes it.
+    pub fn info(&self) -> &MapInfo {
+        &self.info
+    }
+
+    /// The index, if map and pool are still there.
+    pub(crate) fn form(&self) -> Result<Form<'_>> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(Error::MapDropped);
+        }
+        if !self.alive.is_here() {
+            return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+        }
+        Ok(match &self.index {
+            AnyIndex::Inline(index) => Form::Inline(&**index),
+            AnyIndex::Bytes(index) => Form::Bytes(&**index),
+        })
+    }
+
+    /// The index, whatever became of the map.
+    pub fn index(&self) -> &AnyIndex {
+        &self.index
+    }
+}
+
+/// What is asked of a map that is opened or created.
+#[derive(Debug, Clone)]
+pub struct MapRequest {
+    /// What the map must be, or is created as; the configuration counts for a new map.
+    pub info: MapInfo,
+    /// Whether the scheme was asked for, and must match.
+    pub scheme_matters: bool,
+}
+
+/// Open maps of a pool.
+#[derive(Default)]
+struct Maps {
+    open: HashMap<String, Arc<OpenMap>>,
+    /// Dropped, but their blocks are not freed yet: someone may still read them.
+    dropped: Vec<Arc<OpenMap>>,
+}
+
+enum Phase {
+    Trace { slot: usize, cursor: Cursor },
+    Sweep { page: u32 },
+    Done,
+    Stopped(Damage),
+}
+
+/// How far the reclaim after a crash is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReclaimState {
+    /// Nothing to reclaim, or all done.
+    Done,
+    /// Under way.
+    Running,
+    /// Damage stopped it: no space from before the crash is reused.
+    Stopped(Damage),
+}
+
+/// A pool with its open maps. See the module's documentation.
+pub struct Store<S: Seam> {
+    core: Arc<Core<S>>,
+    maps: Mutex<Maps>,
+    creating: Mutex<()>,
+    reclaim: Mutex<Phase>,
+    alive: Arc<Alive>,
+}
+
+impl<S: Seam> Store<S> {
+    /// Wraps a core.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the page that tells forked children apart cannot be had.
+    pub fn new(core: Core<S>) -> Result<Arc<Self>> {
+        let alive = Alive::new().map_err(|e| Error::io("mapping a page", e))?;
+        Ok(Self::with_alive(core, Arc::new(alive)))
+    }
+
+    /// As [`Store::new`], with a page that is there already: for crash images, of which
+    /// there are millions.
+    pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Arc<Self> {
+        let phase = if core.alloc().old_frontier() == 0 {
+            Phase::Done
+        } else {
+            Phase::Trace { slot: 0, cursor: Cursor::start() }
+        };
+        let store = Arc::new(Store {
+            core: Arc::new(core),
+            maps: Mutex::default(),
+            creating: Mutex::default(),
+            reclaim: Mutex::new(phase),
+            alive,
+        });
+        let reclaimer: Arc<dyn Reclaimer> = Arc::clone(&store) as _;
+        store.core.set_reclaimer(Arc::downgrade(&reclaimer));
+        store
+    }
+
+    /// The core.
+    pub fn core(&self) -> &Arc<Core<S>> {
+        &self.core
+    }
+
+    /// Whether this process is the one that opened the pool.
+    pub fn is_here(&self) -> bool {
+        self.alive.is_here()
+    }
+
+    // ---- Maps -------------------------------------------------------------------
+
+    /// Every map: slot and description, or what is wrong with it.
+    pub fn maps(&self) -> Vec<(usize, Result<MapInfo>)> {
+        roots::read_all(&self.core)
+    }
+
+    /// The map of this name, opened as it is.
+    pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
+        self.check()?;
+        match self.find(name)? {
+            Some((slot, info)) => self.open(slot, info),
+            None => Err(Error::NoSuchMap { name: name.into() }),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if !self.is_here() {
+            return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+        }
+        self.core.check()
+    }
+
+    /// A root by name. A damaged root is an error only where the name is not found
+    /// among the others: it may be the one.
+    fn find(&self, name: &str) -> Result<Option<(usize, MapInfo)>> {
+        let mut damaged = None;
+        for (slot, info) in self.maps() {
+            match info {
+                Ok(info) if info.name == name => return Ok(Some((slot, info))),
+                Ok(_) => {}
+                Err(error) => damaged = Some(error),
+            }
+        }
+        damaged.map_or(Ok(None), Err)
+    }
+
+    fn open(&self, slot: usize, info: MapInfo) -> Result<Arc<OpenMap>> {
+        let mut maps = self.core.memory.seam().lock(&self.maps);
+        if let Some(open) = maps.open.get(&info.name)
+            && open.slot == slot
+        {
+            return Ok(Arc::clone(open));
+        }
+        let core = &self.core;
+        let index = match (info.scheme, info.form) {
+            (Scheme::DashEh, RecordForm::Inline) => {
+                AnyIndex::Inline(Box::new(DashEh::<S, Inline>::open(core, slot, info.config)?))
+            }
+            (Scheme::DashEh, RecordForm::Bytes) => {
+                AnyIndex::Bytes(Box::new(DashEh::<S, Bytes>::open(core, slot, info.config)?))
+            }
+        };
+        let name = info.name.clone();
+        let open = Arc::new(OpenMap {
+            info,
+            slot,
+            dropped: AtomicBool::new(false),
+            alive: Arc::clone(&self.alive),
+            index,
+        });
+        maps.open.insert(name, Arc::clone(&open));
+        Ok(open)
+    }
+
+    /// Opens the map that is asked for, or creates it: atomically under a crash.
+    pub fn map(&self, request: &MapRequest) -> Result<Arc<OpenMap>> {
+        self.check()?;
+        let asked = &request.info;
+        asked.check()?;
+        if let Some((slot, info)) = self.find(&asked.name)? {
+            matches_request(&info, request)?;
+            return self.open(slot, info);
+        }
+        let writing = self.core.enter_to_change()?;
+        let seam = self.core.memory.seam();
+        let _creating = seam.lock(&self.creating);
+        if let Some((slot, info)) = self.find(&asked.name)? {
+            matches_request(&info, request)?;
+            return self.open(slot, info);
+        }
+        let slot = self.free_slot()?;
+        let words = self.create_index(asked)?;
+        roots::commit(&self.core, slot, asked, words)?;
+        drop(writing);
+        self.open(slot, asked.clone())
+    }
+
+    fn create_index(&self, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        match (info.scheme, info.form) {
+            (Scheme::DashEh, RecordForm::Inline) => {
+                DashEh::<S, Inline>::create(&self.core, info.config)
+            }
+            (Scheme::DashEh, RecordForm::Bytes) => {
+                DashEh::<S, Bytes>::create(&self.core, info.config)
+            }
+        }
+    }
+
+    /// A slot that no map uses, nor the last readers of one that was dropped.
+    fn free_slot(&self) -> Result<usize> {
+        let maps = self.core.memory.seam().lock(&self.maps);
+        for slot in 0..ROOT_SLOTS {
+            let read = roots::read(&self.core, slot);
+            if matches!(read, Ok(None)) && maps.dropped.iter().all(|m| m.slot != slot) {
+                return Ok(slot);
+            }
+        }
+        Err(Error::TooManyMaps { max: ROOT_SLOTS })
+    }
+
+    /// Drops a map: it is gone when this returns, whole or not at all under a crash. Its
+    /// space is freed once no handle is left.
+    pub fn drop_map(&self, name: &str) -> Result<()> {
+        let map = self.open_map(name)?;
+        let _writing = self.core.enter_to_change()?;
+        let seam = self.core.memory.seam();
+        let _creating = seam.lock(&self.creating);
+        if map.dropped.load(Ordering::Acquire) {
+            return Err(Error::NoSuchMap { name: name.into() });
+        }
+        if self.core.alloc().old_frontier() != 0 {
+            // The trace will not find it any more, and its last readers still read it.
+            self.trace_map(&map, &mut |offset, bytes| {
+                Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
+            })?;
+        }
+        roots::clear(&self.core, map.slot)?;
+        map.dropped.store(true, Ordering::Release);
+        let mut maps = seam.lock(&self.maps);
+        maps.open.remove(name);
+        maps.dropped.push(map);
+        drop(maps);
+        self.free_dropped(false)
+    }
+
+    fn trace_map(
+        &self,
+        map: &OpenMap,
+        visit: &mut dyn FnMut(u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut cursor = Cursor::start();
+        while !cursor.is_done() {
+            map.index.trace(&mut cursor, &mut |_, offset, bytes| visit(offset, bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of dropped maps that nobody holds any more; of all of them if
+    /// `all`. The caller has passed the gate, or holds it.
+    fn free_dropped(&self, all: bool) -> Result<()> {
+        let ready: Vec<_> = {
+            let mut maps = self.core.memory.seam().lock(&self.maps);
+            maps.dropped.extract_if(.., |m| all || Arc::strong_count(m) == 1).collect()
+        };
+        for map in ready {
+            let mut blocks = Vec::new();
+            self.trace_map(&map, &mut |offset, bytes| {
+                blocks.push((offset, bytes));
+                Ok(())
+            })?;
+            for (offset, bytes) in blocks {
+                self.core.retire(offset, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of dropped maps that someone still holds. The caller holds the gate.
+    pub(super) fn visit_dropped(&self, visit: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let dropped = self.core.memory.seam().lock(&self.maps).dropped.clone();
+        for map in dropped {
+            self.trace_map(&map, &mut |offset, bytes| {
+                visit(offset, bytes);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    // ---- Background work ---------------------------------------------------------
+
+    /// One step of background work: reclaim, dropped maps, growth ahead of use. Returns
+    /// whether there may be more to do.
+    pub fn step(&self) -> Result<bool> {
+        let options = self.core.options();
+        if options.read_only {
+            return Ok(false);
+        }
+        if self.reclaim_state() == ReclaimState::Running {
+            let _writing = self.core.enter()?;
+            self.reclaim_step()?;
+            return Ok(true);
+        }
+        let dropped = !self.core.memory.seam().lock(&self.maps).dropped.is_empty();
+        if dropped {
+            let _writing = self.core.enter()?;
+            self.free_dropped(false)?;
+        }
+        self.core.grow_ahead()
+    }
+
+    /// How far the reclaim is.
+    pub fn reclaim_state(&self) -> ReclaimState {
+        match &*self.core.memory.seam().lock(&self.reclaim) {
+            Phase::Done => ReclaimState::Done,
+            Phase::Stopped(damage) => ReclaimState::Stopped(damage.clone()),
+            Phase::Trace { .. } | Phase::Sweep { .. } => ReclaimState::Running,
+        }
+    }
+
+    /// One step of the reclaim. The caller has passed the gate. Whether it goes on.
+    fn reclaim_step(&self) -> Result<bool> {
+        let mut phase = self.core.memory.seam().lock(&self.reclaim);
+        match self.advance(&mut phase) {
+            Ok(()) => Ok(matches!(*phase, Phase::Trace { .. } | Phase::Sweep { .. })),
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "reclaim stopped: no space from before the crash is reused");
+                let damage = match error {
+                    Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => damage,
+                    other => Damage::new(0, "a pool that can be traced", other.to_string()),
+                };
+                *phase = Phase::Stopped(damage);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn advance(&self, phase: &mut Phase) -> Result<()> {
+        let alloc = self.core.alloc();
+        match phase {
+            Phase::Trace { slot, cursor } => {
+                if *slot == ROOT_SLOTS {
+                    *phase = Phase::Sweep { page: self.core.geometry.first_page() };
+                    return Ok(());
+                }
+                let Some(info) = roots::read(&self.core, *slot)? else {
+                    *slot += 1;
+                    *cursor = Cursor::start();
+                    return Ok(());
+                };
+                let map = self.open(*slot, info)?;
+                map.index.trace(cursor, &mut |_, offset, bytes| {
+                    Ok(alloc.mark(&self.core, offset, Some(bytes))?)
+                })?;
+                if cursor.is_done() {
+                    *slot += 1;
+                    *cursor = Cursor::start();
+                }
+            }
+            Phase::Sweep { page } => {
+                let end = alloc.old_frontier();
+                for _ in 0..64 {
+                    if *page >= end {
+                        self.core.reclaimed()?;
+                        *phase = Phase::Done;
+                        return Ok(());
+                    }
+                    *page = alloc.sweep(&self.core, *page)?;
+                }
+            }
+            Phase::Done | Phase::Stopped(_) => {}
+        }
+        Ok(())
+    }
+
+    // ---- Life -------------------------------------------------------------------
+
+    /// See [`Pool::sync`](crate::Pool::sync).
+    pub fn sync(&self) -> Result<()> {
+        self.sync_and(|_| Ok(()))
+    }
+
+    /// Makes the pool clean and durable and calls `then` while it stands still.
+    pub fn sync_and<T>(&self, then: impl FnOnce(&Core<S>) -> Result<T>) -> Result<T> {
+        self.check()?;
+        let dropped = !self.core.memory.seam().lock(&self.maps).dropped.is_empty();
+        if dropped {
+            let _writing = self.core.enter()?;
+            self.free_dropped(false)?;
+        }
+        let settled = || self.core.memory.seam().lock(&self.maps).dropped.is_empty();
+        self.core.sync_and(settled, then)
+    }
+
+    /// Closes the pool. Other handles get [`Error::NotOpen`] from now on.
+    pub fn close(&self) -> Result<()> {
+        self.check()?;
+        self.core.close(|| self.free_dropped(true))
+    }
+
+    /// Holds all writers back, marked dirty, while `during` walks the structures.
+    pub fn stand_still<T>(&self, during: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.check()?;
+        self.core.stand_still(|| during(self))
+    }
+
+    /// Runs the reclaim to its end.
+    pub fn finish_reclaim(&self) -> Result<bool> {
+        if self.core.options().read_only {
+            return Ok(false);
+        }
+        let _writing = self.core.enter()?;
+        self.finish()
+    }
+}
+
+impl<S: Seam> Reclaimer for Store<S> {
+    fn finish(&self) -> Result<bool> {
+        while self.reclaim_step()? {}
+        Ok(self.reclaim_state() == ReclaimState::Done)
+    }
+}
+
+fn matches_request(info: &MapInfo, request: &MapRequest) -> Result<()> {
+    let asked = &request.info;
+    let differs = |what, stored: &dyn ToString, asked: &dyn ToString| {
+        Err(Error::MapMismatch {
+            name: info.name.clone(),
+            what,
+            stored: stored.to_string(),
+            asked: asked.to_string(),
+        })
+    };
+    if request.scheme_matters && info.scheme != asked.scheme {
+        return differs("scheme", &info.scheme, &asked.scheme);
+    }
+    if info.key_schema != asked.key_schema {
+        return differs("key schema", &info.key_schema, &asked.key_schema);
+    }
+    if info.value_schema != asked.value_schema {
+        return differs("value schema", &info.value_schema, &asked.value_schema);
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! The check of a whole pool.
+
+use super::roots::MapInfo;
+use super::store::Store;
+use crate::error::{Damage, Error, Result};
+use crate::index::Verified;
+use crate::pmem::Seam;
+
+/// What a check of a pool found.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Verification {
+    /// Each map that could be read, and what was found in it.
+    pub maps: Vec<(MapInfo, Verified)>,
+    /// Damage outside of any map: roots, header copies, space.
+    pub damage: Vec<Damage>,
+    /// Bytes of blocks that no map owns, and that are not free either. `None` where that
+    /// is not known: in a read-only pool, or before the reclaim after a crash has ended.
+    pub leaked_bytes: Option<u64>,
+    /// Bytes of blocks that maps own.
+    pub used_bytes: u64,
+}
+
+impl Verification {
+    /// Whether nothing at all is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty()
+            && self.leaked_bytes.unwrap_or(0) == 0
+            && self.maps.iter().all(|(_, v)| v.damage.is_empty())
+    }
+
+    /// Live records of all maps.
+    pub fn records(&self) -> u64 {
+        self.maps.iter().map(|(_, v)| v.records).sum()
+    }
+
+    /// All damage, the maps' included.
+    pub fn all_damage(&self) -> impl Iterator<Item = &Damage> {
+        self.damage.iter().chain(self.maps.iter().flat_map(|(_, v)| &v.damage))
+    }
+}
+
+/// See [`Pool::verify`](crate::Pool::verify).
+pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
+    store.finish_reclaim()?;
+    store.stand_still(check)
+}
+
+fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
+    let core = store.core();
+    let mut found = Verification::default();
+    found.damage.extend(core.header().copy_damaged);
+    let mut blocks = Vec::new();
+    for (_, info) in store.maps() {
+        let map = match info.and_then(|info| store.open_map(&info.name)) {
+            Ok(map) => map,
+            Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
+                found.damage.push(damage);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let verified = map.index().verify(&mut |_, offset, bytes| {
+            blocks.push((offset, bytes));
+            Ok(())
+        })?;
+        found.maps.push((map.info().clone(), verified));
+    }
+    store.visit_dropped(&mut |offset, bytes| blocks.push((offset, bytes)))?;
+    let account = core.alloc().account(core, blocks)?;
+    found.used_bytes = account.used_bytes;
+    found.leaked_bytes = account.leaked_bytes;
+    found.damage.extend(account.damage);
+    Ok(found)
+}

@@ -1,0 +1,201 @@
+//! Every scheme and record form against a `HashMap`, through the public interface.
+//!
+//! Method: a seeded run of all operations on few keys (values never equal keys), each
+//! answer compared with the model's; then the walk, the length, the verification, and
+//! the same again after closing and reopening.
+
+use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A small generator, so that a seed names a run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+fn open(path: &Path) -> Pool {
+    // SAFETY: the file is this test's own.
+    unsafe { PoolOptions::new().open_or_create(path).unwrap() }
+}
+
+fn shapes() -> Vec<MapOptions> {
+    let mut shapes = vec![];
+    for &scheme in Scheme::ALL {
+        for stash in [2, 4] {
+            for bits in [1, 2, 6] {
+                shapes.push(
+                    MapOptions::new().scheme(scheme).stash_buckets(stash).bucket_bits(bits),
+                );
+            }
+        }
+    }
+    shapes
+}
+
+/// What a test needs of a type: keys and values by number.
+trait Sample {
+    type Of: ?Sized;
+    fn with<T>(n: u64, f: impl FnOnce(&Self::Of) -> T) -> T;
+}
+struct Word;
+impl Sample for Word {
+    type Of = u64;
+    fn with<T>(n: u64, f: impl FnOnce(&u64) -> T) -> T {
+        // The extremes are keys like others.
+        f(&match n {
+            0 => 0,
+            1 => u64::MAX,
+            n => n.wrapping_mul(0x1234_5678_9abc_def1),
+        })
+    }
+}
+struct Text;
+impl Sample for Text {
+    type Of = [u8];
+    fn with<T>(n: u64, f: impl FnOnce(&[u8]) -> T) -> T {
+        // Lengths from nothing to large blocks.
+        let len = match n % 97 {
+            0 => 40_000,
+            m => (m * m / 20) as usize,
+        };
+        let mut bytes = n.to_le_bytes().repeat(len / 8 + 1);
+        bytes.truncate(len);
+        if n > 0 {
+            bytes.extend_from_slice(&n.to_le_bytes());
+        }
+        f(&bytes)
+    }
+}
+
+fn run<K: Sample, V: Sample>(steps: u64, keys: u64)
+where
+    K::Of: outlast::Key,
+    V::Of: outlast::Value,
+    <K::Of as outlast::Value>::Owned: std::hash::Hash + Eq + std::fmt::Debug + Clone,
+    <V::Of as outlast::Value>::Owned: PartialEq + std::fmt::Debug + Clone,
+{
+    use outlast::Value as _;
+    let dir = tempfile::tempdir().unwrap();
+    for (i, options) in shapes().into_iter().enumerate() {
+        let path = dir.path().join(format!("{i}.pool"));
+        let mut random = Random(i as u64);
+        let mut model: HashMap<u64, u64> = HashMap::new();
+        let mut pool = open(&path);
+        let mut map: Map<K::Of, V::Of> = pool.map_with("m", &options).unwrap();
+        let value = |n: u64| V::with(n, |v| v.with_bytes(<[u8]>::to_vec));
+        for step in 0..steps {
+            let k = random.below(keys);
+            let v = keys + random.below(1 << 20);
+            let w = keys + random.below(1 << 20);
+            let had = model.get(&k).copied();
+            let bytes = |owned: Option<<V::Of as outlast::Value>::Owned>| {
+                owned.map(|o| V::Of::borrow(&o).with_bytes(<[u8]>::to_vec))
+            };
+            K::with(k, |key| {
+                V::with(v, |val| match random.below(8) {
+                    0 | 1 => {
+                        assert_eq!(map.insert(key, val).unwrap(), had.is_none(), "{step}");
+                        model.entry(k).or_insert(v);
+                    }
+                    2 => {
+                        assert_eq!(bytes(map.put(key, val).unwrap()), had.map(value));
+                        model.insert(k, v);
+                    }
+                    3 => {
+                        assert_eq!(map.update(key, val).unwrap(), had.is_some());
+                        model.entry(k).and_modify(|old| *old = v);
+                    }
+                    4 => {
+                        let expected = if w % 2 == 0 { had.unwrap_or(w) } else { w };
+                        let swaps = had == Some(expected);
+                        V::with(expected, |e| {
+                            assert_eq!(map.compare_swap(key, e, val).unwrap(), swaps);
+                        });
+                        if swaps {
+                            model.insert(k, v);
+                        }
+                    }
+                    5 => {
+                        assert_eq!(bytes(map.remove(key).unwrap()), had.map(value));
+                        model.remove(&k);
+                    }
+                    6 => {
+                        let found = map.get_ref(key).unwrap().map(|r| r.to_owned().unwrap());
+                        assert_eq!(bytes(found), had.map(value));
+                    }
+                    _ => assert_eq!(bytes(map.get(key).unwrap()), had.map(value), "{step}"),
+                });
+            });
+            if step % (steps / 3) == steps / 3 - 1 {
+                check::<K, V>(&pool, &map, &model);
+                drop(map);
+                pool.close().unwrap();
+                pool = open(&path);
+                map = pool.map_with("m", &options).unwrap();
+                check::<K, V>(&pool, &map, &model);
+            }
+        }
+    }
+}
+
+fn check<K: Sample, V: Sample>(pool: &Pool, map: &Map<K::Of, V::Of>, model: &HashMap<u64, u64>)
+where
+    K::Of: outlast::Key,
+    V::Of: outlast::Value,
+    <K::Of as outlast::Value>::Owned: std::hash::Hash + Eq + std::fmt::Debug,
+{
+    use outlast::Value as _;
+    let verified = pool.verify().unwrap();
+    assert!(verified.is_sound(), "{verified:?}");
+    assert_eq!(verified.records(), model.len() as u64);
+    assert_eq!(verified.leaked_bytes, Some(0));
+    let mut walked: Vec<(Vec<u8>, Vec<u8>)> = map
+        .iter()
+        .map(|record| {
+            let (k, v) = record.unwrap();
+            let key = K::Of::borrow(&k).with_bytes(<[u8]>::to_vec);
+            (key, V::Of::borrow(&v).with_bytes(<[u8]>::to_vec))
+        })
+        .collect();
+    let mut expected: Vec<(Vec<u8>, Vec<u8>)> = model
+        .iter()
+        .map(|(&k, &v)| {
+            (
+                K::with(k, |k| k.with_bytes(<[u8]>::to_vec)),
+                V::with(v, |v| v.with_bytes(<[u8]>::to_vec)),
+            )
+        })
+        .collect();
+    walked.sort();
+    expected.sort();
+    assert!(walked == expected, "{} walked, {} expected", walked.len(), expected.len());
+    let estimate = map.len_estimate().unwrap();
+    assert!(estimate.abs_diff(model.len() as u64) * 2 <= model.len() as u64 + 10, "{estimate}");
+}
+
+#[test]
+fn inline_records_agree_with_a_model() {
+    run::<Word, Word>(60_000, 4_000);
+}
+
+#[test]
+fn byte_string_records_agree_with_a_model() {
+    run::<Text, Text>(12_000, 600);
+}
+
+#[test]
+fn mixed_records_agree_with_a_model() {
+    run::<Word, Text>(6_000, 300);
+    run::<Text, Word>(6_000, 300);
+}
