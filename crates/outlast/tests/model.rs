@@ -34,9 +34,8 @@ fn shapes() -> Vec<MapOptions> {
     for &scheme in Scheme::ALL {
         for stash in [2, 4] {
             for bits in [1, 2, 6] {
-                shapes.push(
-                    MapOptions::new().scheme(scheme).stash_buckets(stash).bucket_bits(bits),
-                );
+                shapes
+                    .push(MapOptions::new().scheme(scheme).stash_buckets(stash).bucket_bits(bits));
             }
         }
     }

@@ -209,12 +209,7 @@ impl Record for Inline {
         hasher.word(words.first)
     }
     #[inline(always)]
-    fn matches<S: Seam>(
-        _: &Core<S>,
-        words: SlotWords,
-        key: u64,
-        _: u64,
-    ) -> Result<bool, Damage> {
+    fn matches<S: Seam>(_: &Core<S>, words: SlotWords, key: u64, _: u64) -> Result<bool, Damage> {
         Ok(words.first == key)
     }
     #[inline(always)]
@@ -397,8 +392,7 @@ impl Record for Bytes {
             return Ok(false);
         }
         let record = linked(core, words)?;
-        Ok(record.key_len == key.len()
-            && core.memory.bytes_equal(record.words, RECORD_HEADER, key))
+        Ok(record.key_len == key.len() && core.memory.bytes_equal(record.words, RECORD_HEADER, key))
     }
 
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Vec<u8>, Damage> {
@@ -415,11 +409,7 @@ impl Record for Bytes {
         Ok(out)
     }
 
-    fn value_is<S: Seam>(
-        core: &Core<S>,
-        words: SlotWords,
-        value: &[u8],
-    ) -> Result<bool, Damage> {
+    fn value_is<S: Seam>(core: &Core<S>, words: SlotWords, value: &[u8]) -> Result<bool, Damage> {
         let record = linked(core, words)?;
         Ok(record.value_len == value.len()
             && core.memory.bytes_equal(record.words, RECORD_HEADER + record.key_len, value))

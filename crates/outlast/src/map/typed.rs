@@ -226,7 +226,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// value that it had during the walk; one that is inserted or removed meanwhile is
     /// reported once or not at all. After an error the walk ends.
     pub fn iter(&self) -> Iter<K, V> {
-        Iter { raw: self.raw.iter(), inline: self.raw.info().form == Inline::FORM, types: PhantomData }
+        Iter {
+            raw: self.raw.iter(),
+            inline: self.raw.info().form == Inline::FORM,
+            types: PhantomData,
+        }
     }
 
     /// An estimate of the number of records, from a sample of the segments; exact for

@@ -206,9 +206,8 @@ macro_rules! fixed_record {
                 with($crate::reexport::zerocopy::IntoBytes::as_bytes(self))
             }
             fn from_bytes(bytes: Vec<u8>) -> ::core::result::Result<$type, $crate::Damage> {
-                <$type as $crate::reexport::zerocopy::FromBytes>::read_from_bytes(&bytes).map_err(
-                    |_| $crate::Damage::new(0, $schema, format!("{} bytes", bytes.len())),
-                )
+                <$type as $crate::reexport::zerocopy::FromBytes>::read_from_bytes(&bytes)
+                    .map_err(|_| $crate::Damage::new(0, $schema, format!("{} bytes", bytes.len())))
             }
             fn borrow(owned: &$type) -> &$type {
                 owned

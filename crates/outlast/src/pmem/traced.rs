@@ -226,10 +226,8 @@ impl Seam for Traced {
     fn flush(&self, words: &[Word], at: &'static Point) {
         if let Some(first) = words.first() {
             self.step(Some(at), || {
-                let access = Access::Flush {
-                    offset: self.offset(first),
-                    bytes: size_of_val(words) as u64,
-                };
+                let access =
+                    Access::Flush { offset: self.offset(first), bytes: size_of_val(words) as u64 };
                 ((), Some(access))
             });
         }
@@ -303,4 +301,3 @@ impl Counts {
         counts
     }
 }
-

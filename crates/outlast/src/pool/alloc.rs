@@ -516,9 +516,8 @@ impl Alloc {
     }
 
     fn old_run(&self, page: u32, d: Descriptor) -> Result<Run, Damage> {
-        let bad = |what: &str| {
-            Damage::new(self.geometry.descriptor_offset(page), what, format!("{d:?}"))
-        };
+        let bad =
+            |what: &str| Damage::new(self.geometry.descriptor_offset(page), what, format!("{d:?}"));
         if d.count == 0
             || d.count > self.geometry.left_in_region(page)
             || page + d.count > self.old_frontier()
@@ -528,8 +527,7 @@ impl Alloc {
         let mut run = Run::new(self.geometry, d.class, d.count)
             .filter(|run| {
                 (run.class == LARGE) == (d.kind == PageKind::Large)
-                    && (run.class == LARGE
-                        || self.geometry.run_pages(run.block_bytes) == run.pages)
+                    && (run.class == LARGE || self.geometry.run_pages(run.block_bytes) == run.pages)
             })
             .ok_or_else(|| bad("a run of a known class"))?;
         run.old = true;
@@ -693,9 +691,8 @@ impl Alloc {
         // old ones, which is what they are if it fails.
         while at < values.len() {
             let Ok(page) = u32::try_from(values[at]) else { return Ok(false) };
-            let after = runs.last().map_or(self.geometry.first_page(), |(p, r): &(u32, Run)| {
-                p + r.pages
-            });
+            let after =
+                runs.last().map_or(self.geometry.first_page(), |(p, r): &(u32, Run)| p + r.pages);
             if page < after || page >= frontier || self.geometry.is_system(page) {
                 return Ok(false);
             }
@@ -764,11 +761,7 @@ impl Alloc {
     }
 
     /// Holds the blocks that maps own against what is in use. No operation may run.
-    pub fn account<S: Seam>(
-        &self,
-        core: &Core<S>,
-        mut blocks: Vec<(u64, u64)>,
-    ) -> Result<Account> {
+    pub fn account<S: Seam>(&self, core: &Core<S>, mut blocks: Vec<(u64, u64)>) -> Result<Account> {
         let seam = core.memory.seam();
         let mut account = Account::default();
         blocks.sort_unstable();

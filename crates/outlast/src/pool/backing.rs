@@ -33,14 +33,12 @@ impl Heap {
         let capacity = capacity.max(image.len() as u64).next_multiple_of(4096);
         let layout = Self::layout(capacity);
         // SAFETY: the layout is not of size zero: capacity is at least one page.
-        let base = NonNull::new(unsafe { alloc(layout) })
-            .unwrap_or_else(|| handle_alloc_error(layout));
+        let base =
+            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         // SAFETY: `capacity` bytes were just allocated and nobody else knows of them.
         unsafe {
             base.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
-            base.as_ptr()
-                .add(image.len())
-                .write_bytes(fill, capacity as usize - image.len());
+            base.as_ptr().add(image.len()).write_bytes(fill, capacity as usize - image.len());
         }
         Heap { base, capacity, fill, device: (0, 0) }
     }
@@ -110,9 +108,8 @@ impl Backing {
             Backing::Mapped(m) => match m.as_file() {
                 Some(file) => {
                     use std::os::unix::fs::MetadataExt;
-                    let meta = file
-                        .metadata()
-                        .map_err(|e| Error::io("reading the pool's inode", e))?;
+                    let meta =
+                        file.metadata().map_err(|e| Error::io("reading the pool's inode", e))?;
                     Ok((meta.dev(), meta.ino()))
                 }
                 None => Ok((0, 0)),

@@ -220,8 +220,7 @@ impl<S: Seam> Core<S> {
         use crate::error::TornReason;
         // The medium recorded decides, not the present one.
         let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
-        let survives =
-            matches!(recorded, Some(MediumKind::Dax | MediumKind::DaxPersistentCaches));
+        let survives = matches!(recorded, Some(MediumKind::Dax | MediumKind::DaxPersistentCaches));
         if recorded == Some(MediumKind::Bytes) {
             return Ok(());
         }
@@ -231,8 +230,7 @@ impl<S: Seam> Core<S> {
         }
         let same = header.get(field::DEVICE) == device && header.get(field::INODE) == inode;
         // Device numbers can change with a boot; inode numbers do not.
-        let same_after_boot =
-            header.boot() != options.boot && header.get(field::INODE) == inode;
+        let same_after_boot = header.boot() != options.boot && header.get(field::INODE) == inode;
         if !same && !same_after_boot {
             return Err(Error::PossiblyTorn { reason: TornReason::Copy });
         }

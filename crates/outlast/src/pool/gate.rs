@@ -83,10 +83,7 @@ pub fn thread_number() -> usize {
 impl Gate {
     /// A gate before which the pool is clean, or (`open`) needs no mark.
     pub fn new(open: bool) -> Self {
-        Gate {
-            state: AtomicU32::new(if open { OPEN } else { CLEAN }),
-            shards: Default::default(),
-        }
+        Gate { state: AtomicU32::new(if open { OPEN } else { CLEAN }), shards: Default::default() }
     }
 
     /// Asks to store.
@@ -171,11 +168,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // A panic elsewhere may have poisoned the gate meanwhile: that stays.
-        let _ = self.gate.state.compare_exchange(
-            HELD,
-            self.after,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        let _ =
+            self.gate.state.compare_exchange(HELD, self.after, Ordering::SeqCst, Ordering::SeqCst);
     }
 }

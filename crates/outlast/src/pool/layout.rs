@@ -162,9 +162,8 @@ impl Descriptor {
 
     /// The word on media, for this page.
     pub fn pack(self, page: u32) -> u64 {
-        let low = u64::from(self.kind as u8)
-            | u64::from(self.class) << 8
-            | u64::from(self.count) << 16;
+        let low =
+            u64::from(self.kind as u8) | u64::from(self.class) << 8 | u64::from(self.count) << 16;
         low | Self::check(page, low) << 48
     }
 

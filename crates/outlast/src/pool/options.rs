@@ -231,9 +231,7 @@ impl PoolOptions {
         // SAFETY: the caller's promise is the same.
         match unsafe { self.create(path) } {
             // Someone else was faster.
-            Err(Error::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::AlreadyExists =>
-            {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
                 // SAFETY: the caller's promise is the same.
                 unsafe { self.open(path) }
             }
@@ -262,11 +260,11 @@ impl PoolOptions {
 
     fn open_file(&self, path: &Path, read_only: bool) -> Result<Pool> {
         let action = || format!("opening {}", path.display());
-        let file = File::options().read(true).write(!read_only).open(path).map_err(|e| {
-            match e.kind() {
-                std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
-                _ => Error::io(action(), e),
-            }
+        let file = File::options().read(true).write(!read_only).open(path).map_err(|e| match e
+            .kind()
+        {
+            std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
+            _ => Error::io(action(), e),
         })?;
         let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
         if !meta.is_file() {

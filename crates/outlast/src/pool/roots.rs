@@ -56,7 +56,8 @@ impl MapInfo {
         words[0] = pack_kinds(self);
         words[1..4].copy_from_slice(&self.config);
         let text = [&*self.name, &self.key_schema, &self.value_schema].concat();
-        for (word, chunk) in words[ROOT_TEXT - ROOT_FIXED..].iter_mut().zip(text.as_bytes().chunks(8))
+        for (word, chunk) in
+            words[ROOT_TEXT - ROOT_FIXED..].iter_mut().zip(text.as_bytes().chunks(8))
         {
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);

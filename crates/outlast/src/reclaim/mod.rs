@@ -92,10 +92,7 @@ impl Epochs {
     }
 
     fn exchange(&self, slot: usize, old: u64, new: u64) -> bool {
-        self.slots[slot]
-            .0
-            .compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
-            .is_ok()
+        self.slots[slot].0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Gives a pin back.

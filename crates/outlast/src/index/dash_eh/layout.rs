@@ -16,6 +16,12 @@ pub const NODE_BUCKETS: u32 = 7;
 pub const NODE_BYTES: u64 = (1 + NODE_BUCKETS as u64) * BUCKET_BYTES;
 /// Bytes of a directory before its entries.
 pub const DIRECTORY_HEADER: u64 = 64;
+/// Bytes of the block of a directory of this depth. Never less than 256: blocks of that
+/// size and above begin with a line.
+pub const fn directory_bytes(depth: u32) -> u64 {
+    let bytes = DIRECTORY_HEADER + (8 << depth);
+    if bytes < 256 { 256 } else { bytes }
+}
 /// Greatest depth of the directory.
 pub const MAX_DEPTH: u32 = 40;
 
@@ -124,9 +130,8 @@ pub enum Kind {
 /// ```
 pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
     let low = u64::from(kind as u16) | u64::from(shape) << 16;
-    let crc = [low, offset, fixed]
-        .iter()
-        .fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
+    let crc =
+        [low, offset, fixed].iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
     low | u64::from(crc) << 32
 }
 
@@ -151,10 +156,7 @@ pub struct State {
 
 impl State {
     fn check(segment: u64, low: u64) -> u64 {
-        let crc = crc32c::crc32c_append(
-            crc32c::crc32c(&low.to_le_bytes()),
-            &segment.to_le_bytes(),
-        );
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&low.to_le_bytes()), &segment.to_le_bytes());
         u64::from((crc ^ (crc >> 16)) & 0xffff)
     }
 
@@ -167,10 +169,7 @@ impl State {
     /// Reads the word of the segment at this offset; `None` if it is damaged.
     pub fn unpack(segment: u64, word: u64) -> Option<State> {
         let low = word & ((1 << 48) - 1);
-        let state = State {
-            depth: (low >> 40) as u32,
-            partner: (low & ((1 << 40) - 1)) << 8,
-        };
+        let state = State { depth: (low >> 40) as u32, partner: (low & ((1 << 40) - 1)) << 8 };
         let whole = word >> 48 == Self::check(segment, low);
         (whole && (1..=MAX_DEPTH).contains(&state.depth)).then_some(state)
     }

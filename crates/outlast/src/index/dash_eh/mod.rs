@@ -136,8 +136,7 @@ struct Shape {
 
 impl Shape {
     fn from_config(config: [u64; 3]) -> Option<Shape> {
-        let shape =
-            Shape { bucket_bits: config[0] as u32, stash: u32::try_from(config[1]).ok()? };
+        let shape = Shape { bucket_bits: config[0] as u32, stash: u32::try_from(config[1]).ok()? };
         let known = (1..=6).contains(&config[0]) && [2, 4].contains(&shape.stash);
         (known && config[2] == 0).then_some(shape)
     }

@@ -377,7 +377,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             Part::Stash(stash) => {
                 self.forget_overflow(here.bucket(), self.hash_of(place.words) as u8, Some(stash));
             }
-            Part::Node => self.forget_overflow(here.bucket(), self.hash_of(place.words) as u8, None),
+            Part::Node => {
+                self.forget_overflow(here.bucket(), self.hash_of(place.words) as u8, None)
+            }
         }
         Ok(())
     }

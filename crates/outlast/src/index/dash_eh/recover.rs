@@ -57,14 +57,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             ));
         }
         let word = memory.load(&header.state);
-        let state = State::unpack(offset, word).ok_or_else(|| {
-            Damage::new(offset + 16, "a segment's state", format!("{word:#x}"))
-        })?;
+        let state = State::unpack(offset, word)
+            .ok_or_else(|| Damage::new(offset + 16, "a segment's state", format!("{word:#x}")))?;
         Ok((low, state))
     }
 
     /// Checks that the directory's entries in a segment's range, and no fewer, are its.
-    fn check_range(&self, structure: &Structure, segment: Segment, hash: u64) -> Result<(), Damage> {
+    fn check_range(
+        &self,
+        structure: &Structure,
+        segment: Segment,
+        hash: u64,
+    ) -> Result<(), Damage> {
         let Segment { offset, depth, low } = segment;
         if depth > structure.depth || low << depth != 0 || !segment.holds(hash) {
             return Err(Damage::new(

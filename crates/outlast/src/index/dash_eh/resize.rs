@@ -31,8 +31,7 @@ struct DraftBucket {
 }
 
 impl DraftBucket {
-    const EMPTY: DraftBucket =
-        DraftBucket { meta: Meta(0), prints: [0; 2], slots: [None; SLOTS] };
+    const EMPTY: DraftBucket = DraftBucket { meta: Meta(0), prints: [0; 2], slots: [None; SLOTS] };
 
     fn put(&mut self, slot: usize, words: SlotWords, hash: u64, from_before: bool) {
         self.slots[slot] = Some(words);
@@ -96,8 +95,7 @@ impl Draft {
             write_bucket(memory, memory.at(bucket)?, draft, empty, at);
         }
         memory.flush_words(&memory.words(offset, 32)?[..4], at);
-        let buckets = memory
-            .words(offset + BUCKET_BYTES, shape.segment_bytes() - BUCKET_BYTES)?;
+        let buckets = memory.words(offset + BUCKET_BYTES, shape.segment_bytes() - BUCKET_BYTES)?;
         memory.flush_words(buckets, at);
         Ok(())
     }
@@ -130,7 +128,7 @@ pub(super) fn create<S: Seam>(
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let mut blocks = Blocks::new(core);
     let halves = [blocks.take(shape.segment_bytes())?, blocks.take(shape.segment_bytes())?];
-    let directory = blocks.take(DIRECTORY_HEADER + 16)?;
+    let directory = blocks.take(layout::directory_bytes(1))?;
     for (half, block) in halves.iter().enumerate() {
         let draft = Draft::new(shape, (half as u64) << 63, 1);
         draft.write(&core.memory, shape, block.offset, empty[half], &points::CREATE)?;
@@ -301,8 +299,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// The records in a segment's stash buckets and overflow nodes.
     fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
         let mut found = Vec::new();
-        let stashes = (0..self.shape.stash)
-            .map(|stash| Ok((self.stash_bucket(segment, stash), Some(stash))));
+        let stashes =
+            (0..self.shape.stash).map(|stash| Ok((self.stash_bucket(segment, stash), Some(stash))));
         let nodes = self.node_buckets(segment).map(|bucket| Ok((bucket?, None)));
         for place in stashes.chain(nodes) {
             let (bucket, stash) = place.map_err(damaged)?;
@@ -406,10 +404,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut pulled = Vec::new();
         for record in staying {
             let home = self.home(record.hash);
-            let room = [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
-                let bucket = locks[b as usize].bucket();
-                Some((bucket, self.meta(bucket).free_slot()?, from))
-            });
+            let room =
+                [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
+                    let bucket = locks[b as usize].bucket();
+                    Some((bucket, self.meta(bucket).free_slot()?, from))
+                });
             if let Some((bucket, slot, from_before)) = room {
                 let target = &bucket.slots[slot];
                 self.fill_unfenced(target, record.words, empty, &points::PULL_COPY);
@@ -439,7 +438,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Whether the directory may be doubled: keys that no split separates must not make
     /// it grow without end.
     fn may_double(&self, depth: u32) -> Result<bool> {
-        let bytes = DIRECTORY_HEADER + (8 << (depth + 1));
+        let bytes = layout::directory_bytes(depth + 1);
         if depth >= MAX_DEPTH || bytes > self.core.geometry.large_max() {
             return Ok(false);
         }
@@ -466,7 +465,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn double(&self, depth: u32) -> Result<bool> {
         let memory = &self.core.memory;
         let mut blocks = Blocks::new(&self.core);
-        let new = blocks.take(DIRECTORY_HEADER + (8 << (depth + 1)))?;
+        let new = blocks.take(layout::directory_bytes(depth + 1))?;
         let mut structure = memory.seam().lock(&self.structure);
         if structure.depth != depth {
             return Ok(true);
@@ -496,7 +495,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.doublings.fetch_add(1, Ordering::Relaxed);
         drop(structure);
         // Only first touches and splits read the directory in PM, under `structure`.
-        self.core.retire(old, DIRECTORY_HEADER + (8 << depth));
+        self.core.retire(old, layout::directory_bytes(depth));
         Ok(true)
     }
 
@@ -577,8 +576,8 @@ fn write_node<S: Seam>(
 impl DraftBucket {
     /// As `note_overflow`, in a draft.
     fn note(&mut self, print: u8, stash: Option<u32>) {
-        let free = (0..layout::OVERFLOW_PRINTS)
-            .find(|&i| overflow::valid(self.prints[1]) & 1 << i == 0);
+        let free =
+            (0..layout::OVERFLOW_PRINTS).find(|&i| overflow::valid(self.prints[1]) & 1 << i == 0);
         match (stash, free) {
             (Some(stash), Some(index)) => {
                 self.meta = self.meta.with_overflow_print(index, print);

@@ -1,6 +1,8 @@
 //! Walking the table: iteration, the trace of all blocks, samples.
 
-use super::layout::{Bucket, DIRECTORY_HEADER, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, overflow};
+use super::layout::{
+    Bucket, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes, overflow,
+};
 use super::lock::{CHANGING, unchanged};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
@@ -140,7 +142,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     (structure.directory, structure.depth)
                 };
                 // If it is replaced meanwhile, that marks it, and the new one is new.
-                visit(BlockKind::Directory, offset, DIRECTORY_HEADER + (8 << depth))?;
+                visit(BlockKind::Directory, offset, directory_bytes(depth))?;
             }
             CursorState::Start | CursorState::Inside => {}
         }

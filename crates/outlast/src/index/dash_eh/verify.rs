@@ -92,9 +92,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let Some((words, _)) = record else { continue };
             verified.records += 1;
-            match R::is_whole(&self.core, words).and_then(|whole| {
-                Ok(if whole { Some(R::key(&self.core, words)?) } else { None })
-            }) {
+            match R::is_whole(&self.core, words)
+                .and_then(|whole| Ok(if whole { Some(R::key(&self.core, words)?) } else { None }))
+            {
                 Ok(Some(key)) => {
                     if !keys.insert(key.clone()) {
                         verified.duplicated += 1;
