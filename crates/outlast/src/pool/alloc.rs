@@ -50,13 +50,16 @@ const SHARDS: usize = 16;
 /// Runs of pages in use, and what is free in them.
 pub struct Alloc {
     geometry: Geometry,
-    regions: Box<[OnceLock<Box<[Mutex<Slot>]>>]>,
+    /// The pages of each region, once one of them is used.
+    regions: Box<[OnceLock<Region>]>,
     space: Mutex<Space>,
     partial: Vec<Mutex<Vec<u32>>>,
     shards: Vec<Mutex<Shard>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
 }
+
+type Region = Box<[Mutex<Slot>]>;
 
 #[derive(Default)]
 struct Shard {
@@ -548,7 +551,9 @@ impl Alloc {
         offset: u64,
         bytes: Option<u64>,
     ) -> Result<(), Damage> {
-        if self.old_frontier() == 0 {
+        // What lies beyond is new, and may be freed again beside the trace. What lies
+        // below stays as it is until the sweep.
+        if self.geometry.page_of(offset) >= self.old_frontier() {
             return Ok(());
         }
         let mut slot = self.run_of(core, offset)?;
@@ -696,11 +701,11 @@ impl Alloc {
             if page < after || page >= frontier || self.geometry.is_system(page) {
                 return Ok(false);
             }
-            let Some(d) = self.read_descriptor(core, page)? else { return Ok(false) };
+            let Ok(Some(d)) = self.read_descriptor(core, page) else { return Ok(false) };
             if !matches!(d.kind, PageKind::Blocks | PageKind::Large) {
                 return Ok(false);
             }
-            let mut run = self.old_run(page, d)?;
+            let Ok(mut run) = self.old_run(page, d) else { return Ok(false) };
             let words = run.used.len();
             let Some(used) = values.get(at + 1..at + 1 + words) else { return Ok(false) };
             run.used.copy_from_slice(used);

@@ -557,6 +557,9 @@ impl<S: Seam> Core<S> {
                     unsafe { self.memory.grown(target) };
                     let mut header = seam.lock(&self.header);
                     header.set(field::SIZE, target);
+                    if !unreclaimed {
+                        header.set(field::RECLAIMED_SIZE, target);
+                    }
                     header.write(&self.memory)?;
                     return Ok(());
                 }

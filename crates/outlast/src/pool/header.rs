@@ -143,7 +143,7 @@ impl Header {
             .ok_or_else(|| bad("log2 of a page size from 12 to 20", field::GEOMETRY))?;
         let size = self.get(field::SIZE);
         let least = geometry.offset_of(geometry.first_page());
-        if size % geometry.page_bytes() != 0 || size < least || size >= 1 << 48 {
+        if !size.is_multiple_of(geometry.page_bytes()) || size < least || size >= 1 << 48 {
             return Err(bad("a size in whole pages", field::SIZE));
         }
         if actual < size {

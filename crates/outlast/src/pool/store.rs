@@ -187,6 +187,9 @@ impl<S: Seam> Store<S> {
 
     /// Every map: slot and description, or what is wrong with it.
     pub fn maps(&self) -> Vec<(usize, Result<MapInfo>)> {
+        if let Err(error) = self.check() {
+            return vec![(0, Err(error))];
+        }
         roots::read_all(&self.core)
     }
 
@@ -368,6 +371,7 @@ impl<S: Seam> Store<S> {
     /// One step of background work: reclaim, dropped maps, growth ahead of use. Returns
     /// whether there may be more to do.
     pub fn step(&self) -> Result<bool> {
+        self.check()?;
         let options = self.core.options();
         if options.read_only {
             return Ok(false);
@@ -483,6 +487,7 @@ impl<S: Seam> Store<S> {
 
     /// Runs the reclaim to its end.
     pub fn finish_reclaim(&self) -> Result<bool> {
+        self.check()?;
         if self.core.options().read_only {
             return Ok(false);
         }

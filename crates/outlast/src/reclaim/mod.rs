@@ -128,7 +128,7 @@ impl Epochs {
             let mut limbo = self.lock();
             limbo.push_back(Retired { epoch, offset, bytes });
             self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
-            if limbo.len() % 64 != 0 {
+            if !limbo.len().is_multiple_of(64) {
                 return;
             }
         }
