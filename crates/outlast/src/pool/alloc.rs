@@ -4,7 +4,7 @@
 //! size) and the frontier; both are written once per run, before its first block is
 //! linked. Which blocks are free is DRAM state: bitmaps per run, lists of runs with free
 //! blocks per class, and a few blocks in hand per shard of threads. It is saved at a
-//! clean close; after a crash it is rebuilt by a trace (see [`super::recovery`]).
+//! clean close; after a crash it is rebuilt by a trace (see [`super::store`]).
 //!
 //! # Life of a run
 //!
