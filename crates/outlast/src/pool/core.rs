@@ -3,7 +3,7 @@
 use super::alloc::{Alloc, Block};
 use super::backing::Backing;
 use super::gate::{Entered, Gate, Held, Writing, thread_number};
-use super::geometry::Geometry;
+use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
 use super::header::Header;
 use super::layout::{
     FRONTIER_OFFSET, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier,
@@ -43,7 +43,7 @@ pub struct CoreOptions {
 impl Default for CoreOptions {
     fn default() -> Self {
         CoreOptions {
-            page_bits: super::geometry::DEFAULT_PAGE_BITS,
+            page_bits: DEFAULT_PAGE_BITS,
             initial_size: 1 << 20,
             max_size: 0,
             hash_function: 1,
@@ -541,13 +541,15 @@ impl<S: Seam> Core<S> {
             bytes + page
         };
         let unreclaimed = self.alloc.old_frontier() != 0;
+        // By large pages where pages are of the usual size: they can back the mapping then.
+        let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
         let step = if unreclaimed { least } else { (size / 8).clamp(16 * page, 256 << 20) };
         let limit = match self.options.max_size {
             0 => self.backing.reserved(),
             max => max.min(self.backing.reserved()),
         } & !(page - 1);
         for want in [step.max(least), least] {
-            let target = (size + want).next_multiple_of(page).min(limit);
+            let target = (size + want).next_multiple_of(granule).min(limit);
             if target < size + bytes || target == size {
                 continue;
             }

@@ -84,8 +84,13 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
 #[derive(Default)]
 struct Pages {
     touched: u64,
-    collapse_refused: bool,
+    /// Large pages refused, one after the other.
+    refusals: u32,
 }
+
+/// A large page can be refused for the moment, because its pages are in use; a file
+/// system that has none refuses all.
+const REFUSALS_MAX: u32 = 16;
 
 impl Pages {
     fn step(&mut self, store: &Store<Real>) -> bool {
@@ -102,11 +107,13 @@ impl Pages {
             return false;
         }
         let start = self.touched;
-        let next = (start + HUGE).min(end);
-        if next - start == HUGE && !self.collapse_refused {
-            self.collapse_refused = !mapping.collapse(start..next);
-        }
-        if next - start < HUGE || self.collapse_refused {
+        let next = ((start / HUGE + 1) * HUGE).min(end);
+        let large =
+            next - start == HUGE && self.refusals < REFUSALS_MAX && mapping.collapse(start..next);
+        if large {
+            self.refusals = 0;
+        } else {
+            self.refusals += u32::from(next - start == HUGE);
             mapping.populate(start..next);
         }
         self.touched = next;
