@@ -16,6 +16,7 @@ use crate::pmem::{MediumKind, Memory, Offset, Seam, Word, words_of};
 use crate::reclaim::{Epochs, Pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
+use std::thread::Thread;
 
 /// How a core is made or opened.
 #[derive(Debug, Clone)]
@@ -80,6 +81,8 @@ pub struct Core<S: Seam> {
     alloc: Alloc,
     epochs: Epochs,
     reclaimer: OnceLock<Weak<dyn Reclaimer>>,
+    /// The background thread, to be woken when space was claimed.
+    worker: OnceLock<Thread>,
     leaked: AtomicU64,
 }
 
@@ -150,6 +153,7 @@ impl<S: Seam> Core<S> {
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
+            worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
         core.fsync()?;
@@ -207,6 +211,7 @@ impl<S: Seam> Core<S> {
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
+            worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
         if clean && saved.0 != 0 && !core.alloc.restore(&core, saved.0, saved.1)? {
@@ -466,6 +471,11 @@ impl<S: Seam> Core<S> {
         let _ = self.reclaimer.set(reclaimer);
     }
 
+    /// Says which thread does the background work.
+    pub(super) fn set_worker(&self, worker: Thread) {
+        let _ = self.worker.set(worker);
+    }
+
     /// A run of pages, after growing the pool or finishing a reclaim if need be.
     /// `None` if blocks were freed meanwhile: look there first.
     pub(super) fn claim_or_help(
@@ -477,6 +487,9 @@ impl<S: Seam> Core<S> {
         loop {
             let total = self.geometry.pages_in(self.memory.len());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
+                if let Some(worker) = self.worker.get() {
+                    worker.unpark();
+                }
                 return Ok(Some(head));
             }
             let held = self.epochs.limbo_bytes();
@@ -503,7 +516,7 @@ impl<S: Seam> Core<S> {
 
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
-        self.memory.len() + bytes <= reclaimed + reclaimed / 8
+        self.memory.len() + bytes <= reclaimed.saturating_add(reclaimed / 8)
     }
 
     /// Finishes the reclaim, by this thread or another. Whether it ended well.

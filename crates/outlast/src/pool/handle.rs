@@ -35,7 +35,7 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     pub(super) fn new(store: Arc<Store<Real>>, worker: bool) -> Result<Arc<Self>> {
-        let worker = worker.then(|| Worker::start(Arc::clone(&store))).transpose()?;
+        let worker = worker.then(|| Worker::start(&store)).transpose()?;
         Ok(Arc::new(Guarded { store, worker }))
     }
 }

@@ -196,9 +196,13 @@ impl<S: Seam> Store<S> {
     /// The map of this name, opened as it is.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
         self.check()?;
-        match self.find(name)? {
-            Some((slot, info)) => self.open(slot, info),
-            None => Err(Error::NoSuchMap { name: name.into() }),
+        loop {
+            let Some((slot, info)) = self.find(name)? else {
+                return Err(Error::NoSuchMap { name: name.into() });
+            };
+            if let Some(map) = self.open(slot, info)? {
+                return Ok(map);
+            }
         }
     }
 
@@ -223,12 +227,17 @@ impl<S: Seam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
-    fn open(&self, slot: usize, info: MapInfo) -> Result<Arc<OpenMap>> {
+    /// Opens the map of a slot. `None` if it is not there any more.
+    fn open(&self, slot: usize, info: MapInfo) -> Result<Option<Arc<OpenMap>>> {
         let mut maps = self.core.memory.seam().lock(&self.maps);
         if let Some(open) = maps.open.get(&info.name)
             && open.slot == slot
         {
-            return Ok(Arc::clone(open));
+            return Ok(Some(Arc::clone(open)));
+        }
+        // It can have been dropped since it was found, and its slot used for another.
+        if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
+            return Ok(None);
         }
         let core = &self.core;
         let index = match (info.scheme, info.form) {
@@ -248,7 +257,7 @@ impl<S: Seam> Store<S> {
             index,
         });
         maps.open.insert(name, Arc::clone(&open));
-        Ok(open)
+        Ok(Some(open))
     }
 
     /// Opens the map that is asked for, or creates it: atomically under a crash.
@@ -256,22 +265,22 @@ impl<S: Seam> Store<S> {
         self.check()?;
         let asked = &request.info;
         asked.check()?;
-        if let Some((slot, info)) = self.find(&asked.name)? {
-            matches_request(&info, request)?;
-            return self.open(slot, info);
+        loop {
+            if let Some((slot, info)) = self.find(&asked.name)? {
+                matches_request(&info, request)?;
+                if let Some(map) = self.open(slot, info)? {
+                    return Ok(map);
+                }
+                continue;
+            }
+            let _writing = self.core.enter_to_change()?;
+            let _creating = self.core.memory.seam().lock(&self.creating);
+            if self.find(&asked.name)?.is_none() {
+                let slot = self.free_slot()?;
+                let words = self.create_index(asked)?;
+                roots::commit(&self.core, slot, asked, words)?;
+            }
         }
-        let writing = self.core.enter_to_change()?;
-        let seam = self.core.memory.seam();
-        let _creating = seam.lock(&self.creating);
-        if let Some((slot, info)) = self.find(&asked.name)? {
-            matches_request(&info, request)?;
-            return self.open(slot, info);
-        }
-        let slot = self.free_slot()?;
-        let words = self.create_index(asked)?;
-        roots::commit(&self.core, slot, asked, words)?;
-        drop(writing);
-        self.open(slot, asked.clone())
     }
 
     fn create_index(&self, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]> {
@@ -429,7 +438,8 @@ impl<S: Seam> Store<S> {
                     *cursor = Cursor::start();
                     return Ok(());
                 };
-                let map = self.open(*slot, info)?;
+                // Dropped beside us: it has marked its blocks itself.
+                let Some(map) = self.open(*slot, info)? else { return Ok(()) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
                 })?;

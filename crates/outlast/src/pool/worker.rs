@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two looks for work.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Between two looks for work, where nobody asks for it.
+const PAUSE: Duration = Duration::from_secs(1);
 /// A large page.
 const HUGE: u64 = 2 << 20;
 /// Bytes ahead of the frontier that are touched first by this thread.
@@ -22,15 +22,15 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(store: Arc<Store<Real>>) -> Result<Worker> {
+    pub(super) fn start(store: &Arc<Store<Real>>) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let weak = Arc::downgrade(&store);
-        drop(store);
+        let weak = Arc::downgrade(store);
         let thread = std::thread::Builder::new()
             .name("outlast".into())
             .spawn(move || run(&weak, &told))
             .map_err(|e| Error::io("starting the background thread", e))?;
+        store.core().set_worker(thread.thread().clone());
         Ok(Worker { stop, thread: Some(thread) })
     }
 
