@@ -656,9 +656,14 @@ impl Alloc {
         words[2] = u64::from(checksum(&words[3..]));
         let bytes = words.len() as u64 * 8;
         let pages = self.geometry.pages_for(bytes) as u32;
-        let total = self.geometry.pages_in(core.memory.len());
-        let Some(head) = self.claim(core, PageKind::Saved, 0, pages, total)? else {
-            return Ok(None);
+        // Grows the pool if it must. Where it cannot, the next open traces the space.
+        let head = match core.claim_or_help(PageKind::Saved, 0, pages) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                tracing::debug!(%error, "no space to save the free state in");
+                return Ok(None);
+            }
         };
         let offset = self.geometry.offset_of(head);
         let target = core.memory.words(offset, bytes)?;
