@@ -690,6 +690,16 @@ impl Alloc {
         let Some(values) = self.read_saved(core, offset, bytes)? else { return Ok(false) };
         let seam = core.memory.seam();
         let frontier = seam.lock(&self.space).frontier;
+        // Where it stands must be pages of its own: they are free once it is forgotten.
+        let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
+        let own = Descriptor { kind: PageKind::Saved, class: 0, count: saved.1 };
+        if self.geometry.offset_of(saved.0) != offset
+            || self.geometry.is_system(saved.0)
+            || saved.0.checked_add(saved.1).is_none_or(|end| end > frontier)
+            || !matches!(self.read_descriptor(core, saved.0), Ok(Some(d)) if d == own)
+        {
+            return Ok(false);
+        }
         let mut runs = Vec::new();
         let mut at = 3;
         // Checked whole before anything is taken over. While it is, the pages count as
@@ -701,11 +711,16 @@ impl Alloc {
             if page < after || page >= frontier || self.geometry.is_system(page) {
                 return Ok(false);
             }
-            let Some(d) = self.read_descriptor(core, page)? else { return Ok(false) };
+            // A descriptor that is damaged does not keep the pool from opening: the trace
+            // meets it too, and tells.
+            let Ok(Some(d)) = self.read_descriptor(core, page) else { return Ok(false) };
             if !matches!(d.kind, PageKind::Blocks | PageKind::Large) {
                 return Ok(false);
             }
-            let mut run = self.old_run(page, d)?;
+            let Ok(mut run) = self.old_run(page, d) else { return Ok(false) };
+            if page < saved.0 + saved.1 && saved.0 < page + run.pages {
+                return Ok(false);
+            }
             let words = run.used.len();
             let Some(used) = values.get(at + 1..at + 1 + words) else { return Ok(false) };
             run.used.copy_from_slice(used);
@@ -716,10 +731,13 @@ impl Alloc {
             run.old = false;
             run.retired = Box::default();
             run.free = run.blocks - used.iter().map(|w| w.count_ones()).sum::<u32>();
+            if run.class == LARGE && run.free > 0 {
+                // The pages of a large block that is free belong to no run.
+                return Ok(false);
+            }
             at += 1 + words;
             runs.push((page, run));
         }
-        let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
         let mut space = seam.lock(&self.space);
         let mut page = self.geometry.first_page();
         let give_until = |space: &mut Space, page: &mut u32, end: u32| {
