@@ -797,6 +797,9 @@ impl Alloc {
             end = end.max(offset + bytes);
         }
         let known = self.old_frontier() == 0;
+        if !known {
+            self.check_old_descriptors(core, &mut account.damage);
+        }
         for &(offset, bytes) in &blocks {
             let found = self.run_of(core, offset).and_then(|mut slot| {
                 let (_, index) = slot.index(self.geometry, offset)?;
@@ -819,27 +822,91 @@ impl Alloc {
             return Ok(account);
         }
         let mut in_use = 0;
-        let frontier = seam.lock(&self.space).frontier;
-        let mut page = self.geometry.first_page();
-        while page < frontier {
-            let slot = seam.lock(self.slot(page));
-            page += match &*slot {
-                Slot::Run(run) => {
-                    in_use += u64::from(run.blocks - run.free) * run.block_bytes;
-                    run.pages
-                }
-                _ => 1,
-            };
+        for (page, pages, class, used) in self.runs_in_use(seam) {
+            in_use += used;
+            self.check_descriptors(core, page, pages, class, &mut account.damage)?;
         }
         for shard in &self.shards {
             let shard = seam.lock(shard);
             for (class, blocks) in shard.in_hand.iter().enumerate() {
                 let bytes = self.geometry.class_bytes(class as u8).unwrap_or(0);
-                in_use -= blocks.len() as u64 * bytes;
+                // Less than that only where two maps share blocks.
+                in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
             }
         }
         account.leaked_bytes = Some(in_use.saturating_sub(account.used_bytes));
         Ok(account)
+    }
+
+    /// First page, pages, class and bytes in use of every run.
+    fn runs_in_use(&self, seam: &impl Seam) -> Vec<(u32, u32, u8, u64)> {
+        let frontier = seam.lock(&self.space).frontier;
+        let mut runs = Vec::new();
+        let mut page = self.geometry.first_page();
+        while page < frontier {
+            let slot = seam.lock(self.slot(page));
+            page += match &*slot {
+                Slot::Run(run) => {
+                    let used = u64::from(run.blocks - run.free) * run.block_bytes;
+                    runs.push((page, run.pages, run.class, used));
+                    run.pages
+                }
+                _ => 1,
+            };
+        }
+        runs
+    }
+
+    /// Holds the descriptors of a run against what is known of it: they are not read
+    /// again before the next crash.
+    fn check_descriptors<S: Seam>(
+        &self,
+        core: &Core<S>,
+        head: u32,
+        pages: u32,
+        class: u8,
+        damage: &mut Vec<Damage>,
+    ) -> Result<(), Damage> {
+        for distance in 0..pages {
+            let expected = if distance == 0 {
+                let kind = if class == LARGE { PageKind::Large } else { PageKind::Blocks };
+                Descriptor { kind, class, count: pages }
+            } else {
+                Descriptor { kind: PageKind::Continued, class, count: distance }
+            };
+            let offset = self.geometry.descriptor_offset(head + distance);
+            let word = core.memory.load(core.memory.at(Offset::<Word>::new(offset))?);
+            if word != expected.pack(head + distance) {
+                damage.push(Damage::new(offset, format!("{expected:?}"), format!("{word:#x}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the descriptors of old pages, where damage has stopped the reclaim.
+    fn check_old_descriptors<S: Seam>(&self, core: &Core<S>, damage: &mut Vec<Damage>) {
+        let mut page = self.geometry.first_page();
+        while page < self.old_frontier() {
+            let run = self.read_descriptor(core, page).and_then(|descriptor| match descriptor {
+                Some(d)
+                    if matches!(d.kind, PageKind::Blocks | PageKind::Large)
+                        && !self.geometry.is_system(page) =>
+                {
+                    self.old_run(page, d).map(Some)
+                }
+                _ => Ok(None),
+            });
+            match run {
+                // Its later pages are not looked at: a crash can have come between them.
+                Ok(Some(run)) => page += run.pages,
+                Ok(None) => page += 1,
+                Err(_) if self.geometry.is_system(page) => page += 1,
+                Err(found) => {
+                    damage.push(found);
+                    page += 1;
+                }
+            }
+        }
     }
 
     /// Figures.
