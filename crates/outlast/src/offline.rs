@@ -504,10 +504,6 @@ impl Walk<'_, '_> {
                 Ok(Some(run)) => {
                     let pages = run.pages;
                     self.runs.insert(page, run);
-                    for p in page..page + pages {
-                        let offset = self.descriptor_offset(p);
-                        self.region(offset, 8, What::Descriptor { page: p as u32 });
-                    }
                     page += pages;
                 }
                 Ok(None) => page += 1,
@@ -647,6 +643,16 @@ impl Walk<'_, '_> {
 
     /// What is left when every map has claimed its blocks.
     fn settle(&mut self) {
+        let mut in_use = Vec::new();
+        for (&head, run) in &self.runs {
+            // After a crash, a run without a block in use is no more than its first page.
+            let whole = self.report.free_state || run.claimed.iter().any(|&bits| bits != 0);
+            in_use.extend(head..head + if whole { run.pages } else { 1 });
+        }
+        for page in in_use {
+            let offset = self.descriptor_offset(page);
+            self.region(offset, 8, What::Descriptor { page: page as u32 });
+        }
         let report = &mut self.report;
         // Of each further region the first page.
         let further = (self.total - 1) / (1 << (self.page_bits - 3));

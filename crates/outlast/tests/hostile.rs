@@ -93,7 +93,13 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Record => 23,
             What::Bucket { .. } => 31,
         };
-        let every = if full() { (every / 8).max(1) } else { every };
+        // One pair of images gets all of it; the others have other structures.
+        let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
+        let every = match (full(), other) {
+            (true, _) => (every / 8).max(1),
+            (false, true) => every * 6,
+            (false, false) => every,
+        };
         // Commit words of free root slots: one of each eight slots.
         if region.what == What::RootCommit
             && image.word(region.offset) == 0
