@@ -503,7 +503,7 @@ impl<S: Seam> Core<S> {
 
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
-        self.memory.len() + bytes <= reclaimed + reclaimed / 8
+        self.memory.len() + bytes <= reclaimed.saturating_add(reclaimed / 8)
     }
 
     /// Finishes the reclaim, by this thread or another. Whether it ended well.

@@ -658,3 +658,201 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
         What::Entry | What::Bucket { .. } | What::LiveSlot { .. } => {}
     }
 }
+
+// ---- Many changes at once -----------------------------------------------------------
+
+/// An image with several changes, made believable where that takes a checksum.
+pub fn mutate(image: &Image, random: &mut Random) -> Vec<u8> {
+    let mut bytes = image.bytes.clone();
+    for _ in 0..=random.below(6) {
+        mutate_once(image, &mut bytes, random);
+    }
+    if random.below(40) == 0 {
+        bytes.truncate(random.below(bytes.len() as u64) as usize);
+    }
+    bytes
+}
+
+/// A word that means something somewhere.
+fn telling_word(image: &Image, bytes: &[u8], random: &mut Random) -> u64 {
+    let any = &image.regions[random.below(image.regions.len() as u64) as usize];
+    match random.below(9) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => random.next(),
+        3 => random.below(300),
+        4 => any.offset,
+        5 => any.offset & !255,
+        6 => 1 << random.below(64),
+        7 => word_at(bytes, random.below(bytes.len() as u64 / 8) * 8),
+        _ => word_at(bytes, any.offset & !7).wrapping_add(random.below(5)).wrapping_sub(2),
+    }
+}
+
+fn mutate_once(image: &Image, bytes: &mut [u8], random: &mut Random) {
+    let len = bytes.len() as u64;
+    // A kind of region first: there are more records than segments.
+    let pivot = image.regions[random.below(image.regions.len() as u64) as usize];
+    let kinds: Vec<_> = {
+        let mut seen = Vec::new();
+        for region in &image.regions {
+            let kind = std::mem::discriminant(&region.what);
+            if !seen.contains(&kind) {
+                seen.push(kind);
+            }
+        }
+        seen
+    };
+    let kind = kinds[random.below(kinds.len() as u64) as usize];
+    let of_kind: Vec<&Region> =
+        image.regions.iter().filter(|r| std::mem::discriminant(&r.what) == kind).collect();
+    let region = *of_kind[random.below(of_kind.len() as u64) as usize];
+    let word = (region.offset & !7) + 8 * random.below(region.bytes / 8);
+    match random.below(12) {
+        0 => bytes[random.below(len) as usize] ^= (1 + random.below(255)) as u8,
+        1 => {
+            let count = 8 << random.below(9);
+            let from = random.below((len - count) / 8) * 8;
+            let to = random.below((len - count) / 8) * 8;
+            bytes.copy_within(from as usize..(from + count) as usize, to as usize);
+        }
+        // A structure over another one of its kind.
+        2 => {
+            let from = of_kind[random.below(of_kind.len() as u64) as usize];
+            let count = from.bytes.min(region.bytes) as usize;
+            let (from, to) = (from.offset as usize, region.offset as usize);
+            bytes.copy_within(from..from + count, to);
+            repair(bytes, &region);
+        }
+        // A node where none belongs, and a chain that leads to it.
+        3 => {
+            let at = match random.below(3) {
+                0 => pivot.offset & !255,
+                _ => random.below(len / 256) * 256,
+            };
+            let segments: Vec<u64> = image
+                .regions
+                .iter()
+                .filter(|r| matches!(r.what, What::Segment { .. }))
+                .map(|r| r.offset)
+                .collect();
+            let segment = segments[random.below(segments.len() as u64) as usize];
+            let at = if random.below(3) == 0 { segment + 256 * random.below(12) } else { at };
+            if at + 2048 <= len && at > 4608 {
+                let next = match random.below(4) {
+                    0 => word_at(bytes, segment + 24),
+                    1 => at,
+                    _ => 0,
+                };
+                set_word(bytes, at, dash::identity(dash::Kind::Node, at, 0, 0));
+                set_word(bytes, at + 8, next);
+                set_word(bytes, segment + 24, at);
+            }
+        }
+        // A descriptor of something else.
+        4 => {
+            let pages = image.bytes.len() as u64 / 4096;
+            let page = (33 + random.below(pages - 33)) as u32;
+            let low = match random.below(3) {
+                0 => 1 + random.below(5) | random.below(48) << 8 | random.below(20) << 16,
+                1 => 2 | 255 << 8 | random.below(20) << 16,
+                _ => random.next() & ((1 << 48) - 1),
+            };
+            let at = 32 * 4096 + u64::from(page) * 8;
+            set_word(bytes, at, low);
+            repair(bytes, &Region { offset: at, bytes: 8, what: What::Descriptor { page } });
+        }
+        // A header field, in both copies or in one.
+        5 => {
+            let fields = HEADER_WORDS as u64;
+            let index = if random.below(4) == 0 { random.below(fields) } else { random.below(24) };
+            let value = telling_word(image, bytes, random);
+            for copy in layout::HEADER_OFFSETS {
+                if random.below(4) != 0 {
+                    set_word(bytes, copy + index * 8, value);
+                    let region = Region { offset: copy, bytes: 512, what: What::Header };
+                    repair(bytes, &region);
+                }
+            }
+        }
+        6 => {
+            let value = telling_word(image, bytes, random);
+            set_word(bytes, word, value);
+        }
+        _ => {
+            let value = match random.below(3) {
+                0 => word_at(bytes, word) ^ 0xff << (8 * random.below(8)),
+                1 => word_at(bytes, word) ^ 1 << random.below(64),
+                _ => telling_word(image, bytes, random),
+            };
+            set_word(bytes, word, value);
+            if random.below(5) != 0 {
+                repair(bytes, &region);
+            }
+        }
+    }
+}
+
+/// As [`use_pool`], by two threads at once.
+pub fn use_pool_together(bytes: &[u8], maps: &[KnownMap], alive: &Arc<Alive>, random: &Random) {
+    let Ok(store) = open(bytes, alive) else { return };
+    let case = CASE.get();
+    let panicked = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2u64)
+            .map(|thread| {
+                let store = &store;
+                let mut random = Random(random.0 ^ thread);
+                scope.spawn(move || {
+                    CASE.set(case);
+                    WORKER.set(u64::MAX);
+                    catch_unwind(AssertUnwindSafe(|| {
+                        for round in 0..3 {
+                            for map in maps {
+                                let Ok(open) = store.open_map(&map.name) else { continue };
+                                match open.index() {
+                                    AnyIndex::Inline(index) => {
+                                        words(&**index, &map.keys, &mut random)
+                                    }
+                                    AnyIndex::Bytes(index) => {
+                                        texts(&**index, &map.keys, &mut random)
+                                    }
+                                };
+                                if thread == round {
+                                    let _ = store.step();
+                                }
+                            }
+                        }
+                    }))
+                    .map_err(|_| PANIC.with_borrow(Clone::clone))
+                })
+            })
+            .collect();
+        threads.into_iter().find_map(|t| t.join().unwrap().err())
+    });
+    let _ = verify(&store);
+    let _ = store.close();
+    if let Some(text) = panicked {
+        panic!("in a second thread: {text}");
+    }
+}
+
+/// One case of the fuzzer.
+pub fn fuzz_case(
+    images: &[Image],
+    alive: &Arc<Alive>,
+    seed: u64,
+    number: u64,
+) -> Result<(), String> {
+    let mut random = Random(seed ^ number.wrapping_mul(0xd605_1b9d_4f3b_2c01));
+    let image = &images[random.below(images.len() as u64) as usize];
+    let bytes = mutate(image, &mut random);
+    let case = format!("--seed {seed} --case {number} ({})", image.name);
+    watched(&case, || offline::walk_bytes(&bytes).is_ok())?;
+    if random.below(12) == 0 {
+        watched(&case, || use_pool_together(&bytes, &image.maps, alive, &random))?;
+    } else {
+        let verify_first = random.below(3) == 0;
+        watched(&case, || use_pool(&bytes, &image.maps, alive, verify_first, &mut random))?;
+    }
+    Ok(())
+}
