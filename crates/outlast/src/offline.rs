@@ -328,7 +328,7 @@ fn read_header(image: &Image<'_>) -> Result<Header> {
         if words[field::MAGIC] != MAGIC
             || words[field::CHECKSUM] != sum
             || sequence % 2 != copy as u64
-            || sequence == u64::MAX
+            || sequence >= 1 << 63
         {
             problems.push(Damage::new(
                 offset,

@@ -105,7 +105,7 @@ impl Header {
             magics += u32::from(magic);
             // The number says which copy it is: the next write goes to the other one.
             let sequence = words[field::SEQUENCE];
-            let own = sequence % 2 == copy as u64 && sequence < u64::MAX;
+            let own = sequence % 2 == copy as u64 && sequence < 1 << 63;
             if magic && words[field::CHECKSUM] == sum && own {
                 copies.push(Header { words, copy_damaged: None });
             } else {
