@@ -48,6 +48,7 @@ compile_error!("outlast runs on 64-bit little-endian Linux");
 mod error;
 pub mod index;
 mod map;
+pub mod offline;
 pub mod pmem;
 pub mod pool;
 pub mod reclaim;

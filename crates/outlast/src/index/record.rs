@@ -269,13 +269,13 @@ fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage>
     let class = (first >> 48) as u8;
     let bytes = if class == LARGE {
         // A large block ends with its run, somewhere before the end of the pool.
-        core.memory.len().saturating_sub(offset)
+        Some(core.memory.len().saturating_sub(offset))
     } else {
-        core.geometry
-            .class_bytes(class)
-            .filter(|_| first >> 56 == 0)
-            .ok_or_else(|| Damage::new(offset, "a record's link", format!("{first:#x}")))?
+        core.geometry.class_bytes(class)
     };
+    let bytes = bytes
+        .filter(|_| first >> 56 == 0)
+        .ok_or_else(|| Damage::new(offset, "a record's link", format!("{first:#x}")))?;
     Ok((offset, bytes))
 }
 
@@ -438,7 +438,9 @@ impl Record for Bytes {
         let (key, value) = body.split_at(record.key_len);
         let lengths = core.memory.load(&record.words[0]);
         let stored = core.memory.load(&record.words[1]);
-        Ok(stored == record_checksum(record.offset, lengths, key, value)
+        // The link's class is not in the checksum: it follows from the lengths.
+        Ok((words.first >> 48) as u8 == core.geometry.class_for(record.bytes)
+            && stored == record_checksum(record.offset, lengths, key, value)
             && core.hasher.bytes(key) == words.second)
     }
 

@@ -661,9 +661,14 @@ impl Alloc {
         words[2] = u64::from(checksum(&words[3..]));
         let bytes = words.len() as u64 * 8;
         let pages = self.geometry.pages_for(bytes) as u32;
-        let total = self.geometry.pages_in(core.memory.len());
-        let Some(head) = self.claim(core, PageKind::Saved, 0, pages, total)? else {
-            return Ok(None);
+        // Grows the pool if it must. Where it cannot, the next open traces the space.
+        let head = match core.claim_or_help(PageKind::Saved, 0, pages) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                tracing::debug!(%error, "no space to save the free state in");
+                return Ok(None);
+            }
         };
         let offset = self.geometry.offset_of(head);
         let target = core.memory.words(offset, bytes)?;
@@ -690,6 +695,16 @@ impl Alloc {
         let Some(values) = self.read_saved(core, offset, bytes)? else { return Ok(false) };
         let seam = core.memory.seam();
         let frontier = seam.lock(&self.space).frontier;
+        // Where it stands must be pages of its own: they are free once it is forgotten.
+        let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
+        let own = Descriptor { kind: PageKind::Saved, class: 0, count: saved.1 };
+        if self.geometry.offset_of(saved.0) != offset
+            || self.geometry.is_system(saved.0)
+            || saved.0.checked_add(saved.1).is_none_or(|end| end > frontier)
+            || !matches!(self.read_descriptor(core, saved.0), Ok(Some(d)) if d == own)
+        {
+            return Ok(false);
+        }
         let mut runs = Vec::new();
         let mut at = 3;
         // Checked whole before anything is taken over. While it is, the pages count as
@@ -701,11 +716,16 @@ impl Alloc {
             if page < after || page >= frontier || self.geometry.is_system(page) {
                 return Ok(false);
             }
+            // A descriptor that is damaged does not keep the pool from opening: the trace
+            // meets it too, and tells.
             let Ok(Some(d)) = self.read_descriptor(core, page) else { return Ok(false) };
             if !matches!(d.kind, PageKind::Blocks | PageKind::Large) {
                 return Ok(false);
             }
             let Ok(mut run) = self.old_run(page, d) else { return Ok(false) };
+            if page < saved.0 + saved.1 && saved.0 < page + run.pages {
+                return Ok(false);
+            }
             let words = run.used.len();
             let Some(used) = values.get(at + 1..at + 1 + words) else { return Ok(false) };
             run.used.copy_from_slice(used);
@@ -716,10 +736,13 @@ impl Alloc {
             run.old = false;
             run.retired = Box::default();
             run.free = run.blocks - used.iter().map(|w| w.count_ones()).sum::<u32>();
+            if run.class == LARGE && run.free > 0 {
+                // The pages of a large block that is free belong to no run.
+                return Ok(false);
+            }
             at += 1 + words;
             runs.push((page, run));
         }
-        let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
         let mut space = seam.lock(&self.space);
         let mut page = self.geometry.first_page();
         let give_until = |space: &mut Space, page: &mut u32, end: u32| {
@@ -779,6 +802,9 @@ impl Alloc {
             end = end.max(offset + bytes);
         }
         let known = self.old_frontier() == 0;
+        if !known {
+            self.check_old_descriptors(core, &mut account.damage);
+        }
         for &(offset, bytes) in &blocks {
             let found = self.run_of(core, offset).and_then(|mut slot| {
                 let (_, index) = slot.index(self.geometry, offset)?;
@@ -801,27 +827,91 @@ impl Alloc {
             return Ok(account);
         }
         let mut in_use = 0;
-        let frontier = seam.lock(&self.space).frontier;
-        let mut page = self.geometry.first_page();
-        while page < frontier {
-            let slot = seam.lock(self.slot(page));
-            page += match &*slot {
-                Slot::Run(run) => {
-                    in_use += u64::from(run.blocks - run.free) * run.block_bytes;
-                    run.pages
-                }
-                _ => 1,
-            };
+        for (page, pages, class, used) in self.runs_in_use(seam) {
+            in_use += used;
+            self.check_descriptors(core, page, pages, class, &mut account.damage)?;
         }
         for shard in &self.shards {
             let shard = seam.lock(shard);
             for (class, blocks) in shard.in_hand.iter().enumerate() {
                 let bytes = self.geometry.class_bytes(class as u8).unwrap_or(0);
-                in_use -= blocks.len() as u64 * bytes;
+                // Less than that only where two maps share blocks.
+                in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
             }
         }
         account.leaked_bytes = Some(in_use.saturating_sub(account.used_bytes));
         Ok(account)
+    }
+
+    /// First page, pages, class and bytes in use of every run.
+    fn runs_in_use(&self, seam: &impl Seam) -> Vec<(u32, u32, u8, u64)> {
+        let frontier = seam.lock(&self.space).frontier;
+        let mut runs = Vec::new();
+        let mut page = self.geometry.first_page();
+        while page < frontier {
+            let slot = seam.lock(self.slot(page));
+            page += match &*slot {
+                Slot::Run(run) => {
+                    let used = u64::from(run.blocks - run.free) * run.block_bytes;
+                    runs.push((page, run.pages, run.class, used));
+                    run.pages
+                }
+                _ => 1,
+            };
+        }
+        runs
+    }
+
+    /// Holds the descriptors of a run against what is known of it: they are not read
+    /// again before the next crash.
+    fn check_descriptors<S: Seam>(
+        &self,
+        core: &Core<S>,
+        head: u32,
+        pages: u32,
+        class: u8,
+        damage: &mut Vec<Damage>,
+    ) -> Result<(), Damage> {
+        for distance in 0..pages {
+            let expected = if distance == 0 {
+                let kind = if class == LARGE { PageKind::Large } else { PageKind::Blocks };
+                Descriptor { kind, class, count: pages }
+            } else {
+                Descriptor { kind: PageKind::Continued, class, count: distance }
+            };
+            let offset = self.geometry.descriptor_offset(head + distance);
+            let word = core.memory.load(core.memory.at(Offset::<Word>::new(offset))?);
+            if word != expected.pack(head + distance) {
+                damage.push(Damage::new(offset, format!("{expected:?}"), format!("{word:#x}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the descriptors of old pages, where damage has stopped the reclaim.
+    fn check_old_descriptors<S: Seam>(&self, core: &Core<S>, damage: &mut Vec<Damage>) {
+        let mut page = self.geometry.first_page();
+        while page < self.old_frontier() {
+            let run = self.read_descriptor(core, page).and_then(|descriptor| match descriptor {
+                Some(d)
+                    if matches!(d.kind, PageKind::Blocks | PageKind::Large)
+                        && !self.geometry.is_system(page) =>
+                {
+                    self.old_run(page, d).map(Some)
+                }
+                _ => Ok(None),
+            });
+            match run {
+                // Its later pages are not looked at: a crash can have come between them.
+                Ok(Some(run)) => page += run.pages,
+                Ok(None) => page += 1,
+                Err(_) if self.geometry.is_system(page) => page += 1,
+                Err(found) => {
+                    damage.push(found);
+                    page += 1;
+                }
+            }
+        }
     }
 
     /// Figures.

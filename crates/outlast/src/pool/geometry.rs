@@ -94,7 +94,7 @@ impl Geometry {
     /// The page that holds a region's descriptors.
     pub fn descriptor_page(self, region: u32) -> u32 {
         if region == 0 {
-            (SYSTEM_BYTES >> self.page_bits) as u32
+            SYSTEM_BYTES.div_ceil(self.page_bytes()) as u32
         } else {
             region * self.region_pages()
         }
@@ -199,5 +199,10 @@ mod tests {
         assert_eq!(g.descriptor_offset(33), 32 * 4096 + 33 * 8);
         assert_eq!(g.descriptor_offset(512), 512 * 4096);
         assert!(g.is_system(512) && g.is_system(31) && !g.is_system(33) && !g.is_system(513));
+        for page_bits in PAGE_BITS {
+            let g = Geometry::new(page_bits).unwrap();
+            assert!(g.descriptor_offset(0) >= SYSTEM_BYTES, "2^{page_bits}");
+            assert!(g.is_system(g.descriptor_page(0)) && g.large_max() > 0);
+        }
     }
 }

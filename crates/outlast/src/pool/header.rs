@@ -95,7 +95,7 @@ impl Header {
         let mut damage = None;
         let mut magics = 0;
         let mut first = 0;
-        for offset in HEADER_OFFSETS {
+        for (copy, offset) in HEADER_OFFSETS.into_iter().enumerate() {
             let words = read(offset)?;
             if offset == 0 {
                 first = words[0];
@@ -103,11 +103,18 @@ impl Header {
             let sum = Self::checksum(&words);
             let magic = words[field::MAGIC] == layout::MAGIC;
             magics += u32::from(magic);
-            if magic && words[field::CHECKSUM] == sum {
+            // The number says which copy it is: the next write goes to the other one.
+            let sequence = words[field::SEQUENCE];
+            let own = sequence % 2 == copy as u64 && sequence < 1 << 63;
+            if magic && words[field::CHECKSUM] == sum && own {
                 copies.push(Header { words, copy_damaged: None });
             } else {
-                let found = format!("magic {:#x}, checksum {:#x}", words[0], words[63]);
-                let expected = format!("a header copy with checksum {sum:#x}");
+                let found = format!(
+                    "magic {:#x}, checksum {:#x}, sequence number {sequence}",
+                    words[field::MAGIC],
+                    words[field::CHECKSUM]
+                );
+                let expected = format!("copy {copy} of the header, with checksum {sum:#x}");
                 damage = Some(Damage::new(offset, expected, found));
             }
         }
@@ -139,6 +146,9 @@ impl Header {
                 format!("{:#x}", self.get(index)),
             ))
         };
+        if self.get(field::VERSION) >> 32 != HEADER_WORDS as u64 * 8 {
+            return Err(bad("a header copy of 512 bytes", field::VERSION));
+        }
         let geometry = Geometry::new(self.get(field::GEOMETRY) as u32)
             .ok_or_else(|| bad("log2 of a page size from 12 to 20", field::GEOMETRY))?;
         let size = self.get(field::SIZE);

@@ -1,7 +1,7 @@
 //! The check of a whole pool.
 
 use super::roots::MapInfo;
-use super::store::Store;
+use super::store::{ReclaimState, Store};
 use crate::error::{Damage, Error, Result};
 use crate::index::Verified;
 use crate::pmem::Seam;
@@ -50,6 +50,9 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     let mut found = Verification::default();
     found.damage.extend(core.header().copy_damaged);
+    if let ReclaimState::Stopped(damage) = store.reclaim_state() {
+        found.damage.push(damage);
+    }
     let mut blocks = Vec::new();
     for (_, info) in store.maps() {
         let map = match info.and_then(|info| store.open_map(&info.name)) {

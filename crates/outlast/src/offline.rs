@@ -1,0 +1,1158 @@
+//! An offline walk of a pool's file, from its format alone.
+//!
+//! [`walk`] reads a file that no pool has open, closed cleanly or left by a crash, and
+//! accounts for every byte of it. It is written from docs/format.md and shares no code
+//! with the allocator, the gate, the mapping or the indexes: what those get wrong
+//! together, this finds. It stores nothing, and no content makes it panic, loop for
+//! ever or read outside the file.
+//!
+//! In a pool that was closed cleanly,
+//!
+//! ```text
+//! file = header + structure + records + free + unusable + leaked
+//! ```
+//!
+//! and nothing is leaked. After a crash, what no map owns counts as free: the next open
+//! reclaims it.
+
+use crate::error::{Damage, Error, Result};
+use crate::index::dash_eh::layout::{BUCKET_BYTES, DIRECTORY_HEADER, MAX_DEPTH, NODE_BYTES, SLOTS};
+use crate::index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::index::{RecordForm, Scheme};
+use crate::pool::geometry::{CLASSES, LARGE, PAGE_BITS};
+use crate::pool::layout::{
+    COMPATIBLE, FORMAT_VERSION, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE, MAGIC,
+    ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, ROOTS_OFFSET, SAVED_MAGIC,
+    SYSTEM_BYTES, field,
+};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const _: () = assert!(COMPATIBLE == 0, "format 1 has no feature that the walk would have to know");
+
+/// What a walk found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Header copies, frontier, named roots, page descriptors.
+    pub header_bytes: u64,
+    /// Blocks of directories, segments and overflow nodes.
+    pub structure_bytes: u64,
+    /// Blocks of records.
+    pub record_bytes: u64,
+    /// Free blocks and pages; what lies behind the pool's end is counted here too.
+    pub free_bytes: u64,
+    /// Ends of runs that are too small for a block, and the saved free state.
+    pub unusable_bytes: u64,
+    /// Blocks in use that nothing links to. 0 where the free state is not known.
+    pub leaked_bytes: u64,
+    /// Records of all maps.
+    pub records: u64,
+    /// Each map whose root could be read.
+    pub maps: Vec<MapReport>,
+    /// Whether the pool was closed cleanly, or synced and not modified since.
+    pub clean: bool,
+    /// Whether the pool's own saved free state was there to hold the blocks against.
+    pub free_state: bool,
+    /// log2 of the page size.
+    pub page_bits: u32,
+    /// Everything that is not as it should be.
+    pub problems: Vec<Damage>,
+}
+
+impl Report {
+    /// The sum of all kinds of bytes: [`file_bytes`](Report::file_bytes), always.
+    pub fn sum(&self) -> u64 {
+        self.header_bytes
+            + self.structure_bytes
+            + self.record_bytes
+            + self.free_bytes
+            + self.unusable_bytes
+            + self.leaked_bytes
+    }
+}
+
+/// What a walk found in one map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MapReport {
+    /// Its name.
+    pub name: String,
+    /// Its scheme.
+    pub scheme: Scheme,
+    /// Its record form.
+    pub form: RecordForm,
+    /// Schema of its keys.
+    pub key_schema: String,
+    /// Schema of its values.
+    pub value_schema: String,
+    /// Segments.
+    pub segments: u64,
+    /// Overflow nodes.
+    pub nodes: u64,
+    /// Depth of its directory.
+    pub depth: u32,
+    /// Records, each key once.
+    pub records: u64,
+    /// Second copies of records, which a crash leaves and the next open removes.
+    pub duplicates: u64,
+    /// Records whose checksum or hash does not match.
+    pub torn: u64,
+    /// Whether all of it could be read.
+    pub whole: bool,
+}
+
+/// Something of the format, at a place in a file. For tests that damage it.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a [`Region`] is.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum What {
+    Header,
+    Frontier,
+    RootCommit,
+    RootScheme,
+    RootFixed,
+    Descriptor { page: u32 },
+    SavedState,
+    Directory { depth: u32 },
+    Entry,
+    Segment { shape: u16 },
+    Bucket { form: RecordForm },
+    Node,
+    LiveSlot { form: RecordForm, depth: u32 },
+    Record,
+}
+
+/// Walks the pool in a file.
+///
+/// # Errors
+/// As [`PoolOptions::open`](crate::PoolOptions::open), where the header tells nothing of
+/// the rest; [`Error::Locked`] while a pool has the file open. Damage that leaves the
+/// rest readable is in the report.
+pub fn walk(path: &Path) -> Result<Report> {
+    let action = || format!("reading {}", path.display());
+    let file = File::open(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
+        _ => Error::io(action(), e),
+    })?;
+    let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
+    if !meta.is_file() {
+        return Err(Error::NotAPool { found: "something that is no regular file".into() });
+    }
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).map_err(
+        |e| match e {
+            rustix::io::Errno::WOULDBLOCK => Error::Locked,
+            other => Error::io("locking the pool", other.into()),
+        },
+    )?;
+    walk_image(Image { source: Source::File(&file), len: meta.len() }, None)
+}
+
+/// Walks a pool whose file's content is `bytes`.
+///
+/// # Errors
+/// As [`walk`].
+pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
+    walk_image(Image { source: Source::Bytes(bytes), len: bytes.len() as u64 }, None)
+}
+
+/// As [`walk_bytes`]; tells also what stands where.
+#[doc(hidden)]
+pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
+    let mut regions = Vec::new();
+    let image = Image { source: Source::Bytes(bytes), len: bytes.len() as u64 };
+    let report = walk_image(image, Some(&mut regions))?;
+    Ok((report, regions))
+}
+
+// ---- The file -------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+enum Source<'f> {
+    File(&'f File),
+    Bytes(&'f [u8]),
+}
+
+/// A file's content: every read is checked against its end.
+#[derive(Clone, Copy)]
+struct Image<'f> {
+    source: Source<'f>,
+    len: u64,
+}
+
+impl Image<'_> {
+    fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
+            return Err(Damage::new(
+                offset,
+                format!("{bytes} bytes inside the {} of the pool", self.len),
+                "its end",
+            )
+            .into());
+        }
+        match self.source {
+            Source::Bytes(all) => Ok(all[offset as usize..(offset + bytes) as usize].to_vec()),
+            Source::File(file) => {
+                let mut out = vec![0; bytes as usize];
+                file.read_exact_at(&mut out, offset)
+                    .map_err(|e| Error::io(format!("reading {bytes} bytes at {offset:#x}"), e))?;
+                Ok(out)
+            }
+        }
+    }
+
+    fn words(&self, offset: u64, words: u64) -> Result<Vec<u64>> {
+        if !offset.is_multiple_of(8) {
+            return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
+        }
+        Ok(to_words(&self.bytes(offset, words * 8)?))
+    }
+
+    fn word(&self, offset: u64) -> Result<u64> {
+        Ok(self.words(offset, 1)?[0])
+    }
+}
+
+fn to_words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
+}
+
+// ---- Checksums and packed words, as docs/format.md gives them ---------------------
+
+static CRC_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+};
+
+/// CRC-32C of some pieces of bytes, one after the other.
+fn crc(pieces: &[&[u8]]) -> u32 {
+    let mut crc = u32::MAX;
+    for piece in pieces {
+        for &byte in *piece {
+            crc = CRC_TABLE[((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
+        }
+    }
+    !crc
+}
+
+/// CRC-32C of words.
+fn crc_words(words: &[u64]) -> u64 {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    u64::from(crc(&[&bytes]))
+}
+
+/// A 32-bit checksum folded to 16 bits.
+fn fold16(crc: u64) -> u64 {
+    (crc ^ crc >> 16) & 0xffff
+}
+
+const LOW48: u64 = (1 << 48) - 1;
+
+fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
+    let low = kind | shape << 16;
+    low | crc_words(&[low, offset, fixed]) << 32
+}
+
+const DIRECTORY: u64 = 0xd1e0;
+const SEGMENT: u64 = 0xd1e1;
+const NODE: u64 = 0xd1e2;
+
+/// The pool's hash function.
+struct Hash {
+    secrets: RapidSecrets,
+    /// Function 0x7e57: keys of 2^32 and more have one hash.
+    degenerate: bool,
+}
+
+impl Hash {
+    fn of(&self, key: &[u8]) -> u64 {
+        let collides = key.first_chunk().is_some_and(|head| u64::from_le_bytes(*head) >> 32 != 0);
+        if self.degenerate && collides {
+            return 0xa5a5_5a5a_1234_5678;
+        }
+        rapidhash_v3_inline::<true, false, false>(key, &self.secrets)
+    }
+}
+
+// ---- Header -----------------------------------------------------------------------
+
+struct Header {
+    words: Vec<u64>,
+    problems: Vec<Damage>,
+}
+
+fn read_header(image: &Image<'_>) -> Result<Header> {
+    if image.len < SYSTEM_BYTES {
+        let magic = if image.len >= HEADER_OFFSETS[1] + 8 { image.word(0)? } else { 0 };
+        if magic == MAGIC {
+            return Err(Error::Truncated { expected: SYSTEM_BYTES, actual: image.len });
+        }
+        return Err(Error::NotAPool { found: format!("a file of {} bytes", image.len) });
+    }
+    let mut best: Option<Vec<u64>> = None;
+    let mut problems = Vec::new();
+    let mut any_magic = false;
+    for (copy, offset) in HEADER_OFFSETS.into_iter().enumerate() {
+        let words = image.words(offset, HEADER_WORDS as u64)?;
+        let sum = crc_words(&words[..field::CHECKSUM]);
+        any_magic |= words[field::MAGIC] == MAGIC;
+        let sequence = words[field::SEQUENCE];
+        if words[field::MAGIC] != MAGIC
+            || words[field::CHECKSUM] != sum
+            || sequence % 2 != copy as u64
+            || sequence >= 1 << 63
+        {
+            problems.push(Damage::new(
+                offset,
+                format!("copy {copy} of the header, with checksum {sum:#x}"),
+                format!(
+                    "magic {:#x}, checksum {:#x}, sequence number {sequence}",
+                    words[0],
+                    words[field::CHECKSUM]
+                ),
+            ));
+        } else if best.as_ref().is_none_or(|best| best[field::SEQUENCE] < sequence) {
+            best = Some(words);
+        }
+    }
+    let Some(words) = best else {
+        return Err(match problems.pop() {
+            Some(damage) if any_magic => Error::DamagedHeader(damage),
+            _ => Error::NotAPool { found: format!("first word {:#018x}", image.word(0)?) },
+        });
+    };
+    let version = words[field::VERSION] as u32;
+    if version != FORMAT_VERSION {
+        return Err(Error::Version { found: version, supported: FORMAT_VERSION });
+    }
+    let unknown = words[field::INCOMPATIBLE] & !INCOMPATIBLE;
+    if unknown != 0 {
+        return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
+    }
+    Ok(Header { words, problems })
+}
+
+// ---- Space ------------------------------------------------------------------------
+
+/// A run of pages that holds blocks.
+struct Run {
+    pages: u64,
+    block_bytes: u64,
+    blocks: u64,
+    /// Blocks that the saved free state calls used.
+    used: Option<Vec<u64>>,
+    /// Blocks that something links to.
+    claimed: Vec<u64>,
+}
+
+fn is_set(bits: &[u64], index: u64) -> bool {
+    bits[(index / 64) as usize] >> (index % 64) & 1 == 1
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Structure,
+    Record,
+}
+
+struct Walk<'f, 'r> {
+    image: Image<'f>,
+    regions: Option<&'r mut Vec<Region>>,
+    page_bits: u32,
+    /// Pages of the pool.
+    total: u64,
+    frontier: u64,
+    hash: Hash,
+    runs: BTreeMap<u64, Run>,
+    /// Bytes of the pages of the saved free state.
+    saved_bytes: u64,
+    report: Report,
+}
+
+impl Walk<'_, '_> {
+    fn page_bytes(&self) -> u64 {
+        1 << self.page_bits
+    }
+    fn region_pages(&self) -> u64 {
+        self.page_bytes() / 8
+    }
+    /// The page of the first region's descriptors: the first one behind the system area.
+    fn first_descriptors(&self) -> u64 {
+        SYSTEM_BYTES.div_ceil(self.page_bytes())
+    }
+    fn is_system(&self, page: u64) -> bool {
+        page <= self.first_descriptors() || page.is_multiple_of(self.region_pages())
+    }
+    fn descriptor_offset(&self, page: u64) -> u64 {
+        let region = page / self.region_pages();
+        let table =
+            if region == 0 { self.first_descriptors() } else { region * self.region_pages() };
+        (table << self.page_bits) + page % self.region_pages() * 8
+    }
+
+    fn problem(&mut self, damage: Damage) {
+        // Enough to tell what is wrong; a hostile file can hold a problem in every word.
+        if self.report.problems.len() < 10_000 {
+            self.report.problems.push(damage);
+        }
+    }
+
+    fn region(&mut self, offset: u64, bytes: u64, what: What) {
+        if let Some(regions) = &mut self.regions {
+            regions.push(Region { offset, bytes, what });
+        }
+    }
+
+    /// Kind, class and count of a page's descriptor; `None` if none was written.
+    fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
+        let offset = self.descriptor_offset(page);
+        let word = self.image.word(offset)?;
+        if word == 0 {
+            return Ok(None);
+        }
+        let low = word & LOW48;
+        let page_bytes = (page as u32).to_le_bytes();
+        let check = fold16(u64::from(crc(&[&page_bytes, &low.to_le_bytes()])));
+        let kind = low & 0xff;
+        if word >> 48 != check || !(1..=5).contains(&kind) {
+            let expected = format!("a descriptor of page {page}");
+            return Err(Damage::new(offset, expected, format!("{word:#x}")).into());
+        }
+        Ok(Some((kind, (low >> 8) as u8, low >> 16)))
+    }
+
+    /// The run that a descriptor of kind 1 or 2 describes.
+    fn run_of(&self, page: u64, class: u8, kind: u64, pages: u64) -> Result<Run, Damage> {
+        let bad = |why: String| {
+            let found = format!("kind {kind}, class {class}, {pages} pages");
+            Err(Damage::new(self.descriptor_offset(page), why, found))
+        };
+        let left = self.region_pages() - page % self.region_pages();
+        if pages == 0 || pages > left || page + pages > self.frontier {
+            return bad("a run inside its region and below the frontier".into());
+        }
+        let bytes = pages << self.page_bits;
+        let (block_bytes, blocks) = if kind == 2 {
+            if class != LARGE {
+                return bad("class 255 for a large block".into());
+            }
+            (bytes, 1)
+        } else {
+            let size = CLASSES.get(usize::from(class)).map(|&size| u64::from(size));
+            let Some(size) = size.filter(|size| size * 2 <= self.page_bytes()) else {
+                return bad("a class whose blocks are at most half a page".into());
+            };
+            // One page where that holds 16 blocks, else enough for 15.
+            let expected = if size * 16 <= self.page_bytes() {
+                1
+            } else {
+                (size * 15).div_ceil(self.page_bytes())
+            };
+            if pages != expected {
+                return bad(format!("{expected} pages for blocks of {size} bytes"));
+            }
+            (size, bytes / size)
+        };
+        let claimed = vec![0; blocks.div_ceil(64) as usize];
+        Ok(Run { pages, block_bytes, blocks, used: None, claimed })
+    }
+
+    /// All runs, by what the descriptors below the frontier say.
+    fn read_descriptors(&mut self) -> Result<()> {
+        let mut page = self.first_descriptors() + 1;
+        while page < self.frontier {
+            if self.is_system(page) {
+                page += 1;
+                continue;
+            }
+            let found = match self.descriptor(page) {
+                Ok(Some((kind @ (1 | 2), class, pages))) => {
+                    self.run_of(page, class, kind, pages).map(Some)
+                }
+                Ok(_) => Ok(None),
+                Err(Error::Damaged(damage)) => Err(damage),
+                Err(error) => return Err(error),
+            };
+            match found {
+                Ok(Some(run)) => {
+                    let pages = run.pages;
+                    self.runs.insert(page, run);
+                    page += pages;
+                }
+                Ok(None) => page += 1,
+                Err(damage) => {
+                    self.problem(damage);
+                    page += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The saved free state: which blocks are in use. Whether it is there and whole.
+    fn read_saved(&mut self, offset: u64, bytes: u64) -> Result<bool> {
+        if offset == 0 {
+            return Ok(false);
+        }
+        let bad = |expected: &str, found: String| Damage::new(offset, expected, found);
+        let words = match self.image.words(offset, bytes / 8) {
+            Ok(words) if bytes >= 24 && bytes.is_multiple_of(8) => words,
+            Ok(_) => {
+                self.problem(bad("a saved free state", format!("{bytes} bytes")));
+                return Ok(false);
+            }
+            Err(Error::Damaged(damage)) => {
+                self.problem(damage);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        let sum = crc_words(&words[3..]);
+        if words[0] != SAVED_MAGIC || words[1] != words.len() as u64 || words[2] != sum {
+            let found = format!("{:#x} {:#x} {:#x}", words[0], words[1], words[2]);
+            self.problem(bad("a saved free state's magic, length and checksum", found));
+            return Ok(false);
+        }
+        let (head, pages) = (offset >> self.page_bits, bytes.div_ceil(self.page_bytes()));
+        let descriptor = self.descriptor(head);
+        if !offset.is_multiple_of(self.page_bytes())
+            || self.is_system(head)
+            || !matches!(descriptor, Ok(Some((3, _, count))) if count == pages)
+            || head + pages > self.frontier
+            || self.runs.range(..head + pages).next_back().is_some_and(|(p, r)| p + r.pages > head)
+        {
+            self.problem(bad("a run of pages for the saved free state", format!("{descriptor:?}")));
+            return Ok(false);
+        }
+        let mut used = Vec::new();
+        let mut at = 3;
+        let mut after = 0;
+        while at < words.len() {
+            let page = words[at];
+            let Some(run) = self.runs.get(&page).filter(|_| page >= after) else {
+                self.problem(bad("runs by ascending page", format!("page {page}")));
+                return Ok(false);
+            };
+            let count = run.claimed.len();
+            let Some(bits) = words.get(at + 1..at + 1 + count) else {
+                self.problem(bad("a bit for every block", format!("the end in page {page}")));
+                return Ok(false);
+            };
+            if (run.blocks..count as u64 * 64).any(|i| is_set(bits, i)) {
+                self.problem(bad("bits for blocks only", format!("more in page {page}")));
+                return Ok(false);
+            }
+            after = page + run.pages;
+            used.push((page, bits.to_vec()));
+            at += 1 + count;
+        }
+        for (page, bits) in used {
+            self.runs.get_mut(&page).expect("found above").used = Some(bits);
+        }
+        let unlisted: Vec<u64> =
+            self.runs.iter().filter(|(_, r)| r.used.is_none()).map(|(&page, _)| page).collect();
+        for page in unlisted {
+            let place = self.descriptor_offset(page);
+            self.problem(Damage::new(place, "a run that the saved state lists", "one it lacks"));
+        }
+        // The later pages of a run, which only a walk like this one ever looks at.
+        let runs: Vec<(u64, u64)> = self.runs.iter().map(|(&page, r)| (page, r.pages)).collect();
+        for (page, count) in runs {
+            for distance in 1..count {
+                let place = self.descriptor_offset(page + distance);
+                match self.descriptor(page + distance) {
+                    Ok(Some((4, _, found))) if found == distance => {}
+                    Err(Error::Damaged(damage)) => self.problem(damage),
+                    Err(error) => return Err(error),
+                    Ok(found) => {
+                        let expected = format!("a later page, {distance} from its first");
+                        self.problem(Damage::new(place, expected, format!("{found:?}")));
+                    }
+                }
+            }
+        }
+        self.region(offset, bytes, What::SavedState);
+        self.saved_bytes = pages << self.page_bits;
+        Ok(true)
+    }
+
+    /// Notes that something of `needed` bytes stands at `offset` and belongs to `owner`.
+    /// Returns the block's size.
+    fn claim(&mut self, offset: u64, needed: u64, owner: Owner) -> Result<u64, Damage> {
+        let page_bits = self.page_bits;
+        let free_state = self.report.free_state;
+        let page = offset >> page_bits;
+        let bad = |expected: String, found: &str| Err(Damage::new(offset, expected, found));
+        let Some((&head, run)) = self.runs.range_mut(..=page).next_back() else {
+            return bad("a block".into(), "space that belongs to nothing");
+        };
+        let inside = offset - (head << page_bits);
+        let index = inside / run.block_bytes;
+        if page >= head + run.pages || index >= run.blocks {
+            return bad("a block".into(), "space that belongs to nothing");
+        }
+        if !inside.is_multiple_of(run.block_bytes) {
+            return bad("the beginning of a block".into(), "the middle of one");
+        }
+        if run.block_bytes < needed {
+            return bad(format!("a block of {needed} bytes"), "a smaller one");
+        }
+        if is_set(&run.claimed, index) {
+            return bad("a block of one owner".into(), "one that something else links to as well");
+        }
+        run.claimed[(index / 64) as usize] |= 1 << (index % 64);
+        let bytes = run.block_bytes;
+        let used = run.used.as_ref().is_some_and(|used| is_set(used, index));
+        match owner {
+            Owner::Structure => self.report.structure_bytes += bytes,
+            Owner::Record => self.report.record_bytes += bytes,
+        }
+        if free_state && !used {
+            let found = "one that the saved free state calls free";
+            self.problem(Damage::new(offset, "a block in use", found));
+        }
+        Ok(bytes)
+    }
+
+    /// What is left when every map has claimed its blocks.
+    fn settle(&mut self) {
+        let mut in_use = Vec::new();
+        for (&head, run) in &self.runs {
+            // After a crash, a run without a block in use is no more than its first page.
+            let whole = self.report.free_state || run.claimed.iter().any(|&bits| bits != 0);
+            in_use.extend(head..head + if whole { run.pages } else { 1 });
+        }
+        for page in in_use {
+            let offset = self.descriptor_offset(page);
+            self.region(offset, 8, What::Descriptor { page: page as u32 });
+        }
+        let report = &mut self.report;
+        // Of each further region the first page.
+        let further = (self.total - 1) / (1 << (self.page_bits - 3));
+        let system = SYSTEM_BYTES.div_ceil(1 << self.page_bits) + 1 + further;
+        report.header_bytes = system << self.page_bits;
+        let mut in_runs = 0;
+        for run in self.runs.values() {
+            let run_bytes = run.pages << self.page_bits;
+            in_runs += run_bytes;
+            report.unusable_bytes += run_bytes - run.blocks * run.block_bytes;
+            for index in (0..run.blocks).filter(|&i| !is_set(&run.claimed, i)) {
+                match &run.used {
+                    Some(used) if is_set(used, index) => report.leaked_bytes += run.block_bytes,
+                    _ => report.free_bytes += run.block_bytes,
+                }
+            }
+        }
+        let pool = self.total << self.page_bits;
+        report.unusable_bytes += self.saved_bytes;
+        report.free_bytes += pool - report.header_bytes - in_runs - self.saved_bytes;
+        report.free_bytes += report.file_bytes - pool;
+    }
+
+    // ---- Roots --------------------------------------------------------------------
+
+    fn walk_root(&mut self, slot: usize) -> Result<()> {
+        let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
+        let words = self.image.words(offset, ROOT_WORDS as u64)?;
+        self.region(offset, 8, What::RootCommit);
+        if words[0] == 0 {
+            return Ok(());
+        }
+        let bad = |expected: &str, found: String| Damage::new(offset, expected, found);
+        let expected = 1 | crc_words(&words[ROOT_FIXED..]) << 32;
+        if words[0] != expected {
+            let expected = format!("root {slot}'s commit word {expected:#x}");
+            self.problem(Damage::new(offset, expected, format!("{:#x}", words[0])));
+            return Ok(());
+        }
+        let kinds = words[ROOT_FIXED];
+        let lengths = [kinds >> 16 & 0xffff, kinds >> 32 & 0xffff, kinds >> 48].map(|l| l as usize);
+        let text: Vec<u8> = words[ROOT_TEXT..].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let [name, key, value] = lengths;
+        let texts = (name > 0 && name + key + value <= ROOT_TEXT_BYTES)
+            .then(|| {
+                let take = |from, len| String::from_utf8(text[from..from + len].to_vec()).ok();
+                Some((take(0, name)?, take(name, key)?, take(name + key, value)?))
+            })
+            .flatten();
+        // Scheme 1 is Dash-EH; form 1 is inline, 2 byte strings.
+        let form = match kinds >> 8 & 0xff {
+            1 => Some(RecordForm::Inline),
+            2 => Some(RecordForm::Bytes),
+            _ => None,
+        };
+        let (Some((name, key_schema, value_schema)), 1, Some(form)) = (texts, kinds & 0xff, form)
+        else {
+            self.problem(bad("a map of a known scheme", format!("kinds {kinds:#x}")));
+            return Ok(());
+        };
+        if self.report.maps.iter().any(|m| m.name == name) {
+            self.problem(bad("maps with different names", format!("{name:?} a second time")));
+        }
+        self.region(offset + 8, 8, What::RootScheme);
+        self.region(offset + ROOT_FIXED as u64 * 8, 8 * 56, What::RootFixed);
+        let mut map = MapReport {
+            name,
+            scheme: Scheme::DashEh,
+            form,
+            key_schema,
+            value_schema,
+            segments: 0,
+            nodes: 0,
+            depth: 0,
+            records: 0,
+            duplicates: 0,
+            torn: 0,
+            whole: true,
+        };
+        let config = [words[ROOT_FIXED + 1], words[ROOT_FIXED + 2], words[ROOT_FIXED + 3]];
+        if let Err(error) = self.walk_map(&mut map, offset + 8, words[1], config) {
+            map.whole = false;
+            match error {
+                Error::Damaged(damage) => self.problem(damage),
+                other => return Err(other),
+            }
+        }
+        self.report.records += map.records;
+        self.report.maps.push(map);
+        Ok(())
+    }
+
+    // ---- Dash-EH ------------------------------------------------------------------
+
+    fn walk_map(
+        &mut self,
+        map: &mut MapReport,
+        place: u64,
+        word: u64,
+        config: [u64; 3],
+    ) -> Result<()> {
+        let shape = Shape::new(config, map.form, &self.hash)
+            .ok_or_else(|| Damage::new(place, "a shape of segments", format!("{config:?}")))?;
+        // Offset, depth, and a checksum folded to 8 bits.
+        let low = word & ((1 << 56) - 1);
+        let sum = crc_words(&[low]);
+        let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
+        let (offset, depth) = (word & LOW48, (word >> 48 & 0xff) as u32);
+        if word >> 56 != check || !(1..=MAX_DEPTH).contains(&depth) || !offset.is_multiple_of(64) {
+            let expected = "a directory's offset and depth";
+            return Err(Damage::new(place, expected, format!("{word:#x}")).into());
+        }
+        map.depth = depth;
+        let expected = identity(DIRECTORY, 0, offset, u64::from(depth));
+        let found = self.image.word(offset)?;
+        if found != expected {
+            let expected = format!("a directory of depth {depth} ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
+        }
+        let mut entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
+        self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
+        self.region(offset, 8, What::Directory { depth });
+        self.region(offset + DIRECTORY_HEADER, 8 << depth, What::Entry);
+        let mut index = 0;
+        while index < entries.len() {
+            match self.walk_entry(map, &shape, &mut entries, depth, index) {
+                // The same entry again, as the unfinished split leaves it.
+                Ok(0) => {}
+                Ok(range) => index += range,
+                Err(Error::Damaged(damage)) => {
+                    map.whole = false;
+                    self.problem(damage);
+                    index += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks the segment that the directory's entry `index` points at. Returns how many
+    /// entries are its; 0 if a split of it was completed, in `entries` only.
+    fn walk_entry(
+        &mut self,
+        map: &mut MapReport,
+        shape: &Shape,
+        entries: &mut [u64],
+        directory_depth: u32,
+        index: usize,
+    ) -> Result<usize> {
+        let offset = entries[index];
+        let mut segment = self.segment(shape, offset)?;
+        let hash = (index as u64) << (64 - directory_depth);
+        let Segment { depth, low, .. } = segment;
+        let damage = |at: u64, expected: String, found: String| -> Result<usize> {
+            Err(Damage::new(at, expected, found).into())
+        };
+        if depth > directory_depth || low << depth != 0 {
+            let expected = format!("a segment of a directory of depth {directory_depth}");
+            return damage(offset + 8, expected, format!("first hash {low:#x}, depth {depth}"));
+        }
+        if segment.partner != 0 {
+            // The split has committed; its directory entries may not be there. Those of
+            // the upper half that still point at the old segment are the new one's.
+            let bit = 1 << (64 - depth);
+            let partner = self.segment(shape, segment.partner)?;
+            if low & bit != 0 || partner.low != low | bit || partner.depth < depth {
+                let expected = format!("a partner for the split of the segment at {low:#x}");
+                let found = format!("first hash {:#x}, depth {}", partner.low, partner.depth);
+                return damage(offset + 16, expected, found);
+            }
+            let first = (partner.low >> (64 - directory_depth)) as usize;
+            let upper = &mut entries[first..first + (1 << (directory_depth - depth))];
+            let mut pending = false;
+            for entry in upper.iter_mut().filter(|entry| **entry == offset) {
+                *entry = segment.partner;
+                pending = true;
+            }
+            if pending {
+                return Ok(0);
+            }
+            segment.partner = 0;
+        }
+        if low != hash {
+            let expected = format!("a segment that begins with hash {hash:#x}");
+            return damage(offset + 8, expected, format!("{low:#x}"));
+        }
+        let range = 1 << (directory_depth - depth);
+        if let Some(other) = entries[index..index + range].iter().position(|&e| e != offset) {
+            let expected = format!("entry {} of the directory: {offset:#x}", index + other);
+            return damage(offset, expected, format!("{:#x}", entries[index + other]));
+        }
+        self.walk_segment(map, shape, &segment)?;
+        Ok(range)
+    }
+
+    /// Reads a segment's header.
+    fn segment(&self, shape: &Shape, offset: u64) -> Result<Segment> {
+        if !offset.is_multiple_of(256) {
+            return Err(Damage::new(offset, "a segment at a multiple of 256", "another").into());
+        }
+        let words = self.image.words(offset, shape.segment_bytes / 8)?;
+        let [found, low, state, chain] = words[..4] else { unreachable!("32 words and more") };
+        let expected = identity(SEGMENT, shape.packed, offset, low);
+        if found != expected {
+            let expected = format!("a segment ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
+        }
+        let bits = state & LOW48;
+        let depth = (bits >> 40) as u32;
+        if state >> 48 != fold16(crc_words(&[bits, offset])) || !(1..=MAX_DEPTH).contains(&depth) {
+            let expected = "a segment's state";
+            return Err(Damage::new(offset + 16, expected, format!("{state:#x}")).into());
+        }
+        let partner = (bits & ((1 << 40) - 1)) << 8;
+        Ok(Segment { offset, low, depth, partner, chain, words })
+    }
+
+    fn walk_segment(
+        &mut self,
+        map: &mut MapReport,
+        shape: &Shape,
+        segment: &Segment,
+    ) -> Result<()> {
+        self.claim(segment.offset, shape.segment_bytes, Owner::Structure)?;
+        self.region(segment.offset, 32, What::Segment { shape: shape.packed as u16 });
+        map.segments += 1;
+        let mut keys = HashMap::new();
+        let mut walk_buckets = |walk: &mut Self, at: u64, words: &[u64], homes: u32| {
+            for (bucket, words) in words.chunks_exact(BUCKET_BYTES as usize / 8).enumerate() {
+                let at = at + bucket as u64 * BUCKET_BYTES;
+                walk.region(at, BUCKET_BYTES, What::Bucket { form: map.form });
+                let home = Some(bucket as u32).filter(|&bucket| bucket < homes);
+                for slot in 0..SLOTS {
+                    let place = at + 32 + slot as u64 * 16;
+                    let words = [words[4 + slot * 2], words[5 + slot * 2]];
+                    match walk.walk_slot(map, shape, segment, place, words, home, &mut keys) {
+                        Ok(()) => {}
+                        Err(Error::Damaged(damage)) => walk.problem(damage),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Ok(())
+        };
+        let own = (BUCKET_BYTES / 8) as usize;
+        let first = segment.offset + BUCKET_BYTES;
+        walk_buckets(self, first, &segment.words[own..], shape.buckets)?;
+        let mut nodes = Vec::new();
+        let mut seen = HashSet::new();
+        let mut node = segment.chain;
+        while node != 0 {
+            let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
+            if !node.is_multiple_of(256) {
+                return Err(bad("an odd offset".into()));
+            }
+            if !seen.insert(node) {
+                return Err(bad("one that the chain has passed already".into()));
+            }
+            let words = self.image.words(node, NODE_BYTES / 8)?;
+            if words[0] != identity(NODE, 0, node, 0) {
+                return Err(bad(format!("{:#x}", words[0])));
+            }
+            self.claim(node, NODE_BYTES, Owner::Structure)?;
+            self.region(node, 16, What::Node);
+            walk_buckets(self, node + BUCKET_BYTES, &words[own..], 0)?;
+            nodes.push(node);
+            node = words[1];
+        }
+        map.nodes += nodes.len() as u64;
+        Ok(())
+    }
+
+    /// `home`: the bucket, where records must be at home there or in the one before.
+    #[expect(clippy::too_many_arguments, reason = "a slot is told by all of these")]
+    fn walk_slot(
+        &mut self,
+        map: &mut MapReport,
+        shape: &Shape,
+        segment: &Segment,
+        place: u64,
+        [first, second]: [u64; 2],
+        home: Option<u32>,
+        keys: &mut HashMap<Vec<u8>, [u64; 2]>,
+    ) -> Result<()> {
+        if first == shape.empty[(segment.low >> 63) as usize] {
+            return Ok(());
+        }
+        let hash = match map.form {
+            RecordForm::Inline => self.hash.of(&first.to_le_bytes()),
+            RecordForm::Bytes => second,
+        };
+        let own = (hash >> 8) as u32 & (shape.buckets - 1);
+        if let Some(bucket) = home
+            && own != bucket
+            && (own + 1) & (shape.buckets - 1) != bucket
+        {
+            let expected = format!("an empty slot, or a record of bucket {bucket}");
+            return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
+        }
+        if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
+            // The other half of a split has it.
+            return Ok(());
+        }
+        self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
+        let key = match map.form {
+            RecordForm::Inline => first.to_le_bytes().to_vec(),
+            RecordForm::Bytes => match self.record(place, first, second) {
+                Ok(key) => key,
+                Err(error) => {
+                    map.torn += 1;
+                    map.records += 1;
+                    return Err(error);
+                }
+            },
+        };
+        if let Some(other) = keys.get(&key) {
+            map.duplicates += 1;
+            // A record is copied whole before it is removed from where it was, and
+            // nothing changes it in between.
+            if self.report.free_state || *other != [first, second] {
+                let found = format!("{key:x?} a second time, with {other:x?}");
+                return Err(Damage::new(place, "each key once", found).into());
+            }
+            return Ok(());
+        }
+        keys.insert(key, [first, second]);
+        map.records += 1;
+        if map.form == RecordForm::Bytes {
+            let offset = first & LOW48;
+            let lengths = self.image.word(offset)?;
+            let bytes = 16 + (lengths & 0xffff_ffff) + (lengths >> 32);
+            self.claim(offset, bytes, Owner::Record)?;
+            self.region(offset, bytes, What::Record);
+        }
+        Ok(())
+    }
+
+    /// Checks a record block. Returns its key.
+    fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
+        let offset = first & LOW48;
+        let class = (first >> 48) as u8;
+        let bad = |expected: &str, found: String| -> Result<Vec<u8>> {
+            Err(Damage::new(offset, format!("{expected} (slot at {place:#x})"), found).into())
+        };
+        if first >> 56 != 0 {
+            return bad("a record's link", format!("{first:#x}"));
+        }
+        let head = self.image.words(offset, 2)?;
+        let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
+        if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
+            return bad("a record's lengths", format!("{key_len} and {value_len}"));
+        }
+        let bytes = 16 + (key_len + value_len) as u64;
+        // The class is the least that holds the record.
+        let expected = if bytes * 2 > self.page_bytes() {
+            LARGE
+        } else {
+            CLASSES.iter().position(|&size| u64::from(size) >= bytes).map_or(LARGE, |c| c as u8)
+        };
+        if class != expected {
+            return bad(
+                &format!("class {expected} for a record of {bytes} bytes"),
+                format!("class {class}"),
+            );
+        }
+        let body = self.image.bytes(offset + 16, bytes - 16)?;
+        let sum = crc(&[&offset.to_le_bytes(), &head[0].to_le_bytes(), &body]);
+        if head[1] != u64::from(sum) {
+            return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
+        }
+        let key = body[..key_len].to_vec();
+        let hash = self.hash.of(&key);
+        if hash != second {
+            return bad(&format!("hash {hash:#x} of its key"), format!("{second:#x}"));
+        }
+        Ok(key)
+    }
+}
+
+/// How large a map's segments are.
+struct Shape {
+    buckets: u32,
+    packed: u64,
+    segment_bytes: u64,
+    /// The first word of an empty slot, by the first bit of the segment's hashes.
+    empty: [u64; 2],
+}
+
+impl Shape {
+    fn new(config: [u64; 3], form: RecordForm, hash: &Hash) -> Option<Shape> {
+        let [bits, stash, rest] = config;
+        if !(1..=6).contains(&bits) || !matches!(stash, 2 | 4) || rest != 0 {
+            return None;
+        }
+        let empty = match form {
+            RecordForm::Bytes => [0, 0],
+            // The least number that hashes to the other half.
+            RecordForm::Inline => {
+                let least = |half| (0..1024u64).find(|n| hash.of(&n.to_le_bytes()) >> 63 == half);
+                [least(1)?, least(0)?]
+            }
+        };
+        let buckets = 1 << bits;
+        Some(Shape {
+            buckets,
+            packed: bits | stash << 8,
+            segment_bytes: (1 + u64::from(buckets) + stash) * BUCKET_BYTES,
+            empty,
+        })
+    }
+}
+
+struct Segment {
+    offset: u64,
+    low: u64,
+    depth: u32,
+    partner: u64,
+    chain: u64,
+    words: Vec<u64>,
+}
+
+fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result<Report> {
+    let header = read_header(&image)?;
+    let get = |index: usize| header.words[index];
+    let damaged = |index: usize, expected: &str| {
+        let copy = HEADER_OFFSETS[(get(field::SEQUENCE) % 2) as usize];
+        let found = format!("{:#x}", get(index));
+        Error::DamagedHeader(Damage::new(copy + index as u64 * 8, expected, found))
+    };
+    if get(field::VERSION) >> 32 != HEADER_WORDS as u64 * 8 {
+        return Err(damaged(field::VERSION, "a header copy of 512 bytes"));
+    }
+    let page_bits = get(field::GEOMETRY) as u32;
+    if !PAGE_BITS.contains(&page_bits) {
+        return Err(damaged(field::GEOMETRY, "log2 of a page size from 12 to 20"));
+    }
+    let degenerate = match get(field::GEOMETRY) >> 32 {
+        1 => false,
+        0x7e57 => true,
+        other => {
+            let why = format!("number {other} is unknown to this build");
+            return Err(Error::Invalid { what: "hash function", why });
+        }
+    };
+    let file_bytes = image.len;
+    let mut size = get(field::SIZE);
+    let least = (SYSTEM_BYTES.div_ceil(1 << page_bits) + 1) << page_bits;
+    if !size.is_multiple_of(1 << page_bits) || size < least || size >= 1 << 48 {
+        return Err(damaged(field::SIZE, "a size in whole pages"));
+    }
+    if size > file_bytes {
+        return Err(Error::Truncated { expected: size, actual: file_bytes });
+    }
+    let one_copy = !header.problems.is_empty();
+    if one_copy {
+        // The other copy may have told of a growth.
+        size = file_bytes >> page_bits << page_bits;
+    }
+    image.len = size;
+    let mut walk = Walk {
+        image,
+        regions,
+        page_bits,
+        total: size >> page_bits,
+        frontier: 0,
+        hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
+        runs: BTreeMap::new(),
+        saved_bytes: 0,
+        report: Report {
+            file_bytes,
+            page_bits,
+            clean: get(field::DIRTY) == 0 && !one_copy,
+            ..Report::default()
+        },
+    };
+    for offset in HEADER_OFFSETS {
+        walk.region(offset, HEADER_WORDS as u64 * 8, What::Header);
+    }
+    walk.region(FRONTIER_OFFSET, 8, What::Frontier);
+    header.problems.into_iter().for_each(|damage| walk.problem(damage));
+    let word = walk.image.word(FRONTIER_OFFSET)?;
+    walk.frontier = word & 0xffff_ffff;
+    if word >> 32 != u64::from(crc(&[&(word as u32).to_le_bytes()]))
+        || !(least >> page_bits..=walk.total).contains(&walk.frontier)
+    {
+        let expected = "the frontier: a number of pages and its checksum";
+        walk.problem(Damage::new(FRONTIER_OFFSET, expected, format!("{word:#x}")));
+        walk.frontier = walk.total;
+    }
+    walk.read_descriptors()?;
+    if walk.report.clean {
+        let (saved, bytes) = (header.words[field::SAVED], header.words[field::SAVED_BYTES]);
+        walk.report.free_state = walk.read_saved(saved, bytes)?;
+    }
+    for slot in 0..ROOT_SLOTS {
+        walk.walk_root(slot)?;
+    }
+    walk.settle();
+    debug_assert_eq!(walk.report.sum(), walk.report.file_bytes);
+    Ok(walk.report)
+}

@@ -1,0 +1,325 @@
+//! Damaged and hostile files.
+//!
+//! Goal: whatever a file holds, opening, reading, walking, verifying, changing and
+//! closing end in an answer or a typed error, never in a panic, a signal or a wait
+//! without end; and damage to what the format covers by a checksum is reported.
+//!
+//! Method: images of small pools (see `hostile/engine.rs`) with one byte changed at a
+//! time. Every byte of the header copies, the frontier, the roots, the descriptors, the
+//! directories and the headers of segments and nodes is changed; of the rest a seeded
+//! sample. `OUTLAST_HOSTILE=full` changes each of them in three ways, and takes a sample
+//! ten times as large.
+
+#[path = "hostile/engine.rs"]
+mod engine;
+
+use engine::{Image, Random, images, in_parallel, set_word, use_pool, watched, word_at};
+use outlast::offline::{self, Region, What};
+use outlast::pmem::Alive;
+use outlast::{Error, PoolOptions, RecordForm};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(images);
+static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(|| Arc::new(Alive::new().unwrap()));
+
+fn full() -> bool {
+    std::env::var("OUTLAST_HOSTILE").is_ok_and(|v| v == "full")
+}
+
+/// One byte of an image, changed.
+#[derive(Clone, Copy)]
+struct Change {
+    image: usize,
+    offset: u64,
+    value: u8,
+}
+
+/// Whether the format promises that a change of this byte is noticed.
+fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Change) -> bool {
+    let word_offset = change.offset & !7;
+    let mut word = image.word(word_offset).to_le_bytes();
+    word[(change.offset % 8) as usize] = change.value;
+    let word = u64::from_le_bytes(word);
+    let index = (word_offset - region.offset) / 8;
+    match region.what {
+        What::Header
+        | What::Frontier
+        | What::RootCommit
+        | What::RootScheme
+        | What::RootFixed
+        | What::Descriptor { .. }
+        | What::Directory { .. }
+        | What::Entry
+        | What::SavedState
+        | What::Record => true,
+        // A link to no node, or to another one, has no checksum: where the free state is
+        // known, the blocks that are lost or shared tell.
+        What::Segment { .. } if index == 3 => image.clean || (word != 0 && !nodes.contains(&word)),
+        What::Node if index == 1 => image.clean || (word != 0 && !nodes.contains(&word)),
+        What::Segment { .. } | What::Node => true,
+        What::LiveSlot { form: RecordForm::Bytes, depth } => {
+            if index == 0 {
+                image.clean || word != 0
+            } else {
+                // Another prefix makes it a record that a split left behind, which only
+                // the free state tells from one.
+                let before = image.word(word_offset);
+                image.clean || (before ^ word) >> (64 - depth) == 0
+            }
+        }
+        What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,
+    }
+}
+
+/// Every change of a byte that is tried.
+fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change> {
+    let mut offsets: Vec<u64> = Vec::new();
+    for region in &image.regions {
+        let every = match region.what {
+            What::Header
+            | What::Frontier
+            | What::RootCommit
+            | What::RootScheme
+            | What::RootFixed
+            | What::Descriptor { .. }
+            | What::Directory { .. }
+            | What::Segment { .. }
+            | What::Node => 1,
+            What::Entry | What::SavedState => 3,
+            What::LiveSlot { .. } => 9,
+            What::Record => 23,
+            What::Bucket { .. } => 31,
+        };
+        // One pair of images gets all of it; the others have other structures.
+        let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
+        let every = match (full(), other) {
+            (true, _) => (every / 8).max(1),
+            (false, true) => every * 6,
+            (false, false) => every,
+        };
+        // Commit words of free root slots: one of each eight slots.
+        if region.what == What::RootCommit
+            && image.word(region.offset) == 0
+            && !full()
+            && region.offset % 4096 != 0
+        {
+            continue;
+        }
+        offsets.extend(
+            (region.offset..region.offset + region.bytes).filter(|_| random.below(every) == 0),
+        );
+    }
+    let rest = if full() { 6000 } else { 600 };
+    offsets.extend((0..rest).map(|_| random.below(image.bytes.len() as u64)));
+    let mut changes = Vec::new();
+    for offset in offsets {
+        let old = image.bytes[offset as usize];
+        let other = old ^ (1 + random.below(255)) as u8;
+        let values = if full() {
+            vec![other, 0, 0xff]
+        } else {
+            vec![[0, 0xff, other][random.below(8).min(2) as usize]]
+        };
+        for value in values {
+            let value = if value == old { other } else { value };
+            changes.push(Change { image: image_index, offset, value });
+        }
+    }
+    changes
+}
+
+fn report(failures: &[String], what: &str) {
+    for failure in failures.iter().take(40) {
+        eprintln!("{failure}");
+    }
+    assert!(failures.is_empty(), "{} {what}", failures.len());
+}
+
+#[test]
+fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
+    let started = Instant::now();
+    let mut random = Random(7);
+    let mut all: Vec<(Change, Option<Region>)> = Vec::new();
+    for (index, image) in IMAGES.iter().enumerate() {
+        let nodes: HashSet<u64> =
+            image.regions.iter().filter(|r| r.what == What::Node).map(|r| r.offset).collect();
+        let mut covering: Vec<Option<usize>> = vec![None; image.bytes.len()];
+        for (r, region) in image.regions.iter().enumerate() {
+            // A live slot lies in its bucket and counts as itself.
+            if matches!(region.what, What::Bucket { .. }) {
+                continue;
+            }
+            for place in region.offset..region.offset + region.bytes {
+                covering[place as usize] = Some(r);
+            }
+        }
+        for change in changes(index, image, &mut random) {
+            let region = covering[change.offset as usize].map(|r| image.regions[r]);
+            all.push((change, region.filter(|r| is_covered(image, r, &nodes, change))));
+        }
+    }
+    let [by_library, by_walk] = [AtomicU64::new(0), AtomicU64::new(0)];
+    let failures = in_parallel(all.len() as u64, |number| {
+        let (change, covered) = all[number as usize];
+        let image = &IMAGES[change.image];
+        let case = format!("{} byte {:#x} = {:#x}", image.name, change.offset, change.value);
+        let mut random = Random(number);
+        let mut bytes = image.bytes.clone();
+        bytes[change.offset as usize] = change.value;
+        let verify_first = covered.is_some() || random.below(2) == 0;
+        let found =
+            watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, verify_first, &mut random))?;
+        if random.below(4) == 0 && verify_first {
+            // What operations meet first.
+            watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, false, &mut random))?;
+        }
+        let walked = watched(&case, || offline::walk_bytes(&bytes))?;
+        let Some(region) = covered else { return Ok(()) };
+        if found.damage.is_some() {
+            by_library.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        match walked {
+            Ok(report) if report.problems.is_empty() && report.leaked_bytes == 0 => {
+                Err(format!("{case}: nobody notices, in {region:?}"))
+            }
+            _ => {
+                by_walk.fetch_add(1, Ordering::Relaxed);
+                // Only what the library may ignore: it traces the space instead.
+                if region.what == What::SavedState {
+                    return Ok(());
+                }
+                Err(format!("{case}: only the walk notices, in {region:?}"))
+            }
+        }
+    });
+    println!(
+        "{} cases in {:?}; damage noticed: {} by the library, {} by the walk alone",
+        all.len(),
+        started.elapsed(),
+        by_library.into_inner(),
+        by_walk.into_inner()
+    );
+    report(&failures, "cases failed");
+}
+
+#[test]
+fn a_truncated_file_is_a_typed_error() {
+    for image in IMAGES.iter() {
+        let pages = image.bytes.len() as u64 / 4096;
+        let failures = in_parallel(pages * 2, |number| {
+            // At each page, and somewhere inside it.
+            let len = (number / 2 * 4096 + number % 2 * 1234) as usize;
+            let case = format!("{} truncated to {len}", image.name);
+            let cut = &image.bytes[..len];
+            let mut random = Random(number);
+            let found = watched(&case, || use_pool(cut, &image.maps, &ALIVE, true, &mut random))?;
+            let walked = watched(&case, || offline::walk_bytes(cut))?;
+            if found.opened || found.damage.is_none() || walked.is_ok() {
+                return Err(format!("{case}: {found:?}"));
+            }
+            Ok(())
+        });
+        report(&failures, "truncations failed");
+    }
+}
+
+/// The saved free state with a valid checksum and wrong bits: two maps may share a block.
+/// What the maps hold may be lost; the process is safe.
+#[test]
+fn a_saved_free_state_that_lies_does_no_harm() {
+    let cases = if full() { 4000 } else { 400 };
+    for image in IMAGES.iter().filter(|i| i.clean) {
+        let state = *image.regions.iter().find(|r| r.what == What::SavedState).unwrap();
+        let failures = in_parallel(cases, |number| {
+            let mut random = Random(number);
+            let mut bytes = image.bytes.clone();
+            for _ in 0..=random.below(6) {
+                let word = state.offset + 8 * (4 + random.below(state.bytes / 8 - 4));
+                let old = word_at(&bytes, word);
+                let new = match random.below(3) {
+                    0 => old ^ 1 << random.below(32),
+                    1 => old & random.next(),
+                    _ => 0,
+                };
+                // Page numbers stay: with others the state is not believed at all.
+                if old < 256 && random.below(8) != 0 && old == word_at(&image.bytes, word) {
+                    set_word(&mut bytes, word, old & random.next());
+                } else {
+                    set_word(&mut bytes, word, new);
+                }
+            }
+            engine::repair(&mut bytes, &state);
+            let case = format!("{} lying free state {number}", image.name);
+            watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, false, &mut random))?;
+            watched(&case, || offline::walk_bytes(&bytes))?.ok();
+            Ok(())
+        });
+        report(&failures, "lies did harm");
+    }
+}
+
+/// A smaller number of cases through files: mapped pages, the file's end, the lock.
+#[test]
+fn damaged_files_open_or_fail_typed() {
+    let base = if std::path::Path::new("/dev/shm").is_dir() {
+        "/dev/shm".into()
+    } else {
+        std::env::temp_dir()
+    };
+    let dir = tempfile::tempdir_in(base).unwrap();
+    let cases = if full() { 2000 } else { 160 };
+    for image in IMAGES.iter() {
+        let failures = in_parallel(cases, |number| {
+            let mut random = Random(number);
+            let mut bytes = image.bytes.clone();
+            for _ in 0..=random.below(4) {
+                let region = image.regions[random.below(image.regions.len() as u64) as usize];
+                let at = region.offset + random.below(region.bytes);
+                bytes[at as usize] ^= (1 + random.below(255)) as u8;
+                if random.below(2) == 0 {
+                    engine::repair(&mut bytes, &region);
+                }
+            }
+            if random.below(4) == 0 {
+                bytes.truncate(random.below(bytes.len() as u64) as usize);
+            }
+            let path = dir.path().join(format!("{} {number}", image.name));
+            std::fs::write(&path, &bytes).unwrap();
+            let case = format!("file {} {number}", image.name);
+            watched(&case, || use_file(&path, image))?;
+            std::fs::remove_file(&path).unwrap();
+            Ok(())
+        });
+        report(&failures, "files failed");
+    }
+}
+
+fn use_file(path: &std::path::Path, image: &Image) {
+    let _ = offline::walk(path);
+    let options = PoolOptions::new().background(false).accept_possibly_torn(true);
+    let options = options.max_size(image.bytes.len() as u64 + (1 << 20));
+    for read_only in [true, false] {
+        // SAFETY: the file is this test's own.
+        let opened =
+            unsafe { if read_only { options.open_read_only(path) } else { options.open(path) } };
+        let Ok(pool) = opened else { continue };
+        for map in &image.maps {
+            let Ok(open) = pool.raw_map(&map.name) else { continue };
+            for key in &map.keys {
+                let _ = open.get(key);
+            }
+            let _ = open.iter().take(10_000).filter(Result::is_ok).count();
+            for key in map.keys.iter().take(20) {
+                let changed = open.put(key, &[1; 8]);
+                assert!(!read_only || matches!(changed, Err(Error::ReadOnly)));
+                let _ = open.remove(key);
+            }
+        }
+        let _ = pool.verify();
+        let _ = pool.close();
+    }
+}

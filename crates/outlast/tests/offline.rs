@@ -1,0 +1,168 @@
+//! The offline walk against pools that the library made.
+//!
+//! Goal: the walk, which shares no code with the allocator or the indexes, accounts for
+//! every byte of a pool, agrees with the library on the records, and notices when the
+//! free state on media is wrong.
+
+use outlast::offline::{self, Report};
+use outlast::{MapOptions, Pool, PoolOptions, RecordForm};
+use std::path::Path;
+
+fn options(page_bits: u32) -> PoolOptions {
+    PoolOptions::new().page_bits(page_bits).initial_size(300_000).background(false)
+}
+
+fn open(path: &Path, options: &PoolOptions) -> Pool {
+    // SAFETY: the file is this test's own.
+    unsafe { options.open_or_create(path).unwrap() }
+}
+
+/// Fills maps of both forms, with large records, removals and a dropped map.
+fn fill(pool: &Pool, seed: u64) {
+    for bits in [1, 3, 6] {
+        for stash in [2, 4] {
+            let map = MapOptions::new().bucket_bits(bits).stash_buckets(stash);
+            let words = pool.map_with::<u64, u64>(&format!("words {bits} {stash}"), &map).unwrap();
+            let texts =
+                pool.map_with::<[u8], [u8]>(&format!("texts {bits} {stash}"), &map).unwrap();
+            for n in 0..400u64 {
+                let key = (n * 7919) ^ seed << 20;
+                words.put(&key, &(n << 40)).unwrap();
+                let len = if n % 97 == 0 { 30_000 } else { n as usize * 3 };
+                texts.put(&key.to_le_bytes()[..], &vec![n as u8; len][..]).unwrap();
+                if n % 3 == 0 {
+                    words.remove(&(key ^ 7919)).unwrap();
+                    texts.remove(&((n / 2 * 7919) ^ seed << 20).to_le_bytes()[..]).unwrap();
+                }
+            }
+        }
+    }
+    let doomed = pool.map::<[u8], u64>("doomed").unwrap();
+    for n in 0..300u64 {
+        doomed.insert(&n.to_le_bytes()[..], &n).unwrap();
+    }
+    drop(doomed);
+    pool.drop_map("doomed").unwrap();
+}
+
+/// The library's own count of each map's records.
+fn counts(pool: &Pool) -> Vec<(String, u64)> {
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound(), "{found:?}");
+    found.maps.iter().map(|(info, v)| (info.name.clone(), v.records)).collect()
+}
+
+fn walked(report: &Report) -> Vec<(String, u64)> {
+    report.maps.iter().map(|m| (m.name.clone(), m.records)).collect()
+}
+
+#[test]
+fn every_byte_of_a_closed_pool_is_accounted_for() {
+    let dir = tempfile::tempdir().unwrap();
+    for page_bits in [12, 13, 16, 18, 20] {
+        let path = dir.path().join(format!("{page_bits}.pool"));
+        for life in 0..3 {
+            let pool = open(&path, &options(page_bits));
+            fill(&pool, life);
+            let expected = counts(&pool);
+            pool.close().unwrap();
+            let report = offline::walk(&path).unwrap();
+            assert_eq!(report.problems, [], "2^{page_bits}");
+            assert!(report.clean && report.free_state, "2^{page_bits}, life {life}: {report:?}");
+            assert_eq!(report.leaked_bytes, 0);
+            assert_eq!(report.sum(), report.file_bytes);
+            assert_eq!(report.file_bytes, path.metadata().unwrap().len());
+            assert_eq!(walked(&report), expected);
+            assert!(report.maps.iter().all(|m| m.duplicates == 0 && m.torn == 0 && m.whole));
+            let bytes = std::fs::read(&path).unwrap();
+            assert_eq!(offline::walk_bytes(&bytes).unwrap(), report);
+        }
+    }
+}
+
+#[test]
+fn keys_that_no_split_separates_are_found_in_overflow_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chains.pool");
+    let pool = open(&path, &options(12).hash_function(0x7e57));
+    let small = MapOptions::new().bucket_bits(1);
+    let words = pool.map_with::<u64, u64>("words", &small).unwrap();
+    let texts = pool.map_with::<u64, u64>("texts", &small.form(RecordForm::Bytes)).unwrap();
+    for n in 0..400u64 {
+        words.insert(&(n << 32), &n).unwrap();
+        texts.insert(&(n << 32), &n).unwrap();
+    }
+    let expected = counts(&pool);
+    drop((words, texts));
+    pool.close().unwrap();
+    let report = offline::walk(&path).unwrap();
+    assert_eq!(report.problems, []);
+    assert_eq!(walked(&report), expected);
+    assert!(report.maps.iter().all(|m| m.nodes >= 3), "{report:?}");
+    assert_eq!((report.leaked_bytes, report.sum()), (0, report.file_bytes));
+}
+
+#[test]
+fn a_pool_that_was_not_closed_has_no_leaks_and_the_same_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("live.pool");
+    let pool = open(&path, &options(12));
+    fill(&pool, 9);
+    let expected = counts(&pool);
+    assert!(matches!(offline::walk(&path), Err(outlast::Error::Locked)));
+    let bytes = std::fs::read(&path).unwrap();
+    let report = offline::walk_bytes(&bytes).unwrap();
+    assert_eq!(report.problems, []);
+    assert!(!report.clean && !report.free_state);
+    assert_eq!((report.leaked_bytes, report.sum()), (0, report.file_bytes));
+    assert_eq!(walked(&report), expected);
+    pool.sync().unwrap();
+    let report = offline::walk_bytes(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(report.clean && report.free_state);
+    assert_eq!((&report.problems[..], report.leaked_bytes), (&[][..], 0));
+}
+
+#[test]
+fn a_saved_free_state_that_lies_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lies.pool");
+    let pool = open(&path, &options(12));
+    fill(&pool, 1);
+    pool.close().unwrap();
+    let sound = std::fs::read(&path).unwrap();
+    let (report, regions) = offline::regions(&sound).unwrap();
+    let state = regions.iter().find(|r| r.what == offline::What::SavedState).unwrap();
+    let at = state.offset as usize;
+    let words: Vec<u64> = sound[at..at + state.bytes as usize]
+        .chunks_exact(8)
+        .map(|b| u64::from_le_bytes(b.try_into().unwrap()))
+        .collect();
+    let (mut leaks, mut problems) = (0, 0);
+    for index in 4..words.len() {
+        for bit in [0, 3, 17] {
+            let mut words = words.clone();
+            words[index] ^= 1 << bit;
+            let body: Vec<u8> = words[3..].iter().flat_map(|w| w.to_le_bytes()).collect();
+            words[2] = u64::from(crc32c::crc32c(&body));
+            let mut bytes = sound.clone();
+            for (i, word) in words.iter().enumerate() {
+                bytes[at + i * 8..at + i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            let lying = offline::walk_bytes(&bytes).unwrap();
+            assert_eq!(lying.sum(), lying.file_bytes);
+            assert_eq!(lying.records, report.records);
+            assert!(
+                lying.leaked_bytes > 0 || !lying.problems.is_empty(),
+                "word {index}, bit {bit}: {lying:?}"
+            );
+            leaks += u32::from(lying.leaked_bytes > 0);
+            problems += u32::from(!lying.problems.is_empty());
+        }
+    }
+    assert!(leaks > 10 && problems > 10, "{leaks} leaks, {problems} problems");
+    // A checksum that does not match is told as well.
+    let mut bytes = sound;
+    bytes[at + 40] ^= 1;
+    let report = offline::walk_bytes(&bytes).unwrap();
+    assert!(!report.free_state && report.problems.len() == 1);
+}
