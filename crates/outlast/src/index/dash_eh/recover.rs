@@ -28,6 +28,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 continue;
             }
             let segment = Segment { offset, depth: state.depth, low };
+            if self.complete_split_into(&structure, segment)? {
+                continue;
+            }
             self.check_range(&structure, segment, hash)?;
             self.repair(segment)?;
             self.fill_entries(segment);
@@ -131,6 +134,28 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let done = State { depth: state.depth, partner: 0 };
         memory.store_release(&header.state, done.pack(offset), &points::SPLIT_DONE);
         Ok(())
+    }
+
+    /// Completes the split that made this segment, if some of its directory entries still
+    /// point at the old one: who comes by the others has not met that one's state.
+    fn complete_split_into(&self, structure: &Structure, segment: Segment) -> Result<bool, Damage> {
+        if segment.depth > structure.depth {
+            return Ok(false);
+        }
+        let entries = self.directory_entries(structure.directory, structure.depth)?;
+        let first = (segment.low >> (64 - structure.depth)) as usize;
+        let range = &entries[first..];
+        for entry in &range[..range.len().min(1 << (structure.depth - segment.depth))] {
+            let old = self.core.memory.load(entry);
+            if old != segment.offset
+                && let Ok((low, state)) = self.check_segment(old)
+                && state.partner == segment.offset
+            {
+                self.complete_split(structure, old, low, state)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Resets the locks of a segment and rebuilds its metadata from its slots. Removes
