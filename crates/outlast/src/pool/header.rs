@@ -10,8 +10,8 @@ use crate::pmem::{Memory, Offset, Seam};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     words: [u64; HEADER_WORDS],
-    /// Whether a copy was found damaged at open: the other one may be older than what
-    /// was last written.
+    /// Whether a copy was found damaged at open and not written since: the other one may
+    /// be older than what was last written.
     pub copy_damaged: Option<Damage>,
 }
 
@@ -74,6 +74,8 @@ impl Header {
             memory.store(word, *value, &points::HEADER);
         }
         memory.persist(copy, &points::HEADER);
+        // A crash while the other copy was written is no damage once it is whole again.
+        self.copy_damaged.take_if(|damage| damage.offset == offset);
         Ok(())
     }
 
