@@ -89,9 +89,8 @@ pub fn undurable(events: &[Event], scheme: Scheme) -> Vec<Undurable> {
                 }
                 !own
             }),
-            Access::Load { .. }
-            | Access::CompareExchange { .. }
-            | Access::Mark(Mark::Begin(_)) => {}
+            Access::Load { .. } | Access::CompareExchange { .. } | Access::Mark(Mark::Begin(_)) => {
+            }
         }
     }
     found

@@ -191,11 +191,8 @@ impl Session {
         let core = Core::create(backing, seam.clone(), options)?;
         seam.mark(|| Mark::End("created".into()));
         let state = Arc::new(State::default());
-        let log = vec![Step {
-            text: "create pool".into(),
-            before: None,
-            after: Arc::clone(&state),
-        }];
+        let log =
+            vec![Step { text: "create pool".into(), before: None, after: Arc::clone(&state) }];
         Ok(Session {
             store: Store::with_alive(core, Arc::clone(alive)),
             seam,
@@ -542,7 +539,11 @@ impl Session {
         let before = self.splits(name)?;
         for i in 0..400 {
             let key = fresh + i;
-            self.change(name, key, if i % 2 == 0 { Do::Insert(key * 3) } else { Do::Put(key * 5) })?;
+            self.change(
+                name,
+                key,
+                if i % 2 == 0 { Do::Insert(key * 3) } else { Do::Put(key * 5) },
+            )?;
             if i % 8 == 7 {
                 self.get(name, key - 3)?;
                 self.change(name, key - 2, Do::Remove)?;

@@ -46,26 +46,21 @@ impl Case<'_> {
         let mut universe = self.universe.to_vec();
         random.shuffle(&mut universe);
         let seam = recorder(true);
-        let mut session =
-            match Session::open(self.file, self.capacity, alive, seam.clone(), None) {
-                Ok(session) => session,
-                Err(
-                    error @ (Error::NotAPool { .. }
-                    | Error::DamagedHeader(_)
-                    | Error::Truncated { .. }),
-                ) => {
-                    ensure(self.allowed.contains(&None), || format!("opening: {error}"))?;
-                    return Ok(Good { recovery: BTreeSet::new(), state: None });
-                }
-                Err(error) => return Err(Fault(format!("opening: {error}"))),
-            };
+        let mut session = match Session::open(self.file, self.capacity, alive, seam.clone(), None) {
+            Ok(session) => session,
+            Err(
+                error
+                @ (Error::NotAPool { .. } | Error::DamagedHeader(_) | Error::Truncated { .. }),
+            ) => {
+                ensure(self.allowed.contains(&None), || format!("opening: {error}"))?;
+                return Ok(Good { recovery: BTreeSet::new(), state: None });
+            }
+            Err(error) => return Err(Fault(format!("opening: {error}"))),
+        };
         // Recovery begins with whoever comes first: the reclaim, a lookup, an iteration.
         let way = random.below(3);
-        let verified = if way == 0 {
-            Some(outlast::pool::verify::verify(session.store())?)
-        } else {
-            None
-        };
+        let verified =
+            if way == 0 { Some(outlast::pool::verify::verify(session.store())?) } else { None };
         let allowed: Vec<_> = self.allowed.iter().copied().flatten().collect();
         session.settle(&allowed, &universe, way == 1)?;
         let recovery = phases_of(&seam.take(), self.shape.bucket_bits);
@@ -129,11 +124,7 @@ fn a_little(session: &mut Session, name: &str, fresh: u64, random: &mut Random) 
 
 /// Reopens an image under the recorder and works on it: the run whose own images are
 /// those of a second crash, during recovery or soon after.
-pub fn second_run(
-    case: &Case<'_>,
-    state: &Arc<State>,
-    alive: &Arc<Alive>,
-) -> Checked<Recording> {
+pub fn second_run(case: &Case<'_>, state: &Arc<State>, alive: &Arc<Alive>) -> Checked<Recording> {
     let mut random = Random::new(case.seed ^ 0xdead);
     let seam = recorder(true);
     let mut session = Session::open(case.file, case.capacity, alive, seam, Some(state))?;

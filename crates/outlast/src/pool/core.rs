@@ -281,6 +281,17 @@ impl<S: Seam> Core<S> {
         }
     }
 
+    /// As [`enter`](Core::enter), for background work. `None` if that would make a clean
+    /// pool dirty: one that was synced stays as it is until its user changes it.
+    pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
+        match self.gate.try_enter()? {
+            Entered::Writing(writing) => Ok(Some(writing)),
+            // Only just opened after a crash: it is dirty already.
+            Entered::MarkDirty if self.header().get(field::DIRTY) != 0 => self.enter().map(Some),
+            Entered::MarkDirty | Entered::Wait => Ok(None),
+        }
+    }
+
     /// As [`enter`](Core::enter), for changes that the user asks for.
     #[inline]
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
@@ -597,10 +608,10 @@ impl<S: Seam> Core<S> {
         let total = self.geometry.pages_in(self.memory.len());
         let stats = self.alloc.stats(self);
         let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
-        if left >= (total / 16).max(4) || self.gate.is_clean() {
+        if left >= (total / 16).max(4) {
             return Ok(false);
         }
-        let _writing = self.enter()?;
+        let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
         self.grow(total, self.geometry.page_bytes()).map(|()| true)
     }
 }

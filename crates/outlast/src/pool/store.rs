@@ -386,13 +386,12 @@ impl<S: Seam> Store<S> {
             return Ok(false);
         }
         if self.reclaim_state() == ReclaimState::Running {
-            let _writing = self.core.enter()?;
+            let Some(_writing) = self.core.enter_in_background()? else { return Ok(false) };
             self.reclaim_step()?;
             return Ok(true);
         }
         let dropped = !self.core.memory.seam().lock(&self.maps).dropped.is_empty();
-        if dropped {
-            let _writing = self.core.enter()?;
+        if dropped && let Some(_writing) = self.core.enter_in_background()? {
             self.free_dropped(false)?;
         }
         self.core.grow_ahead()
