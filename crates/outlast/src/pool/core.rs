@@ -284,10 +284,16 @@ impl<S: Seam> Core<S> {
     /// As [`enter`](Core::enter), for background work. `None` if that would make a clean
     /// pool dirty: one that was synced stays as it is until its user changes it.
     pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
+        if self.gate.is_clean() {
+            let seam = self.memory.seam();
+            let _control = seam.lock(&self.control);
+            // Only just opened after a crash, it is dirty already.
+            if self.gate.is_clean() && self.header().get(field::DIRTY) != 0 {
+                self.mark_dirty_controlled()?;
+            }
+        }
         match self.gate.try_enter()? {
             Entered::Writing(writing) => Ok(Some(writing)),
-            // Only just opened after a crash: it is dirty already.
-            Entered::MarkDirty if self.header().get(field::DIRTY) != 0 => self.enter().map(Some),
             Entered::MarkDirty | Entered::Wait => Ok(None),
         }
     }
