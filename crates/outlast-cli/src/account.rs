@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::open;
-use outlast::Damage;
+use outlast::{Damage, Verification};
 use std::path::Path;
 
 /// What a walk over the whole file found.
@@ -30,4 +30,10 @@ pub(crate) fn account(path: &Path) -> Result<Account, Failure> {
     };
     pool.close()?;
     Ok(account)
+}
+
+/// Bytes that a pool opened for reading leaks, by its own verification. `None` where that
+/// is not known.
+pub(crate) fn leaked_bytes(found: &Verification) -> Option<u64> {
+    found.leaked_bytes
 }

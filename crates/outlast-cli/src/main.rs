@@ -16,6 +16,7 @@ mod open;
 mod output;
 mod place;
 mod progress;
+mod table;
 mod text;
 
 use args::{Args, Command};

@@ -4,8 +4,10 @@ use crate::args::StatArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
-use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
+use outlast::pmem::{Medium, MediumKind};
+use outlast::pool::layout::field;
 use outlast::pool::store::ReclaimState;
 use outlast::{IndexStats, MapInfo, Pool};
 use serde_json::json;
@@ -16,21 +18,9 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
     let pool = open::to_read(&path, args.accept_possibly_torn)?;
     print_pool(&path, &pool, out)?;
     let mut damaged = None;
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
-        "map",
-        "scheme",
-        "form",
-        "keys",
-        "values",
-        "records",
-        "load",
-        "segments",
-        "directory",
-    ]);
-    for column in table.column_iter_mut().skip(5) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let headings =
+        ["map", "scheme", "form", "keys", "values", "records", "load", "segments", "directory"];
+    let mut table = table(headings, 5);
     for info in pool.maps() {
         match info.and_then(|info| Ok((pool.raw_map(&info.name)?.stats()?, info))) {
             Ok((stats, info)) => {
@@ -55,16 +45,24 @@ fn reclaim(state: &ReclaimState) -> String {
     }
 }
 
+/// What the pool was last written on. (Opened for reading it is a private copy, and says
+/// so.)
+fn medium(pool: &Pool) -> Medium {
+    let header = pool.store().core().header();
+    let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
+    Medium::detect(recorded.unwrap_or(MediumKind::PageCache))
+}
+
 fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure> {
-    let (stats, durability) = (pool.stats(), pool.durability());
+    let (stats, medium) = (pool.stats(), medium(pool));
     out.object(&json!({
         "event": "pool",
         "path": path.to_string_lossy(),
         "id": format!("{:032x}", pool.id()),
-        "medium": durability.medium.to_string(),
-        "flush": durability.flush.to_string(),
-        "survives_process_death": durability.survives_process_death,
-        "survives_power_loss": durability.survives_power_loss,
+        "medium": medium.kind.to_string(),
+        "flush": medium.flush.to_string(),
+        "survives_process_death": true,
+        "survives_power_loss": medium.survives_power_loss(),
         "size_bytes": stats.size,
         "limit_bytes": stats.limit,
         "free_page_bytes": stats.free_page_bytes,
@@ -74,10 +72,10 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "unfreeable_blocks": stats.unfreeable_blocks,
         "damaged_header_copy": stats.damaged_header_copy.as_ref().map(ToString::to_string),
     }))?;
-    let survives = match (durability.survives_process_death, durability.survives_power_loss) {
-        (true, true) => "the death of the process and a loss of power",
-        (true, false) => "the death of the process; a loss of power only once closed or synced",
-        _ => "nothing",
+    let survives = if medium.survives_power_loss() {
+        "the death of the process and a loss of power"
+    } else {
+        "the death of the process; a loss of power only once closed or synced"
     };
     let huge = match stats.huge_page_bytes {
         Some(bytes) => BinaryBytes(bytes).to_string(),
@@ -87,7 +85,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     let (free, limit) = (BinaryBytes(stats.free_page_bytes), BinaryBytes(stats.limit));
     out.line(format!("pool        {}", path.display()))?;
     out.line(format!("id          {:032x}", pool.id()))?;
-    out.line(format!("medium      {}, {}", durability.medium, durability.flush))?;
+    out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
     out.line(format!("survives    {survives}"))?;
     out.line(format!("size        {size}, {free} of it in free pages, may grow to {limit}"))?;
     out.line(format!("pages       {} each", BinaryBytes(1 << stats.page_bits)))?;

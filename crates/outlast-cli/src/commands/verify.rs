@@ -1,5 +1,6 @@
 //! `verify`: checks everything, changes nothing.
 
+use crate::account;
 use crate::args::VerifyArgs;
 use crate::failure::Failure;
 use crate::open;
@@ -18,6 +19,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     let reclaim = pool.stats().reclaim;
     bar.finish_and_clear();
 
+    let leaked_bytes = account::leaked_bytes(&found);
     let (mut duplicated, mut torn) = (0, 0);
     for (info, map) in &found.maps {
         duplicated += map.duplicated;
@@ -41,7 +43,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
         print_damage(&map.damage, out)?;
     }
     print_damage(&found.damage, out)?;
-    let sound = found.is_sound() && duplicated == 0 && torn == 0;
+    let counts = [duplicated, torn, leaked_bytes.unwrap_or(0)];
+    let sound = found.is_sound() && counts == [0; 3];
     out.object(&json!({
         "event": "verify",
         "path": path.to_string_lossy(),
@@ -51,10 +54,10 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
         "torn": torn,
         "damage": found.damage.iter().map(damage_object).collect::<Vec<_>>(),
         "used_bytes": found.used_bytes,
-        "leaked_bytes": found.leaked_bytes,
+        "leaked_bytes": leaked_bytes,
         "verified": sound,
     }))?;
-    let leaked = match found.leaked_bytes {
+    let leaked = match leaked_bytes {
         Some(bytes) => format!("{} leaked", BinaryBytes(bytes)),
         None if reclaim == outlast::pool::store::ReclaimState::Done => {
             "leaks not accounted for".into()
@@ -70,7 +73,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     Err(Failure::Damaged(format!(
         "{}: {places} damaged places, {duplicated} duplicated, {torn} torn, {} bytes leaked",
         path.display(),
-        found.leaked_bytes.unwrap_or(0)
+        leaked_bytes.unwrap_or(0)
     )))
 }
 

@@ -18,12 +18,17 @@ const POLL: Duration = Duration::from_micros(50);
 /// A worker that has done nothing for so long hangs.
 const STALL_MAX: Duration = Duration::from_secs(120);
 
-/// From the moment that a worker is seen at work to its end: a little, and random, so that
-/// it is struck anywhere.
-const DELAY_MAX: Duration = Duration::from_micros(20);
+/// From the moment that operations are seen under way to the worker's end: about as long
+/// as one takes, and random, so that it is struck anywhere.
+const DELAY_MAX: Duration = Duration::from_micros(3);
 
-/// How long a worker is watched for an operation before it is killed without.
-const WATCH_MAX: Duration = Duration::from_millis(200);
+/// How long a worker is watched for an operation under way in every thread, and then in
+/// any thread, before it is killed without.
+const WATCH_ALL_MAX: Duration = Duration::from_millis(2);
+const WATCH_ANY_MAX: Duration = Duration::from_millis(200);
+
+/// Operations that a thread at its limit is let do at a time, to be struck in one of them.
+const MORE_OPERATIONS: u64 = 8;
 
 /// Starts and kills workers.
 pub(super) struct Executioner<'d> {
@@ -60,17 +65,15 @@ impl<'d> Executioner<'d> {
         self.bar.set_message(format!("kill {number} of {}: working", self.kills));
         // It gets no further than its part, so that it is alive when it is killed.
         let part = |number: f64| number / f64::from(self.kills);
-        let end = part(f64::from(number));
+        let end = part(f64::from(number) - 0.1);
         for (thread, journal) in self.journals.iter().enumerate() {
-            let len = self.plan.len_of(thread as u32);
-            let limit = (len as f64 * end) as u64;
-            journal.set_limit(limit.min(len.saturating_sub(1)));
+            journal.set_limit(self.limit(thread, end));
         }
-        let at = part(f64::from(number) - 0.9 + 0.7 * random.fraction());
+        let at = part(f64::from(number) - 0.9 + 0.6 * random.fraction());
         let threshold = (self.plan.len() as f64 * at) as u64;
         let mut worker = self.start()?;
         self.wait(&mut worker, |done| done >= threshold)?;
-        self.watch();
+        self.watch(part(f64::from(number)));
         let until = Instant::now() + DELAY_MAX.mul_f64(random.fraction());
         while Instant::now() < until {
             std::hint::spin_loop();
@@ -84,15 +87,43 @@ impl<'d> Executioner<'d> {
         }
     }
 
+    /// How far a thread gets with this part of all work: never to its end.
+    fn limit(&self, thread: usize, part: f64) -> u64 {
+        let len = self.plan.len_of(thread as u32);
+        ((len as f64 * part) as u64).min(len.saturating_sub(1))
+    }
+
+    fn limits_reach(&self, part: f64) -> bool {
+        let mut threads = self.journals.iter().enumerate();
+        threads.all(|(thread, journal)| journal.limit() >= self.limit(thread, part))
+    }
+
     fn done(&self) -> u64 {
         self.journals.iter().map(Journal::done).sum()
     }
 
-    /// Waits until an operation is done: between them files are read, and to strike then
-    /// would show little.
-    fn watch(&self) {
-        let (before, start) = (self.done(), Instant::now());
-        while self.done() == before && start.elapsed() < WATCH_MAX {
+    /// Waits until operations are under way: between them files are read, and to strike
+    /// then would show little.
+    fn watch(&self, part_end: f64) {
+        let start = Instant::now();
+        loop {
+            let under_way = self.journals.iter().filter(|j| j.is_under_way()).count();
+            let time = start.elapsed();
+            let enough = if time < WATCH_ALL_MAX { self.journals.len() } else { 1 };
+            if under_way >= enough || time > WATCH_ANY_MAX {
+                return;
+            }
+            // It came to the end of its part before this process was given a processor: a
+            // few operations more, and then a few more.
+            if self.journals.iter().all(|j| j.done() >= j.limit()) {
+                if self.limits_reach(part_end) {
+                    return;
+                }
+                for (thread, journal) in self.journals.iter().enumerate() {
+                    let limit = journal.limit() + MORE_OPERATIONS;
+                    journal.set_limit(limit.min(self.limit(thread, part_end)));
+                }
+            }
             thread::yield_now();
         }
     }

@@ -6,7 +6,8 @@
 //! | word | of the header | of an entry |
 //! |---|---|---|
 //! | 0 | operations done | kind, and the item from bit 8 |
-//! | 1 | operations to stop before | 5 words of facts |
+//! | 1 | operations to stop before | 5 words of facts, to word 5 |
+//! | 2 | whether one is under way | |
 //! | 6 | | state |
 //! | 7 | | 1 if the operation answered something else than it had to |
 
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicU64, compiler_fence};
 const ENTRY_WORDS: usize = 8;
 const DONE: usize = 0;
 const LIMIT: usize = 1;
+const UNDER_WAY: usize = 2;
 
 const KIND_ITEM: usize = 0;
 const FACTS: usize = 1;
@@ -143,6 +145,7 @@ impl Journal {
         // Release: no store above may come after it. A kill keeps every store that was
         // executed, so nothing but the compiler could move the operation's before it.
         words[STATE].store(State::Begun as u64, Release);
+        self.words[UNDER_WAY].store(1, Relaxed);
         compiler_fence(SeqCst);
     }
 
@@ -152,6 +155,7 @@ impl Journal {
         words[ANSWER].store(u64::from(!right_answer), Relaxed);
         // Release: not before the operation's own stores.
         words[STATE].store(State::Acknowledged as u64, Release);
+        self.words[UNDER_WAY].store(0, Relaxed);
         // This thread is the only one that counts here.
         let done = self.words[DONE].load(Relaxed);
         self.words[DONE].store(done + 1, Release);
@@ -168,6 +172,12 @@ impl Journal {
     pub(super) fn recount(&self) {
         let done = self.entries().filter(|e| e.state.in_effect()).count();
         self.words[DONE].store(done as u64, Release);
+        self.words[UNDER_WAY].store(0, Relaxed);
+    }
+
+    /// Whether an operation is under way, about now.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.words[UNDER_WAY].load(Relaxed) != 0
     }
 
     /// How many operations are done.

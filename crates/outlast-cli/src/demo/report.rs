@@ -10,7 +10,8 @@ use crate::account;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::output::Output;
-use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use crate::table::table;
+use comfy_table::Table;
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::Verification;
 use serde::Serialize;
@@ -80,22 +81,18 @@ impl Start {
             let generated = HumanCount(self.generated);
             lines.push(format!("They are too few: {generated} generated records are added."));
         }
-        lines
-            .push("A record: path -> size, modification time, fingerprint of up to 64 KiB.".into());
+        let kills = match self.kills {
+            1 => "once".into(),
+            n => format!("{n} times"),
+        };
+        let operations = HumanCount(self.operations);
         lines.push(format!(
-            "{} inserts, updates and removals by {} threads of another process, which is killed \
-             {}",
-            HumanCount(self.operations),
+            "A record: path -> size, modification time, fingerprint of up to 64 KiB.\n\
+             {operations} inserts, updates and removals by {} threads of another process,\n\
+             which is killed (SIGKILL) {kills} in the middle of them. Each time the pool is\n\
+             reopened, and all of it compared with what had been acknowledged.",
             self.threads,
-            match self.kills {
-                1 => "once".into(),
-                n => format!("{n} times"),
-            },
         ));
-        lines.push(
-            "(SIGKILL) in the middle of its work. Each time the pool is reopened, and all".into(),
-        );
-        lines.push("of it compared with what had been acknowledged.".into());
         lines.push(String::new());
         let power = if self.survives_power_loss { "" } else { ", not a loss of power" };
         lines.push(format!("  pool    {}", self.pool));
@@ -168,16 +165,15 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [String; 10] {
+    fn cells(&self) -> [String; 9] {
         let count = |n| HumanCount(n).to_string();
         [
             self.kill.map_or("end".into(), |kill| kill.to_string()),
-            format!("{:.0}%", 100.0 * self.done),
             count(self.acknowledged),
             count(self.records),
             match self.in_flight {
                 0 => "0".into(),
-                n => format!("{n} ({} took effect)", self.took_effect),
+                n => format!("{n} ({} done)", self.took_effect),
             },
             count(self.lost),
             count(self.torn),
@@ -361,10 +357,8 @@ impl<'o> Report<'o> {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
+        let headings = [
             "kill",
-            "work",
             "acknowledged",
             "records",
             "in flight",
@@ -373,12 +367,10 @@ impl<'o> Report<'o> {
             "twice",
             "other",
             "reopen",
-        ]);
+        ];
+        let mut table = table(headings, 0);
         for row in &self.rows {
             table.add_row(row.cells());
-        }
-        for column in table.column_iter_mut() {
-            column.set_cell_alignment(CellAlignment::Right);
         }
         table
     }

@@ -41,8 +41,10 @@ impl SharedWords {
         Self::map(&file, len as usize)
     }
 
+    /// With all pages there from the start: the first store to one is no wait.
     fn map(file: &File, len: usize) -> io::Result<Self> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping, where the kernel finds room, touches nothing else.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len.max(1) * 8, protection, flags, file, 0)?

@@ -85,32 +85,36 @@ impl<'w> Hand<'w> {
             let skipped = skip.min(chunk.len());
             skip -= skipped;
             let chunk = &chunk[skipped..];
-            // Files are read first, so that the operations come close together.
-            let facts: Vec<FileFacts> = chunk
+            // Files are read first, so that the operations come close together, and it is
+            // most likely one of them that a kill strikes.
+            let prepared: Vec<(Vec<u8>, FileFacts)> = chunk
                 .iter()
-                .map(|step| match step.kind {
-                    Kind::Remove => self.now[step.item as usize].unwrap_or(NOTHING),
-                    _ => observer.observe(&self.items[step.item as usize], step.revision.into()),
+                .map(|step| {
+                    let item = &self.items[step.item as usize];
+                    let facts = match step.kind {
+                        Kind::Remove => self.now[step.item as usize].unwrap_or(NOTHING),
+                        _ => observer.observe(item, step.revision.into()),
+                    };
+                    (item.key(), facts)
                 })
                 .collect();
-            for (step, facts) in chunk.iter().zip(facts) {
+            for (step, (key, facts)) in chunk.iter().zip(&prepared) {
                 while self.done as u64 >= self.journal.limit() {
                     thread::sleep(Duration::from_micros(200));
                 }
-                self.step(step, facts)?;
+                self.step(step, key, *facts)?;
             }
         }
         Ok(())
     }
 
-    fn step(&mut self, step: &Step, facts: FileFacts) -> Result<(), Failure> {
+    fn step(&mut self, step: &Step, key: &[u8], facts: FileFacts) -> Result<(), Failure> {
         let item = step.item as usize;
-        let key = self.items[item].key();
         self.journal.begin(self.entries, step.kind, step.item, facts);
         let right = match step.kind {
-            Kind::Insert => self.map.insert(&key, &facts)?,
-            Kind::Update => self.map.put(&key, &facts)? == self.now[item],
-            Kind::Remove => self.map.remove(&key)? == self.now[item],
+            Kind::Insert => self.map.insert(key, &facts)?,
+            Kind::Update => self.map.put(key, &facts)? == self.now[item],
+            Kind::Remove => self.map.remove(key)? == self.now[item],
         };
         self.journal.acknowledge(self.entries, right);
         self.now[item] = (step.kind != Kind::Remove).then_some(facts);
