@@ -11,7 +11,7 @@ use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::table::table;
-use comfy_table::Table;
+use comfy_table::{ColumnConstraint, Table};
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::Verification;
 use serde::Serialize;
@@ -178,8 +178,8 @@ impl Row {
             count(self.lost),
             count(self.torn),
             count(self.duplicated),
-            count(self.unknown + self.wrong_answers),
             format!("{:.2} ms", self.reopen_ms),
+            count(self.unknown + self.wrong_answers),
         ]
     }
 }
@@ -365,12 +365,16 @@ impl<'o> Report<'o> {
             "lost",
             "torn",
             "twice",
-            "other",
             "reopen",
+            "other",
         ];
         let mut table = table(headings, 0);
         for row in &self.rows {
             table.add_row(row.cells());
+        }
+        // It is seldom needed, and the rest fits 80 columns.
+        if self.rows.iter().all(|row| row.unknown + row.wrong_answers == 0) {
+            table.column_mut(8).expect("the last one").set_constraint(ColumnConstraint::Hidden);
         }
         table
     }
