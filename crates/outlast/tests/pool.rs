@@ -593,6 +593,10 @@ fn the_medium_is_named() {
     assert_eq!(durability.survives_power_loss, durability.medium.survives_power_loss());
     drop(pool);
     // SAFETY: the file is this test's own.
+    let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+    assert_eq!(reader.durability().medium, durability.medium);
+    drop(reader);
+    // SAFETY: the file is this test's own.
     let pool = unsafe {
         PoolOptions::new().emulate_pm(outlast::pmem::Latency::default()).open(&path).unwrap()
     };

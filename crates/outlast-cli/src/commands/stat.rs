@@ -6,8 +6,7 @@ use crate::open;
 use crate::output::Output;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
-use outlast::pmem::{Medium, MediumKind};
-use outlast::pool::layout::field;
+use outlast::pmem::Medium;
 use outlast::pool::store::ReclaimState;
 use outlast::{IndexStats, MapInfo, Pool};
 use serde_json::json;
@@ -45,12 +44,9 @@ fn reclaim(state: &ReclaimState) -> String {
     }
 }
 
-/// What the pool was last written on. (Opened for reading it is a private copy, and says
-/// so.)
+/// What the pool was last written on.
 fn medium(pool: &Pool) -> Medium {
-    let header = pool.store().core().header();
-    let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
-    Medium::detect(recorded.unwrap_or(MediumKind::PageCache))
+    Medium::detect(pool.durability().medium)
 }
 
 fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure> {

@@ -233,7 +233,8 @@ impl Summary {
             lost: 0,
             torn: of_maps(|v| v.torn),
             duplicated: of_maps(|v| v.duplicated),
-            leaked_bytes: account.leaked_bytes,
+            // A closed pool tells what is free. If this one does not, nothing is proved.
+            leaked_bytes: account.leaked_bytes.unwrap_or(account.file_bytes),
             reopen_ms_p50: 0.0,
             reopen_ms_max: 0.0,
             gets_per_s: rates.gets_per_s as u64,

@@ -407,7 +407,7 @@ impl<S: Seam> Core<S> {
         if !held.dirty {
             return Ok(());
         }
-        self.epochs.collect(|offset| self.free_or_report(offset));
+        self.collect();
         let saved = if self.epochs.limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
             self.alloc.save(self)?
         } else {
@@ -473,6 +473,13 @@ impl<S: Seam> Core<S> {
         self.epochs.retire(offset, bytes, |offset| self.free_or_report(offset));
     }
 
+    /// Frees what was retired and no guard can read any more.
+    pub fn collect(&self) {
+        if self.epochs.limbo_bytes() > 0 {
+            self.epochs.collect(|offset| self.free_or_report(offset));
+        }
+    }
+
     /// The epochs.
     pub fn epochs(&self) -> &Epochs {
         &self.epochs
@@ -511,7 +518,7 @@ impl<S: Seam> Core<S> {
             }
             let held = self.epochs.limbo_bytes();
             if held > 0 {
-                self.epochs.collect(|offset| self.free_or_report(offset));
+                self.collect();
                 if self.epochs.limbo_bytes() < held {
                     return Ok(None);
                 }

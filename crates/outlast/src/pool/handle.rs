@@ -61,7 +61,7 @@ impl Drop for Guarded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Durability {
-    /// The medium.
+    /// The medium; of a pool that is open read-only, the one that its last writer met.
     pub medium: MediumKind,
     /// What makes a store durable on it.
     pub flush: FlushMode,

@@ -295,6 +295,11 @@ impl PoolOptions {
         let mapping = Mapping::file(file, access, size, reserve).map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.read_only = read_only;
+        if read_only {
+            // The private mapping tells nothing of the medium; its last writer did.
+            let recorded = MediumKind::from_u64(header.get(super::layout::field::MEDIUM));
+            options.medium = recorded.unwrap_or(MediumKind::PageCache);
+        }
         let core = Core::open(Backing::Mapped(mapping), real, header, options)?;
         self.start(Store::new(core)?)
     }

@@ -394,6 +394,11 @@ impl<S: Seam> Store<S> {
         if dropped && let Some(_writing) = self.core.enter_in_background()? {
             self.free_dropped(false)?;
         }
+        if self.core.epochs().limbo_bytes() > 0
+            && let Some(_writing) = self.core.enter_in_background()?
+        {
+            self.core.collect();
+        }
         self.core.grow_ahead()
     }
 

@@ -160,6 +160,11 @@ impl Epochs {
         }
     }
 
+    /// Reports the blocks that guards keep from reuse: offset and bytes.
+    pub fn visit(&self, mut visit: impl FnMut(u64, u64)) {
+        self.lock().iter().for_each(|r| visit(r.offset, r.bytes));
+    }
+
     /// Bytes that guards keep from reuse.
     pub fn limbo_bytes(&self) -> u64 {
         self.limbo_bytes.load(Ordering::Relaxed)
