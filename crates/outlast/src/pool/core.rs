@@ -83,6 +83,11 @@ pub struct Core<S: Seam> {
     leaked: AtomicU64,
 }
 
+/// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
+const WAIT_ALONE: u32 = 1 << 11;
+/// Turns of waiting for a lock after which it is taken for damaged: over a minute.
+const WAIT_TURNS: u32 = 1 << 20;
+
 /// A free number that no two pools or maps share.
 pub fn random() -> u64 {
     let mut bytes = [0; 8];
@@ -299,6 +304,35 @@ impl<S: Seam> Core<S> {
     pub fn wait(&self, turn: &mut u32) -> Result<()> {
         self.memory.seam().wait(turn);
         self.gate.check()
+    }
+
+    /// One turn of waiting for a lock that lies in memory. `inside` is 1 if the calling
+    /// thread has passed the gate, else 0.
+    ///
+    /// # Errors
+    /// As [`wait`](Core::wait). [`Damage`] if nobody can be holding the lock, or nobody
+    /// gives it back: in a damaged file two structures can share memory, and then a lock
+    /// word holds anything, or threads wait for each other.
+    #[inline]
+    pub fn wait_for_lock(&self, turn: &mut u32, lock: &Word, inside: usize) -> Result<()> {
+        self.wait(turn)?;
+        if *turn < WAIT_ALONE { Ok(()) } else { self.wait_long(turn, lock, inside) }
+    }
+
+    #[cold]
+    fn wait_long(&self, turn: &mut u32, lock: &Word, inside: usize) -> Result<()> {
+        // Whoever holds a lock is inside the gate. One look can fall between two
+        // holders, so it takes several; and if all of those do, the caller has an error
+        // and nothing has happened.
+        if turn.is_multiple_of(64) && self.gate.inside() <= inside {
+            *turn = turn.saturating_add(WAIT_TURNS / 16);
+        }
+        if *turn < WAIT_TURNS {
+            return Ok(());
+        }
+        let offset = self.memory.offset_of(lock).raw();
+        let found = format!("{:#x}, for too long", self.memory.load(lock));
+        Err(Damage::new(offset, "a lock that is given back", found).into())
     }
 
     fn mark_dirty(&self) -> Result<()> {
