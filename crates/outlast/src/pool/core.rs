@@ -76,6 +76,8 @@ pub struct Core<S: Seam> {
     /// Serialises marking dirty, sync, snapshot and close.
     control: Mutex<()>,
     growth: Mutex<()>,
+    /// Bytes of the pool as the header on media has them: what may be claimed.
+    size: AtomicU64,
     gate: Gate,
     alloc: Alloc,
     epochs: Epochs,
@@ -138,6 +140,7 @@ impl<S: Seam> Core<S> {
         let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
         memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
         memory.flush(frontier, &points::CREATE);
+        clear_descriptors(&memory, geometry, 0, geometry.pages_in(size))?;
         memory.fence(&points::CREATE);
         header.write(&memory)?;
         header.write(&memory)?;
@@ -151,6 +154,7 @@ impl<S: Seam> Core<S> {
             header: Mutex::new(header),
             control: Mutex::default(),
             growth: Mutex::default(),
+            size: AtomicU64::new(size),
             gate: Gate::new(false),
             alloc,
             epochs: Epochs::default(),
@@ -209,6 +213,7 @@ impl<S: Seam> Core<S> {
             header: Mutex::new(header),
             control: Mutex::default(),
             growth: Mutex::default(),
+            size: AtomicU64::new(size),
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
@@ -509,7 +514,7 @@ impl<S: Seam> Core<S> {
         pages: u32,
     ) -> Result<Option<u32>> {
         loop {
-            let total = self.geometry.pages_in(self.memory.len());
+            let total = self.geometry.pages_in(self.size());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
                 return Ok(Some(head));
             }
@@ -535,9 +540,15 @@ impl<S: Seam> Core<S> {
         }
     }
 
+    /// Bytes of the pool that may be claimed.
+    fn size(&self) -> u64 {
+        // Acquire: pairs with the Release in `grow`.
+        self.size.load(Ordering::Acquire)
+    }
+
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
-        self.memory.len() + bytes <= reclaimed.saturating_add(reclaimed / 8)
+        self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
     }
 
     /// Finishes the reclaim, by this thread or another. Whether it ended well.
@@ -553,7 +564,7 @@ impl<S: Seam> Core<S> {
         self.alloc.swept();
         if !self.options.read_only {
             let mut header = self.memory.seam().lock(&self.header);
-            header.set(field::RECLAIMED_SIZE, self.memory.len());
+            header.set(field::RECLAIMED_SIZE, self.size());
             header.write(&self.memory)?;
         }
         Ok(())
@@ -563,7 +574,7 @@ impl<S: Seam> Core<S> {
     fn grow(&self, total: u32, bytes: u64) -> Result<()> {
         let seam = self.memory.seam();
         let _growth = seam.lock(&self.growth);
-        let size = self.memory.len();
+        let size = self.size();
         if self.geometry.pages_in(size) != total {
             return Ok(());
         }
@@ -589,9 +600,17 @@ impl<S: Seam> Core<S> {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
-                    let mut header = seam.lock(&self.header);
-                    header.set(field::SIZE, target);
-                    header.write(&self.memory)?;
+                    let pages = self.geometry.pages_in(target);
+                    clear_descriptors(&self.memory, self.geometry, total, pages)?;
+                    self.memory.fence(&points::NEW_PAGES);
+                    {
+                        let mut header = seam.lock(&self.header);
+                        header.set(field::SIZE, target);
+                        header.write(&self.memory)?;
+                    }
+                    // Only now can pages be claimed there: a frontier behind the size
+                    // that the header has would be damage. Release: pairs with `size`.
+                    self.size.store(target, Ordering::Release);
                     return Ok(());
                 }
                 Err(Error::DiskFull { .. }) if want > least => {}
@@ -610,7 +629,7 @@ impl<S: Seam> Core<S> {
         if self.options.read_only || self.alloc.old_frontier() != 0 {
             return Ok(false);
         }
-        let total = self.geometry.pages_in(self.memory.len());
+        let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
         let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
         if left >= (total / 16).max(4) || self.gate.is_clean() {
@@ -619,6 +638,27 @@ impl<S: Seam> Core<S> {
         let _writing = self.enter()?;
         self.grow(total, self.geometry.page_bytes()).map(|()| true)
     }
+}
+
+/// Clears the descriptors of pages that were never used: fresh space can hold anything.
+/// Not fenced.
+fn clear_descriptors<S: Seam>(
+    memory: &Memory<S>,
+    geometry: Geometry,
+    from: u32,
+    to: u32,
+) -> Result<()> {
+    let mut page = from;
+    while page < to {
+        let count = geometry.left_in_region(page).min(to - page);
+        let words = memory.words(geometry.descriptor_offset(page), u64::from(count) * 8)?;
+        for word in words {
+            memory.store(word, 0, &points::NEW_PAGES);
+        }
+        memory.flush_words(words, &points::NEW_PAGES);
+        page += count;
+    }
+    Ok(())
 }
 
 /// Where a root's slot stands.
