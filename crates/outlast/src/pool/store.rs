@@ -110,7 +110,8 @@ pub struct MapRequest {
 /// Open maps of a pool.
 #[derive(Default)]
 struct Maps {
-    open: HashMap<String, Arc<OpenMap>>,
+    /// By slot: in a damaged file two roots can have one name.
+    open: HashMap<usize, Arc<OpenMap>>,
     /// Dropped, but their blocks are not freed yet: someone may still read them.
     dropped: Vec<Arc<OpenMap>>,
 }
@@ -220,12 +221,21 @@ impl<S: Seam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
+    /// Opens the map that was found in a slot.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMap`] if it has been dropped meanwhile.
     fn open(&self, slot: usize, info: MapInfo) -> Result<Arc<OpenMap>> {
         let mut maps = self.core.memory.seam().lock(&self.maps);
-        if let Some(open) = maps.open.get(&info.name)
-            && open.slot == slot
+        if let Some(open) = maps.open.get(&slot)
+            && open.info == info
         {
             return Ok(Arc::clone(open));
+        }
+        // The root is cleared before the map leaves the list of open ones. Were it opened
+        // from here on, its blocks would be freed under the new handle.
+        if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
+            return Err(Error::NoSuchMap { name: info.name });
         }
         let core = &self.core;
         let index = match (info.scheme, info.form) {
@@ -236,7 +246,6 @@ impl<S: Seam> Store<S> {
                 AnyIndex::Bytes(Box::new(DashEh::<S, Bytes>::open(core, slot, info.config)?))
             }
         };
-        let name = info.name.clone();
         let open = Arc::new(OpenMap {
             info,
             slot,
@@ -244,7 +253,7 @@ impl<S: Seam> Store<S> {
             alive: Arc::clone(&self.alive),
             index,
         });
-        maps.open.insert(name, Arc::clone(&open));
+        maps.open.insert(slot, Arc::clone(&open));
         Ok(open)
     }
 
@@ -255,7 +264,11 @@ impl<S: Seam> Store<S> {
         asked.check()?;
         if let Some((slot, info)) = self.find(&asked.name)? {
             matches_request(&info, request)?;
-            return self.open(slot, info);
+            match self.open(slot, info) {
+                // Dropped meanwhile: it is made anew, where nobody drops.
+                Err(Error::NoSuchMap { .. }) => {}
+                other => return other,
+            }
         }
         let writing = self.core.enter_to_change()?;
         let seam = self.core.memory.seam();
@@ -313,7 +326,7 @@ impl<S: Seam> Store<S> {
         roots::clear(&self.core, map.slot)?;
         map.dropped.store(true, Ordering::Release);
         let mut maps = seam.lock(&self.maps);
-        maps.open.remove(name);
+        maps.open.remove(&map.slot);
         maps.dropped.push(map);
         drop(maps);
         self.free_dropped(false)
@@ -425,7 +438,11 @@ impl<S: Seam> Store<S> {
                     *cursor = Cursor::start();
                     return Ok(());
                 };
-                let map = self.open(*slot, info)?;
+                let map = match self.open(*slot, info) {
+                    // Dropped meanwhile: what stands in the slot now is looked at next.
+                    Err(Error::NoSuchMap { .. }) => return Ok(()),
+                    other => other?,
+                };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
                 })?;
