@@ -466,9 +466,14 @@ impl<S: Seam> Core<S> {
         if let Err(damage) = self.alloc.free(self, offset) {
             // The operation that unlinked it has succeeded; the damage was there
             // before. What cannot be freed is kept.
-            self.leaked.fetch_add(1, Ordering::Relaxed);
+            self.note_unfreeable();
             tracing::warn!(%damage, "a block could not be freed");
         }
+    }
+
+    /// Some blocks cannot be freed because of damage: the free state does not hold.
+    pub fn note_unfreeable(&self) {
+        self.leaked.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Blocks that could not be freed because of damage.

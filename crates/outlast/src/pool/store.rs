@@ -353,10 +353,17 @@ impl<S: Seam> Store<S> {
         };
         for map in ready {
             let mut blocks = Vec::new();
-            self.trace_map(&map, &mut |offset, bytes| {
+            let traced = self.trace_map(&map, &mut |offset, bytes| {
                 blocks.push((offset, bytes));
                 Ok(())
-            })?;
+            });
+            if let Err(error) = traced {
+                // The map is gone all the same. What cannot be found cannot be freed now;
+                // the free state is not saved, and the next open traces what is left.
+                tracing::warn!(%error, "the blocks of a dropped map cannot be freed");
+                self.core.note_unfreeable();
+                continue;
+            }
             for (offset, bytes) in blocks {
                 self.core.retire(offset, bytes);
             }
