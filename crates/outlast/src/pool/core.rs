@@ -77,6 +77,8 @@ pub struct Core<S: Seam> {
     /// Serialises marking dirty, sync, snapshot and close.
     control: Mutex<()>,
     growth: Mutex<()>,
+    /// Bytes of the pool as the header on media has them: what may be claimed.
+    size: AtomicU64,
     gate: Gate,
     alloc: Alloc,
     epochs: Epochs,
@@ -85,6 +87,11 @@ pub struct Core<S: Seam> {
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
 }
+
+/// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
+const WAIT_ALONE: u32 = 1 << 11;
+/// Turns of waiting for a lock after which it is taken for damaged: over a minute.
+const WAIT_TURNS: u32 = 1 << 20;
 
 /// A free number that no two pools or maps share.
 pub fn random() -> u64 {
@@ -136,6 +143,7 @@ impl<S: Seam> Core<S> {
         let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
         memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
         memory.flush(frontier, &points::CREATE);
+        clear_descriptors(&memory, geometry, 0, geometry.pages_in(size))?;
         memory.fence(&points::CREATE);
         header.write(&memory)?;
         header.write(&memory)?;
@@ -149,6 +157,7 @@ impl<S: Seam> Core<S> {
             header: Mutex::new(header),
             control: Mutex::default(),
             growth: Mutex::default(),
+            size: AtomicU64::new(size),
             gate: Gate::new(false),
             alloc,
             epochs: Epochs::default(),
@@ -208,6 +217,7 @@ impl<S: Seam> Core<S> {
             header: Mutex::new(header),
             control: Mutex::default(),
             growth: Mutex::default(),
+            size: AtomicU64::new(size),
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
@@ -321,6 +331,35 @@ impl<S: Seam> Core<S> {
     pub fn wait(&self, turn: &mut u32) -> Result<()> {
         self.memory.seam().wait(turn);
         self.gate.check()
+    }
+
+    /// One turn of waiting for a lock that lies in memory. `inside` is 1 if the calling
+    /// thread has passed the gate, else 0.
+    ///
+    /// # Errors
+    /// As [`wait`](Core::wait). [`Damage`] if nobody can be holding the lock, or nobody
+    /// gives it back: in a damaged file two structures can share memory, and then a lock
+    /// word holds anything, or threads wait for each other.
+    #[inline]
+    pub fn wait_for_lock(&self, turn: &mut u32, lock: &Word, inside: usize) -> Result<()> {
+        self.wait(turn)?;
+        if *turn < WAIT_ALONE { Ok(()) } else { self.wait_long(turn, lock, inside) }
+    }
+
+    #[cold]
+    fn wait_long(&self, turn: &mut u32, lock: &Word, inside: usize) -> Result<()> {
+        // Whoever holds a lock is inside the gate. One look can fall between two
+        // holders, so it takes several; and if all of those do, the caller has an error
+        // and nothing has happened.
+        if turn.is_multiple_of(64) && self.gate.inside() <= inside {
+            *turn = turn.saturating_add(WAIT_TURNS / 16);
+        }
+        if *turn < WAIT_TURNS {
+            return Ok(());
+        }
+        let offset = self.memory.offset_of(lock).raw();
+        let found = format!("{:#x}, for too long", self.memory.load(lock));
+        Err(Damage::new(offset, "a lock that is given back", found).into())
     }
 
     fn mark_dirty(&self) -> Result<()> {
@@ -449,9 +488,14 @@ impl<S: Seam> Core<S> {
         if let Err(damage) = self.alloc.free(self, offset) {
             // The operation that unlinked it has succeeded; the damage was there
             // before. What cannot be freed is kept.
-            self.leaked.fetch_add(1, Ordering::Relaxed);
+            self.note_unfreeable();
             tracing::warn!(%damage, "a block could not be freed");
         }
+    }
+
+    /// Some blocks cannot be freed because of damage: the free state does not hold.
+    pub fn note_unfreeable(&self) {
+        self.leaked.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Blocks that could not be freed because of damage.
@@ -509,7 +553,7 @@ impl<S: Seam> Core<S> {
         pages: u32,
     ) -> Result<Option<u32>> {
         loop {
-            let total = self.geometry.pages_in(self.memory.len());
+            let total = self.geometry.pages_in(self.size());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
                 if let Some(worker) = self.worker.get() {
                     worker.unpark();
@@ -538,9 +582,15 @@ impl<S: Seam> Core<S> {
         }
     }
 
+    /// Bytes of the pool that may be claimed.
+    fn size(&self) -> u64 {
+        // Acquire: pairs with the Release in `grow`.
+        self.size.load(Ordering::Acquire)
+    }
+
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
-        self.memory.len() + bytes <= reclaimed.saturating_add(reclaimed / 8)
+        self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
     }
 
     /// Finishes the reclaim, by this thread or another. Whether it ended well.
@@ -556,7 +606,7 @@ impl<S: Seam> Core<S> {
         self.alloc.swept();
         if !self.options.read_only {
             let mut header = self.memory.seam().lock(&self.header);
-            header.set(field::RECLAIMED_SIZE, self.memory.len());
+            header.set(field::RECLAIMED_SIZE, self.size());
             header.write(&self.memory)?;
         }
         Ok(())
@@ -566,7 +616,7 @@ impl<S: Seam> Core<S> {
     fn grow(&self, total: u32, bytes: u64) -> Result<()> {
         let seam = self.memory.seam();
         let _growth = seam.lock(&self.growth);
-        let size = self.memory.len();
+        let size = self.size();
         if self.geometry.pages_in(size) != total {
             return Ok(());
         }
@@ -594,12 +644,20 @@ impl<S: Seam> Core<S> {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
-                    let mut header = seam.lock(&self.header);
-                    header.set(field::SIZE, target);
-                    if !unreclaimed {
-                        header.set(field::RECLAIMED_SIZE, target);
+                    let pages = self.geometry.pages_in(target);
+                    clear_descriptors(&self.memory, self.geometry, total, pages)?;
+                    self.memory.fence(&points::NEW_PAGES);
+                    {
+                        let mut header = seam.lock(&self.header);
+                        header.set(field::SIZE, target);
+                        if !unreclaimed {
+                            header.set(field::RECLAIMED_SIZE, target);
+                        }
+                        header.write(&self.memory)?;
                     }
-                    header.write(&self.memory)?;
+                    // Only now can pages be claimed there: a frontier behind the size
+                    // that the header has would be damage. Release: pairs with `size`.
+                    self.size.store(target, Ordering::Release);
                     return Ok(());
                 }
                 Err(Error::DiskFull { .. }) if want > least => {}
@@ -618,7 +676,7 @@ impl<S: Seam> Core<S> {
         if self.options.read_only || self.alloc.old_frontier() != 0 {
             return Ok(false);
         }
-        let total = self.geometry.pages_in(self.memory.len());
+        let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
         let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
         if left >= (total / 16).max(4) {
@@ -627,6 +685,27 @@ impl<S: Seam> Core<S> {
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
         self.grow(total, self.geometry.page_bytes()).map(|()| true)
     }
+}
+
+/// Clears the descriptors of pages that were never used: fresh space can hold anything.
+/// Not fenced.
+fn clear_descriptors<S: Seam>(
+    memory: &Memory<S>,
+    geometry: Geometry,
+    from: u32,
+    to: u32,
+) -> Result<()> {
+    let mut page = from;
+    while page < to {
+        let count = geometry.left_in_region(page).min(to - page);
+        let words = memory.words(geometry.descriptor_offset(page), u64::from(count) * 8)?;
+        for word in words {
+            memory.store(word, 0, &points::NEW_PAGES);
+        }
+        memory.flush_words(words, &points::NEW_PAGES);
+        page += count;
+    }
+    Ok(())
 }
 
 /// Where a root's slot stands.

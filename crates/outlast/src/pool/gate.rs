@@ -115,6 +115,11 @@ impl Gate {
         }
     }
 
+    /// Threads inside.
+    pub fn inside(&self) -> usize {
+        self.shards.iter().map(|s| s.0.load(Ordering::SeqCst)).sum()
+    }
+
     /// The pool was marked dirty: open the gate.
     pub fn marked_dirty(&self) {
         let _ = self.state.compare_exchange(CLEAN, OPEN, Ordering::SeqCst, Ordering::SeqCst);

@@ -6,6 +6,8 @@ crate::commit_points! { "pool":
     HEADER = "header copy";
     /// The root table, cleared before the first header is written.
     CREATE = "cleared roots";
+    /// Descriptors of new pages, cleared: durable before the header's size holds them.
+    NEW_PAGES = "new pages' descriptors";
     /// Descriptors of a claimed run.
     CLAIM_DESCRIPTOR = "claimed run's descriptors";
     /// The frontier, when a claim moves it.

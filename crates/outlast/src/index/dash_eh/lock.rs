@@ -111,7 +111,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if let Some(locked) = self.try_lock(bucket) {
                 return Ok(locked);
             }
-            self.core.wait(&mut turn)?;
+            self.core.wait_for_lock(&mut turn, &bucket.lock, 1)?;
         }
     }
 }

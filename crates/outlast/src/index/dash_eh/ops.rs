@@ -160,6 +160,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         key: R::Key<'_>,
         hash: u64,
+        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Result<Option<T>> {
+        self.find_from(key, hash, 0, read)
+    }
+
+    /// As [`find`](Self::find), by a thread that has passed the gate `inside` times.
+    #[inline]
+    fn find_from<T>(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
         self.core.check()?;
@@ -171,7 +183,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             // Acquire: pairs with the Release of the unlocking store in `Locked`.
             let version = self.core.memory.load_acquire(&bucket.lock);
             if version & CHANGING != 0 {
-                self.core.wait(&mut turn)?;
+                self.core.wait_for_lock(&mut turn, &bucket.lock, inside)?;
                 continue;
             }
             let found = match self.search(route.segment, home, key, hash) {
@@ -286,7 +298,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // The first touch of a segment stores to it and passes the gate, which this
         // thread must not do twice.
         self.route_inside(hash)?;
-        self.find(key, hash, read)
+        self.find_from(key, hash, 1, read)
     }
 
     /// Locks a key's home bucket and the next one. `None` if the route changed.

@@ -9,7 +9,7 @@ use crate::error::{Damage, Result};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
 use crate::pmem::{Offset, Seam};
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record> DashEh<S, R> {
@@ -164,18 +164,26 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Checks the overflow nodes: each is one, and no node comes twice.
+    /// Checks the overflow nodes: each is one, and none lies over another or over the
+    /// segment, whose buckets would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
         let mut node = memory.load(&header.chain);
-        let mut seen = HashSet::new();
+        let mut seen = BTreeMap::from([(segment.offset, self.shape.segment_bytes())]);
         while node != 0 {
             memory.words(node, NODE_BYTES)?;
             let header = memory.at(Offset::<NodeHeader>::new(node))?;
             let found = memory.load(&header.identity);
-            if found != layout::identity(Kind::Node, node, 0, 0) || !seen.insert(node) {
-                return Err(Damage::new(node, "an overflow node, once", format!("{found:#x}")));
+            let before = seen.range(..node + NODE_BYTES).next_back();
+            let apart = before.is_none_or(|(at, bytes)| at + bytes <= node);
+            seen.insert(node, NODE_BYTES);
+            if found != layout::identity(Kind::Node, node, 0, 0) || !apart {
+                return Err(Damage::new(
+                    node,
+                    "an overflow node of its own",
+                    format!("{found:#x}"),
+                ));
             }
             node = memory.load(&header.next);
         }

@@ -208,14 +208,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let new = blocks.take(self.shape.segment_bytes())?;
         let mut nodes: Vec<Block> = Vec::new();
         loop {
-            let mut locks: Vec<Locked<'_, S>> = (0..self.shape.buckets())
-                .map(|i| self.lock(self.bucket(segment, i)))
-                .collect::<Result<_>>()?;
+            let mut locks = self.lock_all(segment)?;
             if !self.is_current(route) {
                 return Ok(());
             }
             // As many overflow nodes as the old segment has are always enough.
-            let needed = self.node_buckets(segment).count() / NODE_BUCKETS as usize;
+            let mut buckets = 0;
+            for bucket in self.node_buckets(segment) {
+                bucket?;
+                buckets += 1;
+            }
+            let needed = buckets / NODE_BUCKETS as usize;
             if nodes.len() >= needed {
                 let used = self.split_locked(segment, new, &nodes, &mut locks)?;
                 // The segment was taken first, then the nodes.
@@ -228,6 +231,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 nodes.push(blocks.take(NODE_BYTES)?);
             }
         }
+    }
+
+    /// Locks every bucket of a segment; who has them has its stash and nodes too.
+    fn lock_all(&self, segment: Segment) -> Result<Vec<Locked<'_, S>>> {
+        (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
     /// Splits a segment whose buckets are all locked. Returns the nodes that were used.
@@ -346,6 +354,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let per_node = NODE_BUCKETS as usize * SLOTS;
         let used = in_nodes.len().div_ceil(per_node);
+        if used > nodes.len() {
+            let found = format!("{} records for them", in_nodes.len());
+            let expected = format!("{} overflow nodes that are enough", nodes.len());
+            let at = self.core.memory.offset_of(in_nodes[0].bucket).raw();
+            return Err(Damage::new(at, expected, found).into());
+        }
         for (i, records) in in_nodes.chunks(per_node).enumerate() {
             let mut node = vec![DraftBucket::EMPTY; NODE_BUCKETS as usize];
             for (j, record) in records.iter().enumerate() {
@@ -505,7 +519,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let mut blocks = Blocks::new(&self.core);
         let block = blocks.take(NODE_BYTES)?;
-        let _structure = memory.seam().lock(&self.structure);
+        // Nobody inserts into the node before its link is durable.
+        let _locks = self.lock_all(route.segment)?;
         if !self.is_current(route) {
             return Ok(());
         }
@@ -522,6 +537,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
+    /// More nodes than there can be in a chain.
+    pub(super) fn nodes_max(&self) -> u64 {
+        self.core.memory.len() / NODE_BYTES
+    }
+
     /// The buckets of a segment's overflow nodes.
     pub(super) fn node_buckets(
         &self,
@@ -531,9 +551,21 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut node = header.map_or(0, |h| memory.load_acquire(&h.chain));
         let mut bucket = 0;
+        let mut left = self.nodes_max();
         std::iter::from_fn(move || {
             if node == 0 {
                 return None;
+            }
+            if bucket == 0 {
+                // The chain was sound when the segment was first touched. In a damaged
+                // file, something else may have been written over it since.
+                let inside = memory.words(node, NODE_BYTES).map(|_| ());
+                let damage = inside.err().or_else(|| (left == 0).then(|| endless_chain(node)));
+                if let Some(damage) = damage {
+                    node = 0;
+                    return Some(Err(damage));
+                }
+                left -= 1;
             }
             let at = node + u64::from(1 + bucket) * BUCKET_BYTES;
             let found = memory.at(Offset::<Bucket>::new(at));
@@ -551,6 +583,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             Some(found)
         })
     }
+}
+
+#[cold]
+pub(super) fn endless_chain(node: u64) -> Damage {
+    Damage::new(node, "a chain of overflow nodes that ends", "more nodes than there can be")
 }
 
 /// Writes an overflow node and flushes it. Not fenced.

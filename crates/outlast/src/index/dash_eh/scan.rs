@@ -4,6 +4,7 @@ use super::layout::{
     Bucket, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes, overflow,
 };
 use super::lock::{CHANGING, unchanged};
+use super::resize::endless_chain;
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
@@ -79,7 +80,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let home = self.bucket(route.segment, cursor.part);
             // As in `find`: version, reading, version and route again.
             let version = self.core.memory.load_acquire(&home.lock);
-            if version & CHANGING == 0 {
+            if version & CHANGING != 0 {
+                self.core.wait_for_lock(&mut turn, &home.lock, 0)?;
+            } else {
                 let read = self.read_home(&route, cursor, out);
                 fence(Ordering::Acquire);
                 if unchanged(version, self.core.memory.load(&home.lock)) && self.is_current(&route)
@@ -87,9 +90,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     read?;
                     return Ok(route.segment);
                 }
+                out.truncate(start);
+                self.core.wait(&mut turn)?;
             }
-            out.truncate(start);
-            self.core.wait(&mut turn)?;
         }
     }
 
@@ -159,8 +162,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         visit(BlockKind::Segment, segment.offset, self.shape.segment_bytes())?;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
         let mut node = memory.load_acquire(&header.chain);
+        let mut left = self.nodes_max();
         while node != 0 {
             visit(BlockKind::Overflow, node, NODE_BYTES)?;
+            left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
             let header = memory.at(Offset::<NodeHeader>::new(node))?;
             node = memory.load_acquire(&header.next);
         }

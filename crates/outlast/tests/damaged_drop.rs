@@ -1,0 +1,39 @@
+//! A damaged map is dropped: it is gone, and its space comes back with the next open.
+
+use outlast::offline::{self, What};
+use outlast::{MapOptions, PoolOptions, RecordForm};
+
+#[test]
+fn the_space_of_a_damaged_map_that_is_dropped_is_reclaimed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("damaged.pool");
+    let options = PoolOptions::new().page_bits(12).background(false);
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { options.create(&path).unwrap() };
+    let small = MapOptions::new().bucket_bits(1).form(RecordForm::Bytes);
+    let map = pool.map_with::<u64, u64>("m", &small).unwrap();
+    for n in 0..300 {
+        map.insert(&n, &n).unwrap();
+    }
+    drop(map);
+    pool.close().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (_, regions) = offline::regions(&bytes).unwrap();
+    let segment = regions.iter().rfind(|r| matches!(r.what, What::Segment { .. })).unwrap();
+    bytes[segment.offset as usize] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
+    // SAFETY: as above.
+    let pool = unsafe { options.open(&path).unwrap() };
+    assert!(!pool.verify().unwrap().is_sound());
+    pool.drop_map("m").unwrap();
+    assert!(pool.maps().is_empty());
+    pool.close().unwrap();
+    assert!(!offline::walk(&path).unwrap().free_state);
+    // SAFETY: as above.
+    let pool = unsafe { options.open(&path).unwrap() };
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound(), "{found:?}");
+    assert_eq!((found.used_bytes, found.leaked_bytes), (0, Some(0)));
+    pool.close().unwrap();
+}

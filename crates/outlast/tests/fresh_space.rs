@@ -1,0 +1,83 @@
+//! Space that was never written holds anything.
+//!
+//! Goal: nothing relies on fresh space being zero, and what a growth adds is in the
+//! header before anything stands in it.
+
+use outlast::index::{Change, Cursor};
+use outlast::pmem::{FlushMode, Real};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::header::Header;
+use outlast::pool::layout::{HEADER_WORDS, field};
+use outlast::pool::roots::MapInfo;
+use outlast::pool::store::{AnyIndex, MapRequest, ReclaimState, Store};
+use outlast::pool::verify::verify;
+use outlast::{RecordForm, Scheme, offline};
+use std::sync::Arc;
+
+fn bytes_of(store: &Store<Real>) -> Vec<u8> {
+    let memory = &store.core().memory;
+    let mut out = vec![0; memory.len() as usize];
+    memory.read_bytes(memory.words(0, memory.len()).unwrap(), 0, &mut out);
+    out
+}
+
+fn open(bytes: &[u8]) -> Arc<Store<Real>> {
+    let header = Header::read(bytes.len() as u64, |offset| {
+        let word = |i: usize| {
+            let at = offset as usize + i * 8;
+            u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+        };
+        Ok(std::array::from_fn::<u64, HEADER_WORDS, _>(word))
+    })
+    .unwrap();
+    assert_eq!(header.get(field::SIZE), bytes.len() as u64);
+    let heap = Backing::Heap(Heap::new(bytes, 64 << 20, 0xcd));
+    let real = Real::new(FlushMode::None);
+    Store::new(Core::open(heap, real, header, CoreOptions::default()).unwrap()).unwrap()
+}
+
+/// Values so large that runs skip the pages at the end of a region.
+#[test]
+fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
+    for fill in [0xcd, 0x01, 0xff] {
+        let heap = Backing::Heap(Heap::new(&[], 64 << 20, fill));
+        let options = CoreOptions {
+            page_bits: 12,
+            initial_size: 1 << 20,
+            identity: Some((1, 2)),
+            ..CoreOptions::default()
+        };
+        let core = Core::create(heap, Real::new(FlushMode::None), options).unwrap();
+        let store = Store::new(core).unwrap();
+        let info = MapInfo {
+            name: "m".into(),
+            scheme: Scheme::DashEh,
+            form: RecordForm::Bytes,
+            key_schema: "bytes".into(),
+            value_schema: "bytes".into(),
+            config: [1, 2, 0],
+        };
+        let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
+        let AnyIndex::Bytes(index) = map.index() else { unreachable!() };
+        for n in 0..40u64 {
+            let value = vec![n as u8; 300_000 + n as usize * 5000];
+            index.change(&n.to_le_bytes()[..], Change::Put(&value[..]), false).unwrap();
+        }
+        let killed = bytes_of(&store);
+        let report = offline::walk_bytes(&killed).unwrap();
+        assert_eq!((report.records, &report.problems[..]), (40, &[][..]));
+        let store = open(&killed);
+        assert!(store.finish_reclaim().unwrap(), "{:?}", store.reclaim_state());
+        assert_eq!(store.reclaim_state(), ReclaimState::Done);
+        let found = verify(&store).unwrap();
+        assert!(found.is_sound(), "{found:?}");
+        let map = store.open_map("m").unwrap();
+        let AnyIndex::Bytes(index) = map.index() else { unreachable!() };
+        let (mut cursor, mut out) = (Cursor::start(), Vec::new());
+        while !cursor.is_done() {
+            index.scan(&mut cursor, &mut out).unwrap();
+        }
+        assert_eq!(out.len(), 40);
+    }
+}
