@@ -553,11 +553,15 @@ impl<S: Seam> Core<S> {
             }
             match self.backing.grow(target) {
                 Ok(()) => {
+                    // Before anyone can claim what was added: a frontier beyond the size
+                    // that the header tells is damage.
+                    {
+                        let mut header = seam.lock(&self.header);
+                        header.set(field::SIZE, target);
+                        header.write(&self.memory)?;
+                    }
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
-                    let mut header = seam.lock(&self.header);
-                    header.set(field::SIZE, target);
-                    header.write(&self.memory)?;
                     return Ok(());
                 }
                 Err(Error::DiskFull { .. }) if want > least => {}
