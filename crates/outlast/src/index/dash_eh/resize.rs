@@ -270,7 +270,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let (leaving, staying): (Vec<_>, Vec<_>) =
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
         let used = self.place_overflow(&mut draft, &leaving, nodes)?;
-        self.mark_moved(&draft, &leaving)?;
+        // Those that stay too: `clean_up` takes some of them back into their buckets.
+        self.mark_moved(&draft, leaving.iter().chain(&staying))?;
         let at = &points::SPLIT_NEW;
         draft.write(memory, self.shape, block.offset, self.empty(old.low), at)?;
         memory.fence(at);
@@ -374,12 +375,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// While the trace runs: the records that a split moves.
-    fn mark_moved(&self, draft: &Draft, leaving: &[Overflowed<'_>]) -> Result<()> {
+    fn mark_moved<'o>(
+        &self,
+        draft: &Draft,
+        overflowed: impl Iterator<Item = &'o Overflowed<'o>>,
+    ) -> Result<()> {
         if self.core.alloc().old_frontier() == 0 {
             return Ok(());
         }
         let slots = draft.buckets.iter().flat_map(|b| b.slots.iter().flatten());
-        for words in slots.chain(leaving.iter().map(|o| &o.words)) {
+        for words in slots.chain(overflowed.map(|o| &o.words)) {
             if let Some((offset, _)) = R::block(&self.core, *words)? {
                 self.core.before_unlink(offset)?;
             }
