@@ -1,2 +1,55 @@
-//! The `outlast` command.
-fn main() {}
+//! The `outlast` command: loads, reads and checks pools, and shows what a crash leaves of
+//! one.
+//!
+//! Standard output carries results and nothing else: tab-separated text, or with `--json`
+//! one object a line. Progress and errors go to standard error.
+//!
+//! Exit codes: 0 done; 1 failed, or no such key; 2 wrong usage; 3 the pool is damaged.
+
+mod account;
+mod args;
+mod commands;
+mod demo;
+mod failure;
+mod interrupt;
+mod open;
+mod output;
+mod place;
+mod progress;
+mod table;
+mod text;
+
+use args::{Args, Command};
+use clap::Parser;
+use failure::Failure;
+use output::Output;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut output = Output::new(args.json);
+    let result = run(&args, &mut output).and_then(|()| output.flush());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.fail(&failure);
+            failure.code()
+        }
+    }
+}
+
+fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let pool = args.pool.as_deref();
+    match &args.command {
+        Command::Demo(demo) => demo::run(pool, demo, output),
+        Command::DemoWorker(worker) => demo::worker::run(worker),
+        Command::Load(load) => commands::load::run(pool, load, output),
+        Command::Get(get) => commands::get::run(pool, get, output),
+        Command::Put(put) => commands::put::run(pool, put, output),
+        Command::Del(del) => commands::del::run(pool, del, output),
+        Command::Scan(scan) => commands::scan::run(pool, scan, output),
+        Command::Stat(stat) => commands::stat::run(pool, stat, output),
+        Command::Verify(verify) => commands::verify::run(pool, verify, output),
+        Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
+    }
+}

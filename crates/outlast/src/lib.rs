@@ -60,6 +60,7 @@ pub use map::{FixedRecord, Iter, Key, Map, MapOptions, RawIter, RawMap, Ref, Val
 pub use pool::handle::{Durability, Pool, PoolStats};
 pub use pool::options::PoolOptions;
 pub use pool::roots::MapInfo;
+pub use pool::store::ReclaimState;
 pub use pool::verify::Verification;
 
 /// What [`fixed_record!`] needs from elsewhere.

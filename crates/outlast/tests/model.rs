@@ -116,7 +116,7 @@ where
                         model.entry(k).and_modify(|old| *old = v);
                     }
                     4 => {
-                        let expected = if w % 2 == 0 { had.unwrap_or(w) } else { w };
+                        let expected = if w.is_multiple_of(2) { had.unwrap_or(w) } else { w };
                         let swaps = had == Some(expected);
                         V::with(expected, |e| {
                             assert_eq!(map.compare_swap(key, e, val).unwrap(), swaps);

@@ -4,7 +4,7 @@
 //! size) and the frontier; both are written once per run, before its first block is
 //! linked. Which blocks are free is DRAM state: bitmaps per run, lists of runs with free
 //! blocks per class, and a few blocks in hand per shard of threads. It is saved at a
-//! clean close; after a crash it is rebuilt by a trace (see [`super::recovery`]).
+//! clean close; after a crash it is rebuilt by a trace (see [`super::store`]).
 //!
 //! # Life of a run
 //!
@@ -50,13 +50,16 @@ const SHARDS: usize = 16;
 /// Runs of pages in use, and what is free in them.
 pub struct Alloc {
     geometry: Geometry,
-    regions: Box<[OnceLock<Box<[Mutex<Slot>]>>]>,
+    /// The pages of each region, once one of them is used.
+    regions: Box<[OnceLock<Region>]>,
     space: Mutex<Space>,
     partial: Vec<Mutex<Vec<u32>>>,
     shards: Vec<Mutex<Shard>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
 }
+
+type Region = Box<[Mutex<Slot>]>;
 
 #[derive(Default)]
 struct Shard {
@@ -548,7 +551,9 @@ impl Alloc {
         offset: u64,
         bytes: Option<u64>,
     ) -> Result<(), Damage> {
-        if self.old_frontier() == 0 {
+        // What lies beyond is new, and may be freed again beside the trace. What lies
+        // below stays as it is until the sweep.
+        if self.geometry.page_of(offset) >= self.old_frontier() {
             return Ok(());
         }
         let mut slot = self.run_of(core, offset)?;

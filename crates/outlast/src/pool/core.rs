@@ -3,7 +3,7 @@
 use super::alloc::{Alloc, Block};
 use super::backing::Backing;
 use super::gate::{Entered, Gate, Held, Writing, thread_number};
-use super::geometry::Geometry;
+use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
 use super::header::Header;
 use super::layout::{
     FRONTIER_OFFSET, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier,
@@ -16,6 +16,7 @@ use crate::pmem::{MediumKind, Memory, Offset, Seam, Word, words_of};
 use crate::reclaim::{Epochs, Pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
+use std::thread::Thread;
 
 /// How a core is made or opened.
 #[derive(Debug, Clone)]
@@ -43,7 +44,7 @@ pub struct CoreOptions {
 impl Default for CoreOptions {
     fn default() -> Self {
         CoreOptions {
-            page_bits: super::geometry::DEFAULT_PAGE_BITS,
+            page_bits: DEFAULT_PAGE_BITS,
             initial_size: 1 << 20,
             max_size: 0,
             hash_function: 1,
@@ -82,6 +83,8 @@ pub struct Core<S: Seam> {
     alloc: Alloc,
     epochs: Epochs,
     reclaimer: OnceLock<Weak<dyn Reclaimer>>,
+    /// The background thread, to be woken when space was claimed.
+    worker: OnceLock<Thread>,
     leaked: AtomicU64,
 }
 
@@ -159,6 +162,7 @@ impl<S: Seam> Core<S> {
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
+            worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
         core.fsync()?;
@@ -217,6 +221,7 @@ impl<S: Seam> Core<S> {
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
+            worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
         if clean && saved.0 != 0 && !core.alloc.restore(&core, saved.0, saved.1)? {
@@ -283,6 +288,23 @@ impl<S: Seam> Core<S> {
                 Entered::Wait => self.memory.seam().wait(&mut turn),
             }
             entered = self.gate.try_enter()?;
+        }
+    }
+
+    /// As [`enter`](Core::enter), for background work. `None` if that would make a clean
+    /// pool dirty: one that was synced stays as it is until its user changes it.
+    pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
+        if self.gate.is_clean() {
+            let seam = self.memory.seam();
+            let _control = seam.lock(&self.control);
+            // Only just opened after a crash, it is dirty already.
+            if self.gate.is_clean() && self.header().get(field::DIRTY) != 0 {
+                self.mark_dirty_controlled()?;
+            }
+        }
+        match self.gate.try_enter()? {
+            Entered::Writing(writing) => Ok(Some(writing)),
+            Entered::MarkDirty | Entered::Wait => Ok(None),
         }
     }
 
@@ -424,7 +446,7 @@ impl<S: Seam> Core<S> {
         if !held.dirty {
             return Ok(());
         }
-        self.epochs.collect(|offset| self.free_or_report(offset));
+        self.collect();
         let saved = if self.epochs.limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
             self.alloc.save(self)?
         } else {
@@ -495,6 +517,13 @@ impl<S: Seam> Core<S> {
         self.epochs.retire(offset, bytes, |offset| self.free_or_report(offset));
     }
 
+    /// Frees what was retired and no guard can read any more.
+    pub fn collect(&self) {
+        if self.epochs.limbo_bytes() > 0 {
+            self.epochs.collect(|offset| self.free_or_report(offset));
+        }
+    }
+
     /// The epochs.
     pub fn epochs(&self) -> &Epochs {
         &self.epochs
@@ -510,6 +539,11 @@ impl<S: Seam> Core<S> {
         let _ = self.reclaimer.set(reclaimer);
     }
 
+    /// Says which thread does the background work.
+    pub(super) fn set_worker(&self, worker: Thread) {
+        let _ = self.worker.set(worker);
+    }
+
     /// A run of pages, after growing the pool or finishing a reclaim if need be.
     /// `None` if blocks were freed meanwhile: look there first.
     pub(super) fn claim_or_help(
@@ -521,11 +555,14 @@ impl<S: Seam> Core<S> {
         loop {
             let total = self.geometry.pages_in(self.size());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
+                if let Some(worker) = self.worker.get() {
+                    worker.unpark();
+                }
                 return Ok(Some(head));
             }
             let held = self.epochs.limbo_bytes();
             if held > 0 {
-                self.epochs.collect(|offset| self.free_or_report(offset));
+                self.collect();
                 if self.epochs.limbo_bytes() < held {
                     return Ok(None);
                 }
@@ -591,13 +628,15 @@ impl<S: Seam> Core<S> {
             bytes + page
         };
         let unreclaimed = self.alloc.old_frontier() != 0;
+        // By large pages where pages are of the usual size: they can back the mapping then.
+        let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
         let step = if unreclaimed { least } else { (size / 8).clamp(16 * page, 256 << 20) };
         let limit = match self.options.max_size {
             0 => self.backing.reserved(),
             max => max.min(self.backing.reserved()),
         } & !(page - 1);
         for want in [step.max(least), least] {
-            let target = (size + want).next_multiple_of(page).min(limit);
+            let target = (size + want).next_multiple_of(granule).min(limit);
             if target < size + bytes || target == size {
                 continue;
             }
@@ -611,6 +650,9 @@ impl<S: Seam> Core<S> {
                     {
                         let mut header = seam.lock(&self.header);
                         header.set(field::SIZE, target);
+                        if !unreclaimed {
+                            header.set(field::RECLAIMED_SIZE, target);
+                        }
                         header.write(&self.memory)?;
                     }
                     // Only now can pages be claimed there: a frontier behind the size
@@ -637,10 +679,10 @@ impl<S: Seam> Core<S> {
         let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
         let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
-        if left >= (total / 16).max(4) || self.gate.is_clean() {
+        if left >= (total / 16).max(4) {
             return Ok(false);
         }
-        let _writing = self.enter()?;
+        let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
         self.grow(total, self.geometry.page_bytes()).map(|()| true)
     }
 }

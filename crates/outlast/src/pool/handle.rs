@@ -35,7 +35,7 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     pub(super) fn new(store: Arc<Store<Real>>, worker: bool) -> Result<Arc<Self>> {
-        let worker = worker.then(|| Worker::start(Arc::clone(&store))).transpose()?;
+        let worker = worker.then(|| Worker::start(&store)).transpose()?;
         Ok(Arc::new(Guarded { store, worker }))
     }
 }
@@ -61,7 +61,7 @@ impl Drop for Guarded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Durability {
-    /// The medium.
+    /// The medium; of a pool that is open read-only, the one that its last writer met.
     pub medium: MediumKind,
     /// What makes a store durable on it.
     pub flush: FlushMode,

@@ -10,8 +10,8 @@ use crate::pmem::{Memory, Offset, Seam};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     words: [u64; HEADER_WORDS],
-    /// Whether a copy was found damaged at open: the other one may be older than what
-    /// was last written.
+    /// Whether a copy was found damaged at open and not written since: the other one may
+    /// be older than what was last written.
     pub copy_damaged: Option<Damage>,
 }
 
@@ -74,6 +74,8 @@ impl Header {
             memory.store(word, *value, &points::HEADER);
         }
         memory.persist(copy, &points::HEADER);
+        // A crash while the other copy was written is no damage once it is whole again.
+        self.copy_damaged.take_if(|damage| damage.offset == offset);
         Ok(())
     }
 
@@ -153,7 +155,7 @@ impl Header {
             .ok_or_else(|| bad("log2 of a page size from 12 to 20", field::GEOMETRY))?;
         let size = self.get(field::SIZE);
         let least = geometry.offset_of(geometry.first_page());
-        if size % geometry.page_bytes() != 0 || size < least || size >= 1 << 48 {
+        if !size.is_multiple_of(geometry.page_bytes()) || size < least || size >= 1 << 48 {
             return Err(bad("a size in whole pages", field::SIZE));
         }
         if actual < size {

@@ -166,8 +166,9 @@ impl PoolOptions {
         let size = options.initial_size.next_multiple_of(granule);
         let options = CoreOptions { initial_size: size, ..options };
         let copy = file.try_clone().map_err(|e| Error::io(action(), e))?;
-        let mapping = Mapping::file(copy, MapAccess::ReadWrite, size, self.reserve(size))
-            .map_err(mapping_error)?;
+        let mapping =
+            Mapping::file(copy, MapAccess::ReadWrite, size, self.reserve(size, options.page_bits))
+                .map_err(mapping_error)?;
         let (real, options) = self.judge_with(Some(mapping.medium()), options);
         let core = Core::create(Backing::Mapped(mapping), real, options)?;
         // It links a name to a whole pool, and fails if the name is taken.
@@ -245,15 +246,20 @@ impl PoolOptions {
     /// [`Error::AddressSpace`], [`Error::Invalid`].
     pub fn anonymous(&self) -> Result<Pool> {
         let size = self.core.initial_size.next_multiple_of(2 << 20);
-        let mapping = Mapping::anonymous(size, self.reserve(size)).map_err(mapping_error)?;
+        let mapping = Mapping::anonymous(size, self.reserve(size, self.core.page_bits))
+            .map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.initial_size = size;
         self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?)
     }
 
-    fn reserve(&self, size: u64) -> u64 {
+    /// Bytes to reserve for a pool of this size and page size.
+    fn reserve(&self, size: u64, page_bits: u32) -> u64 {
+        // Pools of small pages are not meant to become huge, and each region that they
+        // may come to have costs a little.
+        let regions = RESERVE.min(1 << page_bits.saturating_mul(2).saturating_add(11).min(40));
         match self.core.max_size {
-            0 => RESERVE.max(size),
+            0 => regions.max(size),
             max => max.max(size).max(1 << 30),
         }
     }
@@ -284,11 +290,16 @@ impl PoolOptions {
             Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
         })?;
         let size = header.get(super::layout::field::SIZE);
+        let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
-        let mapping =
-            Mapping::file(file, access, size, self.reserve(size)).map_err(mapping_error)?;
+        let mapping = Mapping::file(file, access, size, reserve).map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.read_only = read_only;
+        if read_only {
+            // The private mapping tells nothing of the medium; its last writer did.
+            let recorded = MediumKind::from_u64(header.get(super::layout::field::MEDIUM));
+            options.medium = recorded.unwrap_or(MediumKind::PageCache);
+        }
         let core = Core::open(Backing::Mapped(mapping), real, header, options)?;
         self.start(Store::new(core)?)
     }

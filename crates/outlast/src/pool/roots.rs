@@ -9,6 +9,7 @@ use super::points;
 use crate::error::{Damage, Error, Result};
 use crate::index::{RecordForm, Scheme};
 use crate::pmem::{Offset, Seam};
+use std::sync::atomic::{Ordering, fence};
 
 /// A map as its root describes it. Fixed when the map is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,12 +95,20 @@ fn commit_word(fixed: &[u64]) -> u64 {
 pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<MapInfo>> {
     let offset = root_offset(slot);
     let root = core.memory.at(offset)?;
-    let commit = core.memory.load_acquire(&root.commit);
-    if commit == 0 {
-        return Ok(None);
-    }
-    let words: Vec<u64> = root_words(root).iter().map(|w| core.memory.load(w)).collect();
-    let words: [u64; ROOT_WORDS] = words.try_into().expect("a slot's words");
+    let (commit, words) = loop {
+        // Acquire: pairs with the Release of the commit store.
+        let commit = core.memory.load_acquire(&root.commit);
+        if commit == 0 {
+            return Ok(None);
+        }
+        let words: Vec<u64> = root_words(root).iter().map(|w| core.memory.load(w)).collect();
+        let words: [u64; ROOT_WORDS] = words.try_into().expect("a slot's words");
+        // The map can be dropped beside us, and another one created in its slot.
+        fence(Ordering::Acquire);
+        if core.memory.load(&root.commit) == commit {
+            break (commit, words);
+        }
+    };
     let expected = commit_word(&words[ROOT_FIXED..]);
     let damaged = |expected: String, found: String| Error::DamagedRoot {
         slot,

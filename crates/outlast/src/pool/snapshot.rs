@@ -37,10 +37,10 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
 /// Shares the blocks where the file system can, else copies the bytes.
 fn copy<S: Seam>(core: &super::core::Core<S>, mut target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
-    if let Some(source) = core.backing().mapping().and_then(|m| m.as_file()) {
-        if rustix::fs::ioctl_ficlone(target, source).is_ok() {
-            return target.set_len(len);
-        }
+    if let Some(source) = core.backing().mapping().and_then(|m| m.as_file())
+        && rustix::fs::ioctl_ficlone(target, source).is_ok()
+    {
+        return target.set_len(len);
     }
     // Through the mapping: a medium of which no file is (or is not yet) the truth.
     let mut buffer = vec![0; 1 << 20];

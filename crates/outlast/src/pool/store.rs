@@ -188,15 +188,22 @@ impl<S: Seam> Store<S> {
 
     /// Every map: slot and description, or what is wrong with it.
     pub fn maps(&self) -> Vec<(usize, Result<MapInfo>)> {
+        if let Err(error) = self.check() {
+            return vec![(0, Err(error))];
+        }
         roots::read_all(&self.core)
     }
 
     /// The map of this name, opened as it is.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
         self.check()?;
-        match self.find(name)? {
-            Some((slot, info)) => self.open(slot, info),
-            None => Err(Error::NoSuchMap { name: name.into() }),
+        loop {
+            let Some((slot, info)) = self.find(name)? else {
+                return Err(Error::NoSuchMap { name: name.into() });
+            };
+            if let Some(map) = self.open(slot, info)? {
+                return Ok(map);
+            }
         }
     }
 
@@ -221,21 +228,17 @@ impl<S: Seam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
-    /// Opens the map that was found in a slot.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchMap`] if it has been dropped meanwhile.
-    fn open(&self, slot: usize, info: MapInfo) -> Result<Arc<OpenMap>> {
+    /// Opens the map of a slot. `None` if it is not there any more.
+    fn open(&self, slot: usize, info: MapInfo) -> Result<Option<Arc<OpenMap>>> {
         let mut maps = self.core.memory.seam().lock(&self.maps);
         if let Some(open) = maps.open.get(&slot)
             && open.info == info
         {
-            return Ok(Arc::clone(open));
+            return Ok(Some(Arc::clone(open)));
         }
-        // The root is cleared before the map leaves the list of open ones. Were it opened
-        // from here on, its blocks would be freed under the new handle.
+        // It can have been dropped since it was found, and its slot used for another.
         if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
-            return Err(Error::NoSuchMap { name: info.name });
+            return Ok(None);
         }
         let core = &self.core;
         let index = match (info.scheme, info.form) {
@@ -254,7 +257,7 @@ impl<S: Seam> Store<S> {
             index,
         });
         maps.open.insert(slot, Arc::clone(&open));
-        Ok(open)
+        Ok(Some(open))
     }
 
     /// Opens the map that is asked for, or creates it: atomically under a crash.
@@ -262,26 +265,22 @@ impl<S: Seam> Store<S> {
         self.check()?;
         let asked = &request.info;
         asked.check()?;
-        if let Some((slot, info)) = self.find(&asked.name)? {
-            matches_request(&info, request)?;
-            match self.open(slot, info) {
-                // Dropped meanwhile: it is made anew, where nobody drops.
-                Err(Error::NoSuchMap { .. }) => {}
-                other => return other,
+        loop {
+            if let Some((slot, info)) = self.find(&asked.name)? {
+                matches_request(&info, request)?;
+                if let Some(map) = self.open(slot, info)? {
+                    return Ok(map);
+                }
+                continue;
+            }
+            let _writing = self.core.enter_to_change()?;
+            let _creating = self.core.memory.seam().lock(&self.creating);
+            if self.find(&asked.name)?.is_none() {
+                let slot = self.free_slot()?;
+                let words = self.create_index(asked)?;
+                roots::commit(&self.core, slot, asked, words)?;
             }
         }
-        let writing = self.core.enter_to_change()?;
-        let seam = self.core.memory.seam();
-        let _creating = seam.lock(&self.creating);
-        if let Some((slot, info)) = self.find(&asked.name)? {
-            matches_request(&info, request)?;
-            return self.open(slot, info);
-        }
-        let slot = self.free_slot()?;
-        let words = self.create_index(asked)?;
-        roots::commit(&self.core, slot, asked, words)?;
-        drop(writing);
-        self.open(slot, asked.clone())
     }
 
     fn create_index(&self, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]> {
@@ -388,19 +387,24 @@ impl<S: Seam> Store<S> {
     /// One step of background work: reclaim, dropped maps, growth ahead of use. Returns
     /// whether there may be more to do.
     pub fn step(&self) -> Result<bool> {
+        self.check()?;
         let options = self.core.options();
         if options.read_only {
             return Ok(false);
         }
         if self.reclaim_state() == ReclaimState::Running {
-            let _writing = self.core.enter()?;
+            let Some(_writing) = self.core.enter_in_background()? else { return Ok(false) };
             self.reclaim_step()?;
             return Ok(true);
         }
         let dropped = !self.core.memory.seam().lock(&self.maps).dropped.is_empty();
-        if dropped {
-            let _writing = self.core.enter()?;
+        if dropped && let Some(_writing) = self.core.enter_in_background()? {
             self.free_dropped(false)?;
+        }
+        if self.core.epochs().limbo_bytes() > 0
+            && let Some(_writing) = self.core.enter_in_background()?
+        {
+            self.core.collect();
         }
         self.core.grow_ahead()
     }
@@ -445,11 +449,8 @@ impl<S: Seam> Store<S> {
                     *cursor = Cursor::start();
                     return Ok(());
                 };
-                let map = match self.open(*slot, info) {
-                    // Dropped meanwhile: what stands in the slot now is looked at next.
-                    Err(Error::NoSuchMap { .. }) => return Ok(()),
-                    other => other?,
-                };
+                // Dropped beside us: it has marked its blocks itself.
+                let Some(map) = self.open(*slot, info)? else { return Ok(()) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
                 })?;
@@ -507,6 +508,7 @@ impl<S: Seam> Store<S> {
 
     /// Runs the reclaim to its end.
     pub fn finish_reclaim(&self) -> Result<bool> {
+        self.check()?;
         if self.core.options().read_only {
             return Ok(false);
         }

@@ -69,6 +69,8 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
         })?;
         found.maps.push((map.info().clone(), verified));
     }
+    core.collect();
+    core.epochs().visit(|offset, bytes| blocks.push((offset, bytes)));
     store.visit_dropped(&mut |offset, bytes| blocks.push((offset, bytes)))?;
     let account = core.alloc().account(core, blocks)?;
     found.used_bytes = account.used_bytes;

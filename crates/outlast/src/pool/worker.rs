@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two looks for work.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Between two looks for work, where nobody asks for it.
+const PAUSE: Duration = Duration::from_secs(1);
 /// A large page.
 const HUGE: u64 = 2 << 20;
 /// Bytes ahead of the frontier that are touched first by this thread.
@@ -22,15 +22,15 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(store: Arc<Store<Real>>) -> Result<Worker> {
+    pub(super) fn start(store: &Arc<Store<Real>>) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let weak = Arc::downgrade(&store);
-        drop(store);
+        let weak = Arc::downgrade(store);
         let thread = std::thread::Builder::new()
             .name("outlast".into())
             .spawn(move || run(&weak, &told))
             .map_err(|e| Error::io("starting the background thread", e))?;
+        store.core().set_worker(thread.thread().clone());
         Ok(Worker { stop, thread: Some(thread) })
     }
 
@@ -84,8 +84,13 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
 #[derive(Default)]
 struct Pages {
     touched: u64,
-    collapse_refused: bool,
+    /// Large pages refused, one after the other.
+    refusals: u32,
 }
+
+/// A large page can be refused for the moment, because its pages are in use; a file
+/// system that has none refuses all.
+const REFUSALS_MAX: u32 = 16;
 
 impl Pages {
     fn step(&mut self, store: &Store<Real>) -> bool {
@@ -102,11 +107,13 @@ impl Pages {
             return false;
         }
         let start = self.touched;
-        let next = (start + HUGE).min(end);
-        if next - start == HUGE && !self.collapse_refused {
-            self.collapse_refused = !mapping.collapse(start..next);
-        }
-        if next - start < HUGE || self.collapse_refused {
+        let next = ((start / HUGE + 1) * HUGE).min(end);
+        let large =
+            next - start == HUGE && self.refusals < REFUSALS_MAX && mapping.collapse(start..next);
+        if large {
+            self.refusals = 0;
+        } else {
+            self.refusals += u32::from(next - start == HUGE);
             mapping.populate(start..next);
         }
         self.touched = next;

@@ -128,7 +128,7 @@ impl Epochs {
             let mut limbo = self.lock();
             limbo.push_back(Retired { epoch, offset, bytes });
             self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
-            if limbo.len() % 64 != 0 {
+            if !limbo.len().is_multiple_of(64) {
                 return;
             }
         }
@@ -158,6 +158,11 @@ impl Epochs {
             self.limbo_bytes.fetch_sub(block.bytes, Ordering::Relaxed);
             free(block.offset);
         }
+    }
+
+    /// Reports the blocks that guards keep from reuse: offset and bytes.
+    pub fn visit(&self, mut visit: impl FnMut(u64, u64)) {
+        self.lock().iter().for_each(|r| visit(r.offset, r.bytes));
     }
 
     /// Bytes that guards keep from reuse.

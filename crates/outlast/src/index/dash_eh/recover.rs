@@ -28,7 +28,20 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 continue;
             }
             let segment = Segment { offset, depth: state.depth, low };
-            self.check_range(&structure, segment, hash)?;
+            if let Some((entry, other)) = self.foreign_entry(&structure, segment, hash)? {
+                // A split of `other` may have got no further than some of its entries:
+                // its new segment is served only once all of them are set.
+                match self.check_segment(other) {
+                    Ok((low, state)) if state.partner == offset => {
+                        self.complete_split(&structure, other, low, state)?;
+                        continue;
+                    }
+                    _ => {
+                        let expected = format!("the segment {offset:#x} of depth {}", state.depth);
+                        return Err(Damage::new(entry, expected, format!("{other:#x}")).into());
+                    }
+                }
+            }
             self.repair(segment)?;
             self.fill_entries(segment);
             self.repaired.fetch_add(1, Ordering::Relaxed);
@@ -62,13 +75,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok((low, state))
     }
 
-    /// Checks that the directory's entries in a segment's range, and no fewer, are its.
-    fn check_range(
+    /// Checks a segment's range against the directory. Answers the first entry in it that
+    /// points elsewhere, and where.
+    fn foreign_entry(
         &self,
         structure: &Structure,
         segment: Segment,
         hash: u64,
-    ) -> Result<(), Damage> {
+    ) -> Result<Option<(u64, u64)>, Damage> {
         let Segment { offset, depth, low } = segment;
         if depth > structure.depth || low << depth != 0 || !segment.holds(hash) {
             return Err(Damage::new(
@@ -79,17 +93,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (low >> (64 - structure.depth)) as usize;
-        for entry in &entries[first..first + (1 << (structure.depth - depth))] {
+        let own = &entries[first..first + (1 << (structure.depth - depth))];
+        Ok(own.iter().find_map(|entry| {
             let found = self.core.memory.load(entry);
-            if found != offset {
-                return Err(Damage::new(
-                    self.core.memory.offset_of(entry).raw(),
-                    format!("the segment {offset:#x} of depth {depth}"),
-                    format!("{found:#x}"),
-                ));
-            }
-        }
-        Ok(())
+            (found != offset).then(|| (self.core.memory.offset_of(entry).raw(), found))
+        }))
     }
 
     /// Completes a split that committed: sets the directory entries of the upper half.

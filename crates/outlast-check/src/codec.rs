@@ -1,0 +1,147 @@
+//! Keys and values by number, in both record forms.
+//!
+//! A number says which key or value is meant; how it is written depends on the form. The
+//! numbers below are special, because implementations like to trip over what they mean:
+//!
+//! | number | inline | bytes |
+//! |---|---|---|
+//! | key 0 | 0 | the empty string |
+//! | key 1 | `u64::MAX` | 8 bytes and padding |
+//! | key from 2^32 | itself; collides under the degenerate hash function | its 8 bytes; as well |
+//! | value 0 | 0 | the empty string |
+//! | value from 2^32 | itself | a record that takes whole pages of a small pool |
+
+use outlast::index::{Bytes, Index, Inline, Record};
+use outlast::pool::store::AnyIndex;
+
+/// Values from here on make large blocks, keys from here on collide under the degenerate
+/// hash function.
+pub const SPECIAL: u64 = 1 << 32;
+
+/// Bytes that a large value has beyond its number: more than half a page of 4096.
+const LARGE_BYTES: usize = 2_300;
+
+/// A record form whose keys and values have numbers.
+pub trait Form: Record {
+    /// The key with this number.
+    fn nth_key(number: u64) -> Self::OwnedKey;
+    /// The value with this number.
+    fn nth_value(number: u64) -> Self::Owned;
+    /// The number of a key; `None` if no number has it.
+    fn key_number(key: &Self::OwnedKey) -> Option<u64>;
+    /// The number of a value; `None` if no number has it.
+    fn value_number(value: &Self::Owned) -> Option<u64>;
+    /// The index, if it is of this form.
+    fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>>;
+}
+
+impl Form for Inline {
+    fn nth_key(number: u64) -> u64 {
+        if number == 1 { u64::MAX } else { number }
+    }
+    fn nth_value(number: u64) -> u64 {
+        number
+    }
+    fn key_number(key: &u64) -> Option<u64> {
+        Some(if *key == u64::MAX { 1 } else { *key }).filter(|n| Self::nth_key(*n) == *key)
+    }
+    fn value_number(value: &u64) -> Option<u64> {
+        Some(*value)
+    }
+    fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>> {
+        match any {
+            AnyIndex::Inline(index) => Some(&**index),
+            AnyIndex::Bytes(_) => None,
+        }
+    }
+}
+
+/// The number's 8 bytes and `padding` more that depend on it; nothing at all for 0.
+fn padded(number: u64, padding: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if number != 0 {
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.resize(8 + padding, number as u8 ^ 0x5a);
+    }
+    bytes
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() { Some(0) } else { bytes.first_chunk().copied().map(u64::from_le_bytes) }
+}
+
+/// The bytes of a byte-string key.
+pub fn key_bytes(number: u64) -> Vec<u8> {
+    padded(number, (number % 5) as usize * 3)
+}
+
+/// The bytes of a byte-string value.
+pub fn value_bytes(number: u64) -> Vec<u8> {
+    padded(number, if number < SPECIAL { (number % 41) as usize } else { LARGE_BYTES })
+}
+
+impl Form for Bytes {
+    fn nth_key(number: u64) -> Vec<u8> {
+        key_bytes(number)
+    }
+    fn nth_value(number: u64) -> Vec<u8> {
+        value_bytes(number)
+    }
+    fn key_number(key: &Vec<u8>) -> Option<u64> {
+        number(key).filter(|n| Self::nth_key(*n) == *key)
+    }
+    fn value_number(value: &Vec<u8>) -> Option<u64> {
+        number(value).filter(|n| Self::nth_value(*n) == *value)
+    }
+    fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>> {
+        match any {
+            AnyIndex::Bytes(index) => Some(&**index),
+            AnyIndex::Inline(_) => None,
+        }
+    }
+}
+
+/// Runs the same code on the index of a map, whatever its form: inside, `$form` names it.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! with_form {
+    ($any:expr, $form:ident, $index:ident => $body:expr) => {
+        match $any {
+            outlast::pool::store::AnyIndex::Inline($index) => {
+                type $form = outlast::index::Inline;
+                $body
+            }
+            outlast::pool::store::AnyIndex::Bytes($index) => {
+                type $form = outlast::index::Bytes;
+                $body
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_back<R: Form>() {
+        for n in [0, 1, 2, 77, 1000, SPECIAL, SPECIAL + 9, u64::MAX - 1] {
+            assert_eq!(R::key_number(&R::nth_key(n)), Some(n), "key {n}");
+            assert_eq!(R::value_number(&R::nth_value(n)), Some(n), "value {n}");
+        }
+    }
+
+    #[test]
+    fn numbers_read_back() {
+        read_back::<Inline>();
+        read_back::<Bytes>();
+    }
+
+    #[test]
+    fn a_torn_value_has_no_number() {
+        let mut value = Bytes::nth_value(77);
+        *value.last_mut().unwrap() ^= 1;
+        assert_eq!(Bytes::value_number(&value), None);
+        value.truncate(9);
+        assert_eq!(Bytes::value_number(&value), None);
+    }
+}

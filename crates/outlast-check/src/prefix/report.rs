@@ -1,0 +1,124 @@
+//! The report of an exploration, for people and for programs.
+
+use super::explore::{Outcome, Row, Violation};
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The table of scenarios.
+pub fn table(outcome: &Outcome) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "scenario",
+        "scheme",
+        "record",
+        "stores",
+        "images",
+        "nested",
+        "violations",
+        "seconds",
+    ]);
+    let seconds = |row: &Row| row.took.as_secs_f64();
+    for row in &outcome.rows {
+        table.add_row([
+            row.scenario.clone(),
+            row.scheme.to_string(),
+            row.form.to_string(),
+            row.stores.to_string(),
+            row.images.to_string(),
+            row.nested.to_string(),
+            row.violations.to_string(),
+            format!("{:.2}", seconds(row)),
+        ]);
+    }
+    let sum = |of: fn(&Row) -> usize| outcome.rows.iter().map(of).sum::<usize>().to_string();
+    table.add_row([
+        "all".into(),
+        String::new(),
+        String::new(),
+        sum(|r| r.stores),
+        sum(|r| r.images),
+        sum(|r| r.nested),
+        sum(|r| r.violations),
+        format!("{:.2}", outcome.rows.iter().map(seconds).sum::<f64>()),
+    ]);
+    for column in 3..8 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.to_string()
+}
+
+/// A violation, for a person.
+pub fn describe(violation: &Violation) -> String {
+    let mut text = String::new();
+    let Violation { scenario, form, cut, nested, around, in_flight, fault, replay } = violation;
+    let _ = write!(text, "VIOLATION in {scenario}, {form}: cut {cut}");
+    if let Some(nested) = nested {
+        let _ = write!(text, ", second cut {nested}");
+    }
+    let _ = write!(
+        text,
+        "\n  before the crash: {}\n  not any more:     {}\n  in flight:        {in_flight}\n  \
+         found:            {fault}\n  replay:           {replay}",
+        around.0, around.1
+    );
+    text
+}
+
+/// All that went wrong, for a person; empty if nothing did.
+pub fn failures(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for row in &outcome.rows {
+        for violation in &row.described {
+            let _ = writeln!(text, "{}", describe(violation));
+        }
+        let more = row.violations - row.described.len();
+        if more > 0 {
+            let _ = writeln!(text, "  ... and {more} more in {}, {}", row.scenario, row.form);
+        }
+        for phase in &row.missing {
+            let (scenario, form) = (&row.scenario, row.form);
+            let _ = writeln!(text, "NOT REACHED in {scenario}, {form}: {phase}");
+        }
+    }
+    text
+}
+
+/// The whole outcome, for a program.
+pub fn json(outcome: &Outcome) -> Value {
+    let violation = |v: &Violation| {
+        json!({
+            "cut": v.cut,
+            "nested": v.nested,
+            "before": v.around.0,
+            "after": v.around.1,
+            "in_flight": v.in_flight,
+            "fault": v.fault,
+            "replay": v.replay,
+        })
+    };
+    let rows: Vec<_> = outcome
+        .rows
+        .iter()
+        .map(|row| {
+            json!({
+                "scenario": row.scenario,
+                "about": row.about,
+                "scheme": row.scheme.to_string(),
+                "record": row.form.to_string(),
+                "stores": row.stores,
+                "images": row.images,
+                "nested": row.nested,
+                "violations": row.violations,
+                "undurable_responses": row.responses,
+                "described": row.described.iter().map(violation).collect::<Vec<_>>(),
+                "not_reached": row.missing,
+                "seconds": row.took.as_secs_f64(),
+            })
+        })
+        .collect();
+    json!({ "good": outcome.is_good(), "scenarios": rows })
+}

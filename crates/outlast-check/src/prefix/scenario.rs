@@ -1,0 +1,468 @@
+//! The runs whose crashes are explored.
+
+use super::phases::{BACKWARD, FORWARD, Phase, SPLIT_NODE, SPLIT_STASH, phase};
+use super::recording::Recording;
+use crate::codec::SPECIAL;
+use crate::random::Random;
+use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, recorder};
+use crate::state::{Checked, Fault};
+use outlast::index::dash_eh::points as dash;
+use outlast::pmem::{Alive, Point};
+use outlast::pool::points as pool;
+use outlast::{RecordForm, Scheme};
+use std::sync::Arc;
+
+/// Keys that no run ever writes.
+const ABSENT: [u64; 4] = [3, 999_999, SPECIAL + 999_999, u64::MAX - 7];
+
+/// A named run.
+#[derive(Clone)]
+pub struct Scenario {
+    /// Its name, with the shape of its maps where it is run for several.
+    pub name: String,
+    /// What it is for.
+    pub about: &'static str,
+    /// What its maps are.
+    pub shape: Shape,
+    /// What its pool is.
+    pub pool: PoolShape,
+    /// Phases that it must go through.
+    pub reaches: Vec<Phase>,
+    /// Phases that the recovery of some of its images must go through.
+    pub mends: Vec<Phase>,
+    play: fn(&mut Play) -> Checked,
+}
+
+/// A run in progress.
+struct Play {
+    session: Session,
+    shape: Shape,
+    random: Random,
+    /// The first step that is explored.
+    from: usize,
+}
+
+/// What a scenario recorded.
+pub struct Played {
+    /// The run.
+    pub recording: Recording,
+    /// Why it ended early, if it did: the run itself went wrong.
+    pub fault: Option<Fault>,
+}
+
+impl Scenario {
+    /// Plays it, recording.
+    ///
+    /// # Errors
+    /// If not even a pool could be made.
+    pub fn record(&self, alive: &Arc<Alive>) -> Checked<Played> {
+        let session = Session::create(self.pool, alive, recorder(true))?;
+        let random = Random::new(0x5eed);
+        let mut play = Play { session, shape: self.shape, random, from: 0 };
+        let fault = (self.play)(&mut play).err();
+        let from = play.from;
+        let (mut steps, mut events, used) = play.session.finish();
+        if fault.is_some() {
+            // What led up to it is explored all the same.
+            let ended = events.iter().filter(|e| is_end(e)).count();
+            steps.truncate(ended);
+            let last = events.iter().rposition(is_end).map_or(0, |i| i + 1);
+            events.truncate(last);
+        }
+        let mut universe: Vec<u64> = used.into_iter().chain(ABSENT).collect();
+        universe.sort_unstable();
+        universe.dedup();
+        let len = self.pool.pages << PAGE_BITS;
+        let capacity = self.pool.max_pages << PAGE_BITS;
+        let recording = Recording::new(&[], len, capacity, (steps, events), from, universe);
+        Ok(Played { recording, fault })
+    }
+}
+
+fn is_end(event: &outlast::pmem::Event) -> bool {
+    matches!(event.access, outlast::pmem::Access::Mark(outlast::pmem::Mark::End(_)))
+}
+
+/// The shapes of maps that every scenario of an index is run for.
+const SHAPES: [(u32, u32); 4] = [(1, 2), (1, 4), (2, 2), (2, 4)];
+
+/// Every scenario of a scheme, for one record form.
+pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
+    let at = |bucket_bits, stash| Shape { scheme, form, bucket_bits, stash };
+    let mut all = Vec::new();
+    let mut add = |name: &str, about, shape, pool, play, reaches: &[&Point], extra: &[&str]| {
+        let phases = reaches.iter().copied().map(phase).chain(extra.iter().map(|s| (*s).into()));
+        all.push(Scenario {
+            name: name.into(),
+            about,
+            shape,
+            pool,
+            play,
+            reaches: phases.collect(),
+            mends: Vec::new(),
+        });
+    };
+    let usual = PoolShape::default();
+    let colliding = PoolShape { hash_function: 0x7e57, max_pages: 320, ..usual };
+    let small = PoolShape { pages: 34, ..usual };
+    let bytes = form == RecordForm::Bytes;
+    let small_shape = at(1, 2);
+    add("pool", "creation of a pool", small_shape, usual, pool_creation, POOL, &[]);
+    add("maps", "creating and dropping maps", small_shape, usual, maps, MAPS, &[]);
+    add("growth", "growth of the pool", at(2, 2), small, growth, &[&pool::HEADER], &[]);
+    add("sync", "sync, then more work", small_shape, usual, sync, &[&pool::SAVED], &[]);
+    add("reopen", "close and reopen", small_shape, usual, reopen, &[&pool::SAVED], &[]);
+    for (bits, stash) in SHAPES {
+        let name = |what: &str| format!("{what}-b{bits}s{stash}");
+        let shape = at(bits, stash);
+        add(&name("fill"), "inserts, splits, doublings", shape, usual, fill, FILL, &[SPLIT_STASH]);
+        add(&name("change"), "changes wherever a record is", shape, usual, change, CHANGE, &[]);
+        add(&name("reclaim"), "reclaim beside operations", shape, usual, reclaim, &[], &[]);
+    }
+    add("collide", "keys of one hash", small_shape, colliding, collide, COLLIDE, &[]);
+    let carried: &[&str] = &[SPLIT_NODE];
+    add("carry", "splits of chained segments", small_shape, colliding, carry, SPLIT, carried);
+    add("blocks", "blocks of all sizes, reused", small_shape, usual, blocks, &[], &[]);
+    for scenario in &mut all {
+        let named = |name: &str| scenario.name.starts_with(name);
+        let mut more = Vec::new();
+        if named("fill") && scenario.shape.bucket_bits > 1 {
+            more.extend([FORWARD.to_owned(), BACKWARD.to_owned()]);
+        }
+        if named("fill") || named("reclaim") {
+            more.push(phase(&dash::PULL_CLEAR));
+        }
+        if bytes && !named("pool") && !named("maps") {
+            more.push(phase(&dash::RECORD));
+        }
+        if bytes && named("blocks") {
+            more.push(phase(&pool::RELEASE));
+        }
+        if named("fill") || named("carry") {
+            scenario.mends.push(phase(&dash::REPAIR_DIRECTORY));
+        }
+        if named("fill") {
+            scenario.mends.push(phase(&dash::REPAIR_DUPLICATE));
+        }
+        scenario.reaches.append(&mut more);
+    }
+    all
+}
+
+const POOL: &[&Point] = &[&pool::CREATE, &pool::HEADER];
+const MAPS: &[&Point] = &[&pool::ROOT_FIXED, &pool::ROOT_COMMIT, &pool::ROOT_DROP, &dash::CREATE];
+const SPLIT: &[&Point] = &[&dash::SPLIT_NEW, &dash::SPLIT_COMMIT, &dash::SPLIT_DIRECTORY];
+const FILL: &[&Point] = &[
+    &dash::INSERT,
+    &dash::INSERT_OVERFLOW,
+    &dash::SPLIT_NEW,
+    &dash::SPLIT_COMMIT,
+    &dash::SPLIT_DIRECTORY,
+    &dash::PULL_COPY,
+    &dash::DOUBLE_NEW,
+    &dash::DOUBLE_COMMIT,
+];
+const CHANGE: &[&Point] = &[&dash::UPDATE, &dash::REMOVE, &dash::INSERT];
+const COLLIDE: &[&Point] =
+    &[&dash::NODE_NEW, &dash::NODE_COMMIT, &dash::INSERT_OVERFLOW, &dash::UPDATE, &dash::REMOVE];
+
+impl Play {
+    /// Everything up to here is preparation.
+    fn prepared(&mut self) {
+        self.from = self.session.logged();
+    }
+
+    fn map(&mut self) -> Checked {
+        self.session.create_map("m", self.shape)
+    }
+
+    fn change(&mut self, key: u64, change: Do) -> Checked {
+        self.session.change("m", key, change)
+    }
+
+    /// Inserts keys from `first` on until the map was split `splits` times.
+    fn insert_until_split(&mut self, first: u64, splits: u64) -> Checked<u64> {
+        let mut key = first;
+        while self.session.splits("m")? < splits {
+            self.change(key, Do::Insert(key + 100_000))?;
+            key += 1;
+            if key - first > 600 {
+                return Err(Fault(format!("no {splits} splits in {} inserts", key - first)));
+            }
+        }
+        Ok(key)
+    }
+
+    /// Inserts keys as long as the map is not split.
+    fn insert_to_the_brim(&mut self, count: u64) -> Checked {
+        // Both extremes are keys like others.
+        for key in (0..3).chain(10..count + 7) {
+            self.change(key, Do::Insert(key + 100_000))?;
+        }
+        Ok(())
+    }
+
+    /// Records that a map with two segments of this shape takes without a split.
+    fn brim(&self) -> u64 {
+        let slots = ((1 << self.shape.bucket_bits) + self.shape.stash) as u64 * 14;
+        // Not all: keys do not spread evenly.
+        slots * 2 * 7 / 10
+    }
+}
+
+fn pool_creation(_: &mut Play) -> Checked {
+    Ok(())
+}
+
+fn maps(play: &mut Play) -> Checked {
+    let other = match play.shape.form {
+        RecordForm::Inline => RecordForm::Bytes,
+        RecordForm::Bytes => RecordForm::Inline,
+    };
+    let (this, other) = (play.shape, Shape { form: other, ..play.shape });
+    play.prepared();
+    let s = &mut play.session;
+    for (name, shape) in [("a", this), ("b", other), ("c", this)] {
+        s.create_map(name, shape)?;
+        for key in 10..14 {
+            s.change(name, key, Do::Insert(key + 500))?;
+        }
+    }
+    s.drop_map("a", false)?;
+    // In the slot that was freed.
+    s.create_map("d", other)?;
+    s.change("d", 12, Do::Insert(700))?;
+    // Someone still reads it: neither slot nor space is reused.
+    s.drop_map("b", true)?;
+    s.create_map("e", this)?;
+    s.change("e", 10, Do::Insert(701))?;
+    s.let_go();
+    s.background()?;
+    s.create_map("b", this)?;
+    s.change("b", 11, Do::Insert(702))?;
+    s.create_map("b", this)?;
+    // The same while space from before a crash is not accounted for.
+    s.crash()?;
+    s.drop_map("c", true)?;
+    s.create_map("f", this)?;
+    s.drop_map("d", false)?;
+    s.create_map("g", other)?;
+    s.change("g", 12, Do::Insert(703))?;
+    while s.is_reclaiming() {
+        s.background()?;
+    }
+    s.let_go();
+    s.background()?;
+    s.change("e", 10, Do::Remove)?;
+    s.verify()
+}
+
+fn growth(play: &mut Play) -> Checked {
+    play.map()?;
+    play.prepared();
+    let large = if play.shape.form == RecordForm::Bytes { SPECIAL } else { 0 };
+    for key in 0..60 {
+        play.change(key, Do::Insert(key + 100_000 + if key % 4 == 0 { large } else { 0 }))?;
+    }
+    let next = play.insert_until_split(60, 2)?;
+    play.session.crash()?;
+    for key in next..next + 30 {
+        play.change(key, Do::Insert(key + 100_000 + large))?;
+    }
+    Ok(())
+}
+
+fn sync(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(12)?;
+    play.prepared();
+    play.session.sync()?;
+    play.change(20, Do::Insert(1))?;
+    play.session.sync()?;
+    play.session.sync()?;
+    play.session.get("m", 20)?;
+    play.change(10, Do::Remove)?;
+    play.change(11, Do::Update(2))?;
+    play.session.sync()?;
+    play.insert_until_split(30, 1)?;
+    play.session.sync()?;
+    // With a dropped map that someone still reads, no free state is saved.
+    play.session.create_map("n", play.shape)?;
+    play.session.drop_map("n", true)?;
+    play.session.sync()?;
+    play.session.let_go();
+    play.change(11, Do::Remove)?;
+    play.session.sync()
+}
+
+fn reopen(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(40)?;
+    for key in 12..20 {
+        play.change(key, Do::Remove)?;
+    }
+    play.prepared();
+    play.session.reopen()?;
+    play.session.get("m", 10)?;
+    // What was freed before is handed out again.
+    for key in 12..16 {
+        play.change(key, Do::Insert(key))?;
+    }
+    play.session.reopen()?;
+    play.session.reopen()?;
+    play.change(12, Do::Update(5))?;
+    play.session.crash()?;
+    play.change(13, Do::Update(6))?;
+    // Closed before the reclaim has ended.
+    play.session.reopen()?;
+    play.change(14, Do::Update(7))?;
+    play.session.verify()?;
+    play.session.reopen()?;
+    play.insert_until_split(50, 1)?;
+    play.session.reopen()?;
+    play.session.get("m", 50)
+}
+
+fn fill(play: &mut Play) -> Checked {
+    play.map()?;
+    play.prepared();
+    play.insert_until_split(10, 4)?;
+    Ok(())
+}
+
+fn change(play: &mut Play) -> Checked {
+    play.map()?;
+    let count = play.brim();
+    play.insert_to_the_brim(count)?;
+    play.prepared();
+    for key in 0..count {
+        let value = 200_000 + key * 7;
+        let large = if key % 16 == 0 { SPECIAL } else { 0 };
+        match play.random.below(6) {
+            0 => play.change(key, Do::Update(value + large))?,
+            1 => play.change(key, Do::Put(value + large))?,
+            2 => play.change(key, Do::Swap(key + 100_000, value))?,
+            3 => {
+                play.change(key, Do::Remove)?;
+                play.change(key, Do::Update(value))?;
+                play.change(key, Do::Remove)?;
+            }
+            4 => {
+                play.change(key, Do::Remove)?;
+                play.change(key, Do::Put(value))?;
+                play.change(key, Do::Swap(value + 1, value + 2))?;
+            }
+            _ => play.change(key, Do::Insert(value))?,
+        }
+    }
+    Ok(())
+}
+
+fn reclaim(play: &mut Play) -> Checked {
+    play.map()?;
+    let count = play.brim();
+    play.insert_to_the_brim(count)?;
+    for key in 20..24 {
+        play.change(key, Do::Put(SPECIAL + key))?;
+    }
+    play.prepared();
+    for life in 0..3 {
+        play.session.crash()?;
+        // In every life, the reclaim is at another place when the operations begin.
+        for _ in 0..life {
+            play.session.background()?;
+        }
+        for i in 0..14 {
+            let key = 10 + (i * 13 + life * 5) % count;
+            let value = 300_000 + life * 1_000 + i;
+            match (i + life) % 4 {
+                0 => play.change(key, Do::Put(value))?,
+                1 => play.change(key, Do::Remove)?,
+                2 => play.change(400 + life * 100 + i, Do::Insert(value))?,
+                _ => play.change(key, Do::Update(value))?,
+            }
+            if i % 3 == 2 {
+                play.session.background()?;
+            }
+        }
+        if life == 1 {
+            play.insert_until_split(1_000, 1)?;
+        }
+    }
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+    }
+    play.insert_until_split(2_000, 2)?;
+    play.session.verify()
+}
+
+fn collide(play: &mut Play) -> Checked {
+    play.map()?;
+    // Fills a home bucket, the next one and the stash, and splits as long as that may
+    // help, which it does not.
+    for key in 0..54 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.prepared();
+    for key in 54..64 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    for key in (0..64).step_by(3) {
+        play.change(SPECIAL + key, Do::Update(key + 600))?;
+        play.change(SPECIAL + key + 1, Do::Remove)?;
+    }
+    play.session.crash()?;
+    for key in (50..64).step_by(2) {
+        play.change(SPECIAL + key, Do::Put(key + 700))?;
+        play.session.background()?;
+        play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
+    }
+    Ok(())
+}
+
+fn carry(play: &mut Play) -> Checked {
+    play.map()?;
+    for key in 0..64 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    // Ordinary keys split other segments, until the directory may be doubled again; then
+    // keys that collide split their segment, and its overflow nodes are carried over.
+    let splits = play.session.splits("m")?;
+    play.insert_until_split(10, splits + 14)?;
+    for key in 64..150 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.prepared();
+    for key in 150..164 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    for key in (0..160).step_by(9) {
+        play.change(SPECIAL + key, Do::Remove)?;
+    }
+    Ok(())
+}
+
+fn blocks(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(30)?;
+    play.prepared();
+    for round in 0..4 {
+        for key in 10..16 {
+            let value = 1_000 * (round + 1) + key * 5;
+            let large = SPECIAL * (1 + (round + key) % 2);
+            play.change(key, Do::Update(if key % 3 == 0 { value + large } else { value }))?;
+            play.change(key + 10, Do::Remove)?;
+            play.change(key + 10, Do::Insert(value + 77))?;
+        }
+        match round {
+            1 => play.session.crash()?,
+            2 => play.session.reopen()?,
+            _ => {}
+        }
+        play.session.background()?;
+    }
+    for key in 10..30 {
+        play.change(key, Do::Remove)?;
+    }
+    play.session.verify()
+}

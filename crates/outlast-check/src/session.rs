@@ -1,0 +1,681 @@
+//! A pool in memory under a recorder, worked on by one thread, every answer checked.
+
+use crate::codec::Form;
+use crate::random::Random;
+use crate::state::{Checked, Fault, MapState, State, ensure};
+use crate::with_form;
+use outlast::index::{Change, Cursor, Index};
+use outlast::pmem::{Alive, Control, Event, Mark, MediumKind, Seam, Traced};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::header::Header;
+use outlast::pool::layout::HEADER_WORDS;
+use outlast::pool::roots::MapInfo;
+use outlast::pool::store::{MapRequest, OpenMap, ReclaimState, Store};
+use outlast::{RecordForm, Scheme, Verification};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What fresh space is filled with: nothing may rely on its being zero.
+pub const GARBAGE: u8 = 0xa5;
+
+/// A step that a session made and that a crash may interrupt.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// For a person.
+    pub text: String,
+    /// What the pool held before; `None` before it was created.
+    pub before: Option<Arc<State>>,
+    /// What it holds once the step has answered.
+    pub after: Arc<State>,
+}
+
+/// What the maps of a session are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// log2 of the buckets to a segment.
+    pub bucket_bits: u32,
+    /// Stash buckets to a segment.
+    pub stash: u32,
+}
+
+impl Shape {
+    /// The map of this shape with a name.
+    pub fn info(self, name: &str) -> MapInfo {
+        let schema = |word: &str, bytes: &str| match self.form {
+            RecordForm::Inline => word.to_owned(),
+            RecordForm::Bytes => bytes.to_owned(),
+        };
+        MapInfo {
+            name: name.into(),
+            scheme: self.scheme,
+            form: self.form,
+            key_schema: schema("u64", "[u8]"),
+            value_schema: schema("u64", "[u8]"),
+            config: [u64::from(self.bucket_bits), u64::from(self.stash), 0],
+        }
+    }
+}
+
+/// A change of one key, by numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Do {
+    /// Insert if absent.
+    Insert(u64),
+    /// Insert or replace.
+    Put(u64),
+    /// Replace if present.
+    Update(u64),
+    /// Replace if it is the first by the second.
+    Swap(u64, u64),
+    /// Remove if present.
+    Remove,
+}
+
+impl Do {
+    /// Whether it applies to a key with this value, and what the value is afterwards.
+    pub fn on(self, before: Option<u64>) -> (bool, Option<u64>) {
+        match (self, before) {
+            (Do::Insert(value), None) | (Do::Put(value), _) | (Do::Update(value), Some(_)) => {
+                (true, Some(value))
+            }
+            (Do::Swap(expected, new), Some(found)) if expected == found => (true, Some(new)),
+            (Do::Remove, Some(_)) => (true, None),
+            _ => (false, before),
+        }
+    }
+}
+
+/// Stops a thread that waits for a lock whose holder can only be itself.
+#[derive(Default)]
+struct Alone(AtomicU32);
+
+impl Control for Alone {
+    fn before(&self, _thread: usize, waiting: bool) {
+        if waiting {
+            let turns = self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(turns < 10_000, "the only thread waits for ever");
+        }
+    }
+}
+
+/// How a pool in memory is made.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolShape {
+    /// Pages that it begins with.
+    pub pages: u64,
+    /// Pages that it can grow to.
+    pub max_pages: u64,
+    /// Number of the hash function.
+    pub hash_function: u32,
+}
+
+/// log2 of the page size of every pool here: the smallest there is.
+pub const PAGE_BITS: u32 = 12;
+
+impl Default for PoolShape {
+    fn default() -> Self {
+        PoolShape { pages: 40, max_pages: 224, hash_function: 1 }
+    }
+}
+
+/// See the module's documentation.
+pub struct Session {
+    seam: Traced,
+    alive: Arc<Alive>,
+    store: Arc<Store<Traced>>,
+    capacity: u64,
+    state: Arc<State>,
+    log: Option<Vec<Step>>,
+    maps: HashMap<String, Arc<OpenMap>>,
+    held: Vec<Arc<OpenMap>>,
+    used: BTreeSet<u64>,
+}
+
+fn options() -> CoreOptions {
+    CoreOptions { medium: MediumKind::Bytes, ..CoreOptions::default() }
+}
+
+/// A recorder for one thread; recording at once, if asked.
+pub fn recorder(recording: bool) -> Traced {
+    let seam = Traced::with_control(Box::new(Alone::default()));
+    if recording {
+        seam.start(false);
+    }
+    seam
+}
+
+/// Opens a file's bytes as a pool.
+///
+/// # Errors
+/// As opening a file.
+pub fn open_bytes(
+    file: &[u8],
+    capacity: u64,
+    seam: Traced,
+    alive: &Arc<Alive>,
+) -> outlast::Result<Arc<Store<Traced>>> {
+    let header = Header::read(file.len() as u64, |offset| {
+        let bytes = &file[offset as usize..][..HEADER_WORDS * 8];
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+    })?;
+    let backing = Backing::Heap(Heap::new(file, capacity, GARBAGE));
+    let core = Core::open(backing, seam, header, options())?;
+    Ok(Store::with_alive(core, Arc::clone(alive)))
+}
+
+/// A page that every image shares, to tell forked children apart.
+pub fn alive() -> Arc<Alive> {
+    Arc::new(Alive::new().expect("a page of memory"))
+}
+
+impl Session {
+    /// Makes a pool. What `recorder` sees from here on is the session's log.
+    pub fn create(shape: PoolShape, alive: &Arc<Alive>, seam: Traced) -> Checked<Session> {
+        let capacity = shape.max_pages << PAGE_BITS;
+        seam.mark(|| Mark::Begin("create pool".into()));
+        let options = CoreOptions {
+            page_bits: PAGE_BITS,
+            initial_size: shape.pages << PAGE_BITS,
+            hash_function: shape.hash_function,
+            identity: Some((0x5eed, 0x1d)),
+            ..options()
+        };
+        let backing = Backing::Heap(Heap::new(&[], capacity, GARBAGE));
+        let core = Core::create(backing, seam.clone(), options)?;
+        seam.mark(|| Mark::End("created".into()));
+        let state = Arc::new(State::default());
+        let log =
+            vec![Step { text: "create pool".into(), before: None, after: Arc::clone(&state) }];
+        Ok(Session {
+            store: Store::with_alive(core, Arc::clone(alive)),
+            seam,
+            alive: Arc::clone(alive),
+            capacity,
+            state,
+            log: Some(log),
+            maps: HashMap::new(),
+            held: Vec::new(),
+            used: BTreeSet::new(),
+        })
+    }
+
+    /// Opens a file's bytes. What it should hold is not known yet: [`Session::settle`]
+    /// finds out.
+    ///
+    /// # Errors
+    /// As opening a file.
+    pub fn open(
+        file: &[u8],
+        capacity: u64,
+        alive: &Arc<Alive>,
+        seam: Traced,
+        logged: Option<&Arc<State>>,
+    ) -> outlast::Result<Session> {
+        let state = logged.cloned().unwrap_or_default();
+        let log = logged.map(|state| {
+            seam.mark(|| Mark::Begin("open".into()));
+            let (before, after) = (Some(Arc::clone(state)), Arc::clone(state));
+            vec![Step { text: "open".into(), before, after }]
+        });
+        let store = open_bytes(file, capacity, seam.clone(), alive)?;
+        if log.is_some() {
+            seam.mark(|| Mark::End("opened".into()));
+        }
+        Ok(Session {
+            seam,
+            alive: Arc::clone(alive),
+            store,
+            capacity,
+            state,
+            log,
+            maps: HashMap::new(),
+            held: Vec::new(),
+            used: BTreeSet::new(),
+        })
+    }
+
+    /// What the pool should hold.
+    pub fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store<Traced>> {
+        &self.store
+    }
+
+    /// Every key that the session has named.
+    pub fn used_keys(&self) -> &BTreeSet<u64> {
+        &self.used
+    }
+
+    /// Ends the session: its steps and what was recorded.
+    pub fn finish(mut self) -> (Vec<Step>, Vec<Event>, BTreeSet<u64>) {
+        (self.log.take().unwrap_or_default(), self.seam.take(), std::mem::take(&mut self.used))
+    }
+
+    /// How many steps were logged so far.
+    pub fn logged(&self) -> usize {
+        self.log.as_ref().map_or(0, Vec::len)
+    }
+
+    // ---- Steps ------------------------------------------------------------------
+
+    /// Makes one step: what a crash during it may leave is the state before or after.
+    fn step<T>(
+        &mut self,
+        text: impl FnOnce() -> String,
+        after: Option<Arc<State>>,
+        run: impl FnOnce(&mut Self) -> Checked<T>,
+    ) -> Checked<T> {
+        let after = after.unwrap_or_else(|| Arc::clone(&self.state));
+        let Some(log) = &mut self.log else {
+            let result = run(self)?;
+            self.state = after;
+            return Ok(result);
+        };
+        let text = text();
+        log.push(Step {
+            text: text.clone(),
+            before: Some(Arc::clone(&self.state)),
+            after: Arc::clone(&after),
+        });
+        let explain = |fault: Fault| Fault(format!("{text}: {fault}"));
+        self.seam.mark(|| Mark::Begin(text.clone()));
+        let result = run(self).map_err(explain)?;
+        self.seam.mark(|| Mark::End(text));
+        self.state = after;
+        Ok(result)
+    }
+
+    /// Opens a map, or creates it.
+    pub fn create_map(&mut self, name: &str, shape: Shape) -> Checked {
+        let mut after = State::clone(&self.state);
+        after
+            .maps
+            .entry(name.into())
+            .or_insert_with(|| MapState { form: shape.form, records: BTreeMap::new() });
+        let request = MapRequest { info: shape.info(name), scheme_matters: true };
+        self.step(
+            || format!("create map {name:?}"),
+            Some(Arc::new(after)),
+            |s| {
+                let map = s.store.map(&request)?;
+                s.maps.insert(name.into(), map);
+                Ok(())
+            },
+        )
+    }
+
+    /// Drops a map; with `held`, a handle of it is kept until [`Session::let_go`].
+    pub fn drop_map(&mut self, name: &str, held: bool) -> Checked {
+        let mut after = State::clone(&self.state);
+        after.maps.remove(name);
+        let handle = self.map(name)?;
+        self.maps.remove(name);
+        if held {
+            self.held.push(handle);
+        } else {
+            drop(handle);
+        }
+        self.step(
+            || format!("drop map {name:?}"),
+            Some(Arc::new(after)),
+            |s| Ok(s.store.drop_map(name)?),
+        )
+    }
+
+    /// Lets the handles of dropped maps go.
+    pub fn let_go(&mut self) {
+        self.held.clear();
+    }
+
+    fn map(&mut self, name: &str) -> Checked<Arc<OpenMap>> {
+        if let Some(map) = self.maps.get(name) {
+            return Ok(Arc::clone(map));
+        }
+        let map = self.store.open_map(name)?;
+        self.maps.insert(name.into(), Arc::clone(&map));
+        Ok(map)
+    }
+
+    fn value_of(&self, name: &str, key: u64) -> Option<u64> {
+        self.state.maps.get(name)?.records.get(&key).copied()
+    }
+
+    /// Changes a key and checks the answer.
+    pub fn change(&mut self, name: &str, key: u64, change: Do) -> Checked {
+        self.used.insert(key);
+        let before = self.value_of(name, key);
+        let (applies, after) = change.on(before);
+        let map = self.map(name)?;
+        let run = |_: &mut Self| with_form!(map.index(), R, index => apply::<R>(&**index, key, change, before, applies));
+        let text = || format!("{change:?} of key {key} in {name:?}");
+        if self.log.is_none() {
+            // Nobody looks at the state in between: it need not be copied.
+            run(self).map_err(|fault| Fault(format!("{}: {fault}", text())))?;
+            set(Arc::make_mut(&mut self.state), name, key, after);
+            return Ok(());
+        }
+        let state = if applies {
+            let mut state = State::clone(&self.state);
+            set(&mut state, name, key, after);
+            Some(Arc::new(state))
+        } else {
+            None
+        };
+        self.step(text, state, run)
+    }
+
+    /// Looks a key up, all ways there are, and checks the answers.
+    pub fn get(&mut self, name: &str, key: u64) -> Checked {
+        self.used.insert(key);
+        let expected = self.value_of(name, key);
+        let map = self.map(name)?;
+        self.step(
+            || format!("get of key {key} in {name:?}"),
+            None,
+            |_| {
+                let found = with_form!(map.index(), R, index => read::<R>(&**index, key)?);
+                ensure(found == expected, || format!("found {found:?}, expected {expected:?}"))
+            },
+        )
+    }
+
+    /// Makes the pool clean and durable.
+    pub fn sync(&mut self) -> Checked {
+        self.step(|| "sync".into(), None, |s| Ok(s.store.sync()?))
+    }
+
+    /// One step of the pool's background work. Whether there may be more.
+    pub fn background(&mut self) -> Checked<bool> {
+        self.step(|| "background step".into(), None, |s| Ok(s.store.step()?))
+    }
+
+    /// Whether space from before a crash is still to be accounted for.
+    pub fn is_reclaiming(&self) -> bool {
+        self.store.reclaim_state() == ReclaimState::Running
+    }
+
+    /// Closes the pool and opens it again.
+    pub fn reopen(&mut self) -> Checked {
+        self.step(
+            || "close and reopen".into(),
+            None,
+            |s| {
+                s.store.close()?;
+                s.open_again()
+            },
+        )
+    }
+
+    /// Opens the pool again as it is, as if the process had died between two steps.
+    pub fn crash(&mut self) -> Checked {
+        self.step(|| "crash and reopen".into(), None, Self::open_again)
+    }
+
+    fn open_again(&mut self) -> Checked {
+        let file = self.file();
+        self.maps.clear();
+        self.held.clear();
+        self.store = open_bytes(&file, self.capacity, self.seam.clone(), &self.alive)?;
+        Ok(())
+    }
+
+    /// The bytes of the pool's file.
+    pub fn file(&self) -> Vec<u8> {
+        let core = self.store.core();
+        let len = core.memory.len() as usize;
+        // SAFETY: `len` bytes are there, initialised by `Heap::new`, and only this
+        // thread uses the pool, which it does not do meanwhile.
+        unsafe { std::slice::from_raw_parts(core.backing().base(), len) }.to_vec()
+    }
+
+    // ---- Checks -----------------------------------------------------------------
+
+    /// Reads everything: every map, every key of `universe` by get, and by iteration.
+    pub fn observe(&mut self, universe: &[u64], gets_first: bool) -> Checked<State> {
+        let mut found = State::default();
+        for (_, info) in self.store.maps() {
+            let info = info?;
+            let map = self.map(&info.name)?;
+            let records =
+                with_form!(map.index(), R, index => contents::<R>(&**index, universe, gets_first))
+                    .map_err(|fault| Fault(format!("map {:?}: {fault}", info.name)))?;
+            found.maps.insert(info.name, MapState { form: info.form, records });
+        }
+        Ok(found)
+    }
+
+    /// Checks that the pool holds what it should, by get and by iteration.
+    pub fn check(&mut self, universe: &[u64], gets_first: bool) -> Checked {
+        let state = Arc::clone(&self.state);
+        self.step(
+            || "read everything".into(),
+            None,
+            |s| {
+                let found = s.observe(universe, gets_first)?;
+                ensure(found == *state, || format!("contents: {}", state.difference(&found)))
+            },
+        )
+    }
+
+    /// Finds out which of the states that are allowed this pool holds.
+    pub fn settle(
+        &mut self,
+        allowed: &[&Arc<State>],
+        universe: &[u64],
+        gets_first: bool,
+    ) -> Checked {
+        let found = self.observe(universe, gets_first)?;
+        match allowed.iter().find(|state| ****state == found) {
+            Some(state) => {
+                self.state = Arc::clone(state);
+                Ok(())
+            }
+            None => {
+                let ways: Vec<_> = allowed.iter().map(|s| s.difference(&found)).collect();
+                Err(Fault(format!("contents: {}", ways.join(" -- or -- "))))
+            }
+        }
+    }
+
+    /// Verifies the pool; what reclaim is left is finished.
+    pub fn verify(&mut self) -> Checked {
+        let records = self.state.records();
+        self.step(
+            || "verify".into(),
+            None,
+            |s| {
+                let found = outlast::pool::verify::verify(&s.store)?;
+                check_verification(&found, records)
+            },
+        )
+    }
+
+    /// Splits of a map since it was opened.
+    pub fn splits(&mut self, name: &str) -> Checked<u64> {
+        let map = self.map(name)?;
+        Ok(with_form!(map.index(), R, index => Index::<R>::stats(&**index))?.splits)
+    }
+
+    /// The hash of a key.
+    pub fn hash(&self, form: RecordForm, key: u64) -> u64 {
+        let hasher = &self.store.core().hasher;
+        match form {
+            RecordForm::Inline => hasher.word(<outlast::index::Inline as Form>::nth_key(key)),
+            RecordForm::Bytes => hasher.bytes(&crate::codec::key_bytes(key)),
+        }
+    }
+
+    /// Works on a map in all ways: inserts until something was split, updates, swaps,
+    /// removals, lookups and iteration, beside what background work there is.
+    pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
+        let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
+        for &key in &present {
+            let value = fresh + 1_000 + random.below(1 << 16);
+            match random.below(6) {
+                0 => self.change(name, key, Do::Update(value))?,
+                1 => self.change(name, key, Do::Remove)?,
+                2 => self.change(name, key, Do::Insert(value))?,
+                3 => {
+                    let now = self.value_of(name, key).unwrap_or_default();
+                    self.change(name, key, Do::Swap(now, value))?;
+                    self.change(name, key, Do::Swap(now, value + 1))?;
+                }
+                _ => {}
+            }
+            if random.below(4) == 0 && self.is_reclaiming() {
+                self.background()?;
+            }
+        }
+        let before = self.splits(name)?;
+        for i in 0..400 {
+            let key = fresh + i;
+            self.change(
+                name,
+                key,
+                if i % 2 == 0 { Do::Insert(key * 3) } else { Do::Put(key * 5) },
+            )?;
+            if i % 8 == 7 {
+                self.get(name, key - 3)?;
+                self.change(name, key - 2, Do::Remove)?;
+                if self.splits(name)? > before {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
+    if let Some(map) = state.maps.get_mut(name) {
+        match value {
+            Some(value) => map.records.insert(key, value),
+            None => map.records.remove(&key),
+        };
+    }
+}
+
+/// What a check of a whole pool must find.
+pub fn check_verification(found: &Verification, records: u64) -> Checked {
+    let damage: Vec<_> = found.all_damage().map(ToString::to_string).collect();
+    ensure(damage.is_empty(), || format!("damage: {}", damage.join("; ")))?;
+    ensure(found.leaked_bytes == Some(0), || format!("leaked: {:?}", found.leaked_bytes))?;
+    ensure(found.is_sound(), || format!("not sound: {found:?}"))?;
+    let count = found.records();
+    ensure(count == records, || format!("{count} records, {records} expected"))
+}
+
+fn apply<R: Form>(
+    index: &dyn Index<R>,
+    key: u64,
+    change: Do,
+    before: Option<u64>,
+    applies: bool,
+) -> Checked {
+    let key = R::nth_key(key);
+    let values = match change {
+        Do::Insert(v) | Do::Put(v) | Do::Update(v) => [R::nth_value(v), R::nth_value(0)],
+        Do::Swap(expected, new) => [R::nth_value(expected), R::nth_value(new)],
+        Do::Remove => [R::nth_value(0), R::nth_value(0)],
+    };
+    let [first, second] = values.each_ref().map(R::value_of);
+    let change = match change {
+        Do::Insert(_) => Change::Insert(first),
+        Do::Put(_) => Change::Put(first),
+        Do::Update(_) => Change::Update(first),
+        Do::Swap(..) => Change::Swap { expected: first, new: second },
+        Do::Remove => Change::Remove,
+    };
+    let done = index.change(R::key_of(&key), change, true)?;
+    ensure(done.applied == applies, || {
+        format!("answered applied: {}, expected {applies}", done.applied)
+    })?;
+    ensure(done.present == before.is_some(), || {
+        format!("answered present: {}, the value was {before:?}", done.present)
+    })?;
+    // What was there is only promised where the change needed to look at it.
+    let told = done.before.as_ref().map(|value| R::value_number(value).ok_or(value));
+    ensure(told.is_none() || told == before.map(Ok), || {
+        format!("answered value {told:?}, it was {before:?}")
+    })?;
+    ensure(told.is_some() || before.is_none() || !applies, || {
+        format!("answered no value before, it was {before:?}")
+    })
+}
+
+fn number<R: Form>(value: &R::Owned) -> Checked<u64> {
+    R::value_number(value).ok_or_else(|| Fault(format!("a value that nobody wrote: {value:?}")))
+}
+
+fn read<R: Form>(index: &dyn Index<R>, key: u64) -> Checked<Option<u64>> {
+    let key = R::nth_key(key);
+    let found = index.get(R::key_of(&key))?;
+    let reference = index.get_ref(R::key_of(&key))?;
+    let mut many = Vec::new();
+    index.get_many(&[R::key_of(&key)], &mut many)?;
+    ensure(many.len() == 1 && many[0] == found, || format!("get {found:?}, get_many {many:?}"))?;
+    ensure(reference.is_some() == found.is_some(), || {
+        format!("get {found:?}, get_ref {reference:?}")
+    })?;
+    found.as_ref().map(number::<R>).transpose()
+}
+
+fn contents<R: Form>(
+    index: &dyn Index<R>,
+    universe: &[u64],
+    gets_first: bool,
+) -> Checked<BTreeMap<u64, u64>> {
+    let gets = || -> Checked<BTreeMap<u64, u64>> {
+        let mut found = BTreeMap::new();
+        for &n in universe {
+            let key = R::nth_key(n);
+            if let Some(value) = index.get(R::key_of(&key))? {
+                found.insert(n, number::<R>(&value)?);
+            }
+        }
+        Ok(found)
+    };
+    let scan = || -> Checked<BTreeMap<u64, u64>> {
+        let mut found = BTreeMap::new();
+        let mut cursor = Cursor::start();
+        let mut batch = Vec::new();
+        while !cursor.is_done() {
+            index.scan(&mut cursor, &mut batch)?;
+        }
+        for (key, value) in batch {
+            let n = R::key_number(&key)
+                .ok_or_else(|| Fault(format!("a key that nobody wrote: {key:?}")))?;
+            let twice = found.insert(n, number::<R>(&value)?);
+            ensure(twice.is_none(), || format!("iteration gives key {n} twice"))?;
+        }
+        Ok(found)
+    };
+    let (got, walked) = if gets_first {
+        let got = gets()?;
+        (got, scan()?)
+    } else {
+        let walked = scan()?;
+        (gets()?, walked)
+    };
+    ensure(got == walked, || {
+        let differs = |a: &BTreeMap<u64, u64>, b: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
+            a.iter().filter(|(k, v)| b.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect()
+        };
+        format!(
+            "only by get: {:?}; only by iteration: {:?}",
+            differs(&got, &walked),
+            differs(&walked, &got)
+        )
+    })?;
+    Ok(got)
+}

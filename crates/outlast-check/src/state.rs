@@ -1,0 +1,85 @@
+//! What a pool holds, by numbers, and what a session found wrong.
+
+use outlast::RecordForm;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A finding: something is not as the contract has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault(pub String);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl From<outlast::Error> for Fault {
+    fn from(error: outlast::Error) -> Self {
+        Fault(format!("unexpected error: {error}"))
+    }
+}
+
+/// A check: nothing, or a finding.
+pub type Checked<T = ()> = Result<T, Fault>;
+
+/// Finds fault unless `holds`.
+pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Fault(what())) }
+}
+
+/// The contents of one map: values by key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapState {
+    /// Its record form.
+    pub form: RecordForm,
+    /// Its records.
+    pub records: BTreeMap<u64, u64>,
+}
+
+/// The contents of a pool: its maps by name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    /// Its maps.
+    pub maps: BTreeMap<String, MapState>,
+}
+
+impl State {
+    /// Records of all maps.
+    pub fn records(&self) -> u64 {
+        self.maps.values().map(|m| m.records.len() as u64).sum()
+    }
+
+    /// What `found` has otherwise than this state, for a person.
+    pub fn difference(&self, found: &State) -> String {
+        let mut lines = Vec::new();
+        for (name, map) in &self.maps {
+            match found.maps.get(name) {
+                None => lines.push(format!("map {name:?} is missing")),
+                Some(other) => differ(name, map, other, &mut lines),
+            }
+        }
+        for name in found.maps.keys().filter(|n| !self.maps.contains_key(*n)) {
+            lines.push(format!("map {name:?} should not be there"));
+        }
+        if lines.is_empty() { "nothing".into() } else { lines.join("; ") }
+    }
+}
+
+fn differ(name: &str, expected: &MapState, found: &MapState, lines: &mut Vec<String>) {
+    if expected.form != found.form {
+        lines.push(format!("map {name:?} is {}, not {}", found.form, expected.form));
+    }
+    for (key, value) in &expected.records {
+        match found.records.get(key) {
+            Some(other) if other == value => {}
+            Some(other) => lines.push(format!("{name:?}: key {key} has {other}, not {value}")),
+            None => lines.push(format!("{name:?}: key {key} (value {value}) is missing")),
+        }
+    }
+    for (key, value) in found.records.iter().filter(|(k, _)| !expected.records.contains_key(k)) {
+        lines.push(format!("{name:?}: key {key} (value {value}) should be absent"));
+    }
+}

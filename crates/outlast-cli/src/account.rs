@@ -1,0 +1,33 @@
+//! Accounting for every byte of a pool's file, by a walk that shares no code with the
+//! library's allocator.
+
+use crate::failure::Failure;
+use outlast::Damage;
+use outlast::offline::{self, Report};
+use std::path::Path;
+
+/// What a walk over the whole file found.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// Bytes that are neither used nor free; `None` where the file does not tell, because
+    /// the pool was not closed.
+    pub(crate) leaked_bytes: Option<u64>,
+    /// Live records of all maps.
+    pub(crate) records: u64,
+    /// The file's size.
+    pub(crate) file_bytes: u64,
+    /// What is not as it should be.
+    pub(crate) problems: Vec<Damage>,
+}
+
+/// Accounts for the pool at `path`, which nobody has open for writing.
+pub(crate) fn account(path: &Path) -> Result<Account, Failure> {
+    let report = offline::walk(path)?;
+    let mut problems = report.problems.clone();
+    if report.sum() != report.file_bytes {
+        let found = format!("{} bytes accounted for", report.sum());
+        problems.push(Damage::new(0, format!("{} bytes", report.file_bytes), found));
+    }
+    let Report { records, file_bytes, leaked_bytes, free_state, .. } = report;
+    Ok(Account { leaked_bytes: free_state.then_some(leaked_bytes), records, file_bytes, problems })
+}

@@ -1,0 +1,22 @@
+//! `get`: the value of a key.
+
+use crate::args::GetArgs;
+use crate::failure::Failure;
+use crate::open;
+use crate::output::Output;
+use crate::text;
+use serde_json::json;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+pub(crate) fn run(pool: Option<&Path>, args: &GetArgs, out: &mut Output) -> Result<(), Failure> {
+    let pool = open::to_read(&open::path(pool)?, false)?;
+    let map = open::map(&pool, args.map.map.as_deref())?;
+    let (keys, values) = text::columns(map.info());
+    let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;
+    let Some(value) = map.get(&key)? else {
+        return Err(Failure::NotFound(format!("no key {}", args.key.display())));
+    };
+    out.object(&json!({"key": keys.json(&key), "value": values.json(&value)}))?;
+    out.line(values.plain(&value))
+}

@@ -1,0 +1,98 @@
+//! Records as lines of text.
+
+use crate::args::Format;
+use crate::failure::Failure;
+use crate::text::{Column, unescape};
+use serde_json::{Map, Value};
+use std::io::{BufRead, Read};
+
+/// No line is longer: key and value of the largest sizes, all of it escaped.
+const LINE_BYTES_MAX: u64 = 1 << 31;
+
+/// Reads records from lines.
+pub(super) struct Records<R> {
+    from: R,
+    format: Format,
+    columns: (Column, Column),
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl<R: BufRead> Records<R> {
+    /// Records of `from`, by the types of a map's keys and values.
+    pub(super) fn new(from: R, format: Format, columns: (Column, Column)) -> Self {
+        Records { from, format, columns, line: Vec::new(), number: 0 }
+    }
+
+    /// The number of the line read last, from 1.
+    pub(super) fn line_number(&self) -> u64 {
+        self.number
+    }
+
+    /// Key and value of the next record, as the map stores them. Empty lines are passed
+    /// over.
+    #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
+    pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
+        loop {
+            self.line.clear();
+            self.number += 1;
+            let place = format_args!("line {}", self.number);
+            let mut limited = self.from.by_ref().take(LINE_BYTES_MAX);
+            let read = limited.read_until(b'\n', &mut self.line);
+            if read.map_err(|e| Failure::io(place, &e))? == 0 {
+                return Ok(None);
+            }
+            match self.line.pop() {
+                Some(b'\n') => {}
+                Some(_) if self.line.len() as u64 + 1 == LINE_BYTES_MAX => {
+                    return Err(Failure::Failed(format!("{place}: longer than any record")));
+                }
+                // The last line may lack its end.
+                Some(other) => self.line.push(other),
+                None => {}
+            }
+            if self.line.last() == Some(&b'\r') {
+                self.line.pop();
+            }
+            if self.line.is_empty() {
+                continue;
+            }
+            let record = match self.format {
+                Format::Tsv => tsv(&self.line, self.columns),
+                Format::Ndjson => ndjson(&self.line, self.columns),
+            };
+            return match record {
+                Ok(record) => Ok(Some(record)),
+                Err(why) => Err(Failure::Failed(format!("{place}: {why}"))),
+            };
+        }
+    }
+}
+
+type Record = (Vec<u8>, Vec<u8>);
+
+fn tsv(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {
+    let mut fields = line.split(|&byte| byte == b'\t');
+    let (Some(key), Some(value), None) = (fields.next(), fields.next(), fields.next()) else {
+        let tabs = line.iter().filter(|&&byte| byte == b'\t').count();
+        let hint = if tabs == 0 && line[0] == b'{' { " (is it --format ndjson?)" } else { "" };
+        return Err(format!(
+            "{tabs} tabs, one is expected, between key and value; others are written \\t{hint}"
+        ));
+    };
+    let field = |text: &[u8], column: Column| {
+        let bytes = unescape(text).ok_or("an escape that is none of \\t \\n \\r \\\\ \\xHH")?;
+        column.parse(&bytes, false).map_err(|e| e.message().to_owned())
+    };
+    Ok((field(key, keys)?, field(value, values)?))
+}
+
+fn ndjson(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {
+    let object: Map<String, Value> =
+        serde_json::from_slice(line).map_err(|e| format!("no JSON object: {e}"))?;
+    let field = |name: &str, column: Column| {
+        let value = object.get(name).ok_or_else(|| format!("no {name:?}"))?;
+        column.parse_json(value).map_err(|e| e.message().to_owned())
+    };
+    Ok((field("key", keys)?, field("value", values)?))
+}

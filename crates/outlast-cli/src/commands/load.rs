@@ -1,0 +1,84 @@
+//! `load`: records from a file.
+
+use super::input::Records;
+use crate::args::{Format, LoadArgs};
+use crate::failure::Failure;
+use crate::open;
+use crate::output::Output;
+use crate::progress;
+use crate::text;
+use indicatif::{HumanCount, ProgressBar};
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::time::Instant;
+
+pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Result<(), Failure> {
+    // Before a pool is made for nothing.
+    let (from, bar) = input(&args.file)?;
+    let name = args.file.display();
+    let pool = open::to_fill(&open::path(pool)?)?;
+    let map = open::map_to_fill(&pool, &args.create)?;
+    let format = args.format.unwrap_or_else(|| format_of(&args.file));
+    let mut records = Records::new(from, format, text::columns(map.info()));
+    let start = Instant::now();
+    let (mut inserted, mut replaced) = (0u64, 0u64);
+    let result = loop {
+        let (key, value) = match records.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => break Ok(()),
+            Err(failure) => break Err(failure),
+        };
+        match map.put(&key, &value) {
+            Ok(None) => inserted += 1,
+            Ok(Some(_)) => replaced += 1,
+            Err(error) => {
+                let place = format!("line {}", records.line_number());
+                break Err(Failure::from(error).within(place));
+            }
+        }
+    };
+    bar.finish_and_clear();
+    drop(map);
+    let closed = pool.close();
+    let seconds = start.elapsed().as_secs_f64();
+    let loaded = inserted + replaced;
+    if let Err(failure) = result {
+        let loaded = HumanCount(loaded);
+        return Err(failure.within(format!("{name}: {loaded} records loaded, then")));
+    }
+    closed?;
+    out.object(&json!({
+        "event": "load",
+        "records": loaded,
+        "inserted": inserted,
+        "replaced": replaced,
+        "seconds": seconds,
+    }))?;
+    let (loaded, replaced) = (HumanCount(loaded), HumanCount(replaced));
+    out.line(format!("{loaded} records loaded in {seconds:.2} s, {replaced} of them replaced"))
+}
+
+fn input(path: &Path) -> Result<(Box<dyn BufRead>, ProgressBar), Failure> {
+    if path.as_os_str() == "-" {
+        let bar = progress::bytes(0, "loading");
+        bar.unset_length();
+        return Ok((Box::new(BufReader::new(bar.wrap_read(io::stdin()))), bar));
+    }
+    let action = || format!("opening {}", path.display());
+    let file = File::open(path).map_err(|e| Failure::io(action(), &e))?;
+    let meta = file.metadata().map_err(|e| Failure::io(action(), &e))?;
+    if meta.is_dir() {
+        return Err(Failure::Failed(format!("{} is a directory", path.display())));
+    }
+    let bar = progress::bytes(meta.len(), "loading");
+    Ok((Box::new(BufReader::with_capacity(1 << 18, bar.wrap_read(file))), bar))
+}
+
+fn format_of(path: &Path) -> Format {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("ndjson" | "jsonl" | "json") => Format::Ndjson,
+        _ => Format::Tsv,
+    }
+}

@@ -1,0 +1,11 @@
+//! The commands, one a file.
+
+pub(crate) mod del;
+pub(crate) mod get;
+mod input;
+pub(crate) mod load;
+pub(crate) mod put;
+pub(crate) mod scan;
+pub(crate) mod snapshot;
+pub(crate) mod stat;
+pub(crate) mod verify;

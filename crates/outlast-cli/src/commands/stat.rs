@@ -1,0 +1,129 @@
+//! `stat`: what a pool and its maps are.
+
+use crate::args::StatArgs;
+use crate::failure::Failure;
+use crate::open;
+use crate::output::Output;
+use crate::table::table;
+use indicatif::{BinaryBytes, HumanCount};
+use outlast::pmem::Medium;
+use outlast::pool::store::ReclaimState;
+use outlast::{IndexStats, MapInfo, Pool};
+use serde_json::json;
+use std::path::Path;
+
+pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Result<(), Failure> {
+    let path = open::path(pool)?;
+    let pool = open::to_read(&path, args.accept_possibly_torn)?;
+    print_pool(&path, &pool, out)?;
+    let mut damaged = None;
+    let headings =
+        ["map", "scheme", "form", "keys", "values", "records", "load", "segments", "directory"];
+    let mut table = table(headings, 5);
+    for info in pool.maps() {
+        match info.and_then(|info| Ok((pool.raw_map(&info.name)?.stats()?, info))) {
+            Ok((stats, info)) => {
+                map_object(&info, &stats, out)?;
+                table.add_row(map_row(&info, &stats));
+            }
+            Err(error) => damaged = damaged.or(Some(error)),
+        }
+    }
+    if table.row_count() > 0 {
+        out.line(table.to_string())?;
+    }
+    damaged.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn reclaim(state: &ReclaimState) -> String {
+    match state {
+        ReclaimState::Done => "done".into(),
+        ReclaimState::Running => "running".into(),
+        ReclaimState::Stopped(damage) => format!("stopped by damage {damage}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What the pool was last written on.
+fn medium(pool: &Pool) -> Medium {
+    Medium::detect(pool.durability().medium)
+}
+
+fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure> {
+    let (stats, medium) = (pool.stats(), medium(pool));
+    out.object(&json!({
+        "event": "pool",
+        "path": path.to_string_lossy(),
+        "id": format!("{:032x}", pool.id()),
+        "medium": medium.kind.to_string(),
+        "flush": medium.flush.to_string(),
+        "survives_process_death": true,
+        "survives_power_loss": medium.survives_power_loss(),
+        "size_bytes": stats.size,
+        "limit_bytes": stats.limit,
+        "free_page_bytes": stats.free_page_bytes,
+        "page_bytes": 1u64 << stats.page_bits,
+        "huge_page_bytes": stats.huge_page_bytes,
+        "reclaim": reclaim(&stats.reclaim),
+        "unfreeable_blocks": stats.unfreeable_blocks,
+        "damaged_header_copy": stats.damaged_header_copy.as_ref().map(ToString::to_string),
+    }))?;
+    let survives = if medium.survives_power_loss() {
+        "the death of the process and a loss of power"
+    } else {
+        "the death of the process; a loss of power only once closed or synced"
+    };
+    let huge = match stats.huge_page_bytes {
+        Some(bytes) => BinaryBytes(bytes).to_string(),
+        None => "unknown".into(),
+    };
+    let size = BinaryBytes(stats.size);
+    let (free, limit) = (BinaryBytes(stats.free_page_bytes), BinaryBytes(stats.limit));
+    out.line(format!("pool        {}", path.display()))?;
+    out.line(format!("id          {:032x}", pool.id()))?;
+    out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
+    out.line(format!("survives    {survives}"))?;
+    out.line(format!("size        {size}, {free} of it in free pages, may grow to {limit}"))?;
+    out.line(format!("pages       {} each", BinaryBytes(1 << stats.page_bits)))?;
+    out.line(format!("huge pages  {huge}"))?;
+    out.line(format!("reclaim     {}", reclaim(&stats.reclaim)))?;
+    if let Some(damage) = &stats.damaged_header_copy {
+        out.line(format!("header      one copy is damaged {damage}"))?;
+    }
+    Ok(())
+}
+
+fn load_factor(stats: &IndexStats) -> f64 {
+    if stats.slots == 0 { 0.0 } else { stats.records_estimate as f64 / stats.slots as f64 }
+}
+
+fn map_object(info: &MapInfo, stats: &IndexStats, out: &mut Output) -> Result<(), Failure> {
+    out.object(&json!({
+        "event": "map",
+        "name": info.name,
+        "scheme": info.scheme.name(),
+        "form": info.form.to_string(),
+        "key_schema": info.key_schema,
+        "value_schema": info.value_schema,
+        "records_estimate": stats.records_estimate,
+        "slots": stats.slots,
+        "load_factor": load_factor(stats),
+        "segments": stats.segments,
+        "directory_entries": stats.directory_entries,
+        "dram_bytes": stats.dram_bytes,
+    }))
+}
+
+fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 9] {
+    [
+        info.name.clone(),
+        info.scheme.to_string(),
+        info.form.to_string(),
+        info.key_schema.clone(),
+        info.value_schema.clone(),
+        format!("~{}", HumanCount(stats.records_estimate)),
+        format!("{:.0}%", 100.0 * load_factor(stats)),
+        HumanCount(stats.segments).to_string(),
+        HumanCount(stats.directory_entries).to_string(),
+    ]
+}

@@ -1,0 +1,152 @@
+//! The demonstration: indexes a directory tree, kills the process that does it again and
+//! again in the middle of its work, and checks each time that everything acknowledged is
+//! there, whole, and once.
+//!
+//! The parent makes a list of files and a script of operations on them (inserts, updates,
+//! removals), and starts a worker: a process that carries the script out from several
+//! threads, and notes every operation in a journal before it begins and after it has
+//! returned. When the worker is well under way, the parent kills it with SIGKILL, opens
+//! the pool, and compares all of it with the journals. Then the next worker goes on.
+//!
+//! What this shows is what a pool survives when a process dies. It says nothing about a
+//! loss of power: SIGKILL leaves the processor's caches alone.
+
+mod executioner;
+mod facts;
+mod items;
+mod journal;
+mod plan;
+mod random;
+mod rates;
+mod referee;
+mod report;
+mod shared;
+mod walk;
+pub(crate) mod worker;
+mod workspace;
+
+use crate::account::account;
+use crate::args::DemoArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::{interrupt, place, progress};
+use executioner::Executioner;
+use items::Item;
+use journal::Journal;
+use plan::Plan;
+use random::Random;
+use referee::{Account, Findings};
+use report::{Report, Row, Start, Summary};
+use std::path::Path;
+use std::time::Instant;
+use workspace::Workspace;
+
+/// Records that are compared with their files after each kill.
+const SAMPLE: usize = 500;
+
+/// Runs the demonstration.
+pub(crate) fn run(pool: Option<&Path>, args: &DemoArgs, out: &mut Output) -> Result<(), Failure> {
+    interrupt::listen();
+    let start = Instant::now();
+    let seed = args.seed.unwrap_or_else(random::seed);
+    let mut random = Random::new(seed);
+    let keep = args.keep || pool.is_some();
+    let path = pool.map_or_else(place::default_demo_pool, |path| Ok(path.to_owned()))?;
+    let mut space = Workspace::new(&path, keep)?;
+
+    let (items, found) = list(args)?;
+    let plan = Plan {
+        items: items.len() as u32,
+        threads: args.threads.unwrap_or_else(processors),
+        scheme: args.scheme.unwrap_or(outlast::Scheme::DashEh).name().into(),
+    };
+    space.fill(&plan, &items)?;
+    space.create_pool(&plan)?;
+    let journals = (0..plan.threads)
+        .map(|thread| Journal::create(&space.dir, &plan, thread, args.kills))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| Failure::io("creating the journals", &e))?;
+    let mut report = Report::new(out);
+    report.start(&Start::new(args, &plan, &space, &found, &items, seed)?)?;
+
+    let bar = progress::bar(plan.len(), "");
+    let mut referee = Referee { items: &items, journals: &journals, random: random.clone() };
+    let executioner = Executioner::new(&space, &plan, &journals, args.kills, bar.clone());
+    for kill in 1..=args.kills {
+        executioner.kill(kill, &mut random)?;
+        bar.set_message(format!("kill {kill} of {}: checking", args.kills));
+        let (row, _, _) = referee.check(&space, &plan, Some(kill))?;
+        bar.suspend(|| report.row(row))?;
+    }
+    executioner.finish()?;
+    bar.set_message("checking");
+    let (row, pool, map) = referee.check(&space, &plan, None)?;
+    bar.finish_and_clear();
+    report.row(row)?;
+
+    let rates = rates::measure(&map, &items, plan.threads, &mut random)?;
+    let verification = pool.verify()?;
+    let records = referee.account().records();
+    drop(map);
+    pool.close()?;
+    let account = account(&space.pool)?;
+    report.summary(Summary::new(&plan, records, &rates, &verification, &account), start)
+}
+
+/// Compares the pool with the journals after each worker.
+struct Referee<'d> {
+    items: &'d [Item],
+    journals: &'d [Journal],
+    random: Random,
+}
+
+type Checked = (Row, outlast::Pool, outlast::Map<[u8], facts::FileFacts>);
+
+impl Referee<'_> {
+    fn account(&self) -> Account {
+        Account::read(self.items.len(), self.journals)
+    }
+
+    /// Opens the pool, which has just lost its worker, and checks all of it.
+    fn check(
+        &mut self,
+        space: &Workspace,
+        plan: &Plan,
+        kill: Option<u32>,
+    ) -> Result<Checked, Failure> {
+        let account = self.account();
+        let certain: Vec<_> = account.certain().collect();
+        let probe = match certain.len() as u64 {
+            0 => None,
+            n => Some(certain[self.random.below(n) as usize]),
+        };
+        let start = Instant::now();
+        let pool = workspace::open_pool(&space.pool)?;
+        let map = workspace::map(&pool, plan)?;
+        if let Some((item, _)) = probe {
+            // Whether it is right is judged below, with all others.
+            map.get(&self.items[item as usize].key()).ok();
+        }
+        let reopen_ms = start.elapsed().as_secs_f64() * 1000.0;
+        let random = &mut self.random;
+        let findings: Findings =
+            referee::examine(&map, self.items, self.journals, &account, SAMPLE, random)?;
+        Ok((Row::new(kill, plan, &account, findings, reopen_ms), pool, map))
+    }
+}
+
+/// The items, and what the walk found.
+fn list(args: &DemoArgs) -> Result<(Vec<Item>, walk::Found), Failure> {
+    let bar = progress::spinner("looking for files");
+    let mut found = walk::walk(&args.dir, args.files as usize, &bar)?;
+    bar.finish_and_clear();
+    let mut items = std::mem::take(&mut found.files);
+    let needed = plan::items_for(args.records) as usize;
+    let missing = needed.saturating_sub(items.len());
+    items.extend((0..missing as u64).map(Item::Generated));
+    Ok((items, found))
+}
+
+fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(256) as u32)
+}

@@ -1,0 +1,312 @@
+//! The referee: compares what is in the pool with what the journals say has to be there.
+//!
+//! Each item has one owner, so its operations have an order. What is in effect after the
+//! last of them that returned must be found, exactly; where one was in flight, what it
+//! leaves may be found instead, and nothing else. Which of the two it is is then decided
+//! for ever: it is written to the journal, and the next worker builds on it.
+
+use super::facts::{FileFacts, Observer};
+use super::items::Item;
+use super::journal::{Journal, State};
+use super::plan::Kind;
+use super::random::Random;
+use outlast::Map;
+use std::collections::HashMap;
+
+/// Findings that are described, not only counted.
+const EXAMPLES_MAX: usize = 5;
+
+/// What the referee looks at.
+pub(super) trait Contents {
+    fn get(&self, key: &[u8]) -> outlast::Result<Option<FileFacts>>;
+    fn records(&self) -> impl Iterator<Item = outlast::Result<(Vec<u8>, FileFacts)>>;
+}
+
+impl Contents for Map<[u8], FileFacts> {
+    fn get(&self, key: &[u8]) -> outlast::Result<Option<FileFacts>> {
+        Map::get(self, key)
+    }
+
+    fn records(&self) -> impl Iterator<Item = outlast::Result<(Vec<u8>, FileFacts)>> {
+        self.iter()
+    }
+}
+
+/// What the journals say about one item.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// The record that operations in effect leave.
+    now: Option<FileFacts>,
+    /// The record that an operation in flight leaves, if it took effect.
+    in_flight: Option<Option<FileFacts>>,
+    /// Everything that was ever stored.
+    stored: Vec<FileFacts>,
+}
+
+/// An operation whose outcome is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct InFlight {
+    journal: usize,
+    entry: usize,
+    item: u32,
+    after: Option<FileFacts>,
+}
+
+/// What the journals say.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    known: Vec<Known>,
+    in_flight: Vec<InFlight>,
+    /// Operations that returned, or are known to have taken effect.
+    pub(super) inserts: u64,
+    pub(super) updates: u64,
+    pub(super) removals: u64,
+    wrong_answers: u64,
+}
+
+impl Account {
+    /// Reads the journals of all threads.
+    pub(super) fn read(items: usize, journals: &[Journal]) -> Self {
+        let mut account = Account { known: vec![Known::default(); items], ..Account::default() };
+        for (number, journal) in journals.iter().enumerate() {
+            for (entry_number, entry) in journal.entries().enumerate() {
+                let known = &mut account.known[entry.item as usize];
+                known.stored.extend(entry.after());
+                account.wrong_answers += u64::from(entry.wrong_answer);
+                match entry.state {
+                    State::Acknowledged | State::Happened => {
+                        known.now = entry.after();
+                        match entry.kind {
+                            Kind::Insert => account.inserts += 1,
+                            Kind::Update => account.updates += 1,
+                            Kind::Remove => account.removals += 1,
+                        }
+                    }
+                    State::Begun => {
+                        known.in_flight = Some(entry.after());
+                        account.in_flight.push(InFlight {
+                            journal: number,
+                            entry: entry_number,
+                            item: entry.item,
+                            after: entry.after(),
+                        });
+                    }
+                    State::Never => {}
+                }
+            }
+        }
+        account
+    }
+
+    /// Operations in effect.
+    pub(super) fn operations(&self) -> u64 {
+        self.inserts + self.updates + self.removals
+    }
+
+    /// Records that have to be there.
+    pub(super) fn records(&self) -> u64 {
+        self.known.iter().filter(|known| known.now.is_some()).count() as u64
+    }
+
+    /// Items whose record has to be there, as it is.
+    pub(super) fn certain(&self) -> impl Iterator<Item = (u32, FileFacts)> {
+        self.known.iter().enumerate().filter_map(|(item, known)| match known {
+            Known { now: Some(facts), in_flight: None, .. } => Some((item as u32, *facts)),
+            _ => None,
+        })
+    }
+}
+
+/// What the referee found.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Operations in flight at the kill.
+    pub(super) in_flight: u64,
+    /// How many of them took effect.
+    pub(super) took_effect: u64,
+    /// Records that are missing or older than acknowledged, and removed ones that are
+    /// there.
+    pub(super) lost: u64,
+    /// Records with a value that nobody stored.
+    pub(super) torn: u64,
+    /// Keys that the walk over all records reports more than once.
+    pub(super) duplicated: u64,
+    /// Keys that nobody stored.
+    pub(super) unknown: u64,
+    /// Operations that answered something else than they had to.
+    pub(super) wrong_answers: u64,
+    /// Records compared with their files.
+    pub(super) compared: u64,
+    /// Files that have changed since they were read: nothing to compare.
+    pub(super) changed_files: u64,
+    /// Some of what is wrong, in words.
+    pub(super) examples: Vec<String>,
+}
+
+impl Findings {
+    /// Whether all is as it has to be.
+    pub(super) fn is_clean(&self) -> bool {
+        [self.lost, self.torn, self.duplicated, self.unknown, self.wrong_answers] == [0; 5]
+    }
+
+    fn example(&mut self, item: &Item, what: &str) {
+        self.example_of(&String::from_utf8_lossy(&item.key()), what);
+    }
+
+    fn example_of(&mut self, key: &str, what: &str) {
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(format!("{key}: {what}"));
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Right,
+    Lost(&'static str),
+    Torn(&'static str),
+}
+
+fn judge(known: &Known, found: Option<FileFacts>) -> Verdict {
+    if found == known.now || known.in_flight == Some(found) {
+        return Verdict::Right;
+    }
+    match found {
+        None => Verdict::Lost("acknowledged, and not there"),
+        Some(found) if !known.stored.contains(&found) => Verdict::Torn("a value nobody stored"),
+        Some(_) if known.now.is_none() => Verdict::Lost("removed, and there again"),
+        Some(_) => Verdict::Lost("a value that was replaced"),
+    }
+}
+
+/// Compares the pool with the journals, and some records with their files; decides what
+/// became of the operations in flight.
+pub(super) fn examine(
+    contents: &impl Contents,
+    items: &[Item],
+    journals: &[Journal],
+    account: &Account,
+    sample: usize,
+    random: &mut Random,
+) -> outlast::Result<Findings> {
+    let mut findings = Findings { wrong_answers: account.wrong_answers, ..Findings::default() };
+    if findings.wrong_answers > 0 {
+        findings.example_of("operations", "answered something else than they had to");
+    }
+    let mut verdicts = vec![Verdict::Right; items.len()];
+    let mut found = Vec::with_capacity(items.len());
+    for ((item, known), verdict) in items.iter().zip(&account.known).zip(&mut verdicts) {
+        found.push(match contents.get(&item.key()) {
+            Ok(facts) => {
+                *verdict = judge(known, facts);
+                facts
+            }
+            Err(error) if error.is_damage() => {
+                *verdict = Verdict::Torn("damaged");
+                None
+            }
+            Err(error) => return Err(error),
+        });
+    }
+    walk(contents, items, &found, &mut verdicts, &mut findings)?;
+    compare_with_files(items, &found, sample, random, &mut verdicts, &mut findings);
+    for (item, verdict) in items.iter().zip(verdicts) {
+        match verdict {
+            Verdict::Right => {}
+            Verdict::Lost(why) => {
+                findings.lost += 1;
+                findings.example(item, why);
+            }
+            Verdict::Torn(why) => {
+                findings.torn += 1;
+                findings.example(item, why);
+            }
+        }
+    }
+    findings.in_flight = account.in_flight.len() as u64;
+    for open in &account.in_flight {
+        let happened = found[open.item as usize] == open.after;
+        findings.took_effect += u64::from(happened);
+        journals[open.journal].resolve(open.entry, happened);
+    }
+    journals.iter().for_each(Journal::recount);
+    Ok(findings)
+}
+
+/// The walk over all records must agree with the lookups.
+fn walk(
+    contents: &impl Contents,
+    items: &[Item],
+    found: &[Option<FileFacts>],
+    verdicts: &mut [Verdict],
+    findings: &mut Findings,
+) -> outlast::Result<()> {
+    let by_key: HashMap<Vec<u8>, usize> =
+        items.iter().enumerate().map(|(number, item)| (item.key(), number)).collect();
+    let mut times_seen = vec![0u32; items.len()];
+    let mut whole = true;
+    for record in contents.records() {
+        let (key, facts) = match record {
+            Ok(record) => record,
+            Err(error) if error.is_damage() => {
+                findings.torn += 1;
+                findings.example_of("walk over all records", &error.to_string());
+                // A value that is none ends the walk.
+                whole = false;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(&number) = by_key.get(&key) else {
+            findings.unknown += 1;
+            findings.example_of(&String::from_utf8_lossy(&key), "a key nobody stored");
+            continue;
+        };
+        times_seen[number] += 1;
+        if times_seen[number] == 2 {
+            findings.duplicated += 1;
+            findings.example(&items[number], "reported more than once");
+        }
+        if found[number] != Some(facts) {
+            let verdict = Verdict::Torn("lookup and walk disagree");
+            verdicts[number] = verdicts[number].max(verdict);
+        }
+    }
+    for (number, times) in times_seen.into_iter().enumerate() {
+        if whole && times == 0 && found[number].is_some() {
+            let verdict = Verdict::Lost("the walk over all records misses it");
+            verdicts[number] = verdicts[number].max(verdict);
+        }
+    }
+    Ok(())
+}
+
+fn compare_with_files(
+    items: &[Item],
+    found: &[Option<FileFacts>],
+    sample: usize,
+    random: &mut Random,
+    verdicts: &mut [Verdict],
+    findings: &mut Findings,
+) {
+    let mut observer = Observer::new();
+    let there: Vec<usize> = (0..items.len()).filter(|&number| found[number].is_some()).collect();
+    for _ in 0..sample.min(there.len()) {
+        let number = there[random.below(there.len() as u64) as usize];
+        let Some(facts) = found[number] else { continue };
+        let seen = observer.observe(&items[number], facts.revision);
+        if seen == facts {
+            findings.compared += 1;
+        } else if (seen.size, seen.modified_ns) != (facts.size, facts.modified_ns)
+            && verdicts[number] == Verdict::Right
+        {
+            findings.changed_files += 1;
+        } else {
+            let verdict = Verdict::Torn("not what its file is");
+            verdicts[number] = verdicts[number].max(verdict);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

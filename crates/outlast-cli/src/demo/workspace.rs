@@ -1,0 +1,183 @@
+//! The files of a demonstration: the pool, and beside it a directory with plan, list of
+//! items and journals. They are gone when this value is.
+
+use super::facts::FileFacts;
+use super::items::{self, Item};
+use super::plan::Plan;
+use super::random;
+use crate::failure::Failure;
+use crate::place;
+use outlast::{Error, FixedRecord, Map, MapOptions, Pool, PoolOptions};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The map of a demonstration's pool.
+const MAP: &str = "files";
+
+/// What the pool takes for a record at most: key, facts, slot, half-full tables.
+const RECORD_BYTES: u64 = 400;
+/// What a note of an operation takes.
+const NOTE_BYTES: u64 = 64;
+/// On top: the first pages, growth ahead of use.
+const SPARE_BYTES: u64 = 32 << 20;
+
+/// See the module's documentation.
+pub(super) struct Workspace {
+    /// Plan, items, journals.
+    pub(super) dir: PathBuf,
+    /// The pool.
+    pub(super) pool: PathBuf,
+    keep_pool: bool,
+    pool_is_ours: bool,
+}
+
+impl Workspace {
+    /// A directory of its own for a demonstration with this pool.
+    pub(super) fn new(pool: &Path, keep_pool: bool) -> Result<Self, Failure> {
+        let name = format!("outlast-demo-{}-{:08x}", std::process::id(), random::seed() as u32);
+        let dir = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .map_err(|e| Failure::io(format!("creating {}", dir.display()), &e))?;
+        Ok(Workspace { dir, pool: pool.to_owned(), keep_pool, pool_is_ours: false })
+    }
+
+    /// Checks for space, and writes what the workers need.
+    pub(super) fn fill(&mut self, plan: &Plan, items: &[Item]) -> Result<(), Failure> {
+        let key_bytes: u64 = items.iter().map(|item| item.key().len() as u64).sum();
+        let pool_bytes = u64::from(plan.items) * RECORD_BYTES + 2 * key_bytes + SPARE_BYTES;
+        place::check_space(place::parent(&self.pool), pool_bytes)?;
+        let notes = plan.len() * NOTE_BYTES + key_bytes;
+        place::check_space(&self.dir, notes + SPARE_BYTES)?;
+        let text = serde_json::to_string(plan).expect("a plan is plain data");
+        std::fs::write(plan_path(&self.dir), text)
+            .and_then(|()| items::write(&items_path(&self.dir), items))
+            .map_err(|e| Failure::io(format!("writing to {}", self.dir.display()), &e))
+    }
+
+    /// Makes the pool with its map. What an earlier demonstration left is replaced,
+    /// anything else is left alone.
+    pub(super) fn create_pool(&mut self, plan: &Plan) -> Result<(), Failure> {
+        if self.pool.symlink_metadata().is_ok() {
+            refuse_others(&self.pool)?;
+            std::fs::remove_file(&self.pool)
+                .map_err(|e| Failure::io(format!("removing {}", self.pool.display()), &e))?;
+        }
+        // SAFETY: this process and its workers are the only ones that write the file.
+        let pool = unsafe { PoolOptions::new().create(&self.pool)? };
+        self.pool_is_ours = true;
+        map(&pool, plan)?;
+        Ok(pool.close()?)
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+        if self.pool_is_ours && !self.keep_pool {
+            let _ = std::fs::remove_file(&self.pool);
+        }
+    }
+}
+
+/// Fails if what is at `path` is not a demonstration's pool that nobody uses.
+fn refuse_others(path: &Path) -> Result<(), Failure> {
+    let refuse = |why: &str| {
+        let path = path.display();
+        Err(Failure::Failed(format!("{path} is there already and {why}; nothing was changed")))
+    };
+    // SAFETY: it may be anything; it is only read, and whoever names it leaves it alone.
+    let pool = unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(path) };
+    let pool = match pool {
+        Ok(pool) => pool,
+        Err(Error::Locked) => return refuse("is in use"),
+        Err(error) => return refuse(&format!("is no demonstration's pool ({error})")),
+    };
+    let maps = pool.maps();
+    let is_ours = |info: &outlast::MapInfo| {
+        info.name == MAP && info.value_schema == <FileFacts as FixedRecord>::SCHEMA
+    };
+    match &maps[..] {
+        [Ok(info)] if is_ours(info) => Ok(()),
+        _ => refuse("is a pool, but no demonstration's"),
+    }
+}
+
+/// Opens the pool of a demonstration.
+pub(super) fn open_pool(path: &Path) -> Result<Pool, Failure> {
+    // SAFETY: parent and workers of a demonstration are the only ones that write the
+    // file, and never two of them at a time.
+    Ok(unsafe { PoolOptions::new().open(path)? })
+}
+
+/// The map of a demonstration.
+pub(super) fn map(pool: &Pool, plan: &Plan) -> Result<Map<[u8], FileFacts>, Failure> {
+    let scheme = plan.scheme.parse().map_err(Failure::Usage)?;
+    Ok(pool.map_with(MAP, &MapOptions::new().scheme(scheme))?)
+}
+
+/// The list of items.
+pub(super) fn items_path(dir: &Path) -> PathBuf {
+    dir.join("items")
+}
+
+fn plan_path(dir: &Path) -> PathBuf {
+    dir.join("plan.json")
+}
+
+/// Reads the plan.
+pub(super) fn read_plan(dir: &Path) -> Result<Plan, Failure> {
+    let path = plan_path(dir);
+    let action = || format!("reading {}", path.display());
+    let text = std::fs::read_to_string(&path).map_err(|e| Failure::io(action(), &e))?;
+    serde_json::from_str(&text).map_err(|e| Failure::Failed(format!("{}: {e}", action())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan { items: 10, threads: 1, scheme: "dash-eh".into() }
+    }
+
+    #[test]
+    fn only_a_demonstrations_pool_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("some.pool");
+        let create = || {
+            let mut workspace = Workspace::new(&path, true).unwrap();
+            workspace.create_pool(&plan())
+        };
+        create().unwrap();
+        create().unwrap();
+
+        std::fs::write(&path, "precious").unwrap();
+        assert!(create().is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+
+        std::fs::remove_file(&path).unwrap();
+        // SAFETY: the file is this test's own.
+        let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+        pool.map::<str, u64>(MAP).unwrap();
+        assert!(create().is_err(), "in use");
+        pool.close().unwrap();
+        assert!(create().is_err(), "another's");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn nothing_stays_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("some.pool");
+        let mut workspace = Workspace::new(&path, false).unwrap();
+        workspace.fill(&plan(), &[Item::Generated(1)]).unwrap();
+        workspace.create_pool(&plan()).unwrap();
+        assert_eq!(read_plan(&workspace.dir).unwrap(), plan());
+        let work = workspace.dir.clone();
+        assert!(work.exists() && path.exists());
+        drop(workspace);
+        assert!(!work.exists() && !path.exists());
+    }
+}

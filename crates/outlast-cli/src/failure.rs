@@ -1,0 +1,104 @@
+//! What a command fails with, and which exit code that is.
+
+use std::error::Error as _;
+use std::process::ExitCode;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It failed. The text is one line, for a person.
+    Failed(String),
+    /// There is no such key.
+    NotFound(String),
+    /// The request makes no sense.
+    Usage(String),
+    /// The pool is damaged.
+    Damaged(String),
+    /// Whoever reads standard output has gone.
+    Closed,
+    /// A signal asked to stop.
+    Interrupted,
+}
+
+impl Failure {
+    /// A failure for `action`.
+    pub(crate) fn io(action: impl std::fmt::Display, error: &std::io::Error) -> Self {
+        Failure::Failed(format!("{action}: {error}"))
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Failed(_) | Failure::NotFound(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Damaged(_) => 3,
+            Failure::Closed => 0,
+            Failure::Interrupted => 130,
+        })
+    }
+
+    /// What kind it is, for programs.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Failure::Failed(_) => "failed",
+            Failure::NotFound(_) => "not-found",
+            Failure::Usage(_) => "usage",
+            Failure::Damaged(_) => "damaged",
+            Failure::Closed => "closed",
+            Failure::Interrupted => "interrupted",
+        }
+    }
+
+    /// What happened, in one line.
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Failure::Failed(text)
+            | Failure::NotFound(text)
+            | Failure::Usage(text)
+            | Failure::Damaged(text) => text,
+            Failure::Closed => "standard output was closed",
+            Failure::Interrupted => "interrupted",
+        }
+    }
+
+    /// The same, with where it happened before it.
+    pub(crate) fn within(self, place: impl std::fmt::Display) -> Self {
+        match self {
+            Failure::Failed(text) => Failure::Failed(format!("{place}: {text}")),
+            Failure::NotFound(text) => Failure::NotFound(format!("{place}: {text}")),
+            Failure::Usage(text) => Failure::Usage(format!("{place}: {text}")),
+            Failure::Damaged(text) => Failure::Damaged(format!("{place}: {text}")),
+            other => other,
+        }
+    }
+}
+
+impl From<outlast::Error> for Failure {
+    fn from(error: outlast::Error) -> Self {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text = format!("{text}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        if error.is_damage() { Failure::Damaged(text) } else { Failure::Failed(text) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_told_from_other_errors_and_causes_are_named() {
+        let damage = outlast::Damage::new(64, "1", "2");
+        assert!(matches!(Failure::from(outlast::Error::from(damage)), Failure::Damaged(_)));
+        assert!(matches!(Failure::from(outlast::Error::Locked), Failure::Failed(_)));
+        let source = std::io::Error::other("the cause");
+        let error = outlast::Error::Io { action: "the action".into(), source };
+        assert_eq!(Failure::from(error).message(), "the action: the cause");
+    }
+}

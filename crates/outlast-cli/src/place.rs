@@ -1,0 +1,71 @@
+//! Where files go, and whether there is space for them.
+
+use crate::failure::Failure;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The pool of all commands but `demo`, if none is named.
+pub(crate) fn default_pool() -> Result<PathBuf, Failure> {
+    let uid = rustix::process::geteuid().as_raw();
+    own(std::env::temp_dir().join(format!("outlast-{uid}.pool")))
+}
+
+/// The pool of the demonstration, if none is named.
+pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
+    let uid = rustix::process::geteuid().as_raw();
+    own(std::env::temp_dir().join(format!("outlast-demo-{uid}.pool")))
+}
+
+/// Anyone can put a file under a name that is known beforehand into the temporary
+/// directory, and write to it while it is mapped here.
+fn own(path: PathBuf) -> Result<PathBuf, Failure> {
+    match path.symlink_metadata() {
+        Ok(meta) if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() => {
+            let path = path.display();
+            Err(Failure::Failed(format!("{path} is not a file of yours; name one with --pool")))
+        }
+        _ => Ok(path),
+    }
+}
+
+/// The directory that holds `path`.
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Fails if the file system of `dir` has less than `needed` bytes free.
+pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<(), Failure> {
+    let found = rustix::fs::statvfs(dir)
+        .map_err(|e| Failure::io(format!("free space in {}", dir.display()), &e.into()))?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    if free < needed {
+        return Err(Failure::Failed(format!(
+            "{} has {} free, {} are needed; name a file elsewhere with --pool",
+            dir.display(),
+            indicatif::BinaryBytes(free),
+            indicatif::BinaryBytes(needed),
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_that_no_disk_has_is_missing() {
+        assert!(check_space(Path::new("/"), 0).is_ok());
+        assert!(check_space(Path::new("/"), u64::MAX).is_err());
+        assert!(check_space(Path::new("/no/such/directory"), 0).is_err());
+    }
+
+    #[test]
+    fn a_link_under_the_default_name_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+        assert!(own(link).is_err());
+        assert!(own(dir.path().join("nothing yet")).is_ok());
+    }
+}

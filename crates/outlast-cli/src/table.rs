@@ -1,0 +1,15 @@
+//! Tables, of one look.
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+/// A table with these headings; columns from `first_right` on are aligned to the right.
+pub(crate) fn table<const N: usize>(headings: [&str; N], first_right: usize) -> Table {
+    const LINE: LineStyle = LineStyle::none().fill('─').junction('─');
+    let style = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
+    let mut table = Table::new();
+    table.load_style(style).set_header(headings);
+    for column in table.column_iter_mut().skip(first_right) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

@@ -1,0 +1,344 @@
+//! Keys and values as text: by the schema that the map was created with.
+
+use crate::failure::Failure;
+use outlast::{MapInfo, RecordForm};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// The types that can be named on the command line.
+pub(crate) const TYPES: [&str; 10] =
+    ["str", "bytes", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"];
+
+/// How the bytes of keys, or of values, are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unsigned {
+        bytes: usize,
+    },
+    Signed {
+        bytes: usize,
+    },
+    Str,
+    Bytes,
+    /// A type that only its program knows.
+    Opaque,
+}
+
+/// One side of a map's records: its keys or its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Column {
+    kind: Kind,
+    /// Stored in place, as words of 8 bytes.
+    word: bool,
+    /// `key` or `value`.
+    what: &'static str,
+}
+
+/// Keys and values of a map.
+pub(crate) fn columns(info: &MapInfo) -> (Column, Column) {
+    let word = info.form == RecordForm::Inline;
+    let column = |schema: &str, what| Column { kind: Kind::of(schema), word, what };
+    (column(&info.key_schema, "key"), column(&info.value_schema, "value"))
+}
+
+impl Kind {
+    fn of(schema: &str) -> Kind {
+        match schema {
+            "str" => Kind::Str,
+            "bytes" => Kind::Bytes,
+            "u8" => Kind::Unsigned { bytes: 1 },
+            "u16" => Kind::Unsigned { bytes: 2 },
+            "u32" => Kind::Unsigned { bytes: 4 },
+            "u64" => Kind::Unsigned { bytes: 8 },
+            "i8" => Kind::Signed { bytes: 1 },
+            "i16" => Kind::Signed { bytes: 2 },
+            "i32" => Kind::Signed { bytes: 4 },
+            "i64" => Kind::Signed { bytes: 8 },
+            _ => Kind::Opaque,
+        }
+    }
+}
+
+impl Column {
+    /// Reads text. `hex` says that all of it is hexadecimal.
+    pub(crate) fn parse(self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
+        if hex {
+            return self.raw(from_hex(text).ok_or_else(|| self.no("hexadecimal digits", text))?);
+        }
+        match self.kind {
+            Kind::Str => match std::str::from_utf8(text) {
+                Ok(_) => Ok(text.to_vec()),
+                Err(_) => Err(self.no("UTF-8", text)),
+            },
+            Kind::Bytes => Ok(text.to_vec()),
+            Kind::Unsigned { .. } | Kind::Signed { .. } => {
+                let number = std::str::from_utf8(text).ok().and_then(|t| t.trim().parse().ok());
+                self.number(number.ok_or_else(|| self.no(&self.kind_name(), text))?)
+            }
+            Kind::Opaque => {
+                let bytes = text.strip_prefix(b"0x").and_then(from_hex);
+                self.raw(bytes.ok_or_else(|| self.no("0x and hexadecimal digits", text))?)
+            }
+        }
+    }
+
+    /// Reads a JSON value.
+    pub(crate) fn parse_json(self, value: &Value) -> Result<Vec<u8>, Failure> {
+        let no = || self.no(&self.kind_name(), value.to_string().as_bytes());
+        match value {
+            Value::String(text) => self.parse(text.as_bytes(), false),
+            Value::Number(number) if !matches!(self.kind, Kind::Opaque) => {
+                match (self.kind, number.as_i128()) {
+                    (Kind::Str | Kind::Bytes, _) => Ok(number.to_string().into_bytes()),
+                    (_, Some(number)) => self.number(number),
+                    (_, None) => Err(no()),
+                }
+            }
+            Value::Object(object) if object.len() == 1 => {
+                let digits = object.get("hex").and_then(Value::as_str).ok_or_else(no)?;
+                self.raw(from_hex(digits.as_bytes()).ok_or_else(no)?)
+            }
+            _ => Err(no()),
+        }
+    }
+
+    fn number(self, number: i128) -> Result<Vec<u8>, Failure> {
+        let (bytes, fits) = match self.kind {
+            Kind::Unsigned { bytes } => (bytes, (0..1 << (8 * bytes)).contains(&number)),
+            Kind::Signed { bytes } => {
+                let end = 1 << (8 * bytes - 1);
+                (bytes, (-end..end).contains(&number))
+            }
+            _ => unreachable!("only called for numbers"),
+        };
+        if !fits {
+            return Err(self.no(&self.kind_name(), number.to_string().as_bytes()));
+        }
+        Ok(self.padded(number.to_le_bytes()[..bytes].to_vec()))
+    }
+
+    /// Bytes as the map stores them.
+    fn raw(self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let len = match self.kind {
+            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(bytes),
+            Kind::Str | Kind::Bytes | Kind::Opaque => None,
+        };
+        let fits = match len {
+            Some(len) => bytes.len() == len || (self.word && bytes.len() == 8),
+            None => !self.word || bytes.len() <= 8,
+        };
+        let is_text = self.kind != Kind::Str || std::str::from_utf8(&bytes).is_ok();
+        if fits && is_text {
+            Ok(self.padded(bytes))
+        } else {
+            Err(self.no(&self.kind_name(), hex(&bytes).as_bytes()))
+        }
+    }
+
+    fn padded(self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if self.word && bytes.len() < 8 {
+            bytes.resize(8, 0);
+        }
+        bytes
+    }
+
+    fn kind_name(self) -> String {
+        match self.kind {
+            Kind::Unsigned { bytes } => format!("u{}", 8 * bytes),
+            Kind::Signed { bytes } => format!("i{}", 8 * bytes),
+            Kind::Str => "UTF-8".into(),
+            Kind::Bytes => "bytes".into(),
+            Kind::Opaque => "this map's type".into(),
+        }
+    }
+
+    fn no(self, expected: &str, found: &[u8]) -> Failure {
+        let mut shown: String = String::from_utf8_lossy(found).chars().take(60).collect();
+        if shown.len() < found.len() && shown.chars().count() == 60 {
+            shown.push_str("...");
+        }
+        Failure::Usage(format!("the {} {shown:?} is not {expected}", self.what))
+    }
+
+    /// The number that `bytes` are, if this is a number.
+    fn to_number(self, bytes: &[u8]) -> Option<i128> {
+        let (len, signed) = match self.kind {
+            Kind::Unsigned { bytes } => (bytes, false),
+            Kind::Signed { bytes } => (bytes, true),
+            _ => return None,
+        };
+        let (used, padding) = bytes.split_at_checked(len)?;
+        let padding_expected = if self.word { 8 - len } else { 0 };
+        if padding.len() != padding_expected || padding.iter().any(|&b| b != 0) {
+            return None;
+        }
+        let fill = if signed && used[len - 1] >= 0x80 { 0xff } else { 0 };
+        let mut wide = [fill; 16];
+        wide[..len].copy_from_slice(used);
+        Some(i128::from_le_bytes(wide))
+    }
+
+    /// As text; bytes that are no value of the type are shown as they are.
+    pub(crate) fn plain(self, bytes: &[u8]) -> Vec<u8> {
+        match self.kind {
+            Kind::Str | Kind::Bytes => bytes.to_vec(),
+            _ => match self.to_number(bytes) {
+                Some(number) => number.to_string().into_bytes(),
+                None => format!("0x{}", hex(bytes)).into_bytes(),
+            },
+        }
+    }
+
+    /// As a field of a tab-separated line, appended to `line`.
+    pub(crate) fn tsv(self, bytes: &[u8], line: &mut Vec<u8>) {
+        for byte in self.plain(bytes) {
+            match byte {
+                b'\t' => line.extend(b"\\t"),
+                b'\n' => line.extend(b"\\n"),
+                b'\r' => line.extend(b"\\r"),
+                b'\\' => line.extend(b"\\\\"),
+                other => line.push(other),
+            }
+        }
+    }
+
+    /// As JSON.
+    pub(crate) fn json(self, bytes: &[u8]) -> Value {
+        let as_hex = || json!({ "hex": hex(bytes) });
+        match self.kind {
+            Kind::Str | Kind::Bytes => match std::str::from_utf8(bytes) {
+                Ok(text) => json!(text),
+                Err(_) => as_hex(),
+            },
+            _ => match self.to_number(bytes) {
+                // Within 64 bits either way.
+                Some(number) if number < 0 => json!(number as i64),
+                Some(number) => json!(number as u64),
+                None => as_hex(),
+            },
+        }
+    }
+}
+
+/// Undoes the escapes of a tab-separated field. `None` for an escape that is none.
+pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field.iter().copied();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        out.push(match rest.next()? {
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b'\\' => b'\\',
+            b'x' => digit(rest.next()?)? << 4 | digit(rest.next()?)?,
+            _ => return None,
+        });
+    }
+    Some(out)
+}
+
+/// Hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix(b"0x").unwrap_or(text);
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
+fn digit(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|d| d as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(schema: &str, word: bool) -> Column {
+        Column { kind: Kind::of(schema), word, what: "key" }
+    }
+
+    #[test]
+    fn numbers_come_back_at_the_ends_of_their_ranges() {
+        for (schema, numbers) in [
+            ("u8", ["0", "255"]),
+            ("u16", ["0", "65535"]),
+            ("u32", ["0", "4294967295"]),
+            ("u64", ["0", "18446744073709551615"]),
+            ("i8", ["-128", "127"]),
+            ("i16", ["-32768", "32767"]),
+            ("i32", ["-2147483648", "2147483647"]),
+            ("i64", ["-9223372036854775808", "9223372036854775807"]),
+        ] {
+            for word in [false, true] {
+                let column = column(schema, word);
+                for number in numbers {
+                    let bytes = column.parse(number.as_bytes(), false).unwrap();
+                    assert_eq!(column.plain(&bytes), number.as_bytes(), "{schema}");
+                    assert_eq!(column.json(&bytes).to_string(), number, "{schema}");
+                    assert_eq!(column.parse_json(&column.json(&bytes)).unwrap(), bytes);
+                    assert_eq!(bytes.len() == 8, word || schema.ends_with("64"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_stored_as_the_library_stores_them() {
+        let minus_two = column("i32", true).parse(b"-2", false).unwrap();
+        assert_eq!(minus_two, u64::from(-2i32 as u32).to_le_bytes());
+        assert_eq!(column("i32", false).parse(b"-2", false).unwrap(), (-2i32).to_le_bytes());
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_no_number_is_refused() {
+        for (schema, text) in [
+            ("u8", "256"),
+            ("u8", "-1"),
+            ("i8", "128"),
+            ("u64", "18446744073709551616"),
+            ("u64", "x"),
+        ] {
+            assert!(column(schema, false).parse(text.as_bytes(), false).is_err(), "{text}");
+        }
+        assert!(column("str", false).parse(b"\xff", false).is_err());
+        assert!(column("bytes", false).parse(b"\xff", false).is_ok());
+        assert!(column("bytes", false).parse(b"0x1", true).is_err());
+        assert!(column("mine/1", false).parse(b"plain", false).is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_come_back_through_json_and_tabs() {
+        let bytes = b"a\tb\nc\\d\re\xff\x00";
+        let column = column("bytes", false);
+        assert_eq!(column.parse_json(&column.json(bytes)).unwrap(), bytes);
+        let mut line = Vec::new();
+        column.tsv(bytes, &mut line);
+        assert!(!line.contains(&b'\n') && !line.contains(&b'\t'));
+        assert_eq!(unescape(&line).unwrap(), bytes);
+        assert_eq!(unescape(br"\x00\xfF").unwrap(), [0, 255]);
+        for bad in [&br"\"[..], br"\q", br"\x1"] {
+            assert_eq!(unescape(bad), None);
+        }
+    }
+
+    #[test]
+    fn unknown_types_are_hexadecimal() {
+        let column = column("mine/1", false);
+        assert_eq!(column.plain(&[0, 255]), b"0x00ff");
+        assert_eq!(column.parse(b"0x00ff", false).unwrap(), [0, 255]);
+        assert_eq!(column.json(&[0, 255]).to_string(), r#"{"hex":"00ff"}"#);
+    }
+}

@@ -1,0 +1,309 @@
+//! Every command but the demonstration, as a user runs it: what it prints, what it
+//! answers, what it leaves alone.
+
+mod common;
+
+use common::{Place, command};
+use outlast::PoolOptions;
+use serde_json::json;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+
+#[test]
+fn what_is_put_is_got_until_it_is_deleted() {
+    let place = Place::new();
+    assert_eq!(place.run(["put", "Ada", "36"]).expect(0).text(), "");
+    assert_eq!(place.run(["get", "Ada"]).expect(0).text(), "36\n");
+    place.run(["put", "Ada", "37"]).expect(0);
+    assert_eq!(place.run(["get", "Ada"]).expect(0).text(), "37\n");
+    place.run(["del", "Ada"]).expect(0);
+    for gone in ["get", "del"] {
+        let run = place.run([gone, "Ada"]).expect(1);
+        assert_eq!(run.text(), "");
+        assert!(run.err.contains("Ada"));
+    }
+}
+
+#[test]
+fn json_is_objects_and_nothing_else() {
+    let place = Place::new();
+    let run = |args: &[&str]| place.run(args.iter().chain(&["--json"])).objects();
+    assert_eq!(run(&["put", "a", "1"]), [json!({"event": "put", "key": "a", "before": null})]);
+    assert_eq!(run(&["put", "a", "2"]), [json!({"event": "put", "key": "a", "before": "1"})]);
+    assert_eq!(run(&["get", "a"]), [json!({"key": "a", "value": "2"})]);
+    assert_eq!(run(&["scan"]), [json!({"key": "a", "value": "2"})]);
+    let stat = run(&["stat"]);
+    assert_eq!(stat.len(), 2);
+    assert_eq!(stat[0]["event"], "pool");
+    assert_eq!(stat[1]["records_estimate"], 1);
+    let verify = run(&["verify"]);
+    assert_eq!(verify.last().unwrap()["verified"], true);
+    let copy = place.path("copy.pool");
+    assert_eq!(run(&["snapshot", copy.to_str().unwrap()])[0]["event"], "snapshot");
+    assert_eq!(run(&["del", "a"])[0]["before"], "2");
+    let missing = run(&["get", "a"]);
+    assert_eq!((&missing[0]["event"], &missing[0]["kind"]), (&json!("error"), &json!("not-found")));
+}
+
+#[test]
+fn numbers_are_numbers() {
+    let place = Place::new();
+    let types = ["--key-type", "i32", "--value-type", "u64"];
+    place.run(["put", "-5", "18446744073709551615"].iter().chain(&types)).expect(0);
+    assert_eq!(place.run(["get", "-5"]).expect(0).text(), "18446744073709551615\n");
+    let scan = place.run(["scan", "--json"]).expect(0).objects();
+    assert_eq!(scan, [json!({"key": -5, "value": 18446744073709551615u64})]);
+    for bad in [["put", "x", "1"], ["put", "1", "-1"], ["put", "2147483648", "1"]] {
+        place.run(bad).expect(2);
+    }
+    // As the library has it.
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    assert_eq!(pool.map::<i32, u64>("main").unwrap().get(&-5).unwrap(), Some(u64::MAX));
+    pool.close().unwrap();
+    let other = place.run(["put", "1", "1", "--key-type", "u8"]).expect(1);
+    assert!(other.err.contains("i32"), "{}", other.err);
+}
+
+#[test]
+fn bytes_that_are_not_text_go_in_and_out() {
+    let place = Place::new();
+    let key = OsStr::from_bytes(b"\xff\tk\\");
+    let types = ["--key-type", "bytes", "--value-type", "bytes"].map(OsStr::new);
+    place.run([OsStr::new("put"), key, OsStr::new("a\nb")].iter().chain(&types)).expect(0);
+    let run = place.run([OsStr::new("get"), key]).expect(0);
+    assert_eq!(run.out, b"a\nb\n");
+    assert_eq!(place.run(["get", "--hex", "0xff096b5c"]).expect(0).out, b"a\nb\n");
+    assert_eq!(place.run(["scan"]).expect(0).out, b"\xff\\tk\\\\\ta\\nb\n");
+    let object = json!({"key": {"hex": "ff096b5c"}, "value": "a\nb"});
+    assert_eq!(place.run(["scan", "--json"]).expect(0).objects(), [object]);
+    place.run([OsStr::new("put"), OsStr::new("--map"), OsStr::new("s"), key, key]).expect(2);
+}
+
+#[test]
+fn types_that_only_a_program_knows_are_hexadecimal() {
+    let place = Place::new();
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+    let map = pool.raw_map_with("m", "point/1", "str", &outlast::MapOptions::new()).unwrap();
+    map.put(&[1, 2, 255], b"here").unwrap();
+    drop(map);
+    pool.close().unwrap();
+    assert_eq!(place.run(["scan"]).expect(0).text(), "0x0102ff\there\n");
+    assert_eq!(place.run(["get", "0x0102ff"]).expect(0).text(), "here\n");
+    place.run(["get", "plain"]).expect(2);
+}
+
+#[test]
+fn what_is_scanned_can_be_loaded() {
+    let place = Place::new();
+    let lines: String = (0..5000).map(|i| format!("key {i}\\t\tvalue\\n{i}\n")).collect();
+    let run = place.run_with(["load"], lines.as_bytes()).expect(0);
+    assert!(run.text().contains("5,000 records"), "{}", run.text());
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let tsv = place.run(["scan"]).expect(0);
+    assert_eq!(sorted(tsv.text()), sorted(&lines));
+    let ndjson = place.run(["scan", "--json"]).expect(0);
+
+    for (name, content) in [("a.tsv", tsv.text()), ("b.ndjson", ndjson.text())] {
+        let file = place.file(name, content);
+        let other = Place::new();
+        let load = other.run([OsStr::new("load"), file.as_os_str(), OsStr::new("--json")]);
+        let object = &load.expect(0).objects()[0];
+        assert_eq!((&object["inserted"], &object["replaced"]), (&json!(5000), &json!(0)));
+        assert_eq!(sorted(other.run(["scan"]).expect(0).text()), sorted(&lines));
+    }
+    let again = place.run_with(["load", "--json"], lines.as_bytes()).expect(0);
+    assert_eq!(again.objects()[0]["replaced"], 5000);
+    assert_eq!(place.run(["scan", "--limit", "7"]).expect(0).text().lines().count(), 7);
+}
+
+#[test]
+fn malformed_input_is_refused_with_its_line() {
+    for (format, input, line, why) in [
+        ("tsv", &b"a\t1\n\nb\n"[..], "line 3", "0 tabs"),
+        ("tsv", b"a\t1\t2\n", "line 1", "2 tabs"),
+        ("tsv", b"a\t\\q\n", "line 1", "escape"),
+        ("tsv", b"a\tx\n{\"key\":1}\n", "line 2", "ndjson"),
+        ("tsv", b"a\t1\nb\t\xff\n", "line 2", "UTF-8"),
+        ("ndjson", b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\n", "line 2", "JSON"),
+        ("ndjson", b"{\"key\":\"a\"}\n", "line 1", "value"),
+        ("ndjson", b"{\"key\":\"a\",\"value\":[1]}\n", "line 1", "value"),
+        ("ndjson", b"[1]\n", "line 1", "JSON"),
+        ("ndjson", b"{\"key\":{\"hex\":\"0\"},\"value\":\"\"}", "line 1", "key"),
+    ] {
+        let place = Place::new();
+        let run = place.run_with(["load", "--format", format], input).expect(1);
+        let shown = String::from_utf8_lossy(input);
+        assert!(run.err.contains(line) && run.err.contains(why), "{shown}: {}", run.err);
+    }
+    let place = Place::new();
+    place.run_with(["load"], b"a\t1\nb\n").expect(1);
+    assert_eq!(place.run(["get", "a"]).expect(0).text(), "1\n", "what came before stays");
+    let types = ["load", "--map", "n", "--key-type", "u8"];
+    let run = place.run_with(types, b"255\ta\r\n256\tb\n").expect(1);
+    assert!(run.err.contains("line 2") && run.err.contains("256"), "{}", run.err);
+    assert_eq!(place.run(["get", "--map", "n", "255"]).expect(0).text(), "a\n");
+}
+
+#[test]
+fn a_map_is_chosen_by_name_where_there_are_several() {
+    let place = Place::new();
+    place.run(["put", "--map", "one", "k", "1"]).expect(0);
+    place.run(["put", "--map", "two", "k", "2"]).expect(0);
+    let run = place.run(["get", "k"]).expect(2);
+    assert!(run.err.contains("one") && run.err.contains("two"), "{}", run.err);
+    assert_eq!(place.run(["get", "k", "--map", "two"]).expect(0).text(), "2\n");
+    let run = place.run(["get", "k", "--map", "three"]).expect(1);
+    assert!(run.err.contains("one"), "{}", run.err);
+    let stat = place.run(["stat"]).expect(0);
+    assert!(stat.text().contains("two") && stat.text().contains("page-cache"));
+}
+
+#[test]
+fn wrong_usage_is_told_apart() {
+    let place = Place::new();
+    for args in [&["get"][..], &["frob"], &[], &["put", "a"], &["scan", "--limit", "x"]] {
+        place.run(args).expect(2);
+    }
+    place.run(["put", "a", "b", "--scheme", "no-such"]).expect(2);
+    place.run(["put", "a", "b", "--key-type", "float"]).expect(2);
+    place.run(["--help"]).expect(0);
+    assert!(!place.pool().exists());
+}
+
+#[test]
+fn what_is_not_there_is_an_error_and_is_not_made() {
+    let place = Place::new();
+    for args in [&["get", "k"][..], &["del", "k"], &["scan"], &["stat"], &["verify"]] {
+        assert!(place.run(args).expect(1).err.contains("no pool"), "{args:?}");
+    }
+    assert!(place.run(["load", "/no/such/file"]).expect(1).err.contains("/no/such/file"));
+    place.run(["load", "/tmp"]).expect(1);
+    assert!(!place.pool().exists());
+}
+
+#[test]
+fn reading_changes_nothing() {
+    let place = Place::new();
+    place.run(["put", "k", "v"]).expect(0);
+    let before = std::fs::read(place.pool()).unwrap();
+    for args in [&["get", "k"][..], &["scan"], &["stat"], &["verify"]] {
+        place.run(args).expect(0);
+    }
+    assert!(std::fs::read(place.pool()).unwrap() == before);
+}
+
+#[test]
+fn a_pool_in_use_is_locked() {
+    let place = Place::new();
+    place.run(["put", "k", "v"]).expect(0);
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    for args in [&["get", "k"][..], &["put", "k", "w"], &["verify"]] {
+        assert!(place.run(args).expect(1).err.contains("locked"));
+    }
+    drop(pool);
+    place.run(["get", "k"]).expect(0);
+}
+
+#[test]
+fn what_is_no_pool_is_damage() {
+    let place = Place::new();
+    std::fs::write(place.pool(), "not a pool at all").unwrap();
+    for args in [&["get", "k"][..], &["put", "k", "v"], &["scan"], &["stat"], &["verify"]] {
+        let run = place.run(args.iter().chain(&["--json"])).expect(3);
+        assert_eq!(run.objects()[0]["kind"], "damaged");
+    }
+    assert_eq!(std::fs::read(place.pool()).unwrap(), b"not a pool at all");
+}
+
+#[test]
+fn a_damaged_record_is_found_and_named() {
+    let place = Place::new();
+    let lines: String = (0..500).map(|i| format!("key {i}\ta rather odd value {i:04}\n")).collect();
+    place.run_with(["load"], lines.as_bytes()).expect(0);
+    let whole = place.run(["verify", "--json"]).expect(0).objects();
+    assert_eq!(whole[0]["records"], 500);
+    let mut bytes = std::fs::read(place.pool()).unwrap();
+    let needle = b"a rather odd value 0123";
+    let at = (0..bytes.len()).find(|&i| bytes[i..].starts_with(needle)).unwrap();
+    bytes[at + 3] ^= 1;
+    std::fs::write(place.pool(), bytes).unwrap();
+    let run = place.run(["verify", "--json"]).expect(3);
+    let objects = run.objects();
+    assert_eq!(objects[0]["torn"], 1);
+    assert!(objects[0]["damage"][0]["offset"].as_u64().unwrap() > 0);
+    assert_eq!(objects[1]["verified"], false);
+    assert!(place.run(["verify"]).expect(3).text().contains("1 torn"));
+}
+
+#[test]
+fn a_copy_of_a_live_pool_is_checked_only_when_asked() {
+    let place = Place::new();
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { PoolOptions::new().create(place.path("live")).unwrap() };
+    pool.map::<str, str>("main").unwrap().put("k", "v").unwrap();
+    std::fs::copy(place.path("live"), place.pool()).unwrap();
+    assert!(place.run(["verify"]).expect(3).err.contains("torn"));
+    assert!(place.run(["get", "k"]).expect(3).err.contains("torn"));
+    place.run(["verify", "--accept-possibly-torn"]).expect(0);
+    let scan = place.run(["scan", "--accept-possibly-torn"]).expect(0);
+    assert_eq!(scan.text(), "k\tv\n");
+}
+
+#[test]
+fn a_snapshot_is_a_pool_of_its_own_and_replaces_nothing_unasked() {
+    let place = Place::new();
+    place.run(["put", "k", "1"]).expect(0);
+    let other = Place::new();
+    let to = other.pool();
+    let args = [OsStr::new("snapshot"), to.as_os_str()];
+    place.run(args).expect(0);
+    place.run(["put", "k", "2"]).expect(0);
+    assert_eq!(other.run(["get", "k"]).expect(0).text(), "1\n");
+    place.run(args).expect(1);
+    assert_eq!(other.run(["get", "k"]).expect(0).text(), "1\n");
+    place.run(args.iter().chain(&[OsStr::new("--force")])).expect(0);
+    assert_eq!(other.run(["get", "k"]).expect(0).text(), "2\n");
+    let pool = place.pool();
+    place.run([OsStr::new("snapshot"), pool.as_os_str(), OsStr::new("--force")]).expect(2);
+    assert_eq!(place.run(["get", "k"]).expect(0).text(), "2\n");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let place = Place::new();
+    let lines: String = (0..50_000).map(|i| format!("key {i}\tvalue {i}\n")).collect();
+    place.run_with(["load"], lines.as_bytes()).expect(0);
+    for json in [false, true] {
+        let mut scan = command();
+        scan.arg("--pool").arg(place.pool()).arg("scan").args(json.then_some("--json"));
+        let mut child = scan.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::with_capacity(64, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let left = child.wait_with_output().unwrap();
+        assert!(left.status.success());
+        assert_eq!(String::from_utf8_lossy(&left.stderr), "");
+    }
+}
+
+#[test]
+fn without_a_name_the_pool_is_the_users_own_in_the_temporary_directory() {
+    let place = Place::new();
+    let run = |args: &[&str]| {
+        let output = command().args(args).env("TMPDIR", place.dir.path()).output().unwrap();
+        common::finished(output)
+    };
+    run(&["put", "k", "v"]).expect(0);
+    assert_eq!(run(&["get", "k"]).expect(0).text(), "v\n");
+    let files: Vec<_> = std::fs::read_dir(place.dir.path()).unwrap().flatten().collect();
+    assert_eq!(files.len(), 1);
+    assert!(files[0].file_name().to_str().unwrap().starts_with("outlast-"));
+}

@@ -1,0 +1,119 @@
+//! What the tests of the command share.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A directory with a pool in it, or not yet.
+pub(crate) struct Place {
+    /// Removed in the end.
+    pub(crate) dir: tempfile::TempDir,
+}
+
+/// What a run of the command left.
+pub(crate) struct Run {
+    /// The exit code.
+    pub(crate) code: i32,
+    /// Standard output.
+    pub(crate) out: Vec<u8>,
+    /// Standard error.
+    pub(crate) err: String,
+}
+
+impl Run {
+    /// Standard output as text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.out).unwrap()
+    }
+
+    /// Standard output as objects: every line must be one.
+    pub(crate) fn objects(&self) -> Vec<Value> {
+        let parse = |line| {
+            let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            assert!(value.is_object(), "{line}");
+            value
+        };
+        self.text().lines().map(parse).collect()
+    }
+
+    /// Fails the test if the code is another one; an error must be one line.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        let (out, err) = (String::from_utf8_lossy(&self.out), &self.err);
+        assert_eq!(self.code, code, "stdout: {out}\nstderr: {err}");
+        if code == 1 || code == 3 {
+            assert_eq!(err.lines().count(), 1, "{err}");
+            assert!(err.starts_with("outlast: "), "{err}");
+        }
+        self
+    }
+}
+
+/// The command.
+pub(crate) fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_outlast"))
+}
+
+impl Place {
+    /// An empty directory.
+    pub(crate) fn new() -> Self {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A path in it.
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.path("test.pool")
+    }
+
+    /// A file with this content.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Runs the command on the pool.
+    pub(crate) fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
+        self.run_with(args, b"")
+    }
+
+    /// The same, with this on standard input.
+    pub(crate) fn run_with<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+        input: &[u8],
+    ) -> Run {
+        let mut child = command()
+            .arg("--pool")
+            .arg(self.pool())
+            .args(args)
+            .env("TMPDIR", self.dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Whoever fails early does not read it.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        finished(child.wait_with_output().unwrap())
+    }
+}
+
+/// What is left of a finished process.
+pub(crate) fn finished(output: Output) -> Run {
+    let Output { status, stdout, stderr } = output;
+    Run {
+        code: status.code().unwrap_or(-1),
+        out: stdout,
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}

@@ -1,0 +1,238 @@
+//! Many threads on one map, through the public interface.
+//!
+//! Method: small segments, so that splits and doublings run beside everything else;
+//! values say which key and which writer they belong to, so that a mixture is seen.
+
+use outlast::{MapOptions, Pool, PoolOptions};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const THREADS: u64 = 4;
+
+fn pool() -> Pool {
+    PoolOptions::new().anonymous().unwrap()
+}
+
+fn small() -> MapOptions {
+    MapOptions::new().bucket_bits(2)
+}
+
+fn scrambled(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[test]
+fn of_many_inserts_of_one_key_one_succeeds() {
+    let pool = pool();
+    for options in [small(), MapOptions::new()] {
+        let name = format!("{options:?}").len().to_string();
+        let map = pool.map_with::<u64, u64>(&name, &options).unwrap();
+        const KEYS: u64 = 60_000;
+        let wins = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for t in 0..THREADS {
+                let (map, wins) = (map.clone(), &wins);
+                s.spawn(move || {
+                    for k in 0..KEYS {
+                        if map.insert(&scrambled(k), &(t << 32 | k)).unwrap() {
+                            wins.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(wins.into_inner(), KEYS);
+        let mut seen = HashSet::new();
+        for record in map.iter() {
+            let (k, v) = record.unwrap();
+            assert_eq!(scrambled(v & 0xffff_ffff), k);
+            assert!(seen.insert(k), "twice: {k:#x}");
+        }
+        assert_eq!(seen.len() as u64, KEYS);
+    }
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound(), "{found:?}");
+}
+
+#[test]
+fn what_stays_is_always_found_while_the_rest_comes_and_goes() {
+    let pool = pool();
+    let map = pool.map_with::<[u8], [u8]>("m", &small()).unwrap();
+    let key = |n: u64| format!("key {n}").into_bytes();
+    // Values of many sizes, whose every byte tells the writer.
+    let value = |n: u64, round: u64| {
+        let len = 1 + (scrambled(n ^ round) % 300) as usize;
+        let mut v = vec![(round % 251) as u8; len];
+        v.extend_from_slice(&n.to_le_bytes());
+        v
+    };
+    let whole = |n: u64, v: &[u8]| {
+        let (body, tail) = v.split_at(v.len() - 8);
+        assert_eq!(tail, n.to_le_bytes());
+        assert!(body.iter().all(|b| *b == body[0]), "a mixture of two values");
+    };
+    const STAY: u64 = 500;
+    for n in 0..STAY {
+        assert!(map.insert(&key(n), &value(n, 0)).unwrap());
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for t in 0..2 {
+            let (map, stop) = (map.clone(), &stop);
+            s.spawn(move || {
+                for round in 1..=30 {
+                    // Grow, change what stays, shrink again.
+                    for n in 0..1500 {
+                        let n = STAY + t * 10_000 + n;
+                        assert!(map.insert(&key(n), &value(n, round)).unwrap());
+                    }
+                    for n in (t..STAY).step_by(2) {
+                        assert!(map.update(&key(n), &value(n, round)).unwrap());
+                    }
+                    for n in 0..1500 {
+                        let n = STAY + t * 10_000 + n;
+                        let before = map.remove(&key(n)).unwrap().expect("inserted above");
+                        assert_eq!(before, value(n, round));
+                    }
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        for t in 0..2 {
+            let (map, stop) = (map.clone(), &stop);
+            s.spawn(move || {
+                let mut i = t;
+                while !stop.load(Ordering::Relaxed) {
+                    i = scrambled(i + 1);
+                    let n = i % STAY;
+                    whole(n, &map.get(&key(n)).unwrap().expect("it stays"));
+                    let guard = map.get_ref(&key(n)).unwrap().expect("it stays");
+                    let first = guard.bytes().to_vec();
+                    whole(n, &first);
+                    std::thread::yield_now();
+                    assert!(guard.bytes().equals(&first), "a guard's value changed");
+                }
+            });
+        }
+        let (map, stop) = (map.clone(), &stop);
+        s.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let mut seen = HashSet::new();
+                for record in map.iter() {
+                    let (k, v) = record.unwrap();
+                    let n: u64 = std::str::from_utf8(&k[4..]).unwrap().parse().unwrap();
+                    whole(n, &v);
+                    assert!(seen.insert(n), "the walk reports {n} twice");
+                }
+                for n in 0..STAY {
+                    assert!(seen.contains(&n), "the walk misses {n}, which stays");
+                }
+            }
+        });
+    });
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+    assert_eq!(found.records(), STAY);
+}
+
+#[test]
+fn counters_count() {
+    let pool = pool();
+    let words = pool.map_with::<u64, u64>("words", &small()).unwrap();
+    let texts = pool.map_with::<str, [u8]>("texts", &small()).unwrap();
+    const EACH: u64 = 5_000;
+    words.insert(&7, &0).unwrap();
+    texts.insert("seven", &0u64.to_le_bytes()).unwrap();
+    std::thread::scope(|s| {
+        for _ in 0..THREADS {
+            let (words, texts) = (words.clone(), texts.clone());
+            s.spawn(move || {
+                for _ in 0..EACH {
+                    assert!(words.fetch_update(&7, |n| Some(n + 1)).unwrap().is_some());
+                    let add = |n: &[u8]| {
+                        let n = u64::from_le_bytes(n.try_into().unwrap());
+                        Some((n + 1).to_le_bytes().to_vec())
+                    };
+                    assert!(texts.fetch_update("seven", add).unwrap().is_some());
+                }
+            });
+        }
+    });
+    assert_eq!(words.get(&7).unwrap(), Some(THREADS * EACH));
+    assert_eq!(texts.get("seven").unwrap().unwrap(), (THREADS * EACH).to_le_bytes());
+}
+
+/// Thousands of keys with one full hash: slow, but all there, and the directory small.
+#[test]
+fn keys_with_one_hash_degrade_and_never_loop() {
+    let pool = PoolOptions::new().hash_function(0x7e57).anonymous().unwrap();
+    for (name, options) in [("small", small()), ("default", MapOptions::new())] {
+        let map = pool.map_with::<u64, u64>(name, &options).unwrap();
+        const SAME: u64 = 6_000;
+        let same = |n: u64| 1 << 32 | n;
+        std::thread::scope(|s| {
+            for t in 0..2 {
+                let map = map.clone();
+                s.spawn(move || {
+                    for n in (t..SAME).step_by(2) {
+                        assert!(map.insert(&same(n), &(n + 1)).unwrap());
+                        // Others among them, which hash as usual.
+                        assert!(map.insert(&n, &(n + 2)).unwrap());
+                    }
+                });
+            }
+        });
+        for n in 0..SAME {
+            assert_eq!(map.get(&same(n)).unwrap(), Some(n + 1));
+            assert_eq!(map.get(&n).unwrap(), Some(n + 2));
+            assert_eq!(map.get(&same(n + SAME)).unwrap(), None);
+        }
+        let stats = map.stats().unwrap();
+        assert!(stats.directory_entries <= 64 * stats.segments, "{stats:?}");
+        assert_eq!(map.iter().count() as u64, 2 * SAME);
+        for n in 0..SAME {
+            assert_eq!(map.remove(&same(n)).unwrap(), Some(n + 1));
+        }
+        assert_eq!(map.iter().count() as u64, SAME);
+    }
+    let texts = pool.map_with::<[u8], u64>("texts", &small()).unwrap();
+    for n in 0..3_000u64 {
+        assert!(texts.insert(&[[0xff; 8], n.to_le_bytes()].concat(), &n).unwrap());
+    }
+    for n in 0..3_000u64 {
+        let key = [[0xff; 8], n.to_le_bytes()].concat();
+        assert_eq!(texts.get(&key).unwrap(), Some(n));
+    }
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound(), "{found:?}");
+}
+
+#[test]
+fn maps_come_and_go_beside_operations() {
+    let pool = pool();
+    std::thread::scope(|s| {
+        for t in 0..THREADS {
+            let pool = pool.clone();
+            s.spawn(move || {
+                for round in 0..20 {
+                    let name = format!("of {t}");
+                    let map = pool.map_with::<str, [u8]>(&name, &small()).unwrap();
+                    for n in 0..200 {
+                        map.insert(&n.to_string(), &[t as u8; 100]).unwrap();
+                    }
+                    let reader = map.clone();
+                    pool.drop_map(&name).unwrap();
+                    assert!(matches!(reader.get("1"), Err(outlast::Error::MapDropped)));
+                    drop((map, reader));
+                    if round % 7 == 0 {
+                        pool.sync().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    while pool.step().unwrap() {}
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.maps.is_empty(), "{found:?}");
+    assert_eq!((found.leaked_bytes, found.used_bytes), (Some(0), 0));
+}

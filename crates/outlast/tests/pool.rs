@@ -1,0 +1,609 @@
+//! What a pool answers when something is not as it should be: each a typed error, and
+//! nothing lost.
+
+use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, Pool, PoolOptions, TornReason};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const HEADERS: [u64; 2] = [0, 4096];
+
+fn dir() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pool");
+    (dir, path)
+}
+
+fn create(path: &Path) -> Pool {
+    // SAFETY: the file is this test's own.
+    unsafe { PoolOptions::new().create(path).unwrap() }
+}
+
+fn open(path: &Path) -> Result<Pool, Error> {
+    // SAFETY: the file is this test's own.
+    unsafe { PoolOptions::new().open(path) }
+}
+
+/// A closed pool with a thousand records.
+fn filled() -> (TempDir, PathBuf) {
+    let (dir, path) = dir();
+    let pool = create(&path);
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    for n in 0..1000 {
+        assert!(map.insert(&n, &(n + 7)).unwrap());
+    }
+    pool.close().unwrap();
+    (dir, path)
+}
+
+fn check_filled(pool: &Pool) {
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    for n in 0..1000 {
+        assert_eq!(map.get(&n).unwrap(), Some(n + 7));
+    }
+    assert_eq!(map.get(&1000).unwrap(), None);
+}
+
+/// Changes a word of both header copies and makes their checksums right again.
+fn set_header_word(path: &Path, index: usize, value: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    for offset in HEADERS {
+        let mut bytes = [0; 512];
+        file.read_exact_at(&mut bytes, offset).unwrap();
+        bytes[index * 8..index * 8 + 8].copy_from_slice(&value.to_le_bytes());
+        let sum = u64::from(crc32c::crc32c(&bytes[..504]));
+        bytes[504..].copy_from_slice(&sum.to_le_bytes());
+        file.write_all_at(&bytes, offset).unwrap();
+    }
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+}
+
+#[test]
+fn files_that_are_no_pools() {
+    let (dir, path) = dir();
+    assert!(matches!(open(&path), Err(Error::NoSuchPool { .. })));
+    for content in [&b""[..], b"hello", &[0; 1 << 20], &[0xff; 300_000]] {
+        fs::write(&path, content).unwrap();
+        assert!(matches!(open(&path), Err(Error::NotAPool { .. })), "{} bytes", content.len());
+        assert_eq!(fs::read(&path).unwrap(), content, "and it is left alone");
+    }
+    assert!(matches!(open(dir.path()), Err(Error::NotAPool { .. } | Error::Io { .. })));
+    // SAFETY: the file is this test's own.
+    let exists = unsafe { PoolOptions::new().create(&path) };
+    assert!(matches!(exists, Err(Error::Io { .. })));
+    let nowhere = dir.path().join("no/such/directory/a.pool");
+    // SAFETY: there is no file.
+    let nowhere = unsafe { PoolOptions::new().create(nowhere) };
+    assert!(matches!(nowhere, Err(Error::Io { .. })));
+    // Nothing is left behind by creations that failed.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn other_versions_and_unknown_features() {
+    let (_dir, path) = filled();
+    set_header_word(&path, 1, 2 | 512 << 32);
+    assert!(matches!(open(&path), Err(Error::Version { found: 2, supported: 1 })));
+    set_header_word(&path, 1, 1 | 512 << 32);
+    set_header_word(&path, 4, 1 << 40);
+    let unknown = open(&path);
+    assert!(matches!(unknown, Err(Error::UnknownFeature { bits: 0x100_0000_0000, .. })));
+    set_header_word(&path, 4, 0);
+    // Read-only compatible: readers may, writers may not. Compatible: both may.
+    set_header_word(&path, 3, 2);
+    assert!(matches!(open(&path), Err(Error::UnknownFeature { bits: 2, .. })));
+    // SAFETY: the file is this test's own.
+    check_filled(&unsafe { PoolOptions::new().open_read_only(&path).unwrap() });
+    set_header_word(&path, 3, 0);
+    set_header_word(&path, 2, 4);
+    check_filled(&open(&path).unwrap());
+}
+
+#[test]
+fn truncated_and_damaged_headers() {
+    let (_dir, path) = filled();
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 4096]).unwrap();
+    assert!(matches!(open(&path), Err(Error::Truncated { .. })));
+    // One copy damaged: the other one serves, and the damage is reported.
+    for copy in HEADERS {
+        fs::write(&path, &whole).unwrap();
+        flip(&path, copy + 100);
+        // SAFETY: the file is this test's own.
+        let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+        check_filled(&reader);
+        assert_eq!(reader.stats().damaged_header_copy.unwrap().offset, copy);
+        assert!(!reader.verify().unwrap().is_sound());
+        drop(reader);
+        // The first write goes over the damaged copy.
+        let pool = open(&path).unwrap();
+        check_filled(&pool);
+        assert_eq!(pool.stats().damaged_header_copy, None);
+        assert!(pool.verify().unwrap().is_sound());
+    }
+    fs::write(&path, &whole).unwrap();
+    flip(&path, 100);
+    flip(&path, 4196);
+    assert!(matches!(open(&path), Err(Error::DamagedHeader(_))));
+    fs::write(&path, &whole).unwrap();
+    flip(&path, 8192);
+    assert!(matches!(open(&path), Err(Error::DamagedHeader(d)) if d.offset == 8192));
+}
+
+#[test]
+fn damaged_roots_and_structures() {
+    let (_dir, path) = filled();
+    let pool = open(&path).unwrap();
+    pool.map::<str, str>("texts").unwrap().insert("a", "b").unwrap();
+    pool.close().unwrap();
+    let whole = fs::read(&path).unwrap();
+    let root = 16 << 10;
+    flip(&path, root + 70);
+    let pool = open(&path).unwrap();
+    assert_eq!(pool.map::<str, str>("texts").unwrap().get("a").unwrap().as_deref(), Some("b"));
+    let damaged = pool.map::<u64, u64>("numbers");
+    assert!(matches!(damaged, Err(Error::DamagedRoot { slot: 0, .. })), "not made anew");
+    assert!(pool.maps().iter().any(|m| matches!(m, Err(Error::DamagedRoot { .. }))));
+    assert!(!pool.verify().unwrap().is_sound());
+    drop(pool);
+    // A segment's identity: met by the operation that needs it, and by it alone.
+    fs::write(&path, &whole).unwrap();
+    let scheme =
+        u64::from_le_bytes(whole[root as usize + 8..root as usize + 16].try_into().unwrap());
+    let directory = (scheme & 0xffff_ffff_ffff) as usize;
+    let first = &whole[directory + 64..directory + 72];
+    let segment = u64::from_le_bytes(first.try_into().unwrap());
+    flip(&path, segment + 3);
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    let answers: Vec<_> = (0..1000).map(|n| map.get(&n)).collect();
+    let damage =
+        answers.iter().filter(|a| matches!(a, Err(Error::Damaged(d)) if d.offset == segment));
+    assert!((100..900).contains(&damage.count()));
+    assert!(answers.iter().filter_map(|a| a.as_ref().ok()).all(Option::is_some));
+    let found = pool.verify().unwrap();
+    assert!(found.all_damage().any(|d| d.offset == segment), "{found:?}");
+}
+
+#[test]
+fn keys_and_values_of_every_size_up_to_the_limit() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let map = pool.map::<[u8], [u8]>("m").unwrap();
+    let key = vec![7; MAX_KEY_BYTES + 1];
+    let value = vec![9; MAX_VALUE_BYTES + 1];
+    assert!(matches!(map.insert(&key, b""), Err(Error::KeyTooLarge { .. })));
+    assert!(matches!(map.get(&key), Err(Error::KeyTooLarge { .. })));
+    assert!(matches!(map.insert(b"", &value), Err(Error::ValueTooLarge { .. })));
+    assert!(map.insert(&key[1..], b"").unwrap());
+    assert!(map.insert(b"", &value[1..]).unwrap());
+    assert_eq!(map.get(&key[1..]).unwrap().unwrap(), b"");
+    assert!(map.get(b"").unwrap().unwrap() == value[1..]);
+    assert!(map.remove(b"").unwrap().is_some());
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+}
+
+#[test]
+fn maps_are_what_they_were_created_as() {
+    let (_dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let mismatch = |e: Error, what: &str| {
+        assert!(matches!(e, Error::MapMismatch { what: w, .. } if w == what), "{what}");
+    };
+    mismatch(pool.map::<u64, str>("numbers").unwrap_err(), "value schema");
+    mismatch(pool.map::<i64, u64>("numbers").unwrap_err(), "key schema");
+    let bytes = MapOptions::new().form(outlast::RecordForm::Bytes);
+    mismatch(pool.map_with::<u64, u64>("numbers", &bytes).unwrap_err(), "record form");
+    assert!(matches!(pool.raw_map("none"), Err(Error::NoSuchMap { .. })));
+    assert!(matches!(pool.drop_map("none"), Err(Error::NoSuchMap { .. })));
+    for options in [MapOptions::new().stash_buckets(3), MapOptions::new().bucket_bits(7)] {
+        let invalid = pool.map_with::<u64, u64>("new", &options);
+        assert!(matches!(invalid, Err(Error::Invalid { .. })));
+    }
+    assert!(matches!(pool.map::<u64, u64>(""), Err(Error::Invalid { .. })));
+    let long = "n".repeat(500);
+    assert!(matches!(pool.map::<u64, u64>(&long), Err(Error::Invalid { .. })));
+    let small = MapOptions::new().bucket_bits(1);
+    for n in 1..128 {
+        pool.map_with::<u64, u64>(&format!("map {n}"), &small).unwrap();
+    }
+    let many = pool.map::<u64, u64>("one more");
+    assert!(matches!(many, Err(Error::TooManyMaps { max: 128 })));
+    pool.drop_map("map 5").unwrap();
+    pool.map::<u64, u64>("one more").unwrap();
+    check_filled(&pool);
+}
+
+#[test]
+fn small_integers_keep_their_values() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let map = pool.map::<i8, i32>("m").unwrap();
+    for n in i8::MIN..=i8::MAX {
+        assert!(map.insert(&n, &(i32::from(n) * -7)).unwrap());
+    }
+    for n in i8::MIN..=i8::MAX {
+        assert_eq!(map.get(&n).unwrap(), Some(i32::from(n) * -7));
+    }
+    let wide = pool.map::<i64, u8>("w").unwrap();
+    wide.put(&i64::MIN, &255).unwrap();
+    assert_eq!(wide.iter().collect::<Result<Vec<_>, _>>().unwrap(), [(i64::MIN, 255)]);
+}
+
+#[test]
+fn read_only_pools_refuse_changes_and_leave_the_file_alone() {
+    let (_dir, path) = filled();
+    let before = fs::read(&path).unwrap();
+    // SAFETY: the file is this test's own.
+    let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+    // SAFETY: the file is this test's own.
+    let second = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+    check_filled(&reader);
+    check_filled(&second);
+    let map = reader.map::<u64, u64>("numbers").unwrap();
+    assert!(matches!(map.insert(&5000, &1), Err(Error::ReadOnly)));
+    assert!(matches!(map.remove(&5), Err(Error::ReadOnly)));
+    assert!(matches!(reader.map::<u64, u64>("new"), Err(Error::ReadOnly)));
+    assert!(matches!(reader.drop_map("numbers"), Err(Error::ReadOnly)));
+    assert!(reader.verify().unwrap().is_sound());
+    assert!(matches!(open(&path), Err(Error::Locked)), "no writer beside readers");
+    drop(map);
+    reader.close().unwrap();
+    second.close().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn closed_pools_and_dropped_maps() {
+    let (_dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let other = pool.clone();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    pool.close().unwrap();
+    assert!(matches!(map.get(&1), Err(Error::NotOpen(_))));
+    assert!(matches!(map.put(&1, &1), Err(Error::NotOpen(_))));
+    assert!(matches!(other.sync(), Err(Error::NotOpen(_))));
+    drop((map, other));
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    pool.drop_map("numbers").unwrap();
+    assert!(matches!(map.get(&1), Err(Error::MapDropped)));
+    // A map of the same name is another one.
+    let new = pool.map::<str, str>("numbers").unwrap();
+    assert_eq!(new.len_estimate().unwrap(), 0);
+    drop(map);
+    // Dropping the last handle closes as `close` does.
+    drop((new, pool));
+    let pool = open(&path).unwrap();
+    assert_eq!(pool.verify().unwrap().leaked_bytes, Some(0));
+}
+
+// ---- Copies, boots, processes, forks ------------------------------------------
+
+#[test]
+fn a_copy_of_a_live_pool_is_refused() {
+    let (dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    map.update(&3, &10).unwrap();
+    let copy = dir.path().join("copy.pool");
+    fs::copy(&path, &copy).unwrap();
+    let torn = open(&copy).unwrap_err();
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
+    // The choice: open it all the same, verify, and carry over what is there.
+    // SAFETY: the file is this test's own.
+    let salvage = unsafe { PoolOptions::new().accept_possibly_torn(true).open(&copy).unwrap() };
+    assert!(salvage.verify().unwrap().is_sound());
+    assert_eq!(salvage.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    drop(salvage);
+    open(&copy).expect("once it was closed it is a pool of its own");
+    // Copies of a pool that is in sync, and snapshots, are pools.
+    pool.sync().unwrap();
+    let synced = dir.path().join("synced.pool");
+    fs::copy(&path, &synced).unwrap();
+    assert_eq!(
+        open(&synced).unwrap().map::<u64, u64>("numbers").unwrap().get(&3).unwrap(),
+        Some(10)
+    );
+    map.update(&3, &11).unwrap();
+    let snapshot = dir.path().join("snapshot.pool");
+    fs::write(&snapshot, b"an older file").unwrap();
+    pool.snapshot(&snapshot).unwrap();
+    map.update(&3, &12).unwrap();
+    let restored = open(&snapshot).unwrap();
+    assert_eq!(restored.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(11));
+    assert_eq!(restored.verify().unwrap().leaked_bytes, Some(0));
+    assert_eq!(map.get(&3).unwrap(), Some(12));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "and nothing else is left");
+}
+
+#[test]
+fn an_unclean_pool_of_an_earlier_boot_is_refused() {
+    let (dir, path) = filled();
+    let with_boot = |boot| PoolOptions::new().boot_id(boot);
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { with_boot(1).open(&path).unwrap() };
+    pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
+    // What a kill leaves: the file as it is now, under the same inode.
+    let killed = fs::read(&path).unwrap();
+    drop(pool);
+    fs::write(&path, &killed).unwrap();
+    // SAFETY: the file is this test's own.
+    let torn = unsafe { with_boot(2).open(&path) }.unwrap_err();
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::EarlierBoot }), "{torn}");
+    // SAFETY: the file is this test's own.
+    let same = unsafe { with_boot(1).open(&path).unwrap() };
+    assert_eq!(same.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    // An orderly reboot after a sync, or a close, is none of this.
+    same.sync().unwrap();
+    let synced = fs::read(&path).unwrap();
+    drop(same);
+    fs::write(&path, &synced).unwrap();
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { with_boot(3).open(&path).unwrap() };
+    assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    drop((pool, dir));
+}
+
+/// Runs one of this file's tests again in a process of its own.
+fn in_child(test: &str, path: &Path) -> Command {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]).env("OUTLAST_TEST_CHILD", path);
+    child
+}
+
+fn child_path() -> Option<PathBuf> {
+    std::env::var_os("OUTLAST_TEST_CHILD").map(PathBuf::from)
+}
+
+#[test]
+fn a_second_process_is_locked_out() {
+    if let Some(path) = child_path() {
+        assert!(matches!(open(&path), Err(Error::Locked)));
+        // SAFETY: the file is this test's own.
+        let reader = unsafe { PoolOptions::new().open_read_only(&path) };
+        assert!(matches!(reader, Err(Error::Locked)));
+        return;
+    }
+    let (_dir, path) = filled();
+    let pool = open(&path).unwrap();
+    assert!(matches!(open(&path), Err(Error::Locked)), "nor a second time in this one");
+    let child = in_child("a_second_process_is_locked_out", &path).status().unwrap();
+    assert!(child.success());
+    check_filled(&pool);
+}
+
+#[test]
+fn a_forked_child_gets_errors_and_harms_nothing() {
+    if child_path().is_none() {
+        let (_dir, path) = filled();
+        // In a process of its own: forking one with many threads is no fair test.
+        let child = in_child("a_forked_child_gets_errors_and_harms_nothing", &path);
+        let status = { child }.status().unwrap();
+        assert!(status.success());
+        check_filled(&open(&path).unwrap());
+        return;
+    }
+    let path = child_path().unwrap();
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    map.update(&1, &1).unwrap();
+    // SAFETY: the child calls nothing that another thread could hold a lock of, and ends
+    // by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let refused = matches!(map.get(&1), Err(Error::NotOpen(_)))
+            && matches!(map.put(&1, &9), Err(Error::NotOpen(_)))
+            && matches!(pool.map::<u64, u64>("numbers"), Err(Error::NotOpen(_)))
+            && matches!(pool.sync(), Err(Error::NotOpen(_)));
+        drop((map, pool));
+        // SAFETY: ends the child without running anything else.
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: `pid` is a child of this process.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "the child got what it should not");
+    assert_eq!(map.get(&1).unwrap(), Some(1));
+    map.update(&1, &8).unwrap();
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_panic_in_a_closure_leaves_the_pool_usable() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let words = pool.map::<u64, u64>("w").unwrap();
+    let texts = pool.map::<str, str>("t").unwrap();
+    words.insert(&1, &2).unwrap();
+    texts.insert("a", "b").unwrap();
+    for _ in 0..3 {
+        let words = words.clone();
+        let texts = texts.clone();
+        std::thread::spawn(move || words.fetch_update(&1, |_| panic!("on purpose")))
+            .join()
+            .unwrap_err();
+        std::thread::spawn(move || texts.fetch_update("a", |_| panic!("on purpose")))
+            .join()
+            .unwrap_err();
+    }
+    assert_eq!(words.fetch_update(&1, |n| Some(n + 1)).unwrap(), Some(2));
+    assert_eq!(texts.put("a", "c").unwrap().as_deref(), Some("b"));
+    assert!(pool.verify().unwrap().is_sound());
+}
+
+// ---- Space ---------------------------------------------------------------------
+
+#[test]
+fn a_full_pool_says_so_and_serves_again_after_removals() {
+    let (_dir, path) = dir();
+    let options = PoolOptions::new().initial_size(1 << 20).page_bits(12).max_size(1 << 20);
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { options.create(&path).unwrap() };
+    let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().bucket_bits(2)).unwrap();
+    let fill = |from: u64| {
+        let mut n = from;
+        loop {
+            match map.insert(&n, &[n as u8; 120]) {
+                Ok(done) => assert!(done),
+                Err(Error::PoolFull { limit, .. }) => {
+                    assert_eq!(limit, 1 << 20);
+                    return n;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            n += 1;
+        }
+    };
+    let end = fill(0);
+    assert!(end > 3000, "{end} records in a megabyte");
+    assert!(matches!(pool.map::<u64, u64>("new"), Err(Error::PoolFull { .. })));
+    for n in 0..end {
+        assert_eq!(map.get(&n).unwrap().unwrap(), [n as u8; 120]);
+    }
+    for n in 0..end / 2 {
+        assert!(map.remove(&n).unwrap().is_some());
+    }
+    assert!(fill(end) > end + end / 3, "removed space is used again");
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+    drop(map);
+    pool.close().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+    assert!(open(&path).unwrap().verify().unwrap().is_sound());
+}
+
+/// A small file system of its own, or nothing where mounting is not allowed.
+struct Mounted(TempDir);
+
+impl Mounted {
+    fn new(megabytes: u32) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
+            .arg(dir.path())
+            .output();
+        match mounted {
+            Ok(out) if out.status.success() => Some(Mounted(dir)),
+            _ => {
+                println!("skipped: no file system can be mounted here");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_typed_error_and_nothing_is_lost() {
+    let Some(mounted) = Mounted::new(12) else { return };
+    let path = mounted.0.path().join("a.pool");
+    let pool = create(&path);
+    let map = pool.map::<u64, [u8]>("m").unwrap();
+    let value = |n: u64| vec![n as u8; 500];
+    let mut end = 0;
+    let error = loop {
+        match map.insert(&end, &value(end)) {
+            Ok(done) => assert!(done),
+            Err(error) => break error,
+        }
+        end += 1;
+    };
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    for n in 0..end {
+        assert_eq!(map.get(&n).unwrap().unwrap(), value(n));
+    }
+    for n in 0..1000 {
+        assert!(map.remove(&n).unwrap().is_some());
+    }
+    for n in 0..900 {
+        assert!(map.insert(&(end + n), &value(n)).unwrap(), "removed space is used again");
+    }
+    drop(map);
+    pool.close().unwrap();
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, [u8]>("m").unwrap();
+    for n in 1000..end {
+        assert_eq!(map.get(&n).unwrap().unwrap(), value(n));
+    }
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+    // No space for a new file at all.
+    let other = mounted.0.path().join("b.pool");
+    let filler = File::create(mounted.0.path().join("filler")).unwrap();
+    let _ = std::io::copy(&mut std::io::repeat(1), &mut &filler);
+    // SAFETY: the file is this test's own.
+    let refused = unsafe { PoolOptions::new().create(&other) };
+    assert!(matches!(refused, Err(Error::DiskFull { .. } | Error::Io { .. })));
+    assert!(!other.exists());
+    // Reopening needs no space.
+    drop((map, pool));
+    assert!(open(&path).unwrap().verify().unwrap().is_sound());
+}
+
+#[test]
+fn little_address_space_opens_smaller_or_says_why() {
+    if let Some(path) = child_path() {
+        let outcome = open(&path);
+        match (std::env::var("OUTLAST_TEST_EXPECT").unwrap().as_str(), outcome) {
+            ("opens", Ok(pool)) => {
+                check_filled(&pool);
+                assert!(pool.stats().limit < 1 << 40);
+            }
+            ("refused", Err(Error::AddressSpace { .. })) => {}
+            (expected, other) => panic!("{expected}: {other:?}"),
+        }
+        return;
+    }
+    let (_dir, path) = filled();
+    let me = std::env::current_exe().unwrap();
+    for (kilobytes, expected) in [(8 << 20, "opens"), (600 << 10, "refused")] {
+        let script = format!(
+            "ulimit -v {kilobytes}; exec \"$0\" --exact \
+             little_address_space_opens_smaller_or_says_why --test-threads 1"
+        );
+        let child = Command::new("sh")
+            .args(["-c", &script])
+            .arg(&me)
+            .env("OUTLAST_TEST_CHILD", &path)
+            .env("OUTLAST_TEST_EXPECT", expected)
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{expected}: {}", String::from_utf8_lossy(&child.stdout));
+    }
+}
+
+#[test]
+fn the_medium_is_named() {
+    let (_dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let durability = pool.durability();
+    assert!(durability.survives_process_death);
+    assert_eq!(durability.survives_power_loss, durability.medium.survives_power_loss());
+    drop(pool);
+    // SAFETY: the file is this test's own.
+    let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+    assert_eq!(reader.durability().medium, durability.medium);
+    drop(reader);
+    // SAFETY: the file is this test's own.
+    let pool = unsafe {
+        PoolOptions::new().emulate_pm(outlast::pmem::Latency::default()).open(&path).unwrap()
+    };
+    check_filled(&pool);
+    assert_eq!(pool.durability().medium, outlast::pmem::MediumKind::EmulatedPm);
+    assert!(matches!(pool.durability().flush, outlast::pmem::FlushMode::Lines(_)));
+    assert!(!pool.durability().survives_power_loss);
+    let anonymous = PoolOptions::new().anonymous().unwrap();
+    assert!(!anonymous.durability().survives_process_death);
+}
