@@ -256,6 +256,11 @@ impl Session {
         &self.used
     }
 
+    /// Forgets the keys that were named so far and are not there any more.
+    pub fn forget_used(&mut self) {
+        self.used = self.state.maps.values().flat_map(|m| m.records.keys().copied()).collect();
+    }
+
     /// Ends the session: its steps and what was recorded.
     pub fn finish(mut self) -> (Vec<Step>, Vec<Event>, BTreeSet<u64>) {
         (self.log.take().unwrap_or_default(), self.seam.take(), std::mem::take(&mut self.used))

@@ -18,10 +18,13 @@ use std::time::{Duration, Instant};
 
 /// Cuts that one thread takes at a time.
 const CHUNK: usize = 64;
+/// Of the images between two stores of one commit point, one in this many is worked on
+/// until something splits; the others are worked on a little.
+const MIDWAY: usize = 8;
 /// Violations of a scenario that are described; the rest is counted.
 const DESCRIBED: usize = 5;
 /// Images with one phase of recovery that are explored for second crashes.
-const PER_PHASE: usize = 2;
+const PER_PHASE: usize = 1;
 
 /// What is explored, and how.
 #[derive(Debug, Clone)]
@@ -50,7 +53,7 @@ impl Default for Options {
             scenario: None,
             cut: None,
             nested: None,
-            samples: 6,
+            samples: 3,
             threads: 2,
         }
     }
@@ -129,6 +132,7 @@ impl Row {
 
 /// Explores what `options` choose; `done` is told of each scenario.
 pub fn explore(options: &Options, mut done: impl FnMut(&Row)) -> Outcome {
+    keep_freed_memory();
     let alive = alive();
     let mut outcome = Outcome::default();
     for &scheme in Scheme::ALL {
@@ -149,6 +153,17 @@ pub fn explore(options: &Options, mut done: impl FnMut(&Row)) -> Outcome {
         }
     }
     outcome
+}
+
+/// Asks the allocator not to give memory back to the system: every image takes some pages,
+/// and page faults would be most of the time that its check takes.
+fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets numbers of the allocator, which it may do at any time.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 28);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 28);
+    }
 }
 
 fn is_chosen(name: &str, options: &Options) -> bool {
@@ -289,17 +304,19 @@ impl<'e> Explorer<'e> {
             allowed: run.allowed(cut),
             universe: &run.universe,
             shape: self.scenario.shape,
-            seed: cut as u64 ^ (u64::from(thorough) << 60),
+            seed: cut as u64,
             thorough,
         }
     }
 
     fn explore_chunk(&self, run: &Recording, cuts: Range<usize>) {
-        let stride = (run.cuts() / self.options.samples.max(1)).max(1);
+        let samples = if self.scenario.costly { 1 } else { self.options.samples.max(1) };
+        let stride = (run.cuts() / samples).max(1);
         let mut image = run.image(cuts.start);
         for cut in cuts {
             image.advance(cut);
-            let case = self.case(run, image.file(), cut, true);
+            let thorough = !run.is_midway(cut) || cut % MIDWAY == 0;
+            let case = self.case(run, image.file(), cut, thorough);
             let good = caught(|| case.check(self.alive));
             self.found().images += 1;
             match good {
@@ -325,7 +342,8 @@ impl<'e> Explorer<'e> {
             if recovery.contains(phase) {
                 let seen = found.per_phase.entry(phase.clone()).or_default();
                 *seen += 1;
-                wanted |= *seen <= PER_PHASE && self.options.samples > 0;
+                let enough = if self.scenario.costly { 0 } else { PER_PHASE };
+                wanted |= *seen <= enough && self.options.samples > 0;
             }
         }
         found.recovery.extend(recovery);

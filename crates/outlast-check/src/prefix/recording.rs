@@ -97,6 +97,16 @@ impl Recording {
         }
     }
 
+    /// Whether a cut is in the middle of a row of stores of one commit point: words of a
+    /// structure, say, that nothing links to yet.
+    pub fn is_midway(&self, cut: usize) -> bool {
+        let point = |cut: usize| self.cuts.get(cut).and_then(|&e| self.events[e].point);
+        (2..self.cuts.len()).contains(&cut)
+            && point(cut - 1).is_some()
+            && point(cut - 2) == point(cut - 1)
+            && point(cut) == point(cut - 1)
+    }
+
     /// The step in flight at a cut, if one is.
     pub fn in_flight(&self, cut: usize) -> Option<&Step> {
         let event = self.last_event(cut)?;

@@ -30,6 +30,8 @@ pub struct Scenario {
     pub reaches: Vec<Phase>,
     /// Phases that the recovery of some of its images must go through.
     pub mends: Vec<Phase>,
+    /// Whether one second run is enough, because each image takes long.
+    pub costly: bool,
     play: fn(&mut Play) -> Checked,
 }
 
@@ -100,6 +102,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
             play,
             reaches: phases.collect(),
             mends: Vec::new(),
+            costly: name == "carry",
         });
     };
     let usual = PoolShape::default();
@@ -117,18 +120,20 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         let shape = at(bits, stash);
         add(&name("fill"), "inserts, splits, doublings", shape, usual, fill, FILL, &[SPLIT_STASH]);
         add(&name("change"), "changes wherever a record is", shape, usual, change, CHANGE, &[]);
-        add(&name("reclaim"), "reclaim beside operations", shape, usual, reclaim, &[], &[]);
+        // Reclaim does not care for the number of stash buckets.
+        if stash == 2 {
+            add(&name("reclaim"), "reclaim beside operations", shape, usual, reclaim, &[], &[]);
+        }
     }
     add("collide", "keys of one hash", small_shape, colliding, collide, COLLIDE, &[]);
+    let ways: &[&str] = &[FORWARD, BACKWARD];
+    add("displace", "displacement both ways", at(2, 2), usual, displace, DISPLACE, ways);
     let carried: &[&str] = &[SPLIT_NODE];
     add("carry", "splits of chained segments", small_shape, colliding, carry, SPLIT, carried);
     add("blocks", "blocks of all sizes, reused", small_shape, usual, blocks, &[], &[]);
     for scenario in &mut all {
         let named = |name: &str| scenario.name.starts_with(name);
         let mut more = Vec::new();
-        if named("fill") && scenario.shape.bucket_bits > 1 {
-            more.extend([FORWARD.to_owned(), BACKWARD.to_owned()]);
-        }
         if named("fill") || named("reclaim") {
             more.push(phase(&dash::PULL_CLEAR));
         }
@@ -141,7 +146,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         if named("fill") || named("carry") {
             scenario.mends.push(phase(&dash::REPAIR_DIRECTORY));
         }
-        if named("fill") {
+        if named("fill") || named("displace") {
             scenario.mends.push(phase(&dash::REPAIR_DUPLICATE));
         }
         scenario.reaches.append(&mut more);
@@ -163,6 +168,7 @@ const FILL: &[&Point] = &[
     &dash::DOUBLE_COMMIT,
 ];
 const CHANGE: &[&Point] = &[&dash::UPDATE, &dash::REMOVE, &dash::INSERT];
+const DISPLACE: &[&Point] = &[&dash::DISPLACE_COPY, &dash::DISPLACE_FILL];
 const COLLIDE: &[&Point] =
     &[&dash::NODE_NEW, &dash::NODE_COMMIT, &dash::INSERT_OVERFLOW, &dash::UPDATE, &dash::REMOVE];
 
@@ -193,6 +199,23 @@ impl Play {
         Ok(key)
     }
 
+    /// Inserts keys until the map was split `splits` times, and removes them again:
+    /// segments stay.
+    fn insert_and_remove_until_split(&mut self, first: u64, splits: u64) -> Checked {
+        let mut key = first;
+        while self.session.splits("m")? < splits {
+            for _ in 0..16 {
+                self.change(key, Do::Insert(key + 100_000))?;
+                key += 1;
+            }
+        }
+        for key in first..key {
+            self.change(key, Do::Remove)?;
+        }
+        self.session.forget_used();
+        Ok(())
+    }
+
     /// Inserts keys as long as the map is not split.
     fn insert_to_the_brim(&mut self, count: u64) -> Checked {
         // Both extremes are keys like others.
@@ -200,6 +223,19 @@ impl Play {
             self.change(key, Do::Insert(key + 100_000))?;
         }
         Ok(())
+    }
+
+    /// Keys by their home bucket, in one of the two segments that a map begins with.
+    fn keys_by_home(&self, half: u64) -> Vec<Vec<u64>> {
+        let buckets = 1 << self.shape.bucket_bits;
+        let mut homes = vec![Vec::new(); buckets];
+        for key in 10..2_000 {
+            let hash = self.session.hash(self.shape.form, key);
+            if hash >> 63 == half {
+                homes[(hash >> 8) as usize % buckets].push(key);
+            }
+        }
+        homes
     }
 
     /// Records that a map with two segments of this shape takes without a split.
@@ -261,14 +297,16 @@ fn growth(play: &mut Play) -> Checked {
     play.map()?;
     play.prepared();
     let large = if play.shape.form == RecordForm::Bytes { SPECIAL } else { 0 };
-    for key in 0..60 {
-        play.change(key, Do::Insert(key + 100_000 + if key % 4 == 0 { large } else { 0 }))?;
-    }
-    let next = play.insert_until_split(60, 2)?;
-    play.session.crash()?;
-    for key in next..next + 30 {
+    for key in 0..4 {
         play.change(key, Do::Insert(key + 100_000 + large))?;
     }
+    let next = play.insert_until_split(10, 2)?;
+    // While space is not accounted for, growth is limited, and helps the reclaim along.
+    play.session.crash()?;
+    for key in next..next + 4 {
+        play.change(key, Do::Insert(key + 100_000 + large))?;
+    }
+    play.insert_until_split(next + 4, 1)?;
     Ok(())
 }
 
@@ -325,9 +363,51 @@ fn reopen(play: &mut Play) -> Checked {
 
 fn fill(play: &mut Play) -> Checked {
     play.map()?;
+    // What the first inserts into empty buckets leave is the same for every shape.
+    if play.shape.bucket_bits > 1 {
+        let count = play.brim() * 3 / 4;
+        play.insert_to_the_brim(count)?;
+    }
     play.prepared();
-    play.insert_until_split(10, 4)?;
+    let splits = if (play.shape.bucket_bits, play.shape.stash) == SHAPES[0] { 3 } else { 2 };
+    play.insert_until_split(500, splits)?;
     Ok(())
+}
+
+/// Keys are chosen by their home bucket; of two equally full buckets, the home is taken.
+fn displace(play: &mut Play) -> Checked {
+    play.map()?;
+    // Half of the first keys go to bucket 1, as guests. Those of bucket 1 then fill it and
+    // bucket 2, where all are guests: a guest of bucket 1 goes back to its home.
+    let mut low = play.keys_by_home(0);
+    let guests = low[0].drain(..10).collect::<Vec<_>>();
+    for key in guests.into_iter().chain(low[1].drain(..23)) {
+        play.change(key, Do::Insert(key + 100_000))?;
+    }
+    // Buckets 2 and 3 are filled by keys of bucket 2, and some of bucket 3 go again. Once
+    // bucket 1 is full, a record that is at home in bucket 2 moves on to bucket 3.
+    let mut high = play.keys_by_home(1);
+    let pairs: Vec<u64> = high[2].drain(..28).collect();
+    for &key in &pairs {
+        play.change(key, Do::Insert(key + 100_000))?;
+    }
+    for key in pairs.iter().skip(1).step_by(2).take(5) {
+        play.change(*key, Do::Remove)?;
+    }
+    for key in high[1].drain(..14) {
+        play.change(key, Do::Insert(key + 100_000))?;
+    }
+    play.prepared();
+    for key in low[1].drain(..4).chain(high[1].drain(..4)) {
+        play.change(key, Do::Insert(key + 100_000))?;
+    }
+    // As well while the reclaim runs, for which moved records are marked.
+    play.session.crash()?;
+    for key in low[1].drain(..2).chain(high[1].drain(..2)) {
+        play.change(key, Do::Insert(key + 100_000))?;
+        play.session.background()?;
+    }
+    play.session.verify()
 }
 
 fn change(play: &mut Play) -> Checked {
@@ -422,21 +502,22 @@ fn collide(play: &mut Play) -> Checked {
 
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
+    // The chain must begin at a depth whose next bit is set in the hash that all the keys
+    // have: 10. How far the directory is doubled depends on the number of segments.
+    play.insert_and_remove_until_split(10, 10)?;
     for key in 0..64 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
-    // Ordinary keys split other segments, until the directory may be doubled again; then
-    // keys that collide split their segment, and its overflow nodes are carried over.
-    let splits = play.session.splits("m")?;
-    play.insert_until_split(10, splits + 14)?;
-    for key in 64..150 {
+    play.insert_and_remove_until_split(2_000, 36)?;
+    // Now it may be doubled again: once the chain is full, it is carried over.
+    for key in 64..153 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.prepared();
-    for key in 150..164 {
+    for key in 153..156 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
-    for key in (0..160).step_by(9) {
+    for key in (0..156).step_by(50) {
         play.change(SPECIAL + key, Do::Remove)?;
     }
     Ok(())

@@ -27,7 +27,7 @@ use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
 use crate::map::Form;
 use crate::pmem::{Alive, Seam};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 /// An index of either record form.
@@ -123,6 +123,26 @@ enum Phase {
     Stopped(Damage),
 }
 
+/// Marks, while it lives, that a root is changing and its change not durable yet.
+struct RootChange<'c>(&'c AtomicU64);
+
+impl<'c> RootChange<'c> {
+    fn begin(changes: &'c AtomicU64) -> Self {
+        changes.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the Acquire fence in `settled`: whoever reads the changed root sees
+        // that it was changing.
+        fence(Ordering::Release);
+        RootChange(changes)
+    }
+}
+
+impl Drop for RootChange<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `settled`.
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 /// How far the reclaim after a crash is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -140,6 +160,8 @@ pub struct Store<S: Seam> {
     core: Arc<Core<S>>,
     maps: Mutex<Maps>,
     creating: Mutex<()>,
+    /// Odd while a root is committed or cleared. Changed under `creating`.
+    root_changes: AtomicU64,
     reclaim: Mutex<Phase>,
     alive: Arc<Alive>,
 }
@@ -166,6 +188,7 @@ impl<S: Seam> Store<S> {
             core: Arc::new(core),
             maps: Mutex::default(),
             creating: Mutex::default(),
+            root_changes: AtomicU64::new(0),
             reclaim: Mutex::new(phase),
             alive,
         });
@@ -191,7 +214,25 @@ impl<S: Seam> Store<S> {
         if let Err(error) = self.check() {
             return vec![(0, Err(error))];
         }
-        roots::read_all(&self.core)
+        self.settled(|| roots::read_all(&self.core)).unwrap_or_else(|e| vec![(0, Err(e))])
+    }
+
+    /// Reads roots while none is being committed or cleared: a root that can be seen is
+    /// durable, and so is the absence of one.
+    fn settled<T>(&self, read: impl Fn() -> T) -> Result<T> {
+        let mut turn = 0;
+        loop {
+            // Acquire, and the fence: pair with `RootChange`.
+            let before = self.root_changes.load(Ordering::Acquire);
+            if before.is_multiple_of(2) {
+                let found = read();
+                fence(Ordering::Acquire);
+                if self.root_changes.load(Ordering::Relaxed) == before {
+                    return Ok(found);
+                }
+            }
+            self.core.wait(&mut turn)?;
+        }
     }
 
     /// The map of this name, opened as it is.
@@ -236,7 +277,8 @@ impl<S: Seam> Store<S> {
         {
             return Ok(Some(Arc::clone(open)));
         }
-        // It can have been dropped since it was found, and its slot used for another.
+        // It can have been dropped since it was found, and its slot used for another. Were
+        // it opened all the same, its blocks would be freed under the new handle.
         if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
             return Ok(None);
         }
@@ -278,6 +320,7 @@ impl<S: Seam> Store<S> {
             if self.find(&asked.name)?.is_none() {
                 let slot = self.free_slot()?;
                 let words = self.create_index(asked)?;
+                let _change = RootChange::begin(&self.root_changes);
                 roots::commit(&self.core, slot, asked, words)?;
             }
         }
@@ -322,7 +365,10 @@ impl<S: Seam> Store<S> {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
             })?;
         }
-        roots::clear(&self.core, map.slot)?;
+        {
+            let _change = RootChange::begin(&self.root_changes);
+            roots::clear(&self.core, map.slot)?;
+        }
         map.dropped.store(true, Ordering::Release);
         let mut maps = seam.lock(&self.maps);
         maps.open.remove(&map.slot);
@@ -444,7 +490,7 @@ impl<S: Seam> Store<S> {
                     *phase = Phase::Sweep { page: self.core.geometry.first_page() };
                     return Ok(());
                 }
-                let Some(info) = roots::read(&self.core, *slot)? else {
+                let Some(info) = self.settled(|| roots::read(&self.core, *slot))?? else {
                     *slot += 1;
                     *cursor = Cursor::start();
                     return Ok(());

@@ -208,9 +208,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let new = blocks.take(self.shape.segment_bytes())?;
         let mut nodes: Vec<Block> = Vec::new();
         loop {
-            let mut locks: Vec<Locked<'_, S>> = (0..self.shape.buckets())
-                .map(|i| self.lock(self.bucket(segment, i)))
-                .collect::<Result<_>>()?;
+            let mut locks = self.lock_all(segment)?;
             if !self.is_current(route) {
                 return Ok(());
             }
@@ -233,6 +231,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 nodes.push(blocks.take(NODE_BYTES)?);
             }
         }
+    }
+
+    /// Locks every bucket of a segment; who has them has its stash and nodes too.
+    fn lock_all(&self, segment: Segment) -> Result<Vec<Locked<'_, S>>> {
+        (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
     /// Splits a segment whose buckets are all locked. Returns the nodes that were used.
@@ -267,7 +270,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let (leaving, staying): (Vec<_>, Vec<_>) =
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
         let used = self.place_overflow(&mut draft, &leaving, nodes)?;
-        self.mark_moved(&draft, &leaving)?;
+        // Those that stay too: `clean_up` takes some of them back into their buckets.
+        self.mark_moved(&draft, leaving.iter().chain(&staying))?;
         let at = &points::SPLIT_NEW;
         draft.write(memory, self.shape, block.offset, self.empty(old.low), at)?;
         memory.fence(at);
@@ -371,12 +375,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// While the trace runs: the records that a split moves.
-    fn mark_moved(&self, draft: &Draft, leaving: &[Overflowed<'_>]) -> Result<()> {
+    fn mark_moved<'o>(
+        &self,
+        draft: &Draft,
+        overflowed: impl Iterator<Item = &'o Overflowed<'o>>,
+    ) -> Result<()> {
         if self.core.alloc().old_frontier() == 0 {
             return Ok(());
         }
         let slots = draft.buckets.iter().flat_map(|b| b.slots.iter().flatten());
-        for words in slots.chain(leaving.iter().map(|o| &o.words)) {
+        for words in slots.chain(overflowed.map(|o| &o.words)) {
             if let Some((offset, _)) = R::block(&self.core, *words)? {
                 self.core.before_unlink(offset)?;
             }
@@ -516,7 +524,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let mut blocks = Blocks::new(&self.core);
         let block = blocks.take(NODE_BYTES)?;
-        let _structure = memory.seam().lock(&self.structure);
+        // Nobody inserts into the node before its link is durable.
+        let _locks = self.lock_all(route.segment)?;
         if !self.is_current(route) {
             return Ok(());
         }

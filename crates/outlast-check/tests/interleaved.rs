@@ -1,0 +1,196 @@
+//! Chosen interleavings of two threads, for what one thread alone cannot show.
+//!
+//! Method: one thread is stopped before its n-th access to the pool, for every n; the
+//! other one makes an operation meanwhile; then the first goes on. If the second needs
+//! what the first has locked, the first is released.
+
+use outlast::pmem::{Alive, Control, Traced};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::header::Header;
+use outlast::pool::layout::HEADER_WORDS;
+use outlast::pool::store::Store;
+use outlast::{RecordForm, Scheme};
+use outlast_check::prefix::catalogue;
+use outlast_check::session::{Do, GARBAGE, PoolShape, Session, Shape, alive, recorder};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+thread_local! {
+    /// Whether this thread is the one that is stopped.
+    static STOPS: Cell<bool> = const { Cell::new(false) };
+}
+
+#[derive(Default)]
+struct StopAt {
+    /// Accesses left before the stop.
+    left: AtomicU64,
+    stopped: AtomicBool,
+    go_on: AtomicBool,
+    turns: AtomicU64,
+}
+
+struct Shared(Arc<StopAt>);
+
+impl Control for Shared {
+    fn before(&self, _thread: usize, waiting: bool) {
+        let stop = &self.0;
+        if !STOPS.get() {
+            // The other one waits: perhaps for us.
+            if waiting && stop.turns.fetch_add(1, Ordering::Relaxed) > 50 {
+                stop.go_on.store(true, Ordering::SeqCst);
+            }
+            return;
+        }
+        if waiting || stop.left.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        if stop.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            stop.stopped.store(true, Ordering::SeqCst);
+            while !stop.go_on.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Opens `file` and stops a step of its reclaim before each access in turn, while
+/// `operation` runs; then finishes the reclaim and verifies.
+fn beside_the_trace(file: &[u8], capacity: u64, alive: &Arc<Alive>, operation: &dyn Fn(&mut Session)) {
+    for stop_at in 1.. {
+        let stop = Arc::new(StopAt { left: AtomicU64::new(stop_at), ..StopAt::default() });
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
+        let mut session = Session::open(file, capacity, alive, seam, None).unwrap();
+        let universe: Vec<u64> = (0..1_000).collect();
+        let known = session.observe(&universe, true).unwrap();
+        session.settle(&[&Arc::new(known)], &universe, true).unwrap();
+        let store = Arc::clone(session.store());
+        let reached = std::thread::scope(|scope| {
+            let tracer = scope.spawn(|| {
+                STOPS.set(true);
+                while store.step().unwrap() {}
+                STOPS.set(false);
+            });
+            while !stop.stopped.load(Ordering::SeqCst) && !tracer.is_finished() {
+                std::thread::yield_now();
+            }
+            let reached = stop.stopped.load(Ordering::SeqCst);
+            operation(&mut session);
+            stop.go_on.store(true, Ordering::SeqCst);
+            tracer.join().unwrap();
+            reached
+        });
+        session.verify().unwrap_or_else(|fault| panic!("stopped before access {stop_at}: {fault}"));
+        // What was freed in error is handed out again.
+        for key in 500..560 {
+            session.change("m", key, Do::Insert(key + 900_000)).unwrap();
+        }
+        session.check(&universe, true).unwrap();
+        session.verify().unwrap();
+        if !reached {
+            assert!(stop_at > 100, "the reclaim makes more accesses than {stop_at}");
+            return;
+        }
+    }
+}
+
+/// A map that the next insert of its keys splits, with records that come back from the
+/// stash; and the key of that insert.
+fn about_to_split(alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
+    let shape =
+        Shape { scheme: Scheme::DashEh, form: RecordForm::Bytes, bucket_bits: 1, stash: 2 };
+    let pool = PoolShape::default();
+    let capacity = pool.max_pages << outlast_check::session::PAGE_BITS;
+    let mut session = Session::create(pool, alive, recorder(false)).unwrap();
+    session.create_map("m", shape).unwrap();
+    for key in 10.. {
+        let before = session.file();
+        session.change("m", key, Do::Insert(key + 700_000)).unwrap();
+        if session.splits("m").unwrap() > 0 {
+            return (before, capacity, key);
+        }
+    }
+    unreachable!()
+}
+
+/// A record that a split takes back from the stash, behind the back of a trace that has
+/// read the bucket already and reads the stash later.
+#[test]
+fn a_split_hides_no_record_from_the_trace() {
+    let alive = alive();
+    let (file, capacity, key) = about_to_split(&alive);
+    beside_the_trace(&file, capacity, &alive, &|session| {
+        session.change("m", key, Do::Insert(key + 700_000)).unwrap();
+        assert_eq!(session.splits("m").unwrap(), 1);
+    });
+}
+
+#[test]
+fn no_change_hides_a_record_from_the_trace() {
+    let alive = alive();
+    let (file, capacity, _) = about_to_split(&alive);
+    beside_the_trace(&file, capacity, &alive, &|session| {
+        for key in 10..50 {
+            match key % 3 {
+                0 => session.change("m", key, Do::Update(key + 800_000)).unwrap(),
+                1 => session.change("m", key, Do::Remove).unwrap(),
+                _ => session.change("m", key, Do::Insert(key)).unwrap(),
+            }
+        }
+    });
+}
+
+/// At every access: what the header says of the size covers what can be claimed.
+#[derive(Default)]
+struct SizeIsTold(Arc<OnceLock<Arc<Store<Traced>>>>);
+
+impl Control for SizeIsTold {
+    fn before(&self, _: usize, _: bool) {
+        let Some(store) = self.0.get() else { return };
+        let core = store.core();
+        let len = core.memory.len();
+        // SAFETY: the header's bytes are there, and only this thread uses the pool.
+        let bytes = unsafe { std::slice::from_raw_parts(core.backing().base(), 8192) };
+        let header = Header::read(core.backing().reserved(), |offset| {
+            let (words, _) = bytes[offset as usize..][..HEADER_WORDS * 8].as_chunks::<8>();
+            Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+        })
+        .unwrap();
+        let told = header.get(outlast::pool::layout::field::SIZE);
+        assert!(told >= len, "{len} bytes are in use, the header says {told}");
+    }
+}
+
+/// Another thread claims pages as soon as the memory has grown: the header must tell of
+/// them before, or a crash leaves a frontier beyond the size.
+#[test]
+fn growth_is_told_before_it_is_used() {
+    let told = SizeIsTold::default();
+    let shared = Arc::clone(&told.0);
+    let seam = Traced::with_control(Box::new(told));
+    let backing = Backing::Heap(Heap::new(&[], 1 << 20, GARBAGE));
+    let options = CoreOptions { page_bits: 12, initial_size: 40 << 12, ..CoreOptions::default() };
+    let core = Core::create(backing, seam, options).unwrap();
+    let store = Store::with_alive(core, alive());
+    assert!(shared.set(Arc::clone(&store)).is_ok());
+    let writing = store.core().enter().unwrap();
+    let before = store.core().memory.len();
+    for _ in 0..40 {
+        store.core().allocate(3_000).unwrap();
+    }
+    assert!(store.core().memory.len() > before);
+    drop(writing);
+}
+
+#[test]
+fn every_scenario_has_a_name_of_its_own() {
+    for form in RecordForm::ALL {
+        let mut names: Vec<_> =
+            catalogue(Scheme::DashEh, form).into_iter().map(|s| s.name).collect();
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
