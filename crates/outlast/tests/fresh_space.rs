@@ -8,7 +8,9 @@ use outlast::pmem::{FlushMode, Real};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
-use outlast::pool::layout::{HEADER_WORDS, field};
+use outlast::pool::layout::{
+    Descriptor, FRONTIER_OFFSET, HEADER_WORDS, PageKind, field, pack_frontier,
+};
 use outlast::pool::roots::MapInfo;
 use outlast::pool::store::{AnyIndex, MapRequest, ReclaimState, Store};
 use outlast::pool::verify::verify;
@@ -65,19 +67,44 @@ fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
             index.change(&n.to_le_bytes()[..], Change::Put(&value[..]), false).unwrap();
         }
         let killed = bytes_of(&store);
-        let report = offline::walk_bytes(&killed).unwrap();
-        assert_eq!((report.records, &report.problems[..]), (40, &[][..]));
-        let store = open(&killed);
-        assert!(store.finish_reclaim().unwrap(), "{:?}", store.reclaim_state());
-        assert_eq!(store.reclaim_state(), ReclaimState::Done);
-        let found = verify(&store).unwrap();
-        assert!(found.is_sound(), "{found:?}");
-        let map = store.open_map("m").unwrap();
-        let AnyIndex::Bytes(index) = map.index() else { unreachable!() };
-        let (mut cursor, mut out) = (Cursor::start(), Vec::new());
-        while !cursor.is_done() {
-            index.scan(&mut cursor, &mut out).unwrap();
-        }
-        assert_eq!(out.len(), 40);
+        check(&killed);
+        check(&with_two_claims_cut_short(killed));
     }
+}
+
+/// A claim of 20 pages whose descriptors became durable, but not its frontier; then one of
+/// 4 pages at the same place, whose frontier did, but not its descriptors.
+fn with_two_claims_cut_short(mut bytes: Vec<u8>) -> Vec<u8> {
+    let at = FRONTIER_OFFSET as usize;
+    let frontier = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let table = (frontier / 512 * 512).max(32) as usize * 4096;
+    for distance in 0..20 {
+        let (kind, count) = match distance {
+            0 => (PageKind::Large, 20),
+            _ => (PageKind::Continued, distance),
+        };
+        let page = frontier + distance;
+        let word = Descriptor { kind, class: 255, count }.pack(page);
+        let place = table + (page % 512) as usize * 8;
+        bytes[place..place + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes[at..at + 8].copy_from_slice(&pack_frontier(frontier + 4).to_le_bytes());
+    bytes
+}
+
+fn check(killed: &[u8]) {
+    let report = offline::walk_bytes(killed).unwrap();
+    assert_eq!((report.records, &report.problems[..]), (40, &[][..]));
+    let store = open(killed);
+    assert!(store.finish_reclaim().unwrap(), "{:?}", store.reclaim_state());
+    assert_eq!(store.reclaim_state(), ReclaimState::Done);
+    let found = verify(&store).unwrap();
+    assert!(found.is_sound(), "{found:?}");
+    let map = store.open_map("m").unwrap();
+    let AnyIndex::Bytes(index) = map.index() else { unreachable!() };
+    let (mut cursor, mut out) = (Cursor::start(), Vec::new());
+    while !cursor.is_done() {
+        index.scan(&mut cursor, &mut out).unwrap();
+    }
+    assert_eq!(out.len(), 40);
 }

@@ -89,9 +89,9 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Segment { .. }
             | What::Node => 1,
             What::Entry | What::SavedState => 3,
-            What::LiveSlot { .. } => 9,
-            What::Record => 23,
-            What::Bucket { .. } => 31,
+            What::LiveSlot { .. } => 30,
+            What::Record => 60,
+            What::Bucket { .. } => 150,
         };
         // One pair of images gets all of it; the others have other structures.
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
@@ -112,7 +112,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             (region.offset..region.offset + region.bytes).filter(|_| random.below(every) == 0),
         );
     }
-    let rest = if full() { 6000 } else { 600 };
+    let rest = if full() { 6000 } else { 250 };
     offsets.extend((0..rest).map(|_| random.below(image.bytes.len() as u64)));
     let mut changes = Vec::new();
     for offset in offsets {

@@ -339,6 +339,14 @@ impl Alloc {
         let words = core.memory.words(first, u64::from(pages) * 8)?;
         core.memory.flush_words(words, &points::CLAIM_DESCRIPTOR);
         if frontier != space.frontier {
+            // Skipped pages are free ones; what a claim that a crash cut short has left in
+            // their descriptors must not be taken for a run.
+            for page in (space.frontier..head).filter(|&page| !self.geometry.is_system(page)) {
+                let free = Descriptor { kind: PageKind::Free, class: 0, count: 1 };
+                self.write_descriptor(core, page, free, &points::CLAIM_DESCRIPTOR)?;
+                let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
+                core.memory.flush(core.memory.at(offset)?, &points::CLAIM_DESCRIPTOR);
+            }
             let word = core.memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
             core.memory.store(word, pack_frontier(frontier), &points::CLAIM_FRONTIER);
             core.memory.flush(word, &points::CLAIM_FRONTIER);
@@ -490,7 +498,8 @@ impl Alloc {
                 match head.map(|h| self.read_descriptor(core, h)).transpose()?.flatten() {
                     Some(d)
                         if matches!(d.kind, PageKind::Blocks | PageKind::Large)
-                            && d.count > count =>
+                            && d.count > count
+                            && self.is_below_frontier(page - count, d) =>
                     {
                         Slot::Continued(count)
                     }
@@ -498,6 +507,9 @@ impl Alloc {
                 }
             }
             Some(Descriptor { kind: PageKind::Free | PageKind::Saved, .. }) => Slot::Free,
+            // Left by a claim that a crash cut short; then another claim's frontier became
+            // durable, and a crash came before its descriptors did.
+            Some(d) if !self.is_below_frontier(page, d) => Slot::Free,
             Some(d) => Slot::Run(Box::new(self.old_run(page, d)?)),
         })
     }
@@ -518,12 +530,16 @@ impl Alloc {
         })
     }
 
+    fn is_below_frontier(&self, page: u32, d: Descriptor) -> bool {
+        page.checked_add(d.count).is_some_and(|end| end <= self.old_frontier())
+    }
+
     fn old_run(&self, page: u32, d: Descriptor) -> Result<Run, Damage> {
         let bad =
             |what: &str| Damage::new(self.geometry.descriptor_offset(page), what, format!("{d:?}"));
         if d.count == 0
             || d.count > self.geometry.left_in_region(page)
-            || page + d.count > self.old_frontier()
+            || !self.is_below_frontier(page, d)
         {
             return Err(bad("a run inside its region and below the frontier"));
         }
@@ -895,7 +911,8 @@ impl Alloc {
             let run = self.read_descriptor(core, page).and_then(|descriptor| match descriptor {
                 Some(d)
                     if matches!(d.kind, PageKind::Blocks | PageKind::Large)
-                        && !self.geometry.is_system(page) =>
+                        && !self.geometry.is_system(page)
+                        && self.is_below_frontier(page, d) =>
                 {
                     self.old_run(page, d).map(Some)
                 }

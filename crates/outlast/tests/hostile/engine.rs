@@ -338,6 +338,8 @@ pub fn use_pool(
     let opened = open(bytes, alive);
     let Some(store) = found.note(opened) else { return found };
     found.opened = true;
+    // Told at open only: the first store writes the copy anew.
+    found.damage = store.core().header().copy_damaged.map(|damage| damage.to_string());
     if verify_first {
         verified(&store, &mut found);
     }
@@ -754,7 +756,7 @@ fn mutate_once(image: &Image, bytes: &mut [u8], random: &mut Random) {
             let pages = image.bytes.len() as u64 / 4096;
             let page = (33 + random.below(pages - 33)) as u32;
             let low = match random.below(3) {
-                0 => 1 + random.below(5) | random.below(48) << 8 | random.below(20) << 16,
+                0 => (1 + random.below(5)) | random.below(48) << 8 | random.below(20) << 16,
                 1 => 2 | 255 << 8 | random.below(20) << 16,
                 _ => random.next() & ((1 << 48) - 1),
             };
