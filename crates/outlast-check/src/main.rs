@@ -5,7 +5,7 @@ use outlast::{RecordForm, Scheme};
 use outlast_check::prefix::{self, report};
 use outlast_check::state::Checked;
 use outlast_check::torture::life::Subject;
-use outlast_check::{growth, torture};
+use outlast_check::{full, growth, guard, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,10 +26,35 @@ enum Command {
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes whose process is killed again and again.
     Growth(GrowthArgs),
+    /// Holds a reference into a pool for long, under updates.
+    Guard(GuardArgs),
+    /// Fills a pool that cannot grow, kills its process, and inserts at once.
+    Full(PlaceArgs),
     #[command(hide = true)]
     TortureChild(TortureChildArgs),
     #[command(hide = true)]
     GrowthChild(GrowthChildArgs),
+    #[command(hide = true)]
+    FullChild(PlaceArgs),
+}
+
+#[derive(Args)]
+struct PlaceArgs {
+    /// The scheme of the map.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Where the pool is made; removed in the end.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct GuardArgs {
+    /// How long it is held.
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+    #[command(flatten)]
+    place: PlaceArgs,
 }
 
 #[derive(Args)]
@@ -148,6 +173,11 @@ fn main() -> ExitCode {
         Command::Prefix(args) => run_prefix(args),
         Command::Torture(args) => report_end(run_torture(args)),
         Command::Growth(args) => report_end(run_growth(args)),
+        Command::Guard(args) => report_end(run_guard(args)),
+        Command::Full(args) => report_end(run_full(args)),
+        Command::FullChild(args) => {
+            child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
+        }
         Command::TortureChild(args) => {
             let seed = args.subject.seed;
             child_end(torture::child(&args.subject.into(), &args.dir, seed))
@@ -279,5 +309,24 @@ fn run_growth(args: GrowthArgs) -> Checked {
         summary.running,
         summary.ratio()
     );
+    Ok(())
+}
+
+fn run_guard(args: GuardArgs) -> Checked {
+    let place = workplace(args.place.dir)?;
+    let time = Duration::from_secs_f64(args.seconds.clamp(0.0, 1e6));
+    let summary = guard::hold(place.path(), args.place.scheme, time)?;
+    guard::hold_when_full(place.path(), args.place.scheme)?;
+    println!(
+        "{} updates beside a guard held {} bytes; the pool grew by {}",
+        summary.updates, summary.held_bytes, summary.grown_bytes
+    );
+    Ok(())
+}
+
+fn run_full(args: PlaceArgs) -> Checked {
+    let place = workplace(args.dir)?;
+    let records = full::run(&program()?, place.path(), args.scheme)?;
+    println!("{records} records in a pool of 1 MiB; it took inserts at once after a kill");
     Ok(())
 }
