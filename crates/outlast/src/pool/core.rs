@@ -597,6 +597,9 @@ impl<S: Seam> Core<S> {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Whether the pool may grow beyond what it has ever needed with all its space
+    /// accounted for. What it grows by in the meantime does not count as needed, or lives
+    /// that end before the reclaim does would each add an eighth to the one before.
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
         self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
@@ -610,15 +613,9 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Space was accounted for: note the size it was done at.
-    pub fn reclaimed(&self) -> Result<()> {
+    /// All space is accounted for.
+    pub fn reclaimed(&self) {
         self.alloc.swept();
-        if !self.options.read_only {
-            let mut header = self.memory.seam().lock(&self.header);
-            header.set(field::RECLAIMED_SIZE, self.size());
-            header.write(&self.memory)?;
-        }
-        Ok(())
     }
 
     /// Grows the pool by at least `bytes`, unless it has grown past `total` pages.
