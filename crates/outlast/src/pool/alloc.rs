@@ -591,6 +591,25 @@ impl Alloc {
         Ok(())
     }
 
+    /// Checks that there is a block of at least `bytes` at `offset`, by the descriptors.
+    pub fn check_block<S: Seam>(
+        &self,
+        core: &Core<S>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), Damage> {
+        let mut slot = self.run_of(core, offset)?;
+        slot.index(self.geometry, offset)?;
+        if slot.run().block_bytes < bytes {
+            return Err(Damage::new(
+                offset,
+                format!("a block of at least {bytes} bytes"),
+                format!("one of {}", slot.run().block_bytes),
+            ));
+        }
+        Ok(())
+    }
+
     /// Decides, after every root was traced, what is free in the run at `page`.
     /// Returns the next page to look at.
     pub fn sweep<S: Seam>(&self, core: &Core<S>, page: u32) -> Result<u32, Damage> {

@@ -229,6 +229,9 @@ impl<S: Seam> Core<S> {
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
+        if !clean && !core.options.read_only {
+            core.persist_found()?;
+        }
         if clean && saved.0 != 0 {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
             core.at_rest.store(restored, Ordering::Relaxed);
@@ -237,6 +240,17 @@ impl<S: Seam> Core<S> {
             }
         }
         Ok(core)
+    }
+
+    /// Makes durable what the pool's opening rests on, header, frontier and roots: an
+    /// earlier process can have died between a store and its flush, with the store still
+    /// in the processor's caches.
+    fn persist_found(&self) -> Result<()> {
+        let words =
+            self.memory.words(0, ROOTS_OFFSET + (ROOT_SLOTS * size_of::<RootSlot>()) as u64)?;
+        self.memory.flush_words(words, &points::FOUND);
+        self.memory.fence(&points::FOUND);
+        Ok(())
     }
 
     /// Refuses a pool that a power loss can have torn since it was last synced.
@@ -425,14 +439,18 @@ impl<S: Seam> Core<S> {
     /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what
     /// was kept for handles. On failure the pool is closed all the same, and stays
     /// marked dirty.
-    pub fn close(&self, last: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub fn close(
+        &self,
+        last: impl FnOnce() -> Result<()>,
+        settled: impl FnOnce() -> bool,
+    ) -> Result<()> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
         let mut held = self.gate.hold(seam)?;
         let result = if self.options.read_only || !held.dirty {
             Ok(())
         } else {
-            last().and_then(|()| self.make_clean(&mut held, || true))
+            last().and_then(|()| self.make_clean(&mut held, settled))
         };
         held.now_closed();
         result

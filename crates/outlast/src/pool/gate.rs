@@ -44,11 +44,13 @@ pub struct Gate {
 pub struct Writing<'g> {
     gate: &'g Gate,
     shard: &'g Shard,
+    /// Whether the thread was unwinding already: then that is no failure of ours.
+    unwinding: bool,
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.unwinding {
             self.gate.state.store(POISONED, Ordering::SeqCst);
         }
         // Release: pairs with the Acquire in `hold`, which then sees our stores.
@@ -95,7 +97,8 @@ impl Gate {
         shard.0.fetch_add(1, Ordering::SeqCst);
         let state = self.state.load(Ordering::SeqCst);
         if state == OPEN {
-            return Ok(Entered::Writing(Writing { gate: self, shard }));
+            let unwinding = std::thread::panicking();
+            return Ok(Entered::Writing(Writing { gate: self, shard, unwinding }));
         }
         shard.0.fetch_sub(1, Ordering::Release);
         match state {

@@ -374,7 +374,7 @@ impl<S: Seam> Store<S> {
         maps.open.remove(&map.slot);
         maps.dropped.push(map);
         drop(maps);
-        self.free_dropped(false)
+        self.free_dropped()
     }
 
     fn trace_map(
@@ -389,12 +389,17 @@ impl<S: Seam> Store<S> {
         Ok(())
     }
 
-    /// Frees the blocks of dropped maps that nobody holds any more; of all of them if
-    /// `all`. The caller has passed the gate, or holds it.
-    fn free_dropped(&self, all: bool) -> Result<()> {
+    /// Whether every block in use has an owner: no dropped map is still held.
+    fn is_settled(&self) -> bool {
+        self.core.memory.seam().lock(&self.maps).dropped.is_empty()
+    }
+
+    /// Frees the blocks of dropped maps that nobody holds any more. The caller has passed
+    /// the gate, or holds it.
+    fn free_dropped(&self) -> Result<()> {
         let ready: Vec<_> = {
             let mut maps = self.core.memory.seam().lock(&self.maps);
-            maps.dropped.extract_if(.., |m| all || Arc::strong_count(m) == 1).collect()
+            maps.dropped.extract_if(.., |m| Arc::strong_count(m) == 1).collect()
         };
         for map in ready {
             let mut blocks = Vec::new();
@@ -443,9 +448,10 @@ impl<S: Seam> Store<S> {
             self.reclaim_step()?;
             return Ok(true);
         }
-        let dropped = !self.core.memory.seam().lock(&self.maps).dropped.is_empty();
-        if dropped && let Some(_writing) = self.core.enter_in_background()? {
-            self.free_dropped(false)?;
+        if !self.is_settled()
+            && let Some(_writing) = self.core.enter_in_background()?
+        {
+            self.free_dropped()?;
         }
         if self.core.epochs().limbo_bytes() > 0
             && let Some(_writing) = self.core.enter_in_background()?
@@ -531,19 +537,17 @@ impl<S: Seam> Store<S> {
     /// Makes the pool clean and durable and calls `then` while it stands still.
     pub fn sync_and<T>(&self, then: impl FnOnce(&Core<S>) -> Result<T>) -> Result<T> {
         self.check()?;
-        let dropped = !self.core.memory.seam().lock(&self.maps).dropped.is_empty();
-        if dropped {
+        if !self.is_settled() {
             let _writing = self.core.enter()?;
-            self.free_dropped(false)?;
+            self.free_dropped()?;
         }
-        let settled = || self.core.memory.seam().lock(&self.maps).dropped.is_empty();
-        self.core.sync_and(settled, then)
+        self.core.sync_and(|| self.is_settled(), then)
     }
 
     /// Closes the pool. Other handles get [`Error::NotOpen`] from now on.
     pub fn close(&self) -> Result<()> {
         self.check()?;
-        self.core.close(|| self.free_dropped(true))
+        self.core.close(|| self.free_dropped(), || self.is_settled())
     }
 
     /// Holds all writers back, marked dirty, while `during` walks the structures.

@@ -75,7 +75,7 @@ impl Epochs {
             let joinable = word >> COUNT_BITS == epoch && word & COUNT_MASK < COUNT_MASK;
             let new = if word == 0 { epoch << COUNT_BITS | 1 } else { word + 1 };
             if (word == 0 || joinable) && self.exchange(slot, word, new) {
-                return Pin { slot };
+                return Self::pinned(slot);
             }
         }
         // Every slot holds another epoch: join any, and keep its older epoch alive a
@@ -85,10 +85,16 @@ impl Epochs {
             let word = self.slots[slot].0.load(Ordering::Relaxed);
             let new = if word == 0 { epoch << COUNT_BITS | 1 } else { word + 1 };
             if word & COUNT_MASK < COUNT_MASK && self.exchange(slot, word, new) {
-                return Pin { slot };
+                return Self::pinned(slot);
             }
             slot = (slot + 1) % SLOTS;
         }
+    }
+
+    fn pinned(slot: usize) -> Pin {
+        // An exchange alone does not keep later loads from being made before it.
+        fence(Ordering::SeqCst);
+        Pin { slot }
     }
 
     fn exchange(&self, slot: usize, old: u64, new: u64) -> bool {

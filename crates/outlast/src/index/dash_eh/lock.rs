@@ -9,9 +9,12 @@
 //!
 //! `LOCKED` excludes other writers. `CHANGING` and the version are for the readers of
 //! records whose *home* is this bucket: they wait while it is set, and read again if the
-//! version has changed. A writer that only adds a record sets neither: the record is
-//! durable before its bit makes it visible, and whoever misses it began before. So the
-//! insert of one key never makes readers of others wait.
+//! version has changed. A writer that adds a record to a bucket sets neither: the record
+//! is durable before its bit makes it visible, and whoever misses it began before. So the
+//! insert of one key does not make readers of others wait. Not so in stash buckets and
+//! overflow nodes: there a slot can pass from one home to another, and a reader with an
+//! older bit in hand would see the new record before it is durable. An insert there marks
+//! its home as changing.
 //!
 //! The version has 62 bits: a reader would have to sleep for centuries to see one twice.
 //! Locks are DRAM state that happens to live in the bucket's line; they are reset when a
@@ -40,6 +43,8 @@ pub(super) struct Locked<'m, S: Seam> {
     core: &'m Core<S>,
     bucket: &'m Bucket,
     word: u64,
+    /// Whether the thread was unwinding already: then that is no failure of ours.
+    unwinding: bool,
 }
 
 impl<'m, S: Seam> Locked<'m, S> {
@@ -67,7 +72,7 @@ impl<'m, S: Seam> Locked<'m, S> {
 impl<S: Seam> Drop for Locked<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.unwinding {
             // The bucket may be half changed: it stays locked, and the gate, which this
             // thread is inside of, tells others not to wait.
             return;
@@ -101,7 +106,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 &points::VOLATILE,
             )
             .is_ok()
-            .then(|| Locked { core: &self.core, bucket, word: word | LOCKED })
+            .then(|| Locked {
+                core: &self.core,
+                bucket,
+                word: word | LOCKED,
+                unwinding: std::thread::panicking(),
+            })
     }
 
     #[inline]

@@ -268,6 +268,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn check_directory(&self, offset: u64, depth: u32) -> Result<(), Damage> {
         let header = self.core.memory.at(Offset::<DirectoryHeader>::new(offset))?;
         self.directory_entries(offset, depth)?;
+        self.core.alloc().check_block(&self.core, offset, layout::directory_bytes(depth))?;
         let found = self.core.memory.load(&header.identity);
         let expected = layout::identity(Kind::Directory, offset, u64::from(depth), 0);
         if found != expected {

@@ -466,6 +466,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let locked = self.lock(self.stash_bucket(route.segment, stash))?;
             if let Some(slot) = self.meta(locked.bucket()).free_slot() {
                 let target = locked.bucket();
+                here.changing();
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
                 self.publish(target, slot, print, false);
                 self.note_overflow(here.bucket(), print, Some(stash));
@@ -476,6 +477,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let locked = self.lock(bucket?)?;
             if let Some(slot) = self.meta(locked.bucket()).free_slot() {
                 let target = locked.bucket();
+                here.changing();
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
                 self.publish(target, slot, print, false);
                 self.note_overflow(here.bucket(), print, None);

@@ -40,6 +40,9 @@ crate::commit_points! { "dash-eh":
     NODE_NEW = "overflow: new node";
     /// Its link.
     NODE_COMMIT = "overflow: link";
+    /// Recovery: what a segment holds, before it is served. An earlier process can have
+    /// died between a store and its flush, with the store still in the processor's caches.
+    REPAIR_FOUND = "repair: what was found";
     /// Recovery: the second copy of a record goes.
     REPAIR_DUPLICATE = "repair: duplicate";
     /// Recovery: a split's directory entries.

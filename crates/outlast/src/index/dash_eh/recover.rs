@@ -43,6 +43,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 }
             }
             self.repair(segment)?;
+            self.persist_found(&structure, segment)?;
             self.fill_entries(segment);
             self.repaired.fetch_add(1, Ordering::Relaxed);
         }
@@ -58,6 +59,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
         let memory = &self.core.memory;
         memory.words(offset, self.shape.segment_bytes())?;
+        // A block of its own, so that it overlaps no other.
+        self.core.alloc().check_block(&self.core, offset, self.shape.segment_bytes())?;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let low = memory.load(&header.low);
         let identity = memory.load(&header.identity);
@@ -125,6 +128,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 format!("{state:?}, partner at {partner_low:#x}: {partner_state:?}"),
             ));
         }
+        // The state, which may never have been flushed, before the entries that rest on it.
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        memory.persist(&header.state, &points::REPAIR_FOUND);
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
@@ -135,9 +141,28 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         memory.flush_words(upper, &points::REPAIR_DIRECTORY);
         memory.fence(&points::REPAIR_DIRECTORY);
-        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let done = State { depth: state.depth, partner: 0 };
         memory.store_release(&header.state, done.pack(offset), &points::SPLIT_DONE);
+        Ok(())
+    }
+
+    /// Makes durable what answers will rest on: the segment's directory entries, its header,
+    /// slots and overflow nodes. Whatever these link to was durable before they did.
+    fn persist_found(&self, structure: &Structure, segment: Segment) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let at = &points::REPAIR_FOUND;
+        let entries = self.directory_entries(structure.directory, structure.depth)?;
+        let first = (segment.low >> (64 - structure.depth)) as usize;
+        memory.flush_words(&entries[first..first + (1 << (structure.depth - segment.depth))], at);
+        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+        memory.flush_words(memory.words(segment.offset, self.shape.segment_bytes())?, at);
+        let mut node = memory.load(&header.chain);
+        // `check_chain` has seen its end.
+        while node != 0 {
+            memory.flush_words(memory.words(node, NODE_BYTES)?, at);
+            node = memory.load(&memory.at(Offset::<NodeHeader>::new(node))?.next);
+        }
+        memory.fence(at);
         Ok(())
     }
 
@@ -173,6 +198,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut seen = BTreeMap::from([(segment.offset, self.shape.segment_bytes())]);
         while node != 0 {
             memory.words(node, NODE_BYTES)?;
+            self.core.alloc().check_block(&self.core, node, NODE_BYTES)?;
             let header = memory.at(Offset::<NodeHeader>::new(node))?;
             let found = memory.load(&header.identity);
             let before = seen.range(..node + NODE_BYTES).next_back();

@@ -292,6 +292,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             memory.flush_words(upper, at);
             memory.fence(at);
+            // From here until the old segment is cleaned up, its readers wait: the upper
+            // half changes in the new one already.
+            locks.iter_mut().for_each(Locked::changing);
             self.fill_entries(new);
             self.fill_entries(Segment { depth: new.depth, ..old });
             if let Some(segments) = &mut structure.segments {
@@ -393,7 +396,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// After a split: drops the moved records from the old segment's metadata, and takes
-    /// records back from the stash where there is room now.
+    /// records back from the stash where there is room now. All buckets are locked, and
+    /// marked as changing.
     fn clean_up(
         &self,
         segment: Segment,
@@ -405,7 +409,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let empty = self.empty(segment.low);
         for (lock, &moved) in locks.iter_mut().zip(moved) {
-            lock.changing();
             let bucket = lock.bucket();
             let mut meta = self.meta(bucket).with_others(0);
             for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
