@@ -209,10 +209,30 @@ impl<S: Seam> Core<S> {
             reclaimer: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
+        if dirty && !core.options.read_only {
+            core.make_found_durable()?;
+        }
         if clean && saved.0 != 0 && !core.alloc.restore(&core, saved.0, saved.1)? {
             tracing::warn!("saved free state is damaged; space is traced instead");
         }
         Ok(core)
+    }
+
+    /// A process that died may have left stores in the caches that it had not flushed. We
+    /// find them there, and will build on them: a power loss must not take them back.
+    ///
+    /// Here for the frontier and the commit words of roots. The header is written before
+    /// the first store, and indexes do the same for what they touch first.
+    fn make_found_durable(&self) -> Result<()> {
+        let memory = &self.memory;
+        memory.flush(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?, &points::FOUND);
+        for slot in 0..ROOT_SLOTS {
+            // The fixed words are durable since before the commit word; the scheme's
+            // words share its line.
+            memory.flush(&memory.at(root_offset(slot))?.commit, &points::FOUND);
+        }
+        memory.fence(&points::FOUND);
+        Ok(())
     }
 
     /// Refuses a pool that a power loss can have torn since it was last synced.

@@ -40,6 +40,8 @@ crate::commit_points! { "dash-eh":
     NODE_NEW = "overflow: new node";
     /// Its link.
     NODE_COMMIT = "overflow: link";
+    /// Recovery: a segment as first touch found it, with its nodes and entries.
+    REPAIR_FOUND = "repair: what was found";
     /// Recovery: the second copy of a record goes.
     REPAIR_DUPLICATE = "repair: duplicate";
     /// Recovery: a split's directory entries.

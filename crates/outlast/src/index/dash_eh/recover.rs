@@ -8,7 +8,7 @@ use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Offset, Seam};
+use crate::pmem::{Offset, Seam, Word};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -32,6 +32,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 continue;
             }
             self.check_range(&structure, segment, hash)?;
+            self.check_chain(segment)?;
+            // First, or a second copy could go durably while the other is only cached.
+            self.make_found_durable(&structure, segment)?;
             self.repair(segment)?;
             self.fill_entries(segment);
             self.repaired.fetch_add(1, Ordering::Relaxed);
@@ -123,6 +126,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
+        // The commit first: it may be in the caches only, see `make_found_durable`.
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        memory.persist(&header.state, &points::REPAIR_FOUND);
         for entry in upper {
             if memory.load(entry) == offset {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
@@ -130,7 +136,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         memory.flush_words(upper, &points::REPAIR_DIRECTORY);
         memory.fence(&points::REPAIR_DIRECTORY);
-        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let done = State { depth: state.depth, partner: 0 };
         memory.store_release(&header.state, done.pack(offset), &points::SPLIT_DONE);
         Ok(())
@@ -139,13 +144,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Completes the split that made this segment, if some of its directory entries still
     /// point at the old one: who comes by the others has not met that one's state.
     fn complete_split_into(&self, structure: &Structure, segment: Segment) -> Result<bool, Damage> {
-        if segment.depth > structure.depth {
-            return Ok(false);
-        }
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (segment.low >> (64 - structure.depth)) as usize;
-        let range = &entries[first..];
-        for entry in &range[..range.len().min(1 << (structure.depth - segment.depth))] {
+        for entry in self.range_entries(structure, segment)? {
             let old = self.core.memory.load(entry);
             if old != segment.offset
                 && let Ok((low, state)) = self.check_segment(old)
@@ -161,7 +160,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Resets the locks of a segment and rebuilds its metadata from its slots. Removes
     /// second copies, durably. Nobody is served by the segment yet.
     fn repair(&self, segment: Segment) -> Result<(), Damage> {
-        self.check_chain(segment)?;
         for index in 0..self.shape.buckets() {
             self.repair_bucket(segment, self.bucket(segment, index), Some(index))?;
         }
@@ -179,6 +177,40 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.repair_overflow(segment, bucket, None);
         }
         Ok(())
+    }
+
+    /// After a crash: flushes the segment, its nodes and its directory entries.
+    ///
+    /// A process that died leaves what it stored in the caches, flushed or not, and we find
+    /// it there. What we answer would rest on words that a power loss can take back.
+    fn make_found_durable(&self, structure: &Structure, segment: Segment) -> Result<(), Damage> {
+        let core = &self.core;
+        if core.alloc().old_frontier() == 0 || core.options().read_only {
+            return Ok(());
+        }
+        let memory = &core.memory;
+        let at = &points::REPAIR_FOUND;
+        memory.flush_words(memory.words(segment.offset, self.shape.segment_bytes())?, at);
+        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+        let mut node = memory.load(&header.chain);
+        while node != 0 {
+            memory.flush_words(memory.words(node, NODE_BYTES)?, at);
+            node = memory.load(&memory.at(Offset::<NodeHeader>::new(node))?.next);
+        }
+        memory.flush_words(self.range_entries(structure, segment)?, at);
+        memory.fence(at);
+        Ok(())
+    }
+
+    /// The directory entries of a segment's range, as far as there are.
+    fn range_entries(&self, structure: &Structure, segment: Segment) -> Result<&[Word], Damage> {
+        if segment.depth > structure.depth {
+            return Ok(&[]);
+        }
+        let entries = self.directory_entries(structure.directory, structure.depth)?;
+        let first = (segment.low >> (64 - structure.depth)) as usize;
+        let range = &entries[first..];
+        Ok(&range[..range.len().min(1 << (structure.depth - segment.depth))])
     }
 
     /// Checks the overflow nodes: each is one, and no node comes twice.
