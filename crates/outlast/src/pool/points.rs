@@ -20,6 +20,9 @@ crate::commit_points! { "pool":
     RELEASE = "released run's descriptor";
     /// The saved free state: durable before the header names it.
     SAVED = "saved free state";
+    /// The frontier and the roots as an open after a crash finds them: durable before
+    /// anything is built on them.
+    FOUND = "what an open found";
     /// Fixed words of a new root: durable before its commit word.
     ROOT_FIXED = "new root's fixed words";
     /// The commit word of a new root: the map exists.

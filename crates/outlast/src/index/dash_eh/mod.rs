@@ -81,8 +81,12 @@
 //! Opening reads the root. The first touch of a segment, by one thread at a time under
 //! `structure` and before anyone can be served by it: completes a split (entries of the
 //! upper half that still point at the old segment are set to the new one, durably),
-//! resets locks, rebuilds the metadata from the slots, removes second copies durably,
-//! and only then fills the DRAM directory.
+//! flushes what it found, resets locks, rebuilds the metadata from the slots, removes
+//! second copies durably, and only then fills the DRAM directory.
+//!
+//! Why what it found is flushed: a process that died leaves its stores in the caches, also
+//! those that it had not flushed. They are found, and answers rest on them; a power loss
+//! must not take them back.
 //!
 //! Why a removed key cannot come back from the other half of a split: from the commit
 //! on, by invariant 1, the old segment's slots do not hold the upper half's records,

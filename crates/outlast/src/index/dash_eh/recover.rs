@@ -134,6 +134,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
+        // The commit first: it may be in the caches only, see `make_found_durable`.
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        memory.persist(&header.state, &points::REPAIR_FOUND);
         for entry in upper {
             if memory.load(entry) == offset {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
@@ -169,7 +172,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Resets the locks of a segment and rebuilds its metadata from its slots. Removes
     /// second copies, durably. Nobody is served by the segment yet.
     fn repair(&self, segment: Segment) -> Result<(), Damage> {
-        self.check_chain(segment)?;
         for index in 0..self.shape.buckets() {
             self.repair_bucket(segment, self.bucket(segment, index), Some(index))?;
         }
