@@ -1,1 +1,202 @@
+//! The size of a pool whose process is killed again and again.
+//!
+//! The same workload is run twice: in one life, and in many, each of which ends by
+//! SIGKILL while space from the life before is still unaccounted for. There is no
+//! background thread, so the reclaim goes on only where an operation needs its space.
 
+use crate::codec::key_bytes;
+use crate::random::Random;
+use crate::state::{Checked, Fault, ensure};
+use crate::torture::cells::Cells;
+use crate::torture::was_killed;
+use outlast::pool::store::ReclaimState;
+use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const POOL: &str = "growth.pool";
+const NOTES: &str = "notes";
+/// The notes: lives that ended while the reclaim was still running.
+const RUNNING: usize = 0;
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The scheme of the map.
+    pub scheme: Scheme,
+    /// Lives.
+    pub lives: u64,
+    /// Operations of each life.
+    pub operations: u64,
+    /// Keys that are there on average.
+    pub keys: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Whether all records have one size.
+    pub even: bool,
+    /// This program, to be run as the child.
+    pub program: PathBuf,
+    /// Where the pools are; must be empty.
+    pub dir: PathBuf,
+}
+
+/// What a run found.
+#[derive(Debug, Clone, Copy)]
+pub struct Summary {
+    /// Bytes of the pool after the workload in one life.
+    pub uncrashed_bytes: u64,
+    /// Bytes of the pool after the same workload in many.
+    pub crashed_bytes: u64,
+    /// Lives that ended while the reclaim was still running.
+    pub running: u64,
+}
+
+impl Summary {
+    /// How much larger the pool became by the kills.
+    pub fn ratio(&self) -> f64 {
+        self.crashed_bytes as f64 / self.uncrashed_bytes as f64
+    }
+}
+
+fn options() -> PoolOptions {
+    PoolOptions::new().page_bits(12).initial_size(256 << 10).background(false)
+}
+
+type BytesMap = Map<[u8], [u8]>;
+
+fn open(path: &Path, scheme: Scheme) -> Checked<(Pool, BytesMap)> {
+    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    let pool = unsafe { options().open_or_create(path)? };
+    let map = pool.map_with("m", &MapOptions::new().scheme(scheme).bucket_bits(4))?;
+    Ok((pool, map))
+}
+
+impl Options {
+    fn value(&self, random: &mut Random) -> Vec<u8> {
+        vec![0x5a; if self.even { 180 } else { 100 + random.below(200) as usize }]
+    }
+}
+
+/// One thread's part of a life: keys that are its own come, change and go.
+fn work(map: &BytesMap, options: &Options, life: u64, thread: u64) -> Checked {
+    let mut random = Random::new(life << 8 | thread);
+    for _ in 0..options.operations / options.threads {
+        // Of twice as many keys, half are there.
+        let key = random.below(options.keys * 2 / options.threads) * options.threads + thread;
+        let key = key_bytes(key + 10);
+        match random.below(4) {
+            0 => drop(map.insert(&key, &options.value(&mut random))?),
+            1 => drop(map.remove(&key)?),
+            _ => drop(map.update(&key, &options.value(&mut random))?),
+        }
+    }
+    Ok(())
+}
+
+fn populate(path: &Path, options: &Options) -> Checked {
+    let (pool, map) = open(path, options.scheme)?;
+    let mut random = Random::new(1);
+    for key in 0..options.keys {
+        map.insert(&key_bytes(key * 2 + 10), &options.value(&mut random))?;
+    }
+    drop(map);
+    Ok(pool.close()?)
+}
+
+fn live(map: &BytesMap, options: &Options, life: u64) -> Checked {
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.threads)
+            .map(|thread| scope.spawn(move || work(map, options, life, thread)))
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|w| w.join().unwrap_or_else(|_| Err(Fault("a worker panicked".into()))))
+    })
+}
+
+/// Runs the workload both ways.
+///
+/// # Errors
+/// If something fails, or the pool is not sound in the end.
+pub fn run(options: &Options) -> Checked<Summary> {
+    let uncrashed = {
+        let path = options.dir.join("uncrashed.pool");
+        populate(&path, options)?;
+        let (pool, map) = open(&path, options.scheme)?;
+        for life in 0..options.lives {
+            live(&map, options, life)?;
+        }
+        pool.stats().size
+    };
+    let path = options.dir.join(POOL);
+    populate(&path, options)?;
+    let notes = Cells::create(&options.dir.join(NOTES), 0)
+        .map_err(|e| Fault(format!("making the notes: {e}")))?;
+    for life in 0..options.lives {
+        spawn(options, life)?;
+    }
+    let running = notes.note(RUNNING).load(Ordering::SeqCst);
+    let (pool, map) = open(&path, options.scheme)?;
+    let crashed = pool.stats().size;
+    let records = map.iter().count() as u64;
+    crate::session::check_verification(&pool.verify()?, records)?;
+    Ok(Summary { uncrashed_bytes: uncrashed, crashed_bytes: crashed, running })
+}
+
+fn spawn(options: &Options, life: u64) -> Checked {
+    let output = Command::new(&options.program)
+        .arg("growth-child")
+        .args(options.even.then_some("--even"))
+        .arg("--dir")
+        .arg(&options.dir)
+        .args(["--scheme", options.scheme.name()])
+        .args(["--life", &life.to_string()])
+        .args(["--operations", &options.operations.to_string()])
+        .args(["--keys", &options.keys.to_string()])
+        .args(["--threads", &options.threads.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Fault(format!("starting a child: {e}")))?;
+    ensure(was_killed(output.status), || {
+        let text = String::from_utf8_lossy(&output.stderr);
+        format!("a child ended by itself ({}): {text}", output.status)
+    })
+}
+
+/// One life: works, and kills itself under load.
+///
+/// # Errors
+/// If an operation fails.
+pub fn child(options: &Options, life: u64) -> Checked {
+    let notes =
+        Cells::open(&options.dir.join(NOTES)).map_err(|e| Fault(format!("{NOTES}: {e}")))?;
+    let (pool, map) = open(&options.dir.join(POOL), options.scheme)?;
+    let finished = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.threads)
+            .map(|thread| {
+                let (map, pool, notes, finished) = (&map, &pool, &notes, &finished);
+                scope.spawn(move || {
+                    work(map, options, life, thread)?;
+                    if finished.fetch_add(1, Ordering::SeqCst) + 1 == options.threads {
+                        if pool.stats().reclaim == ReclaimState::Running {
+                            notes.note(RUNNING).fetch_add(1, Ordering::SeqCst);
+                        }
+                        // SAFETY: it sends a signal, which ends this process.
+                        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+                    }
+                    // Until the last one is done, the others go on: changes are in flight
+                    // when it comes.
+                    loop {
+                        let key = key_bytes(10 + thread);
+                        map.update(&key, &[0x5a; 150])?;
+                    }
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|w| w.join().unwrap_or_else(|_| Err(Fault("a worker panicked".into()))))
+    })
+}

@@ -5,7 +5,8 @@
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
-//! - [`growth`]: the size of a pool whose process is killed again and again.
+//! - [`growth`]: the size of a pool whose process is killed again and again; [`full`]: one
+//!   that cannot grow and is killed when almost full; [`guard`]: references held for long.
 //!
 //! Everything works through the trait [`Index`](outlast::index::Index), for each scheme
 //! and both record forms. Keys and values are named by numbers ([`codec`]), the contents
@@ -13,7 +14,9 @@
 //! [`Session`](session::Session) that holds every answer against the state.
 
 pub mod codec;
+pub mod full;
 pub mod growth;
+pub mod guard;
 pub mod prefix;
 pub mod random;
 pub mod response;

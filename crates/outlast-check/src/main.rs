@@ -3,7 +3,12 @@
 use clap::{Args, Parser, Subcommand};
 use outlast::{RecordForm, Scheme};
 use outlast_check::prefix::{self, report};
+use outlast_check::state::Checked;
+use outlast_check::torture::life::Subject;
+use outlast_check::{full, growth, guard, torture};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Tries to break the claims that outlast makes about crashes.
 #[derive(Parser)]
@@ -17,6 +22,39 @@ struct Cli {
 enum Command {
     /// Crashes a recorded run after every store, reopens what is left, and checks it.
     Prefix(PrefixArgs),
+    /// Kills a process that works on a pool, again and again. Says nothing about flushes.
+    Torture(TortureArgs),
+    /// Measures how much larger a pool becomes whose process is killed again and again.
+    Growth(GrowthArgs),
+    /// Holds a reference into a pool for long, under updates.
+    Guard(GuardArgs),
+    /// Fills a pool that cannot grow, kills its process, and inserts at once.
+    Full(PlaceArgs),
+    #[command(hide = true)]
+    TortureChild(TortureChildArgs),
+    #[command(hide = true)]
+    GrowthChild(GrowthChildArgs),
+    #[command(hide = true)]
+    FullChild(PlaceArgs),
+}
+
+#[derive(Args)]
+struct PlaceArgs {
+    /// The scheme of the map.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Where the pool is made; removed in the end.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct GuardArgs {
+    /// How long it is held.
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+    #[command(flatten)]
+    place: PlaceArgs,
 }
 
 #[derive(Args)]
@@ -47,6 +85,82 @@ struct PrefixArgs {
     json: bool,
 }
 
+#[derive(Args)]
+struct SubjectArgs {
+    /// The scheme of the maps.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Only maps of this record form: inline or bytes.
+    #[arg(long, value_parser = record_form)]
+    record: Option<RecordForm>,
+    /// Keys of each map.
+    #[arg(long, default_value_t = 1500)]
+    keys: u64,
+    /// Threads of each process.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    threads: u64,
+    /// Seed of the work; the moments of the kills stay random.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("end").required(true))]
+struct TortureArgs {
+    /// Ends after so many minutes.
+    #[arg(long, group = "end")]
+    minutes: Option<f64>,
+    /// Ends after so many kills.
+    #[arg(long, group = "end")]
+    kills: Option<u64>,
+    #[command(flatten)]
+    subject: SubjectArgs,
+    /// Where the pool is made; removed in the end.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct TortureChildArgs {
+    #[command(flatten)]
+    subject: SubjectArgs,
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+#[derive(Args)]
+struct GrowthArgs {
+    /// The scheme of the map.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Lives.
+    #[arg(long, default_value_t = 100)]
+    lives: u64,
+    /// Operations of each life.
+    #[arg(long, default_value_t = 300)]
+    operations: u64,
+    /// Keys that are there on average.
+    #[arg(long, default_value_t = 6000)]
+    keys: u64,
+    /// Threads of each process.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    threads: u64,
+    /// Gives all records one size.
+    #[arg(long)]
+    even: bool,
+    /// Where the pools are made; removed in the end.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct GrowthChildArgs {
+    #[command(flatten)]
+    growth: GrowthArgs,
+    #[arg(long)]
+    life: u64,
+}
+
 fn record_form(text: &str) -> Result<RecordForm, String> {
     RecordForm::ALL
         .into_iter()
@@ -55,13 +169,45 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 }
 
 fn main() -> ExitCode {
-    let good = match Cli::parse().command {
+    match Cli::parse().command {
         Command::Prefix(args) => run_prefix(args),
-    };
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        Command::Torture(args) => report_end(run_torture(args)),
+        Command::Growth(args) => report_end(run_growth(args)),
+        Command::Guard(args) => report_end(run_guard(args)),
+        Command::Full(args) => report_end(run_full(args)),
+        Command::FullChild(args) => {
+            child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
+        }
+        Command::TortureChild(args) => {
+            let seed = args.subject.seed;
+            child_end(torture::child(&args.subject.into(), &args.dir, seed))
+        }
+        Command::GrowthChild(args) => {
+            let life = args.life;
+            let dir = args.growth.dir.clone().unwrap_or_default();
+            child_end(growth::child(&args.growth.options(dir, PathBuf::new()), life))
+        }
+    }
 }
 
-fn run_prefix(args: PrefixArgs) -> bool {
+fn report_end(result: Checked) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("FOUND: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn child_end(result: Checked) -> ExitCode {
+    if let Err(fault) = result {
+        eprintln!("{fault}");
+    }
+    ExitCode::from(torture::FOUND)
+}
+
+fn run_prefix(args: PrefixArgs) -> ExitCode {
     let options = prefix::Options {
         scheme: args.scheme,
         record: args.record,
@@ -85,5 +231,102 @@ fn run_prefix(args: PrefixArgs) -> bool {
         print!("{}", report::failures(&outcome));
         println!("{}", report::table(&outcome));
     }
-    outcome.is_good()
+    if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl From<SubjectArgs> for Subject {
+    fn from(args: SubjectArgs) -> Subject {
+        let SubjectArgs { scheme, record, keys, threads, .. } = args;
+        Subject { scheme, record, keys, threads }
+    }
+}
+
+/// A directory for the pools, inside the one that was asked for.
+fn workplace(dir: Option<PathBuf>) -> Checked<tempfile::TempDir> {
+    let within = dir.unwrap_or_else(std::env::temp_dir);
+    tempfile::tempdir_in(&within)
+        .map_err(|e| outlast_check::state::Fault(format!("{}: {e}", within.display())))
+}
+
+fn program() -> Checked<PathBuf> {
+    std::env::current_exe()
+        .map_err(|e| outlast_check::state::Fault(format!("finding this program: {e}")))
+}
+
+fn run_torture(args: TortureArgs) -> Checked {
+    let place = workplace(args.dir)?;
+    let until = match (args.kills, args.minutes) {
+        (Some(kills), _) => torture::Until::Kills(kills),
+        (None, minutes) => {
+            let seconds = minutes.unwrap_or(1.0).clamp(0.0, 1e6) * 60.0;
+            torture::Until::Elapsed(Duration::from_secs_f64(seconds))
+        }
+    };
+    let options = torture::Options {
+        seed: args.subject.seed,
+        subject: args.subject.into(),
+        until,
+        program: program()?,
+        dir: place.path().into(),
+    };
+    let progress = indicatif::ProgressBar::new_spinner();
+    let summary = torture::run(&options, |summary| {
+        progress.set_message(format!("{} kills, {} checks", summary.kills, summary.checks));
+        progress.tick();
+    })?;
+    progress.finish_and_clear();
+    println!(
+        "{} kills, {} lives checked at rest, {} found the reclaim unfinished; {} bytes; nothing \
+         lost. (SIGKILL keeps the caches: nothing is said about flushes.)",
+        summary.kills, summary.checks, summary.unfinished, summary.pool_bytes
+    );
+    Ok(())
+}
+
+impl GrowthArgs {
+    fn options(&self, dir: PathBuf, program: PathBuf) -> growth::Options {
+        growth::Options {
+            scheme: self.scheme,
+            lives: self.lives,
+            operations: self.operations,
+            keys: self.keys,
+            threads: self.threads,
+            even: self.even,
+            program,
+            dir,
+        }
+    }
+}
+
+fn run_growth(args: GrowthArgs) -> Checked {
+    let place = workplace(args.dir.clone())?;
+    let summary = growth::run(&args.options(place.path().into(), program()?))?;
+    println!(
+        "{} bytes in one life, {} in {} lives, of which {} ended before the reclaim: ratio {:.3}",
+        summary.uncrashed_bytes,
+        summary.crashed_bytes,
+        args.lives,
+        summary.running,
+        summary.ratio()
+    );
+    Ok(())
+}
+
+fn run_guard(args: GuardArgs) -> Checked {
+    let place = workplace(args.place.dir)?;
+    let time = Duration::from_secs_f64(args.seconds.clamp(0.0, 1e6));
+    let summary = guard::hold(place.path(), args.place.scheme, time)?;
+    guard::hold_when_full(place.path(), args.place.scheme)?;
+    println!(
+        "{} updates beside a guard held {} bytes; the pool grew by {}",
+        summary.updates, summary.held_bytes, summary.grown_bytes
+    );
+    Ok(())
+}
+
+fn run_full(args: PlaceArgs) -> Checked {
+    let place = workplace(args.dir)?;
+    let records = full::run(&program()?, place.path(), args.scheme)?;
+    println!("{records} records in a pool of 1 MiB; it took inserts at once after a kill");
+    Ok(())
 }

@@ -1,1 +1,182 @@
+//! A process that is killed again and again, and never loses anything.
+//!
+//! A child process works on a pool with several threads; what every key should hold it
+//! keeps in a file of its own ([`cells`]). The parent kills it at a random moment with
+//! SIGKILL. The next life, of another child or of the parent, checks every key while it
+//! works on, beside the reclaim; the parent also verifies the pool at rest.
+//!
+//! SIGKILL leaves the processor's caches alone: this says nothing about flushes.
 
+pub mod cells;
+pub mod life;
+pub mod maps;
+
+use crate::random::Random;
+use crate::state::{Checked, Fault, ensure};
+use cells::Cells;
+use life::Subject;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The name of the pool in its directory.
+pub const POOL: &str = "torture.pool";
+/// The name of the cells' file in the directory.
+pub const CELLS: &str = "expected";
+/// The exit code of a child that has found something.
+pub const FOUND: u8 = 3;
+
+/// When a run ends.
+#[derive(Debug, Clone, Copy)]
+pub enum Until {
+    /// After so many kills.
+    Kills(u64),
+    /// After this time.
+    Elapsed(Duration),
+}
+
+/// A torture run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What is tortured.
+    pub subject: Subject,
+    /// When it ends.
+    pub until: Until,
+    /// Seed of all that is random, but for the moments of the kills.
+    pub seed: u64,
+    /// This program, to be run as the child.
+    pub program: PathBuf,
+    /// Where pool and expectations are; must be empty.
+    pub dir: PathBuf,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Summary {
+    /// Children killed.
+    pub kills: u64,
+    /// Lives of the parent, with a verification.
+    pub checks: u64,
+    /// Kills after which the reclaim was still running.
+    pub unfinished: u64,
+    /// Bytes of the pool at the end.
+    pub pool_bytes: u64,
+}
+
+/// Makes the pool and the cells.
+///
+/// # Errors
+/// If they cannot be made.
+pub fn prepare(subject: &Subject, dir: &Path) -> Checked<Cells> {
+    let cells = Cells::create(&dir.join(CELLS), subject.cells())
+        .map_err(|e| Fault(format!("making the expectations: {e}")))?;
+    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    let pool = unsafe { Subject::options().create(dir.join(POOL))? };
+    subject.open_maps(&pool)?;
+    pool.close()?;
+    Ok(cells)
+}
+
+/// Runs until the end, or until something is found.
+///
+/// # Errors
+/// What was found.
+pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Summary> {
+    let start = Instant::now();
+    let cells = prepare(&options.subject, &options.dir)?;
+    let mut random = Random::new(options.seed);
+    let mut summary = Summary::default();
+    loop {
+        kill_one(options, &mut random)?;
+        summary.kills += 1;
+        let ended = match options.until {
+            Until::Kills(kills) => summary.kills >= kills,
+            Until::Elapsed(time) => start.elapsed() >= time,
+        };
+        // Sometimes the next child comes at once: killed again before it has recovered.
+        if ended || random.below(2) == 0 {
+            let kills = summary.kills;
+            check(options, &cells, &mut random, &mut summary)
+                .map_err(|fault| Fault(format!("after {kills} kills: {fault}")))?;
+            summary.checks += 1;
+        }
+        progress(&summary);
+        if ended {
+            return Ok(summary);
+        }
+    }
+}
+
+/// Runs a child and kills it.
+fn kill_one(options: &Options, random: &mut Random) -> Checked {
+    let mut child =
+        spawn(options, random.next()).map_err(|e| Fault(format!("starting a child: {e}")))?;
+    // Often while it opens the pool or recovers, sometimes long after.
+    let patience = match random.below(4) {
+        0 => random.below(20),
+        1 | 2 => 20 + random.below(100),
+        _ => 50 + random.below(400),
+    };
+    std::thread::sleep(Duration::from_millis(patience));
+    let killed = child.kill();
+    let output = child.wait_with_output().map_err(|e| Fault(format!("waiting: {e}")))?;
+    ensure(was_killed(output.status), || {
+        let text = String::from_utf8_lossy(&output.stderr);
+        format!("a child ended by itself ({}): {text}", output.status)
+    })?;
+    killed.map_err(|e| Fault(format!("killing a child: {e}")))
+}
+
+/// Whether a process ended by SIGKILL.
+pub fn was_killed(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    status.signal() == Some(libc::SIGKILL)
+}
+
+fn spawn(options: &Options, seed: u64) -> std::io::Result<Child> {
+    let subject = &options.subject;
+    let mut command = Command::new(&options.program);
+    command.arg("torture-child").arg("--dir").arg(&options.dir);
+    command.args(["--seed", &seed.to_string(), "--keys", &subject.keys.to_string()]);
+    command.args(["--threads", &subject.threads.to_string()]);
+    command.args(["--scheme", subject.scheme.name()]);
+    if let Some(form) = subject.record {
+        command.args(["--record", &form.to_string()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+}
+
+/// What a child does until it is killed.
+///
+/// # Errors
+/// What it has found.
+pub fn child(subject: &Subject, dir: &Path, seed: u64) -> Checked {
+    let cells = Cells::open(&dir.join(CELLS)).map_err(|e| Fault(format!("{CELLS}: {e}")))?;
+    let pool = life::open(&dir.join(POOL))?;
+    life::live(subject, &pool, &cells, seed, &AtomicBool::new(false))
+}
+
+/// A life of the parent's: works on the pool while it recovers, then checks it at rest.
+fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Summary) -> Checked {
+    let subject = &options.subject;
+    let pool = life::open(&options.dir.join(POOL))?;
+    let running = pool.stats().reclaim == outlast::pool::store::ReclaimState::Running;
+    summary.unfinished += u64::from(running);
+    let stop = AtomicBool::new(false);
+    let time = Duration::from_millis(random.below(60));
+    let seed = random.next();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| life::live(subject, &pool, cells, seed, &stop));
+        std::thread::sleep(time);
+        stop.store(true, Ordering::SeqCst);
+        worker.join().unwrap_or_else(|_| Err(Fault("a worker panicked".into())))
+    })?;
+    life::check_at_rest(subject, &pool, cells)?;
+    summary.pool_bytes = pool.stats().size;
+    let reclaim = pool.stats().reclaim;
+    let done = reclaim == outlast::pool::store::ReclaimState::Done;
+    ensure(done, || format!("the reclaim has not ended: {reclaim:?}"))?;
+    pool.close()?;
+    Ok(())
+}

@@ -14,7 +14,7 @@ use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
 use crate::pmem::{MediumKind, Memory, Offset, Seam, Word, words_of};
 use crate::reclaim::{Epochs, Pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
 use std::thread::Thread;
 
@@ -80,6 +80,9 @@ pub struct Core<S: Seam> {
     /// Bytes of the pool as the header on media has them: what may be claimed.
     size: AtomicU64,
     gate: Gate,
+    /// It was closed or synced, and its user has changed nothing since: background work
+    /// leaves it alone. Not so where there is space to reclaim. Changed under `control`.
+    at_rest: AtomicBool,
     alloc: Alloc,
     epochs: Epochs,
     reclaimer: OnceLock<Weak<dyn Reclaimer>>,
@@ -159,6 +162,7 @@ impl<S: Seam> Core<S> {
             growth: Mutex::default(),
             size: AtomicU64::new(size),
             gate: Gate::new(false),
+            at_rest: AtomicBool::new(true),
             alloc,
             epochs: Epochs::default(),
             reclaimer: OnceLock::new(),
@@ -212,6 +216,7 @@ impl<S: Seam> Core<S> {
             hasher,
             // A read-only pool's stores stay private: there is nothing to mark.
             gate: Gate::new(options.read_only),
+            at_rest: AtomicBool::new(false),
             options,
             backing,
             header: Mutex::new(header),
@@ -224,8 +229,12 @@ impl<S: Seam> Core<S> {
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
-        if clean && saved.0 != 0 && !core.alloc.restore(&core, saved.0, saved.1)? {
-            tracing::warn!("saved free state is damaged; space is traced instead");
+        if clean && saved.0 != 0 {
+            let restored = core.alloc.restore(&core, saved.0, saved.1)?;
+            core.at_rest.store(restored, Ordering::Relaxed);
+            if !restored {
+                tracing::warn!("saved free state is damaged; space is traced instead");
+            }
         }
         Ok(core)
     }
@@ -291,14 +300,13 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for background work. `None` if that would make a clean
-    /// pool dirty: one that was synced stays as it is until its user changes it.
+    /// As [`enter`](Core::enter), for background work. `None` if that would make a pool at
+    /// rest dirty.
     pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
         if self.gate.is_clean() {
             let seam = self.memory.seam();
             let _control = seam.lock(&self.control);
-            // Only just opened after a crash, it is dirty already.
-            if self.gate.is_clean() && self.header().get(field::DIRTY) != 0 {
+            if self.gate.is_clean() && !self.at_rest.load(Ordering::Relaxed) {
                 self.mark_dirty_controlled()?;
             }
         }
@@ -464,6 +472,7 @@ impl<S: Seam> Core<S> {
         }
         self.fsync()?;
         held.now_clean();
+        self.at_rest.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -588,6 +597,9 @@ impl<S: Seam> Core<S> {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Whether the pool may grow beyond what it has ever needed with all its space
+    /// accounted for. What it grows by in the meantime does not count as needed, or lives
+    /// that end before the reclaim does would each add an eighth to the one before.
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
         self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
@@ -601,15 +613,9 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Space was accounted for: note the size it was done at.
-    pub fn reclaimed(&self) -> Result<()> {
+    /// All space is accounted for.
+    pub fn reclaimed(&self) {
         self.alloc.swept();
-        if !self.options.read_only {
-            let mut header = self.memory.seam().lock(&self.header);
-            header.set(field::RECLAIMED_SIZE, self.size());
-            header.write(&self.memory)?;
-        }
-        Ok(())
     }
 
     /// Grows the pool by at least `bytes`, unless it has grown past `total` pages.

@@ -76,7 +76,7 @@ pub mod field {
     pub const SAVED: usize = 17;
     /// Bytes of the saved free state.
     pub const SAVED_BYTES: usize = 18;
-    /// Size of the pool when all space was last accounted for.
+    /// Size that the pool has grown to while all of its space was accounted for.
     pub const RECLAIMED_SIZE: usize = 19;
     /// Size the pool may not exceed, 0 if none was given.
     pub const MAX_SIZE: usize = 20;

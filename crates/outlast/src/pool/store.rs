@@ -509,7 +509,7 @@ impl<S: Seam> Store<S> {
                 let end = alloc.old_frontier();
                 for _ in 0..64 {
                     if *page >= end {
-                        self.core.reclaimed()?;
+                        self.core.reclaimed();
                         *phase = Phase::Done;
                         return Ok(());
                     }

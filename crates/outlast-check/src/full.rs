@@ -1,0 +1,82 @@
+//! A pool that may not grow, almost full, killed, and expected to take inserts at once.
+
+use crate::codec::key_bytes;
+use crate::state::{Checked, Fault, ensure};
+use crate::torture::was_killed;
+use outlast::pool::store::ReclaimState;
+use outlast::{Error, Map, MapOptions, PoolOptions, Scheme};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const POOL: &str = "full.pool";
+const VALUE: [u8; 200] = [0x5a; 200];
+
+fn options() -> PoolOptions {
+    PoolOptions::new().page_bits(12).initial_size(1 << 20).max_size(1 << 20).background(false)
+}
+
+fn open_map(pool: &outlast::Pool, scheme: Scheme) -> Checked<Map<[u8], [u8]>> {
+    Ok(pool.map_with("m", &MapOptions::new().scheme(scheme).bucket_bits(4))?)
+}
+
+/// Inserts until the pool is full; returns how many there are then.
+fn fill(map: &Map<[u8], [u8]>) -> Checked<u64> {
+    let mut count = 0;
+    loop {
+        match map.insert(&key_bytes(count + 10), &VALUE) {
+            Ok(_) => count += 1,
+            Err(Error::PoolFull { .. }) => return Ok(count),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The child's life: fills the pool, removes one record in twenty, and kills itself.
+///
+/// # Errors
+/// If an operation fails.
+pub fn child(dir: &Path, scheme: Scheme) -> Checked {
+    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    let pool = unsafe { options().create(dir.join(POOL))? };
+    let map = open_map(&pool, scheme)?;
+    let count = fill(&map)?;
+    for key in (0..count).step_by(20) {
+        let before = map.remove(&key_bytes(key + 10))?;
+        ensure(before.is_some(), || format!("key {key} was not there to be removed"))?;
+    }
+    // SAFETY: it sends a signal, which ends this process.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    Err(Fault("alive".into()))
+}
+
+/// Lets a child fill a pool and die, and inserts at once. Returns the records there were.
+///
+/// # Errors
+/// If an insert fails though there is space.
+pub fn run(program: &Path, dir: &Path, scheme: Scheme) -> Checked<u64> {
+    let output = Command::new(program)
+        .arg("full-child")
+        .arg("--dir")
+        .arg(dir)
+        .args(["--scheme", scheme.name()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Fault(format!("starting a child: {e}")))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure(was_killed(output.status), || format!("a child ended by itself: {text}"))?;
+    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    let pool = unsafe { options().open(dir.join(POOL))? };
+    let map = open_map(&pool, scheme)?;
+    let running = pool.stats().reclaim == ReclaimState::Running;
+    ensure(running, || "the reclaim is over before it has begun".into())?;
+    ensure(map.insert(&key_bytes(10), &VALUE)?, || "key 0 is still there".into())?;
+    let count = map.iter().count() as u64;
+    // As good as all that was removed fits again.
+    let removed = count.div_ceil(19);
+    for key in (20..removed * 20).step_by(20).take(removed as usize * 9 / 10) {
+        map.insert(&key_bytes(key + 10), &VALUE)?;
+    }
+    let records = map.iter().count() as u64;
+    crate::session::check_verification(&pool.verify()?, records)?;
+    Ok(records)
+}

@@ -1,0 +1,114 @@
+//! A guard that is held for long while its neighbours are updated.
+
+use crate::codec::key_bytes;
+use crate::state::{Checked, ensure};
+use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const KEYS: u64 = 500;
+const VALUE_BYTES: usize = 200;
+
+/// What holding a guard did.
+#[derive(Debug, Clone, Copy)]
+pub struct Summary {
+    /// Updates made meanwhile.
+    pub updates: u64,
+    /// Bytes that the guard kept from reuse in the end.
+    pub held_bytes: u64,
+    /// Bytes that the pool grew by meanwhile.
+    pub grown_bytes: u64,
+}
+
+fn create(path: &Path, scheme: Scheme, max_size: u64) -> Checked<(Pool, Map<[u8], [u8]>)> {
+    let options = PoolOptions::new().page_bits(12).initial_size(512 << 10).max_size(max_size);
+    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    let pool = unsafe { options.background(false).create(path)? };
+    let map: Map<[u8], [u8]> = pool.map_with("m", &MapOptions::new().scheme(scheme))?;
+    for key in 0..KEYS {
+        map.insert(&key_bytes(key), &[key as u8; VALUE_BYTES])?;
+    }
+    Ok((pool, map))
+}
+
+fn update(map: &Map<[u8], [u8]>, number: u64) -> outlast::Result<()> {
+    let key = number % KEYS;
+    map.update(&key_bytes(key), &[number as u8; VALUE_BYTES]).map(|_| ())
+}
+
+/// Holds a guard for `time` under updates, in a pool that may grow: what it holds is
+/// reported and whole, and can be reused once the guard is gone.
+///
+/// # Errors
+/// What is not so.
+pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
+    let (pool, map) = create(&dir.join("guard.pool"), scheme, 0)?;
+    let size = pool.stats().size;
+    let guarded = 7;
+    let guard = map.get_ref(&key_bytes(guarded))?;
+    let guard = guard.ok_or_else(|| crate::state::Fault("no record to guard".into()))?;
+    let start = Instant::now();
+    let (mut updates, mut held) = (0, 0);
+    while start.elapsed() < time {
+        for _ in 0..40 {
+            update(&map, updates)?;
+            updates += 1;
+        }
+        let now = pool.stats().held_bytes;
+        ensure(now > held, || format!("held bytes went from {held} to {now}"))?;
+        held = now;
+        let value = guard.to_owned()?;
+        ensure(value == [guarded as u8; VALUE_BYTES], || format!("guarded: {value:02x?}"))?;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let stats = pool.stats();
+    ensure(stats.guards == 1, || format!("{} guards", stats.guards))?;
+    drop(guard);
+    // As much again fits into what was held.
+    for number in 0..updates {
+        update(&map, number)?;
+    }
+    let after = pool.stats();
+    ensure(after.held_bytes == 0, || format!("{} bytes held by nobody", after.held_bytes))?;
+    ensure(after.size == stats.size, || {
+        format!("grew from {} to {} although space was free", stats.size, after.size)
+    })?;
+    crate::session::check_verification(&pool.verify()?, KEYS)?;
+    Ok(Summary { updates, held_bytes: held, grown_bytes: stats.size - size })
+}
+
+/// Holds a guard in a pool that may not grow: it answers that it is full and why, and
+/// takes updates again once the guard is gone.
+///
+/// # Errors
+/// What is not so.
+pub fn hold_when_full(dir: &Path, scheme: Scheme) -> Checked {
+    let (pool, map) = create(&dir.join("full.pool"), scheme, 1 << 20)?;
+    let guard = map.get_ref(&key_bytes(7))?;
+    let mut error = None;
+    for number in 0..1 << 20 {
+        if let Err(found) = update(&map, number) {
+            error = Some(found);
+            break;
+        }
+    }
+    let held = pool.stats().held_bytes;
+    ensure(held > 0, || "nothing is held".into())?;
+    match error {
+        Some(Error::PoolFull { held: why, limit, .. }) => {
+            ensure(why.contains("1 guard") && why.contains(&held.to_string()), || {
+                format!("the guard is not named: {why:?}")
+            })?;
+            ensure(limit == 1 << 20, || format!("limit {limit}"))?;
+        }
+        other => ensure(false, || format!("expected a full pool, found {other:?}"))?,
+    }
+    // Nothing was lost, and what needs no space works.
+    map.remove(&key_bytes(8))?;
+    drop(guard);
+    for number in 0..KEYS {
+        update(&map, number)?;
+    }
+    ensure(pool.stats().held_bytes == 0, || "still held".into())?;
+    crate::session::check_verification(&pool.verify()?, KEYS - 1)
+}

@@ -1,0 +1,209 @@
+//! One life of a torture pool: threads that work on it and hold every answer against the
+//! cells, until they are told to stop, or killed.
+
+use super::cells::Cells;
+use super::maps::{AnyMap, MAPS, MapShape};
+use crate::codec::SPECIAL;
+use crate::random::Random;
+use crate::session::Do;
+use crate::state::{Checked, Fault, ensure};
+use outlast::{Pool, PoolOptions, RecordForm, Scheme};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is tortured.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject {
+    /// The scheme of the maps.
+    pub scheme: Scheme,
+    /// Only maps of this form.
+    pub record: Option<RecordForm>,
+    /// Keys of each map.
+    pub keys: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+impl Subject {
+    /// Its maps.
+    pub fn shapes(&self) -> Vec<MapShape> {
+        MAPS.iter().filter(|m| self.record.is_none_or(|form| form == m.form)).copied().collect()
+    }
+
+    /// Cells that it needs.
+    pub fn cells(&self) -> usize {
+        self.shapes().len() * self.keys as usize
+    }
+
+    /// Options for its pool.
+    pub fn options() -> PoolOptions {
+        // Small pages: runs are emptied and claimed again often.
+        PoolOptions::new().page_bits(12).initial_size(256 << 10)
+    }
+
+    /// The open maps.
+    ///
+    /// # Errors
+    /// The pool's.
+    pub fn open_maps(&self, pool: &Pool) -> Checked<Vec<AnyMap>> {
+        let open = |shape: &MapShape| Ok(AnyMap::open(pool, shape, self.scheme)?);
+        self.shapes().iter().map(open).collect()
+    }
+
+    fn cell_of(&self, map: usize, key: u64) -> usize {
+        map * self.keys as usize + key as usize
+    }
+}
+
+/// Opens the pool.
+///
+/// # Errors
+/// The pool's.
+pub fn open(path: &Path) -> Checked<Pool> {
+    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    Ok(unsafe { Subject::options().open(path)? })
+}
+
+/// Works on the pool with all threads, until `stop` or a fault.
+///
+/// # Errors
+/// The first finding of any thread.
+pub fn live(
+    subject: &Subject,
+    pool: &Pool,
+    cells: &Cells,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Checked {
+    let maps = subject.open_maps(pool)?;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..subject.threads)
+            .map(|thread| {
+                let maps = &maps;
+                scope.spawn(move || {
+                    let random = Random::new(seed ^ thread << 48);
+                    let worked = Worker { subject, maps, cells, thread, random }.run(stop);
+                    if worked.is_err() {
+                        stop.store(true, Ordering::SeqCst);
+                    }
+                    worked
+                })
+            })
+            .collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(worked) => worked,
+            Err(_) => Err(Fault("a worker panicked".into())),
+        })
+    })
+}
+
+/// One thread, and the keys that are its own.
+struct Worker<'w> {
+    subject: &'w Subject,
+    maps: &'w [AnyMap],
+    cells: &'w Cells,
+    thread: u64,
+    random: Random,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, stop: &AtomicBool) -> Checked {
+        let mut keys: Vec<(usize, u64)> = (0..self.maps.len())
+            .flat_map(|map| (0..self.subject.keys).map(move |key| (map, key)))
+            .filter(|(_, key)| key % self.subject.threads == self.thread)
+            .collect();
+        self.random.shuffle(&mut keys);
+        // What the last life has left is checked key by key, beside work on those that
+        // were: while the pool still recovers.
+        for (checked, &(map, key)) in keys.iter().enumerate() {
+            self.check(map, key)?;
+            let (map, key) = keys[self.random.below(checked as u64 + 1) as usize];
+            self.work(map, key)?;
+            if stop.load(Ordering::Relaxed) {
+                // Those that are not settled yet must be, before anyone else looks.
+                return keys[checked + 1..].iter().try_for_each(|&(m, k)| self.check(m, k));
+            }
+        }
+        while !stop.load(Ordering::Relaxed) {
+            let (map, key) = keys[self.random.below(keys.len() as u64) as usize];
+            self.work(map, key)?;
+        }
+        Ok(())
+    }
+
+    fn named(&self, map: usize, fault: &Fault) -> Fault {
+        Fault(format!("map {:?}: {fault}", self.subject.shapes()[map].name))
+    }
+
+    /// Checks a key that may have been in flight when the last life ended.
+    fn check(&self, map: usize, key: u64) -> Checked {
+        let cell = self.cells.cell(self.subject.cell_of(map, key));
+        let found = self.maps[map].get(key).map_err(|f| self.named(map, &f))?;
+        let allowed = cell.allowed();
+        ensure(allowed.contains(&found), || {
+            let fault = Fault(format!("key {key} has {found:?}, expected {allowed:?}"));
+            self.named(map, &fault).0
+        })?;
+        cell.settle(found);
+        Ok(())
+    }
+
+    fn work(&mut self, map: usize, key: u64) -> Checked {
+        let cell = self.cells.cell(self.subject.cell_of(map, key));
+        let before = cell.settled();
+        let value = self.random.next() >> 36 | if self.random.below(64) == 0 { SPECIAL } else { 0 };
+        let change = match self.random.below(8) {
+            0 => Do::Insert(value),
+            1 => Do::Put(value),
+            2 => Do::Update(value),
+            3 => Do::Swap(before.unwrap_or(value), value + 1),
+            4 => Do::Swap(value, value + 1),
+            5 | 6 if before.is_some() => Do::Remove,
+            5 => Do::Insert(value),
+            _ => {
+                let found = self.maps[map].get(key).map_err(|f| self.named(map, &f))?;
+                return ensure(found == before, || {
+                    let fault = Fault(format!("key {key} has {found:?}, expected {before:?}"));
+                    self.named(map, &fault).0
+                });
+            }
+        };
+        let (_, after) = change.on(before);
+        cell.begin(after);
+        self.maps[map].change(key, change, before).map_err(|f| self.named(map, &f))?;
+        cell.settle(after);
+        Ok(())
+    }
+}
+
+/// Checks a pool that nobody works on: every key by get and by iteration, and that it
+/// verifies, without a leak.
+///
+/// # Errors
+/// The first finding.
+pub fn check_at_rest(subject: &Subject, pool: &Pool, cells: &Cells) -> Checked {
+    let maps = subject.open_maps(pool)?;
+    let mut total = 0;
+    for (index, map) in maps.iter().enumerate() {
+        let name = subject.shapes()[index].name;
+        let mut walked: std::collections::BTreeMap<u64, u64> = Default::default();
+        for (key, value) in map.records()? {
+            let twice = walked.insert(key, value);
+            ensure(twice.is_none(), || format!("map {name:?}: iteration gives key {key} twice"))?;
+        }
+        total += walked.len() as u64;
+        for key in 0..subject.keys {
+            let cell = cells.cell(subject.cell_of(index, key));
+            let (found, allowed) = (map.get(key)?, cell.allowed());
+            ensure(allowed.contains(&found), || {
+                format!("map {name:?}: key {key} has {found:?}, expected {allowed:?}")
+            })?;
+            let by_walk = walked.remove(&key);
+            ensure(by_walk == found, || {
+                format!("map {name:?}: key {key}: get {found:?}, iteration {by_walk:?}")
+            })?;
+        }
+        ensure(walked.is_empty(), || format!("map {name:?}: keys of nobody: {walked:?}"))?;
+    }
+    crate::session::check_verification(&pool.verify()?, total)
+}

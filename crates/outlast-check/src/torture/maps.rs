@@ -1,0 +1,141 @@
+//! The maps of a torture pool, by numbers.
+
+use crate::codec::{Form, key_bytes, value_bytes};
+use crate::session::Do;
+use crate::state::{Checked, Fault, ensure};
+use outlast::index::{Bytes, Inline};
+use outlast::{Map, MapOptions, Pool, RecordForm, Scheme};
+
+/// A map of either record form.
+pub enum AnyMap {
+    /// 8-byte keys and values.
+    Inline(Map<u64, u64>),
+    /// Byte strings.
+    Bytes(Map<[u8], [u8]>),
+}
+
+/// A map of a torture pool: its name and its shape.
+#[derive(Debug, Clone, Copy)]
+pub struct MapShape {
+    /// Its name.
+    pub name: &'static str,
+    /// Its record form.
+    pub form: RecordForm,
+    /// log2 of the buckets to a segment.
+    pub bucket_bits: u32,
+    /// Stash buckets to a segment.
+    pub stash: u32,
+}
+
+/// The maps of a torture pool: each form in segments as they are by default, and in small
+/// ones, which are split all the time.
+pub const MAPS: [MapShape; 4] = [
+    MapShape { name: "inline", form: RecordForm::Inline, bucket_bits: 6, stash: 2 },
+    MapShape { name: "bytes", form: RecordForm::Bytes, bucket_bits: 6, stash: 2 },
+    MapShape { name: "inline, small", form: RecordForm::Inline, bucket_bits: 2, stash: 2 },
+    MapShape { name: "bytes, small", form: RecordForm::Bytes, bucket_bits: 1, stash: 4 },
+];
+
+fn number(bytes: &Vec<u8>) -> Checked<u64> {
+    Bytes::value_number(bytes)
+        .ok_or_else(|| Fault(format!("a value that nobody wrote: {bytes:02x?}")))
+}
+
+impl AnyMap {
+    /// Opens a map, or creates it.
+    ///
+    /// # Errors
+    /// The pool's.
+    pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
+        let options = MapOptions::new()
+            .scheme(scheme)
+            .bucket_bits(shape.bucket_bits)
+            .stash_buckets(shape.stash);
+        Ok(match shape.form {
+            RecordForm::Inline => AnyMap::Inline(pool.map_with(shape.name, &options)?),
+            RecordForm::Bytes => AnyMap::Bytes(pool.map_with(shape.name, &options)?),
+        })
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// If the map fails, or the value is one that nobody wrote.
+    pub fn get(&self, key: u64) -> Checked<Option<u64>> {
+        match self {
+            AnyMap::Inline(map) => Ok(map.get(&Inline::nth_key(key))?),
+            AnyMap::Bytes(map) => map.get(&key_bytes(key))?.as_ref().map(number).transpose(),
+        }
+    }
+
+    /// Changes a key whose value is `before`, and checks the answer.
+    ///
+    /// # Errors
+    /// If the map fails or answers what is not so.
+    pub fn change(&self, key: u64, change: Do, before: Option<u64>) -> Checked {
+        let (applies, _) = change.on(before);
+        // Did it apply, and what was there before, where the answer says that.
+        let (applied, told) = match self {
+            AnyMap::Inline(map) => {
+                let key = Inline::nth_key(key);
+                match change {
+                    Do::Insert(v) => (map.insert(&key, &v)?, None),
+                    Do::Update(v) => (map.update(&key, &v)?, None),
+                    Do::Swap(old, new) => (map.compare_swap(&key, &old, &new)?, None),
+                    Do::Put(v) => (true, Some(map.put(&key, &v)?)),
+                    Do::Remove => {
+                        let told = map.remove(&key)?;
+                        (told.is_some(), Some(told))
+                    }
+                }
+            }
+            AnyMap::Bytes(map) => {
+                let key = key_bytes(key);
+                let as_number = |value: Option<Vec<u8>>| value.as_ref().map(number).transpose();
+                match change {
+                    Do::Insert(v) => (map.insert(&key, &value_bytes(v))?, None),
+                    Do::Update(v) => (map.update(&key, &value_bytes(v))?, None),
+                    Do::Swap(old, new) => {
+                        (map.compare_swap(&key, &value_bytes(old), &value_bytes(new))?, None)
+                    }
+                    Do::Put(v) => (true, Some(as_number(map.put(&key, &value_bytes(v))?)?)),
+                    Do::Remove => {
+                        let told = as_number(map.remove(&key)?)?;
+                        (told.is_some(), Some(told))
+                    }
+                }
+            }
+        };
+        let right = applied == applies && told.is_none_or(|told| told == before);
+        ensure(right, || {
+            format!("{change:?} of key {key}, value {before:?}: answered {applied}, {told:?}")
+        })
+    }
+
+    /// All records, by iteration.
+    ///
+    /// # Errors
+    /// If the map fails, or holds what nobody wrote.
+    pub fn records(&self) -> Checked<Vec<(u64, u64)>> {
+        match self {
+            AnyMap::Inline(map) => map
+                .iter()
+                .map(|record| {
+                    let (key, value) = record?;
+                    let key = Inline::key_number(&key)
+                        .ok_or_else(|| Fault(format!("a key that nobody wrote: {key}")))?;
+                    Ok((key, value))
+                })
+                .collect(),
+            AnyMap::Bytes(map) => map
+                .iter()
+                .map(|record| {
+                    let (key, value) = record?;
+                    let key = Bytes::key_number(&key)
+                        .ok_or_else(|| Fault(format!("a key that nobody wrote: {key:02x?}")))?;
+                    Ok((key, number(&value)?))
+                })
+                .collect(),
+        }
+    }
+}

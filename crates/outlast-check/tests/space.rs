@@ -1,0 +1,68 @@
+//! Space under kills and under guards.
+
+use outlast::Scheme;
+use outlast_check::{full, growth, guard};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_outlast-check");
+
+fn grow(operations: u64, keys: u64, even: bool) -> growth::Summary {
+    let dir = tempfile::tempdir().unwrap();
+    let summary = growth::run(&growth::Options {
+        scheme: Scheme::ALL[0],
+        lives: 100,
+        operations,
+        keys,
+        threads: 2,
+        even,
+        program: PROGRAM.into(),
+        dir: dir.path().into(),
+    })
+    .unwrap();
+    println!("{summary:?}, ratio {:.3}", summary.ratio());
+    summary
+}
+
+/// Lives so short that no reclaim ever ends: what each leaves behind adds up, but not to
+/// more than a quarter.
+#[test]
+fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
+    let summary = grow(60, 30_000, true);
+    assert!(summary.running >= 90, "{summary:?}");
+    assert!(summary.ratio() <= 1.25, "{summary:?}");
+}
+
+/// Lives that need more space than they may take before the reclaim ends: they help it
+/// along, whenever there is no other space.
+#[test]
+fn a_pool_killed_100_times_under_heavy_load_stays_within_a_quarter() {
+    let summary = grow(600, 6_000, false);
+    assert!(summary.running >= 1, "{summary:?}");
+    assert!(summary.ratio() <= 1.25, "{summary:?}");
+}
+
+#[test]
+fn a_full_pool_takes_inserts_at_once_after_a_kill() {
+    for &scheme in Scheme::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let records = full::run(PROGRAM.as_ref(), dir.path(), scheme).unwrap();
+        assert!(records > 1_000, "{records}");
+    }
+}
+
+#[test]
+fn what_a_guard_holds_is_reported_and_given_back() {
+    for &scheme in Scheme::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let summary = guard::hold(dir.path(), scheme, Duration::from_secs(2)).unwrap();
+        assert!(summary.held_bytes > 0 && summary.grown_bytes > 0, "{summary:?}");
+    }
+}
+
+#[test]
+fn a_full_pool_names_the_guards_that_hold_its_space() {
+    for &scheme in Scheme::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        guard::hold_when_full(dir.path(), scheme).unwrap();
+    }
+}
