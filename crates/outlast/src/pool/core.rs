@@ -229,9 +229,8 @@ impl<S: Seam> Core<S> {
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
         };
-<<<<<<< HEAD
         if !clean && !core.options.read_only {
-            core.persist_found()?;
+            core.make_found_durable()?;
         }
         if clean && saved.0 != 0 {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
@@ -239,27 +238,10 @@ impl<S: Seam> Core<S> {
             if !restored {
                 tracing::warn!("saved free state is damaged; space is traced instead");
             }
-=======
-        if dirty && !core.options.read_only {
-            core.make_found_durable()?;
-        }
-        if clean && saved.0 != 0 && !core.alloc.restore(&core, saved.0, saved.1)? {
-            tracing::warn!("saved free state is damaged; space is traced instead");
->>>>>>> check
         }
         Ok(core)
     }
 
-<<<<<<< HEAD
-    /// Makes durable what the pool's opening rests on, header, frontier and roots: an
-    /// earlier process can have died between a store and its flush, with the store still
-    /// in the processor's caches.
-    fn persist_found(&self) -> Result<()> {
-        let words =
-            self.memory.words(0, ROOTS_OFFSET + (ROOT_SLOTS * size_of::<RootSlot>()) as u64)?;
-        self.memory.flush_words(words, &points::FOUND);
-        self.memory.fence(&points::FOUND);
-=======
     /// A process that died may have left stores in the caches that it had not flushed. We
     /// find them there, and will build on them: a power loss must not take them back.
     ///
@@ -274,7 +256,6 @@ impl<S: Seam> Core<S> {
             memory.flush(&memory.at(root_offset(slot))?.commit, &points::FOUND);
         }
         memory.fence(&points::FOUND);
->>>>>>> check
         Ok(())
     }
 

@@ -8,8 +8,6 @@ crate::commit_points! { "pool":
     CREATE = "cleared roots";
     /// Descriptors of new pages, cleared: durable before the header's size holds them.
     NEW_PAGES = "new pages' descriptors";
-    /// After a crash: header, frontier and roots as they were found.
-    FOUND = "system area as found";
     /// Descriptors of a claimed run.
     CLAIM_DESCRIPTOR = "claimed run's descriptors";
     /// The frontier, when a claim moves it.

@@ -42,8 +42,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     }
                 }
             }
-            self.repair(segment)?;
+            self.check_chain(segment)?;
+            // Before it is repaired: else a second copy could go durably while the other
+            // one is only in the caches.
             self.persist_found(&structure, segment)?;
+            self.repair(segment)?;
             self.fill_entries(segment);
             self.repaired.fetch_add(1, Ordering::Relaxed);
         }
@@ -134,9 +137,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
-        // The commit first: it may be in the caches only, see `make_found_durable`.
-        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
-        memory.persist(&header.state, &points::REPAIR_FOUND);
         for entry in upper {
             if memory.load(entry) == offset {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
@@ -149,9 +149,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Makes durable what answers will rest on: the segment's directory entries, its header,
-    /// slots and overflow nodes. Whatever these link to was durable before they did.
+    /// After a crash: makes durable what answers will rest on, the segment's directory
+    /// entries, its header, slots and overflow nodes. A process that died leaves its stores
+    /// in the caches, flushed or not, and here they are found. Whatever they link to was
+    /// durable before they did.
     fn persist_found(&self, structure: &Structure, segment: Segment) -> Result<(), Damage> {
+        if self.core.alloc().old_frontier() == 0 || self.core.options().read_only {
+            return Ok(());
+        }
         let memory = &self.core.memory;
         let at = &points::REPAIR_FOUND;
         let entries = self.directory_entries(structure.directory, structure.depth)?;
