@@ -153,7 +153,7 @@ impl Control for SizeIsTold {
     fn before(&self, _: usize, _: bool) {
         let Some(store) = self.0.get() else { return };
         let core = store.core();
-        let len = core.memory.len();
+        let len = core.size();
         // SAFETY: the header's bytes are there, and only this thread uses the pool.
         let bytes = unsafe { std::slice::from_raw_parts(core.backing().base(), 8192) };
         let header = Header::read(core.backing().reserved(), |offset| {
@@ -166,7 +166,7 @@ impl Control for SizeIsTold {
     }
 }
 
-/// Another thread claims pages as soon as the memory has grown: the header must tell of
+/// Another thread claims pages as soon as the pool has grown: the header must tell of
 /// them before, or a crash leaves a frontier beyond the size.
 #[test]
 fn growth_is_told_before_it_is_used() {
@@ -179,11 +179,11 @@ fn growth_is_told_before_it_is_used() {
     let store = Store::with_alive(core, alive());
     assert!(shared.set(Arc::clone(&store)).is_ok());
     let writing = store.core().enter().unwrap();
-    let before = store.core().memory.len();
+    let before = store.core().size();
     for _ in 0..40 {
         store.core().allocate(3_000).unwrap();
     }
-    assert!(store.core().memory.len() > before);
+    assert!(store.core().size() > before);
     drop(writing);
 }
 

@@ -615,8 +615,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Bytes of the pool that may be claimed.
-    fn size(&self) -> u64 {
+    /// Bytes of the pool that may be claimed: the memory can be longer already.
+    pub fn size(&self) -> u64 {
         // Acquire: pairs with the Release in `grow`.
         self.size.load(Ordering::Acquire)
     }
