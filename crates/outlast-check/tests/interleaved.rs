@@ -57,7 +57,12 @@ impl Control for Shared {
 
 /// Opens `file` and stops a step of its reclaim before each access in turn, while
 /// `operation` runs; then finishes the reclaim and verifies.
-fn beside_the_trace(file: &[u8], capacity: u64, alive: &Arc<Alive>, operation: &dyn Fn(&mut Session)) {
+fn beside_the_trace(
+    file: &[u8],
+    capacity: u64,
+    alive: &Arc<Alive>,
+    operation: &dyn Fn(&mut Session),
+) {
     for stop_at in 1.. {
         let stop = Arc::new(StopAt { left: AtomicU64::new(stop_at), ..StopAt::default() });
         let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
@@ -98,8 +103,7 @@ fn beside_the_trace(file: &[u8], capacity: u64, alive: &Arc<Alive>, operation: &
 /// A map that the next insert of its keys splits, with records that come back from the
 /// stash; and the key of that insert.
 fn about_to_split(alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
-    let shape =
-        Shape { scheme: Scheme::DashEh, form: RecordForm::Bytes, bucket_bits: 1, stash: 2 };
+    let shape = Shape { scheme: Scheme::DashEh, form: RecordForm::Bytes, bucket_bits: 1, stash: 2 };
     let pool = PoolShape::default();
     let capacity = pool.max_pages << outlast_check::session::PAGE_BITS;
     let mut session = Session::create(pool, alive, recorder(false)).unwrap();

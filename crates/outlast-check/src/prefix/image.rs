@@ -3,11 +3,12 @@
 use super::phases::{Phase, phases_of};
 use super::recording::Recording;
 use crate::random::Random;
+use crate::response::{self, Pending};
 use crate::session::{Do, Session, Shape, check_verification, recorder};
 use crate::state::{Checked, Fault, State, ensure};
 use outlast::Error;
 use outlast::pmem::Alive;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Keys that only the work on an image uses.
@@ -46,26 +47,21 @@ impl Case<'_> {
         let mut universe = self.universe.to_vec();
         random.shuffle(&mut universe);
         let seam = recorder(true);
-        let mut session =
-            match Session::open(self.file, self.capacity, alive, seam.clone(), None) {
-                Ok(session) => session,
-                Err(
-                    error @ (Error::NotAPool { .. }
-                    | Error::DamagedHeader(_)
-                    | Error::Truncated { .. }),
-                ) => {
-                    ensure(self.allowed.contains(&None), || format!("opening: {error}"))?;
-                    return Ok(Good { recovery: BTreeSet::new(), state: None });
-                }
-                Err(error) => return Err(Fault(format!("opening: {error}"))),
-            };
+        let mut session = match Session::open(self.file, self.capacity, alive, seam.clone(), None) {
+            Ok(session) => session,
+            Err(
+                error
+                @ (Error::NotAPool { .. } | Error::DamagedHeader(_) | Error::Truncated { .. }),
+            ) => {
+                ensure(self.allowed.contains(&None), || format!("opening: {error}"))?;
+                return Ok(Good { recovery: BTreeSet::new(), state: None });
+            }
+            Err(error) => return Err(Fault(format!("opening: {error}"))),
+        };
         // Recovery begins with whoever comes first: the reclaim, a lookup, an iteration.
         let way = random.below(3);
-        let verified = if way == 0 {
-            Some(outlast::pool::verify::verify(session.store())?)
-        } else {
-            None
-        };
+        let verified =
+            if way == 0 { Some(outlast::pool::verify::verify(session.store())?) } else { None };
         let allowed: Vec<_> = self.allowed.iter().copied().flatten().collect();
         session.settle(&allowed, &universe, way == 1)?;
         let recovery = phases_of(&seam.take(), self.shape.bucket_bits);
@@ -104,7 +100,8 @@ impl Case<'_> {
             session.crash()?;
         }
         session.change(&name, FRESH + 1, Do::Put(random.next() >> 33))?;
-        session.check(&universe, false)?;
+        // The verification looks every record up.
+        session.check_walk()?;
         session.verify()
     }
 }
@@ -128,13 +125,30 @@ fn a_little(session: &mut Session, name: &str, fresh: u64, random: &mut Random) 
     Ok(())
 }
 
-/// Reopens an image under the recorder and works on it: the run whose own images are
-/// those of a second crash, during recovery or soon after.
-pub fn second_run(
+/// Reopens an image and reads everything, with all loads recorded: whether the answers
+/// rest on stores that were not durable when the process died.
+pub fn answers_rest_on(
     case: &Case<'_>,
     state: &Arc<State>,
+    pending: BTreeMap<u64, Pending>,
     alive: &Arc<Alive>,
-) -> Checked<Recording> {
+) -> Checked {
+    let seam = recorder(true);
+    seam.start(true);
+    let mut session = Session::open(case.file, case.capacity, alive, seam, Some(state))?;
+    let mut universe = case.universe.to_vec();
+    Random::new(case.seed).shuffle(&mut universe);
+    session.check(&universe, case.seed % 8 < 4)?;
+    let (_, events, _) = session.finish();
+    match response::resting_on(pending, &events, case.shape.scheme).first() {
+        None => Ok(()),
+        Some(found) => Err(Fault(format!("reopened: {found}"))),
+    }
+}
+
+/// Reopens an image under the recorder and works on it: the run whose own images are
+/// those of a second crash, during recovery or soon after.
+pub fn second_run(case: &Case<'_>, state: &Arc<State>, alive: &Arc<Alive>) -> Checked<Recording> {
     let mut random = Random::new(case.seed ^ 0xdead);
     let seam = recorder(true);
     let mut session = Session::open(case.file, case.capacity, alive, seam, Some(state))?;

@@ -10,7 +10,14 @@ pub fn table(outcome: &Outcome) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header([
-        "scenario", "scheme", "record", "stores", "images", "nested", "violations", "seconds",
+        "scenario",
+        "scheme",
+        "record",
+        "stores",
+        "images",
+        "nested",
+        "violations",
+        "seconds",
     ]);
     let seconds = |row: &Row| row.took.as_secs_f64();
     for row in &outcome.rows {

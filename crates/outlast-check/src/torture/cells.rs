@@ -37,8 +37,7 @@ impl Cells {
     /// # Errors
     /// The system's.
     pub fn create(path: &Path, keys: usize) -> io::Result<Cells> {
-        let file =
-            File::options().read(true).write(true).create_new(true).open(path)?;
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
         file.set_len(((NOTES + keys * CELL_WORDS) * 8) as u64)?;
         Self::map(&file)
     }

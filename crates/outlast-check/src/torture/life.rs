@@ -68,7 +68,13 @@ pub fn open(path: &Path) -> Checked<Pool> {
 ///
 /// # Errors
 /// The first finding of any thread.
-pub fn live(subject: &Subject, pool: &Pool, cells: &Cells, seed: u64, stop: &AtomicBool) -> Checked {
+pub fn live(
+    subject: &Subject,
+    pool: &Pool,
+    cells: &Cells,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Checked {
     let maps = subject.open_maps(pool)?;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..subject.threads)

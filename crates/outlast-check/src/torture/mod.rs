@@ -110,8 +110,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Sum
 
 /// Runs a child and kills it.
 fn kill_one(options: &Options, random: &mut Random) -> Checked {
-    let mut child = spawn(options, random.next())
-        .map_err(|e| Fault(format!("starting a child: {e}")))?;
+    let mut child =
+        spawn(options, random.next()).map_err(|e| Fault(format!("starting a child: {e}")))?;
     // Often while it opens the pool or recovers, sometimes long after.
     let patience = match random.below(4) {
         0 => random.below(20),
@@ -158,12 +158,7 @@ pub fn child(subject: &Subject, dir: &Path, seed: u64) -> Checked {
 }
 
 /// A life of the parent's: works on the pool while it recovers, then checks it at rest.
-fn check(
-    options: &Options,
-    cells: &Cells,
-    random: &mut Random,
-    summary: &mut Summary,
-) -> Checked {
+fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Summary) -> Checked {
     let subject = &options.subject;
     let pool = life::open(&options.dir.join(POOL))?;
     let running = pool.stats().reclaim == outlast::pool::store::ReclaimState::Running;
