@@ -20,18 +20,20 @@ pub struct Summary {
     pub grown_bytes: u64,
 }
 
-fn create(path: &Path, scheme: Scheme, max_size: u64) -> Checked<(Pool, Map<[u8], [u8]>)> {
+type BytesMap = Map<[u8], [u8]>;
+
+fn create(path: &Path, scheme: Scheme, max_size: u64) -> Checked<(Pool, BytesMap)> {
     let options = PoolOptions::new().page_bits(12).initial_size(512 << 10).max_size(max_size);
     // SAFETY: the pool is in a directory of this run, and nobody else writes it.
     let pool = unsafe { options.background(false).create(path)? };
-    let map: Map<[u8], [u8]> = pool.map_with("m", &MapOptions::new().scheme(scheme))?;
+    let map: BytesMap = pool.map_with("m", &MapOptions::new().scheme(scheme))?;
     for key in 0..KEYS {
         map.insert(&key_bytes(key), &[key as u8; VALUE_BYTES])?;
     }
     Ok((pool, map))
 }
 
-fn update(map: &Map<[u8], [u8]>, number: u64) -> outlast::Result<()> {
+fn update(map: &BytesMap, number: u64) -> outlast::Result<()> {
     let key = number % KEYS;
     map.update(&key_bytes(key), &[number as u8; VALUE_BYTES]).map(|_| ())
 }

@@ -5,6 +5,9 @@
 //! completed by a fence of the same thread. Lines are flushed, but words are checked:
 //! words that are volatile by design share lines with words that are not.
 //!
+//! A process that died leaves its stores in the caches, where the next one finds them. The
+//! same holds for what that one answers: [`resting_on`].
+//!
 //! A word is volatile only by the store that wrote it: a durable store that is followed
 //! by a volatile one to the same word must still have become durable.
 
@@ -33,7 +36,7 @@ impl fmt::Display for Undurable {
         let what = if *flushed { "flushed but not fenced" } else { "not flushed" };
         write!(
             f,
-            "{operation}: at its answer, the word at {offset:#x}, stored at {}/{}, was {what}",
+            "{operation}: the word at {offset:#x}, stored at {}/{}, was {what}",
             point.owner, point.name
         )
     }
@@ -48,12 +51,87 @@ pub fn volatile_points(scheme: Scheme) -> &'static [&'static Point] {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Pending {
+/// A word as it waits to become durable.
+#[derive(Debug, Clone, Copy)]
+pub struct Pending {
     thread: usize,
     point: &'static Point,
     /// The thread whose next fence completes the write-back.
     flushed_by: Option<usize>,
+}
+
+/// The words that were stored and had not become durable when the trace ended.
+pub fn pending_after(events: &[Event], scheme: Scheme) -> BTreeMap<u64, Pending> {
+    let volatile = volatile_points(scheme);
+    let mut pending = BTreeMap::new();
+    for event in events {
+        track(&mut pending, event, volatile);
+    }
+    pending
+}
+
+/// Operations of a second run whose answers rest on stores of the first run that were not
+/// durable when its process died, and are not yet when the answer is given: the process's
+/// death left them in the caches, and a power loss could still take them back.
+///
+/// The same for what it stores: a repair must not outlive what made it necessary.
+///
+/// `events` must hold the loads.
+pub fn resting_on(
+    mut pending: BTreeMap<u64, Pending>,
+    events: &[Event],
+    scheme: Scheme,
+) -> Vec<Undurable> {
+    let volatile = volatile_points(scheme);
+    let first: BTreeMap<u64, &'static Point> =
+        pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
+    // The flushes of the process that died completed, or did not: nobody waits for them.
+    pending.values_mut().for_each(|word| word.flushed_by = None);
+    let mut read = BTreeMap::new();
+    let mut operation = String::new();
+    let mut found = Vec::new();
+    for event in events {
+        // A store of a repair can be durable when what made it necessary is not any more.
+        let stores = matches!(event.access, Access::Store { .. })
+            && event.point.is_some_and(|p| !volatile.contains(&p));
+        match &event.access {
+            Access::Load { offset, .. } => {
+                if let Some(&point) = first.get(offset) {
+                    read.insert(*offset, point);
+                }
+            }
+            Access::Mark(Mark::Begin(text)) => {
+                operation.clone_from(text);
+                read.clear();
+            }
+            Access::Mark(Mark::End(_)) => rests(&read, &pending, &operation, &mut found),
+            _ => {
+                if stores {
+                    rests(&read, &pending, &operation, &mut found);
+                }
+                track(&mut pending, event, volatile);
+            }
+        }
+    }
+    found
+}
+
+/// Notes the words that were read and are not durable.
+fn rests(
+    read: &BTreeMap<u64, &'static Point>,
+    pending: &BTreeMap<u64, Pending>,
+    operation: &str,
+    found: &mut Vec<Undurable>,
+) {
+    for (&offset, &point) in read {
+        if let Some(word) = pending.get(&offset)
+            && word.point == point
+        {
+            let flushed = word.flushed_by.is_some();
+            let operation = format!("{operation} (rests on an earlier life)");
+            found.push(Undurable { operation, offset, point, flushed });
+        }
+    }
 }
 
 /// Every word that was not durable when the operation that stored it answered.
@@ -63,20 +141,6 @@ pub fn undurable(events: &[Event], scheme: Scheme) -> Vec<Undurable> {
     let mut found = Vec::new();
     for event in events {
         match &event.access {
-            Access::Store { offset, nontemporal, .. } => {
-                note(&mut pending, event, *offset, *nontemporal, volatile);
-            }
-            Access::CompareExchange { offset, exchanged: true, .. } => {
-                note(&mut pending, event, *offset, false, volatile);
-            }
-            Access::Flush { offset, bytes } => {
-                let first = offset / LINE * LINE;
-                let end = (offset + bytes).next_multiple_of(LINE);
-                for (_, word) in pending.range_mut(first..end) {
-                    word.flushed_by = Some(event.thread);
-                }
-            }
-            Access::Fence => pending.retain(|_, word| word.flushed_by != Some(event.thread)),
             Access::Mark(Mark::End(operation)) => pending.retain(|&offset, word| {
                 let own = word.thread == event.thread;
                 if own {
@@ -89,11 +153,31 @@ pub fn undurable(events: &[Event], scheme: Scheme) -> Vec<Undurable> {
                 }
                 !own
             }),
-            Access::Load { .. } | Access::CompareExchange { .. } | Access::Mark(Mark::Begin(_)) => {
-            }
+            _ => track(&mut pending, event, volatile),
         }
     }
     found
+}
+
+/// What an event does to the words that wait to become durable.
+fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event, volatile: &[&'static Point]) {
+    match &event.access {
+        Access::Store { offset, nontemporal, .. } => {
+            note(pending, event, *offset, *nontemporal, volatile);
+        }
+        Access::CompareExchange { offset, exchanged: true, .. } => {
+            note(pending, event, *offset, false, volatile);
+        }
+        Access::Flush { offset, bytes } => {
+            let first = offset / LINE * LINE;
+            let end = (offset + bytes).next_multiple_of(LINE);
+            for (_, word) in pending.range_mut(first..end) {
+                word.flushed_by = Some(event.thread);
+            }
+        }
+        Access::Fence => pending.retain(|_, word| word.flushed_by != Some(event.thread)),
+        Access::Load { .. } | Access::CompareExchange { .. } | Access::Mark(_) => {}
+    }
 }
 
 fn note(
@@ -148,6 +232,23 @@ mod tests {
         assert_eq!(found(&[store(72, &INSERT), flush(64, 8), fence(1), end()]), [(72, true)]);
         let again = [store(72, &INSERT), flush(72, 8), store(72, &INSERT), fence(0), end()];
         assert_eq!(found(&again), [(72, false)], "stored again after the flush");
+    }
+
+    #[test]
+    fn an_answer_may_not_rest_on_the_caches_of_a_dead_process() {
+        let scheme = Scheme::DashEh;
+        let begin =
+            Event { thread: 0, point: None, access: Access::Mark(Mark::Begin("op".into())) };
+        let load = Event { thread: 0, point: None, access: Access::Load { offset: 72, value: 1 } };
+        let unfenced = pending_after(&[store(72, &INSERT), flush(72, 8)], scheme);
+        let rests = |events: &[Event]| resting_on(unfenced.clone(), events, scheme).len();
+        assert_eq!(rests(&[begin.clone(), load.clone(), end()]), 1);
+        assert_eq!(rests(&[begin.clone(), load.clone(), fence(0), end()]), 1, "not flushed again");
+        assert_eq!(rests(&[begin.clone(), load.clone(), flush(64, 8), fence(0), end()]), 0);
+        assert_eq!(rests(&[flush(64, 8), fence(0), begin.clone(), load, end()]), 0);
+        assert_eq!(rests(&[begin, end()]), 0);
+        let fenced = [store(72, &INSERT), flush(72, 8), fence(0)];
+        assert!(pending_after(&fenced, scheme).is_empty());
     }
 
     #[test]

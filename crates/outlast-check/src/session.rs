@@ -120,7 +120,7 @@ pub const PAGE_BITS: u32 = 12;
 
 impl Default for PoolShape {
     fn default() -> Self {
-        PoolShape { pages: 40, max_pages: 224, hash_function: 1 }
+        PoolShape { pages: 40, max_pages: 96, hash_function: 1 }
     }
 }
 
@@ -472,6 +472,22 @@ impl Session {
         )
     }
 
+    /// Checks that every map holds what it should, by iteration only.
+    pub fn check_walk(&mut self) -> Checked {
+        let state = Arc::clone(&self.state);
+        for (name, expected) in &state.maps {
+            let map = self.map(name)?;
+            let found = with_form!(map.index(), R, index => walk::<R>(&**index))?;
+            ensure(found == expected.records, || {
+                let wrong = |k: &&u64| found.get(k) != expected.records.get(k);
+                let keys: Vec<_> =
+                    found.keys().chain(expected.records.keys()).filter(wrong).collect();
+                format!("iteration of {name:?} differs at keys {keys:?}")
+            })?;
+        }
+        Ok(())
+    }
+
     /// Finds out which of the states that are allowed this pool holds.
     pub fn settle(
         &mut self,
@@ -635,6 +651,23 @@ fn read<R: Form>(index: &dyn Index<R>, key: u64) -> Checked<Option<u64>> {
     found.as_ref().map(number::<R>).transpose()
 }
 
+/// Everything by iteration.
+fn walk<R: Form>(index: &dyn Index<R>) -> Checked<BTreeMap<u64, u64>> {
+    let mut found = BTreeMap::new();
+    let mut cursor = Cursor::start();
+    let mut batch = Vec::new();
+    while !cursor.is_done() {
+        index.scan(&mut cursor, &mut batch)?;
+    }
+    for (key, value) in batch {
+        let n = R::key_number(&key)
+            .ok_or_else(|| Fault(format!("a key that nobody wrote: {key:?}")))?;
+        let twice = found.insert(n, number::<R>(&value)?);
+        ensure(twice.is_none(), || format!("iteration gives key {n} twice"))?;
+    }
+    Ok(found)
+}
+
 fn contents<R: Form>(
     index: &dyn Index<R>,
     universe: &[u64],
@@ -650,21 +683,7 @@ fn contents<R: Form>(
         }
         Ok(found)
     };
-    let scan = || -> Checked<BTreeMap<u64, u64>> {
-        let mut found = BTreeMap::new();
-        let mut cursor = Cursor::start();
-        let mut batch = Vec::new();
-        while !cursor.is_done() {
-            index.scan(&mut cursor, &mut batch)?;
-        }
-        for (key, value) in batch {
-            let n = R::key_number(&key)
-                .ok_or_else(|| Fault(format!("a key that nobody wrote: {key:?}")))?;
-            let twice = found.insert(n, number::<R>(&value)?);
-            ensure(twice.is_none(), || format!("iteration gives key {n} twice"))?;
-        }
-        Ok(found)
-    };
+    let scan = || walk::<R>(index);
     let (got, walked) = if gets_first {
         let got = gets()?;
         (got, scan()?)

@@ -37,7 +37,6 @@ fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
 #[test]
 fn a_pool_killed_100_times_under_heavy_load_stays_within_a_quarter() {
     let summary = grow(600, 6_000, false);
-    assert!(summary.running >= 1, "{summary:?}");
     assert!(summary.ratio() <= 1.25, "{summary:?}");
 }
 

@@ -1,12 +1,12 @@
 //! Exploring every crash of every scenario.
 
-use super::image::{Case, Good, second_run};
+use super::image::{Case, Good, answers_rest_on, second_run};
 use super::phases::{Phase, phases_of};
 use super::recording::Recording;
 use super::scenario::{Scenario, catalogue};
 use crate::response;
 use crate::session::alive;
-use crate::state::{Checked, Fault};
+use crate::state::{Checked, Fault, State};
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +21,9 @@ const CHUNK: usize = 64;
 /// Of the images between two stores of one commit point, one in this many is worked on
 /// until something splits; the others are worked on a little.
 const MIDWAY: usize = 8;
+/// Of the images that are worked on, one in this many is also asked whether its answers
+/// can still be taken back.
+const READ: usize = 8;
 /// Violations of a scenario that are described; the rest is counted.
 const DESCRIBED: usize = 5;
 /// Images with one phase of recovery that are explored for second crashes.
@@ -53,7 +56,7 @@ impl Default for Options {
             scenario: None,
             cut: None,
             nested: None,
-            samples: 3,
+            samples: 2,
             threads: 2,
         }
     }
@@ -324,13 +327,28 @@ impl<'e> Explorer<'e> {
                 Ok(Good { recovery, state }) => {
                     let sampled = self.options.samples > 0 && cut % stride == stride / 2;
                     let wanted = self.note_recovery(recovery) || sampled;
-                    if let Some(state) = state
-                        && (wanted || self.options.cut.is_some())
-                    {
+                    let Some(state) = state else { continue };
+                    let alone = self.options.cut.is_some();
+                    if (thorough && cut % READ == 0) || alone {
+                        self.check_answers(&case, &state, run, cut);
+                    }
+                    if wanted || alone {
                         self.explore_second(&case, &state, run, cut);
                     }
                 }
             }
+        }
+    }
+
+    /// Whether what the reopened image answers can still be taken back.
+    fn check_answers(&self, case: &Case<'_>, state: &Arc<State>, run: &Recording, cut: usize) {
+        let pending = run.pending(cut, self.scenario.shape.scheme);
+        if pending.is_empty() {
+            return;
+        }
+        let checked = caught(|| answers_rest_on(case, state, pending, self.alive));
+        if let Err(fault) = checked {
+            self.report(self.describe(Some(run), cut, None, fault.0));
         }
     }
 
@@ -350,13 +368,7 @@ impl<'e> Explorer<'e> {
         wanted
     }
 
-    fn explore_second(
-        &self,
-        case: &Case<'_>,
-        state: &Arc<crate::state::State>,
-        run: &Recording,
-        cut: usize,
-    ) {
+    fn explore_second(&self, case: &Case<'_>, state: &Arc<State>, run: &Recording, cut: usize) {
         let second = match caught(|| second_run(case, state, self.alive)) {
             Ok(second) => second,
             Err(fault) => {

@@ -3,11 +3,12 @@
 use super::phases::{Phase, phases_of};
 use super::recording::Recording;
 use crate::random::Random;
+use crate::response::{self, Pending};
 use crate::session::{Do, Session, Shape, check_verification, recorder};
 use crate::state::{Checked, Fault, State, ensure};
 use outlast::Error;
 use outlast::pmem::Alive;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Keys that only the work on an image uses.
@@ -99,7 +100,8 @@ impl Case<'_> {
             session.crash()?;
         }
         session.change(&name, FRESH + 1, Do::Put(random.next() >> 33))?;
-        session.check(&universe, false)?;
+        // The verification looks every record up.
+        session.check_walk()?;
         session.verify()
     }
 }
@@ -121,6 +123,27 @@ fn a_little(session: &mut Session, name: &str, fresh: u64, random: &mut Random) 
         session.change(name, fresh + i, Do::Insert(fresh + 70_000 + i))?;
     }
     Ok(())
+}
+
+/// Reopens an image and reads everything, with all loads recorded: whether the answers
+/// rest on stores that were not durable when the process died.
+pub fn answers_rest_on(
+    case: &Case<'_>,
+    state: &Arc<State>,
+    pending: BTreeMap<u64, Pending>,
+    alive: &Arc<Alive>,
+) -> Checked {
+    let seam = recorder(true);
+    seam.start(true);
+    let mut session = Session::open(case.file, case.capacity, alive, seam, Some(state))?;
+    let mut universe = case.universe.to_vec();
+    Random::new(case.seed).shuffle(&mut universe);
+    session.check(&universe, case.seed % 8 < 4)?;
+    let (_, events, _) = session.finish();
+    match response::resting_on(pending, &events, case.shape.scheme).first() {
+        None => Ok(()),
+        Some(found) => Err(Fault(format!("reopened: {found}"))),
+    }
 }
 
 /// Reopens an image under the recorder and works on it: the run whose own images are

@@ -1,9 +1,12 @@
 //! A recorded run, and the images that a crash in it leaves.
 
+use crate::response::{self, Pending};
 use crate::session::{GARBAGE, Step};
 use crate::state::State;
-use outlast::pmem::{Access, Event, Mark};
+use outlast::Scheme;
+use outlast::pmem::{Access, Event, Mark, Point};
 use outlast::pool::layout::{HEADER_OFFSETS, field};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A run: where it began, what it stored, and what its steps were.
@@ -79,6 +82,14 @@ impl Recording {
         Recording { initial: image, initial_len, events, steps, universe, spans, cuts, lengths }
     }
 
+    /// Explores from the first store at a commit point on, if there is one.
+    pub fn begin_at(&mut self, point: &'static Point) {
+        let is_there = |&&event: &&usize| self.events[event].point == Some(point);
+        if let Some(&first) = self.cuts.iter().find(is_there) {
+            self.cuts.retain(|&event| event >= first);
+        }
+    }
+
     /// Stores that are explored. Cut `n` keeps the first `n` of them.
     pub fn cuts(&self) -> usize {
         self.cuts.len()
@@ -127,6 +138,12 @@ impl Recording {
             Some(step) => vec![Some(&self.steps[step].after)],
             None => vec![self.steps.first().and_then(|s| s.before.as_ref())],
         }
+    }
+
+    /// What was stored before a cut and had not become durable.
+    pub fn pending(&self, cut: usize, scheme: Scheme) -> BTreeMap<u64, Pending> {
+        let end = self.last_event(cut).map_or(0, |e| e + 1);
+        response::pending_after(&self.events[..end], scheme)
     }
 
     /// The store before a cut and the next event after it, for a person.

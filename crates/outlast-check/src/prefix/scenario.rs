@@ -32,6 +32,8 @@ pub struct Scenario {
     pub mends: Vec<Phase>,
     /// Whether one second run is enough, because each image takes long.
     pub costly: bool,
+    /// Where its exploration begins, if not with the first step that is no preparation.
+    pub begin: Option<&'static Point>,
     play: fn(&mut Play) -> Checked,
 }
 
@@ -76,7 +78,10 @@ impl Scenario {
         universe.dedup();
         let len = self.pool.pages << PAGE_BITS;
         let capacity = self.pool.max_pages << PAGE_BITS;
-        let recording = Recording::new(&[], len, capacity, (steps, events), from, universe);
+        let mut recording = Recording::new(&[], len, capacity, (steps, events), from, universe);
+        if let Some(point) = self.begin {
+            recording.begin_at(point);
+        }
         Ok(Played { recording, fault })
     }
 }
@@ -103,10 +108,11 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
             reaches: phases.collect(),
             mends: Vec::new(),
             costly: name == "carry",
+            begin: (name == "carry").then_some(&dash::SPLIT_NEW),
         });
     };
     let usual = PoolShape::default();
-    let colliding = PoolShape { hash_function: 0x7e57, max_pages: 320, ..usual };
+    let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..usual };
     let small = PoolShape { pages: 34, ..usual };
     let bytes = form == RecordForm::Bytes;
     let small_shape = at(1, 2);
@@ -297,16 +303,14 @@ fn growth(play: &mut Play) -> Checked {
     play.map()?;
     play.prepared();
     let large = if play.shape.form == RecordForm::Bytes { SPECIAL } else { 0 };
-    for key in 0..4 {
+    for key in 0..2 {
         play.change(key, Do::Insert(key + 100_000 + large))?;
     }
     let next = play.insert_until_split(10, 2)?;
     // While space is not accounted for, growth is limited, and helps the reclaim along.
     play.session.crash()?;
-    for key in next..next + 4 {
-        play.change(key, Do::Insert(key + 100_000 + large))?;
-    }
-    play.insert_until_split(next + 4, 1)?;
+    play.change(next, Do::Insert(next + 100_000 + large))?;
+    play.insert_until_split(next + 1, 1)?;
     Ok(())
 }
 

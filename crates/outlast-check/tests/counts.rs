@@ -1,0 +1,336 @@
+//! What each operation costs in PM, pinned: stores, lines flushed, fences.
+//!
+//! Method: a map in memory under the recorder; one operation is recorded at a time, its
+//! key chosen by its hash so that it meets just the case that is meant. The figures do not
+//! depend on the machine. Why no fewer serve is said beside each, and argued in the
+//! module's documentation of the scheme.
+
+use outlast::index::dash_eh::points;
+use outlast::pmem::{Access, Counts, Event, Point, Traced};
+use outlast::{RecordForm, Scheme};
+use outlast_check::codec::SPECIAL;
+use outlast_check::session::{Do, PoolShape, Session, Shape, alive};
+
+/// A map with its recorder.
+struct Bench {
+    seam: Traced,
+    session: Session,
+    shape: Shape,
+}
+
+/// Keys of a segment's half of the hash space, by home bucket.
+type Homes = Vec<std::vec::IntoIter<u64>>;
+
+const VALUE: u64 = 1 << 20;
+
+impl Bench {
+    fn new(form: RecordForm, bucket_bits: u32) -> Bench {
+        Self::with_pool(form, bucket_bits, PoolShape::default())
+    }
+
+    fn with_pool(form: RecordForm, bucket_bits: u32, pool: PoolShape) -> Bench {
+        let seam = Traced::new();
+        let mut session = Session::create(pool, &alive(), seam.clone()).unwrap();
+        let shape = Shape { scheme: Scheme::DashEh, form, bucket_bits, stash: 2 };
+        session.create_map("m", shape).unwrap();
+        Bench { seam, session, shape }
+    }
+
+    fn homes(&self) -> Homes {
+        let buckets = 1 << self.shape.bucket_bits;
+        let mut homes = vec![Vec::new(); buckets];
+        for key in 10..4_000 {
+            let hash = self.session.hash(self.shape.form, key);
+            if hash >> 63 == 0 {
+                homes[(hash >> 8) as usize % buckets].push(key);
+            }
+        }
+        homes.into_iter().map(Vec::into_iter).collect()
+    }
+
+    fn fill(&mut self, keys: impl IntoIterator<Item = u64>) {
+        for key in keys {
+            self.change(key, Do::Insert(VALUE + key));
+        }
+    }
+
+    /// Makes one change: its events.
+    fn change(&mut self, key: u64, change: Do) -> Vec<Event> {
+        self.seam.take();
+        self.seam.start(false);
+        self.session.change("m", key, change).unwrap();
+        let events = self.seam.take();
+        events.into_iter().filter(|e| !matches!(e.access, Access::Mark(_))).collect()
+    }
+
+    /// Reads in all ways there are: none may store, flush or fence.
+    fn read(&mut self, key: u64) {
+        self.seam.take();
+        self.seam.start(false);
+        // get, get_ref and get_many.
+        self.session.get("m", key).unwrap();
+        let counts = Counts::of(&self.seam.take());
+        assert_eq!(counts, Counts::default(), "get of key {key}, {}", self.shape.form);
+    }
+
+    fn iterate(&mut self) {
+        let keys: Vec<u64> = self.session.used_keys().iter().copied().collect();
+        // The first touch of a segment resets its metadata; later ones read only.
+        self.session.check(&keys, false).unwrap();
+        self.seam.take();
+        self.seam.start(false);
+        self.session.check(&keys, false).unwrap();
+        assert_eq!(Counts::of(&self.seam.take()), Counts::default(), "iteration");
+    }
+}
+
+fn has(events: &[Event], point: &'static Point) -> bool {
+    events.iter().any(|e| e.point == Some(point))
+}
+
+/// Lines and fences of all events, and of those at one commit point.
+fn cost(events: &[Event]) -> (u64, u64) {
+    let counts = Counts::of(events);
+    (counts.lines, counts.fences)
+}
+
+fn cost_at(events: &[Event], point: &'static Point) -> (u64, u64) {
+    let at: Vec<Event> = events.iter().filter(|e| e.point == Some(point)).cloned().collect();
+    cost(&at)
+}
+
+/// Lines that a record of this key and value takes, header included. Blocks of up to 64
+/// bytes can begin anywhere in a line; here, sizes are chosen whose blocks do not.
+fn record_lines(events: &[Event]) -> u64 {
+    cost_at(events, &points::RECORD).0
+}
+
+/// What a form adds to an operation that writes a record: the block's lines, and one
+/// fence, because the link must not be durable before what it leads to.
+fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
+    match form {
+        RecordForm::Inline => (lines, fences),
+        RecordForm::Bytes => {
+            let record = record_lines(events);
+            assert!((1..=2).contains(&record), "a record of less than 64 bytes");
+            assert_eq!(cost_at(events, &points::RECORD).1, 1);
+            (lines + record, fences + 1)
+        }
+    }
+}
+
+#[test]
+fn lookups_store_nothing_wherever_the_record_is() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(form, 2);
+        let mut homes = bench.homes();
+        // Of one home: bucket, neighbour and stash.
+        let keys: Vec<u64> = homes[0].by_ref().take(32).collect();
+        bench.fill(keys.iter().copied());
+        // Found in each, and missed, with and without overflow to look through.
+        let absent: Vec<u64> = homes.iter_mut().flat_map(|h| h.by_ref().take(3)).collect();
+        for &key in keys.iter().chain(&absent) {
+            bench.read(key);
+        }
+        bench.iterate();
+
+        let pool = PoolShape { hash_function: 0x7e57, max_pages: 320, ..PoolShape::default() };
+        let mut bench = Bench::with_pool(form, 1, pool);
+        bench.fill(SPECIAL..SPECIAL + 60);
+        for key in SPECIAL..SPECIAL + 70 {
+            bench.read(key);
+        }
+        bench.iterate();
+    }
+}
+
+#[test]
+fn an_insert_flushes_one_line_and_its_record() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(form, 2);
+        let mut homes = bench.homes();
+        for _ in 0..28 {
+            // One line, one fence: the slot's two words share the line, and its commit
+            // word comes last. An operation that answers has fenced once at least.
+            let key = homes[0].next().unwrap();
+            let events = bench.change(key, Do::Insert(VALUE + 41));
+            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+                continue;
+            }
+            assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
+        }
+        // Home and neighbour are full of guests and hosts of one bucket: the stash.
+        for _ in 0..20 {
+            let key = homes[0].next().unwrap();
+            let events = bench.change(key, Do::Insert(VALUE + 41));
+            assert!(has(&events, &points::INSERT_OVERFLOW));
+            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+                continue;
+            }
+            // As into a bucket: that the home notes it is volatile.
+            assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}, stash");
+        }
+    }
+}
+
+#[test]
+fn a_change_flushes_one_line_wherever_the_record_is() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(form, 2);
+        let mut homes = bench.homes();
+        let keys: Vec<u64> = homes[0].by_ref().take(40).collect();
+        bench.fill(keys.iter().copied());
+        // Blocks for the new records of the first changes are in hand after them.
+        for round in 0..3 {
+            for &key in &keys {
+                let now = if round == 0 { VALUE + key } else { VALUE + 41 * 3 + round - 1 };
+                let new = VALUE + 41 * 3 + round;
+                let change = match key % 3 {
+                    0 => Do::Update(new),
+                    1 => Do::Put(new),
+                    _ => Do::Swap(now, new),
+                };
+                let events = bench.change(key, change);
+                assert!(has(&events, &points::UPDATE));
+                if has(&events, &outlast::pool::points::CLAIM_FENCE)
+                    || has(&events, &outlast::pool::points::RELEASE)
+                {
+                    continue;
+                }
+                // One word of one line: the value itself, or the link to the new record.
+                assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{change:?}");
+            }
+        }
+        // What changes nothing flushes nothing; byte strings do not even write a record,
+        // but where only a comparison under the lock can tell.
+        let nothing = |events: &[Event]| match form {
+            RecordForm::Inline => assert_eq!(cost(events), (0, 0)),
+            RecordForm::Bytes => assert_eq!(cost(events), (record_lines(events), 1)),
+        };
+        let absent: Vec<u64> = homes[1].by_ref().take(4).collect();
+        assert_eq!(cost(&bench.change(keys[3], Do::Insert(5))), (0, 0));
+        assert_eq!(cost(&bench.change(absent[0], Do::Update(5))), (0, 0));
+        assert_eq!(cost(&bench.change(absent[1], Do::Swap(5, 6))), (0, 0));
+        assert_eq!(cost(&bench.change(absent[2], Do::Remove)), (0, 0));
+        nothing(&bench.change(keys[5], Do::Swap(5, 6)));
+        for &key in &keys {
+            // One word, the commit word. The record's block needs no store at all.
+            let events = bench.change(key, Do::Remove);
+            assert!(has(&events, &points::REMOVE));
+            if has(&events, &outlast::pool::points::RELEASE) {
+                continue;
+            }
+            assert_eq!(cost(&events), (1, 1), "remove, {form}");
+        }
+    }
+}
+
+#[test]
+fn a_displacement_flushes_two_lines() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(form, 2);
+        let mut homes = bench.homes();
+        // Bucket 1 has guests from bucket 0, bucket 2 has guests from bucket 1 only.
+        let guests: Vec<u64> = homes[0].by_ref().take(10).collect();
+        bench.fill(guests);
+        bench.fill(homes[1].by_ref().take(23).collect::<Vec<_>>());
+        for _ in 0..3 {
+            let events = bench.change(homes[1].next().unwrap(), Do::Insert(VALUE + 41));
+            assert!(has(&events, &points::DISPLACE_COPY), "{form}");
+            // Two lines of two buckets, and the copy must be durable before the slot it
+            // was copied from is overwritten: two fences.
+            let moved = cost_at(&events, &points::DISPLACE_COPY);
+            let filled = cost_at(&events, &points::DISPLACE_FILL);
+            assert_eq!((moved, filled), ((1, 1), (1, 1)));
+            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+                continue;
+            }
+            assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
+        }
+    }
+}
+
+#[test]
+fn a_split_and_a_doubling_flush_what_they_write() {
+    for form in RecordForm::ALL {
+        for bits in [1u32, 2] {
+            let mut bench = Bench::new(form, bits);
+            let mut seen = (0, 0);
+            let segment_lines = ((1 << bits) + 2) * 4;
+            for key in 10..600 {
+                let events = bench.change(key, Do::Insert(VALUE + key));
+                // Each by its commit points: one operation can make several.
+                let splits = cost_at(&events, &points::SPLIT_COMMIT).1;
+                if splits == 1 {
+                    seen.0 += 1;
+                    // The new segment: its buckets, and the one line of its header that
+                    // is used. Fenced before the old segment's state leads to it.
+                    assert_eq!(cost_at(&events, &points::SPLIT_NEW), (segment_lines + 1, 1));
+                    // The state, fenced before the directory follows it.
+                    assert_eq!(cost_at(&events, &points::SPLIT_COMMIT), (1, 1));
+                    // The entries, fenced before anybody is served by them.
+                    let (lines, fences) = cost_at(&events, &points::SPLIT_DIRECTORY);
+                    assert!(lines >= 1 && fences == 1);
+                    assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
+                    // Records that come back from the stash: a line for each copy and for
+                    // each slot that is left, one fence for all of either.
+                    let copies = cost_at(&events, &points::PULL_COPY);
+                    let slots = cost_at(&events, &points::PULL_CLEAR);
+                    assert_eq!(copies, slots);
+                    assert!(copies.1 <= 1);
+                }
+                let doublings = cost_at(&events, &points::DOUBLE_COMMIT).1;
+                if doublings == 1 {
+                    seen.1 += 1;
+                    let stores = events
+                        .iter()
+                        .filter(|e| e.point == Some(&points::DOUBLE_NEW))
+                        .filter(|e| matches!(e.access, Access::Store { .. }))
+                        .count() as u64;
+                    // Its identity stands alone on a line, its entries follow: fenced
+                    // before the root leads to it; the root, one line.
+                    let lines = 1 + (stores - 1).div_ceil(8);
+                    assert_eq!(cost_at(&events, &points::DOUBLE_NEW), (lines, 1));
+                    assert_eq!(cost_at(&events, &points::DOUBLE_COMMIT), (1, 1));
+                }
+                if seen.0 >= 3 && seen.1 >= 2 {
+                    break;
+                }
+            }
+            assert!(seen.0 >= 3 && seen.1 >= 2, "{seen:?} splits and doublings");
+        }
+    }
+}
+
+#[test]
+fn an_overflow_node_is_written_whole_before_its_link() {
+    for form in RecordForm::ALL {
+        let pool = PoolShape { hash_function: 0x7e57, max_pages: 320, ..PoolShape::default() };
+        let mut bench = Bench::with_pool(form, 1, pool);
+        let mut nodes = 0;
+        for key in SPECIAL..SPECIAL + 160 {
+            let events = bench.change(key, Do::Insert(VALUE + 41));
+            if has(&events, &points::NODE_COMMIT) {
+                nodes += 1;
+                // The whole node; one word of its header's line is used, but all of it
+                // is flushed.
+                let lines = outlast::index::dash_eh::layout::NODE_BYTES / 64;
+                assert_eq!(cost_at(&events, &points::NODE_NEW), (lines, 1));
+                assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));
+            } else if has(&events, &points::INSERT_OVERFLOW)
+                && !has(&events, &outlast::pool::points::CLAIM_FENCE)
+                && !has(&events, &points::SPLIT_NEW)
+                && !has(&events, &points::DOUBLE_NEW)
+            {
+                assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
+            }
+        }
+        assert!(nodes >= 1);
+        for key in SPECIAL + 58..SPECIAL + 100 {
+            let events = bench.change(key, Do::Remove);
+            if !has(&events, &outlast::pool::points::RELEASE) {
+                assert_eq!(cost(&events), (1, 1), "remove from a node");
+            }
+        }
+    }
+}
