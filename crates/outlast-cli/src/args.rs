@@ -12,8 +12,8 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "outlast", version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The pool's file [default: outlast-<uid>.pool in the temporary directory; for the
-    /// demonstration outlast-demo-<uid>.pool]
+    /// The pool's file [default: outlast-UID.pool in the temporary directory; for the
+    /// demonstration outlast-demo-UID.pool]
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
     /// Print one JSON object a line, and nothing else

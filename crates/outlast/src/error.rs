@@ -80,7 +80,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Not enough address space (see `ulimit -v`) to map the pool.
-    #[error("address space: {needed} bytes to map, {reserved} could be reserved")]
+    #[error(
+        "too little address space (see `ulimit -v`): {needed} bytes are needed, {reserved} \
+         could be reserved"
+    )]
     AddressSpace {
         /// Bytes to map.
         needed: u64,

@@ -28,7 +28,7 @@ use crate::pool::layout::{
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 const _: () = assert!(COMPATIBLE == 0, "format 1 has no feature that the walk would have to know");
@@ -148,7 +148,9 @@ pub enum What {
 /// rest readable is in the report.
 pub fn walk(path: &Path) -> Result<Report> {
     let action = || format!("reading {}", path.display());
-    let file = File::open(path).map_err(|e| match e.kind() {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let open = File::options().read(true).custom_flags(flags).open(path);
+    let file = open.map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
         _ => Error::io(action(), e),
     })?;

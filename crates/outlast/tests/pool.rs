@@ -325,6 +325,55 @@ fn a_copy_of_a_live_pool_is_refused() {
 }
 
 #[test]
+fn a_snapshot_replaces_no_pool_that_is_open() {
+    let (dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let link = dir.path().join("link.pool");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for own in [&path, &link] {
+        assert!(matches!(pool.snapshot(own), Err(Error::Invalid { .. })));
+    }
+    let other = dir.path().join("other.pool");
+    let second = create(&other);
+    assert!(matches!(pool.snapshot(&other), Err(Error::Locked)));
+    assert!(matches!(pool.snapshot(dir.path()), Err(Error::Invalid { .. } | Error::Io { .. })));
+    second.close().unwrap();
+    pool.snapshot(&other).unwrap();
+    check_filled(&open(&other).unwrap());
+    check_filled(&pool);
+}
+
+#[test]
+fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
+    let (dir, path) = dir();
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // SAFETY: there is no file.
+    let refused = unsafe { PoolOptions::new().open_read_only(&pipe) };
+    assert!(matches!(refused, Err(Error::NotAPool { .. })));
+    assert!(matches!(open(&pipe), Err(Error::NotAPool { .. } | Error::Io { .. })));
+    if let Some(path) = child_path() {
+        let pool = create(&path);
+        let map = pool.map::<u64, [u8]>("m").unwrap();
+        let full = (0..).find_map(|n| map.insert(&n, &[1; 1000]).err()).unwrap();
+        assert!(matches!(full, Error::DiskFull { .. }), "{full}");
+        assert!(matches!(pool.snapshot(path.with_extension("copy")), Ok(())));
+        assert!(map.remove(&0).unwrap().is_some());
+        return;
+    }
+    let me = std::env::current_exe().unwrap();
+    let script = "ulimit -f 16384; exec \"$0\" --exact \
+                  a_pipe_is_no_pool_and_a_file_size_limit_no_end --test-threads 1";
+    let child = Command::new("bash")
+        .args(["-c", script])
+        .arg(&me)
+        .env("OUTLAST_TEST_CHILD", &path)
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+#[test]
 fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     let (dir, path) = filled();
     let with_boot = |boot| PoolOptions::new().boot_id(boot);

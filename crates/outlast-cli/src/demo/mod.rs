@@ -79,12 +79,15 @@ pub(crate) fn run(pool: Option<&Path>, args: &DemoArgs, out: &mut Output) -> Res
         bar.suspend(|| report.row(row))?;
     }
     executioner.finish()?;
+    interrupt::check()?;
     bar.set_message("checking");
     let (row, pool, map) = referee.check(&space, &plan, None)?;
     bar.finish_and_clear();
     report.row(row)?;
 
+    interrupt::check()?;
     let rates = rates::measure(&map, &items, plan.threads, &mut random)?;
+    interrupt::check()?;
     let verification = pool.verify()?;
     let records = referee.account().records();
     drop(map);
@@ -114,6 +117,7 @@ impl Referee<'_> {
         plan: &Plan,
         kill: Option<u32>,
     ) -> Result<Checked, Failure> {
+        interrupt::check()?;
         let account = self.account();
         let certain: Vec<_> = account.certain().collect();
         let probe = match certain.len() as u64 {

@@ -3,6 +3,7 @@
 use super::reserve::HUGE_PAGE;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, seek};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::Resource;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -19,6 +20,10 @@ pub(super) fn allocate(file: &File, from: u64, len: u64) -> io::Result<()> {
     let old_len = file.metadata()?.len();
     if from >= len || (old_len >= len && has_no_holes(file)?) {
         return Ok(());
+    }
+    // Beyond it the system would end the process (SIGXFSZ).
+    if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
+        return Err(Errno::FBIG.into());
     }
     or_shorten_to(old_len, file, || {
         match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len - from)) {

@@ -337,7 +337,9 @@ fn check_len(len: u64) -> io::Result<()> {
 fn allocate(file: &File, from: u64, needed: u64) -> Result<(), MappingError> {
     blocks::allocate(file, from, needed).map_err(|source| {
         match source.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOSPC | Errno::DQUOT) => MappingError::DiskFull { needed, source },
+            Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
+                MappingError::DiskFull { needed, source }
+            }
             _ => MappingError::Io(source),
         }
     })

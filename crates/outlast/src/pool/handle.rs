@@ -235,7 +235,8 @@ impl Pool {
     /// share blocks between files.
     ///
     /// # Errors
-    /// [`Error::Io`]; nothing is changed at `path` then.
+    /// [`Error::Locked`] if a pool at `path` is open, [`Error::Invalid`] if it is this one
+    /// or no regular file; [`Error::Io`]. Nothing is changed at `path` then.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
         super::snapshot::snapshot(&self.inner.store, path.as_ref())
     }

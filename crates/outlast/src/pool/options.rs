@@ -11,7 +11,7 @@ use crate::pmem::{FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Re
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Address space that is reserved for a pool to grow into, if there is that much.
@@ -125,10 +125,7 @@ impl PoolOptions {
     /// As [`open`](PoolOptions::open).
     pub unsafe fn create(&self, path: impl AsRef<Path>) -> Result<Pool> {
         let path = path.as_ref();
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+        let parent = parent(path);
         if path.symlink_metadata().is_ok() {
             let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
             return Err(Error::io(format!("creating {}", path.display()), exists));
@@ -171,6 +168,7 @@ impl PoolOptions {
                 .map_err(mapping_error)?;
         let (real, options) = self.judge_with(Some(mapping.medium()), options);
         let core = Core::create(Backing::Mapped(mapping), real, options)?;
+        let directory = open_parent(path)?;
         // It links a name to a whole pool, and fails if the name is taken.
         match temporary {
             None => {
@@ -182,8 +180,9 @@ impl PoolOptions {
                 std::fs::hard_link(temporary, path).map_err(|e| Error::io(action(), e))?;
             }
         }
-        sync_parent(path)?;
-        self.start(Store::new(core)?)
+        let store = Store::new(core)?;
+        directory.sync_all().map_err(|e| Error::io(action(), e))?;
+        self.start(store)
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: what has to be
@@ -266,12 +265,16 @@ impl PoolOptions {
 
     fn open_file(&self, path: &Path, read_only: bool) -> Result<Pool> {
         let action = || format!("opening {}", path.display());
-        let file = File::options().read(true).write(!read_only).open(path).map_err(|e| match e
-            .kind()
-        {
-            std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
-            _ => Error::io(action(), e),
-        })?;
+        let file = File::options()
+            .read(true)
+            .write(!read_only)
+            // Opening a pipe must not wait for its other end; it means nothing for files.
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
+                _ => Error::io(action(), e),
+            })?;
         let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
         if !meta.is_file() {
             return Err(Error::NotAPool { found: "something that is no regular file".into() });
@@ -337,15 +340,18 @@ fn lock(file: &File, how: FlockOperation) -> Result<()> {
     })
 }
 
-/// Makes a new name in a directory durable.
-pub(super) fn sync_parent(path: &Path) -> Result<()> {
-    let parent = match path.parent() {
+/// The directory that a path is in.
+pub(super) fn parent(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
-    File::open(parent)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|e| Error::io(format!("syncing {}", parent.display()), e))
+    }
+}
+
+/// The directory that a path is in, to be synced once it has a new name.
+pub(super) fn open_parent(path: &Path) -> Result<File> {
+    let parent = parent(path);
+    File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
 }
 
 /// The id of the present boot; 0 where the system has none.

@@ -1,42 +1,117 @@
 //! Copying a pool while it stands still.
 
-use super::options::sync_parent;
+use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Real, Seam};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::process::Resource;
 use std::fs::File;
-use std::io::Write;
-use std::path::Path;
+use std::io::{Error as IoError, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// See [`Pool::snapshot`](crate::Pool::snapshot).
 pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     let action = || format!("writing the snapshot {}", path.display());
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+    // Held until the copy has its name: nobody opens meanwhile what is being replaced.
+    let _replaced = lock_target(store, path)?;
+    let directory = open_parent(path)?;
+    let target = Target::create(path)?;
+    store.sync_and(|core| copy(core, &target.file).map_err(|e| Error::io(action(), e)))?;
+    target.file.sync_all().map_err(|e| Error::io(action(), e))?;
+    target.rename_to(path)?;
+    directory.sync_all().map_err(|e| Error::io(action(), e))
+}
+
+/// What is at the path already, locked against being used as a pool.
+///
+/// # Errors
+/// [`Error::Locked`] if it is a pool that is open, and [`Error::Invalid`] if it is this
+/// one: whoever has it open would go on with a file that has no name any more.
+fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
+    let action = || format!("opening {}", path.display());
+    let options =
+        File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+    let file = match options {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(action(), e)),
     };
-    let temporary = parent.join(format!(".outlast-{:016x}.snapshot", super::core::random()));
-    let result = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&temporary)
-        .map_err(|e| Error::io(action(), e))
-        .and_then(|file| {
-            store.sync_and(|core| copy(core, &file).map_err(|e| Error::io(action(), e)))?;
-            file.sync_all().map_err(|e| Error::io(action(), e))
-        })
-        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| Error::io(action(), e)));
-    if result.is_err() {
-        let _ = std::fs::remove_file(&temporary);
+    let invalid = |why: &str| Error::Invalid { what: "snapshot path", why: why.into() };
+    let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
+    if !meta.is_file() {
+        return Err(invalid("it names something that is no regular file"));
     }
-    result?;
-    sync_parent(path)
+    let own = store.core().backing().identity()?;
+    if own != (0, 0) && own == (meta.dev(), meta.ino()) {
+        return Err(invalid("it names the pool itself"));
+    }
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked),
+        Err(e) => Err(Error::io(action(), e.into())),
+    }
+}
+
+/// The copy while it is written: without a name where the file system allows it, so that
+/// nothing is left of a snapshot that is interrupted.
+struct Target {
+    file: File,
+    temporary: PathBuf,
+    named: bool,
+}
+
+impl Target {
+    fn create(path: &Path) -> Result<Target> {
+        let action = || format!("writing the snapshot {}", path.display());
+        let temporary =
+            parent(path).join(format!(".outlast-{:016x}.snapshot", super::core::random()));
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        if let Ok(fd) = rustix::fs::openat(CWD, parent(path), flags, mode) {
+            return Ok(Target { file: File::from(fd), temporary, named: false });
+        }
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+            .map_err(|e| Error::io(action(), e))?;
+        Ok(Target { file, temporary, named: true })
+    }
+
+    /// Gives the copy its name. A link cannot replace a file, a renaming can.
+    fn rename_to(mut self, path: &Path) -> Result<()> {
+        let action = || format!("writing the snapshot {}", path.display());
+        if !self.named {
+            let fd = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            rustix::fs::linkat(CWD, &fd, CWD, &self.temporary, AtFlags::SYMLINK_FOLLOW)
+                .map_err(|e| Error::io(action(), e.into()))?;
+            self.named = true;
+        }
+        std::fs::rename(&self.temporary, path).map_err(|e| Error::io(action(), e))?;
+        self.named = false;
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.named {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
 }
 
 /// Shares the blocks where the file system can, else copies the bytes.
 fn copy<S: Seam>(core: &super::core::Core<S>, mut target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
+    // Beyond it the system would end the process (SIGXFSZ).
+    if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
+        return Err(IoError::from(ErrorKind::FileTooLarge));
+    }
     if let Some(source) = core.backing().mapping().and_then(|m| m.as_file())
         && rustix::fs::ioctl_ficlone(target, source).is_ok()
     {
@@ -47,7 +122,7 @@ fn copy<S: Seam>(core: &super::core::Core<S>, mut target: &File) -> std::io::Res
     let mut at = 0;
     while at < len {
         let n = (len - at).min(buffer.len() as u64);
-        let words = core.memory.words(at, n).map_err(std::io::Error::other)?;
+        let words = core.memory.words(at, n).map_err(IoError::other)?;
         core.memory.read_bytes(words, 0, &mut buffer[..n as usize]);
         target.write_all(&buffer[..n as usize])?;
         at += n;
