@@ -224,7 +224,8 @@ impl Alloc {
                 });
             }
             let head = loop {
-                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages as u32)? {
+                let (pages, old) = (pages as u32, self.old_frontier() != 0);
+                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages, old)? {
                     break head;
                 }
             };
@@ -260,8 +261,9 @@ impl Alloc {
         let mut taken = Vec::with_capacity(want);
         let pages = self.geometry.run_pages(block_bytes);
         let head = loop {
+            let unreclaimed = self.old_frontier() != 0;
             let Some(head) = seam.lock(list).pop() else {
-                match core.claim_or_help(PageKind::Blocks, class, pages)? {
+                match core.claim_or_help(PageKind::Blocks, class, pages, unreclaimed)? {
                     Some(head) => break head,
                     // Something was freed: look again.
                     None => continue,

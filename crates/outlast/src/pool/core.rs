@@ -487,17 +487,24 @@ impl<S: Seam> Core<S> {
     }
 
     /// A run of pages, after growing the pool or finishing a reclaim if need be.
-    /// `None` if blocks were freed meanwhile: look there first.
+    /// `None` if blocks were freed meanwhile: look there first. `unreclaimed` says whether
+    /// space was unaccounted for when the caller last looked.
     pub(super) fn claim_or_help(
         &self,
         kind: PageKind,
         class: u8,
         pages: u32,
+        unreclaimed: bool,
     ) -> Result<Option<u32>> {
         loop {
             let total = self.geometry.pages_in(self.memory.len());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
                 return Ok(Some(head));
+            }
+            if unreclaimed && self.alloc.old_frontier() == 0 {
+                // Another thread has finished the reclaim since: there is space, and to
+                // grow now would count as needed for ever.
+                return Ok(None);
             }
             let held = self.epochs.limbo_bytes();
             if held > 0 {
@@ -509,11 +516,11 @@ impl<S: Seam> Core<S> {
             // While space is unaccounted for after a crash, growth is limited: a pool
             // that is killed again and again must not grow with each life.
             let bytes = self.geometry.offset_of(pages);
-            if self.alloc.old_frontier() != 0 && !self.may_grow_unreclaimed(bytes) && self.help()? {
+            if unreclaimed && !self.may_grow_unreclaimed(bytes) && self.help()? {
                 return Ok(None);
             }
-            if let Err(error) = self.grow(total, bytes) {
-                if self.alloc.old_frontier() != 0 && self.help()? {
+            if let Err(error) = self.grow(total, bytes, unreclaimed) {
+                if unreclaimed && self.help()? {
                     return Ok(None);
                 }
                 return Err(error);
@@ -542,12 +549,14 @@ impl<S: Seam> Core<S> {
         self.alloc.swept();
     }
 
-    /// Grows the pool by at least `bytes`, unless it has grown past `total` pages.
-    fn grow(&self, total: u32, bytes: u64) -> Result<()> {
+    /// Grows the pool by at least `bytes`, unless it has grown past `total` pages, or what
+    /// was `unreclaimed` is not any more.
+    fn grow(&self, total: u32, bytes: u64, unreclaimed: bool) -> Result<()> {
         let seam = self.memory.seam();
         let _growth = seam.lock(&self.growth);
         let size = self.memory.len();
-        if self.geometry.pages_in(size) != total {
+        let changed = unreclaimed && self.alloc.old_frontier() == 0;
+        if changed || self.geometry.pages_in(size) != total {
             return Ok(());
         }
         let page = self.geometry.page_bytes();
@@ -557,7 +566,6 @@ impl<S: Seam> Core<S> {
         } else {
             bytes + page
         };
-        let unreclaimed = self.alloc.old_frontier() != 0;
         let step = if unreclaimed { least } else { (size / 8).clamp(16 * page, 256 << 20) };
         let limit = match self.options.max_size {
             0 => self.backing.reserved(),
@@ -607,7 +615,7 @@ impl<S: Seam> Core<S> {
             return Ok(false);
         }
         let _writing = self.enter()?;
-        self.grow(total, self.geometry.page_bytes()).map(|()| true)
+        self.grow(total, self.geometry.page_bytes(), false).map(|()| true)
     }
 }
 
