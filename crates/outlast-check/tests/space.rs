@@ -27,7 +27,7 @@ fn grow(operations: u64, keys: u64, even: bool) -> growth::Summary {
 /// more than a quarter.
 #[test]
 fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
-    let summary = grow(60, 30_000, true);
+    let summary = grow(40, 80_000, true);
     assert!(summary.running >= 90, "{summary:?}");
     assert!(summary.ratio() <= 1.25, "{summary:?}");
 }

@@ -227,7 +227,8 @@ impl Alloc {
                 });
             }
             let head = loop {
-                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages as u32)? {
+                let (pages, old) = (pages as u32, self.old_frontier() != 0);
+                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages, old)? {
                     break head;
                 }
             };
@@ -263,8 +264,9 @@ impl Alloc {
         let mut taken = Vec::with_capacity(want);
         let pages = self.geometry.run_pages(block_bytes);
         let head = loop {
+            let unreclaimed = self.old_frontier() != 0;
             let Some(head) = seam.lock(list).pop() else {
-                match core.claim_or_help(PageKind::Blocks, class, pages)? {
+                match core.claim_or_help(PageKind::Blocks, class, pages, unreclaimed)? {
                     Some(head) => break head,
                     // Something was freed: look again.
                     None => continue,
@@ -697,7 +699,7 @@ impl Alloc {
         let bytes = words.len() as u64 * 8;
         let pages = self.geometry.pages_for(bytes) as u32;
         // Grows the pool if it must. Where it cannot, the next open traces the space.
-        let head = match core.claim_or_help(PageKind::Saved, 0, pages) {
+        let head = match core.claim_or_help(PageKind::Saved, 0, pages, false) {
             Ok(Some(head)) => head,
             Ok(None) => return Ok(None),
             Err(error) => {

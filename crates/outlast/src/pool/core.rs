@@ -578,12 +578,14 @@ impl<S: Seam> Core<S> {
     }
 
     /// A run of pages, after growing the pool or finishing a reclaim if need be.
-    /// `None` if blocks were freed meanwhile: look there first.
+    /// `None` if blocks were freed meanwhile: look there first. `unreclaimed` says whether
+    /// space was unaccounted for when the caller last looked.
     pub(super) fn claim_or_help(
         &self,
         kind: PageKind,
         class: u8,
         pages: u32,
+        unreclaimed: bool,
     ) -> Result<Option<u32>> {
         loop {
             let total = self.geometry.pages_in(self.size());
@@ -592,6 +594,11 @@ impl<S: Seam> Core<S> {
                     worker.unpark();
                 }
                 return Ok(Some(head));
+            }
+            if unreclaimed && self.alloc.old_frontier() == 0 {
+                // Another thread has finished the reclaim since: there is space, and to
+                // grow now would count as needed for ever.
+                return Ok(None);
             }
             let held = self.epochs.limbo_bytes();
             if held > 0 {
@@ -603,11 +610,11 @@ impl<S: Seam> Core<S> {
             // While space is unaccounted for after a crash, growth is limited: a pool
             // that is killed again and again must not grow with each life.
             let bytes = self.geometry.offset_of(pages);
-            if self.alloc.old_frontier() != 0 && !self.may_grow_unreclaimed(bytes) && self.help()? {
+            if unreclaimed && !self.may_grow_unreclaimed(bytes) && self.help()? {
                 return Ok(None);
             }
-            if let Err(error) = self.grow(total, bytes) {
-                if self.alloc.old_frontier() != 0 && self.help()? {
+            if let Err(error) = self.grow(total, bytes, unreclaimed) {
+                if unreclaimed && self.help()? {
                     return Ok(None);
                 }
                 return Err(error);
@@ -642,12 +649,14 @@ impl<S: Seam> Core<S> {
         self.alloc.swept();
     }
 
-    /// Grows the pool by at least `bytes`, unless it has grown past `total` pages.
-    fn grow(&self, total: u32, bytes: u64) -> Result<()> {
+    /// Grows the pool by at least `bytes`, unless it has grown past `total` pages, or what
+    /// was `unreclaimed` is not any more.
+    fn grow(&self, total: u32, bytes: u64, unreclaimed: bool) -> Result<()> {
         let seam = self.memory.seam();
         let _growth = seam.lock(&self.growth);
         let size = self.size();
-        if self.geometry.pages_in(size) != total {
+        let changed = unreclaimed && self.alloc.old_frontier() == 0;
+        if changed || self.geometry.pages_in(size) != total {
             return Ok(());
         }
         let page = self.geometry.page_bytes();
@@ -657,7 +666,6 @@ impl<S: Seam> Core<S> {
         } else {
             bytes + page
         };
-        let unreclaimed = self.alloc.old_frontier() != 0;
         // By large pages where pages are of the usual size: they can back the mapping then.
         let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
         let step = if unreclaimed { least } else { (size / 8).clamp(16 * page, 256 << 20) };
@@ -713,7 +721,7 @@ impl<S: Seam> Core<S> {
             return Ok(false);
         }
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
-        self.grow(total, self.geometry.page_bytes()).map(|()| true)
+        self.grow(total, self.geometry.page_bytes(), false).map(|()| true)
     }
 }
 
