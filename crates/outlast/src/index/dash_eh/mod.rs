@@ -51,7 +51,7 @@
 //! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
 //! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
 //! | displacement | copy into the other bucket; fence; slot: empty, second word, first word | 2, 2 (+ record, 1) | a record twice: first touch removes one; or once and an empty slot |
-//! | insert into the stash | as insert | as insert | as insert |
+//! | insert into the stash or a node | as insert, its home marked as changing | as insert | as insert |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
@@ -71,7 +71,8 @@
 //! fence); of an update or removal, the unlocking store of the home bucket; of a lookup,
 //! its first read of the home's version. Two inserts of one key meet at the home's lock.
 //! Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
-//! Displacement only tries locks. A split holds all bucket locks of its segment, builds
+//! Displacement only tries locks. An overflow node is linked under all bucket locks of its
+//! segment: nobody inserts into it before its link is durable. A split holds all bucket locks of its segment, builds
 //! the new segment beside its readers, and publishes it by the DRAM directory: a reader
 //! that used the old entry finds it changed and reads again; a writer looks again after
 //! locking. Nothing is allocated under a lock.
