@@ -325,7 +325,9 @@ impl<'e> Explorer<'e> {
             match good {
                 Err(fault) => self.report(self.describe(Some(run), cut, None, fault.0)),
                 Ok(Good { recovery, state }) => {
-                    let sampled = self.options.samples > 0 && cut % stride == stride / 2;
+                    // Where no pool was left by any of the sample, the last image is taken.
+                    let last = cut == run.cuts() && self.found().nested == 0;
+                    let sampled = self.options.samples > 0 && (cut % stride == stride / 2 || last);
                     let wanted = self.note_recovery(recovery) || sampled;
                     let Some(state) = state else { continue };
                     let alone = self.options.cut.is_some();
