@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const CHUNK: usize = 64;
 /// Of the images between two stores of one commit point, one in this many is worked on
 /// until something splits; the others are worked on a little.
-const MIDWAY: usize = 8;
+const MIDWAY: usize = 16;
 /// Of the images that are worked on, one in this many is also asked whether its answers
 /// can still be taken back.
 const READ: usize = 8;

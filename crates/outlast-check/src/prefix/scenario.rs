@@ -118,7 +118,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     let small_shape = at(1, 2);
     add("pool", "creation of a pool", small_shape, usual, pool_creation, POOL, &[]);
     add("maps", "creating and dropping maps", small_shape, usual, maps, MAPS, &[]);
-    add("growth", "growth of the pool", at(2, 2), small, growth, &[&pool::HEADER], &[]);
+    add("growth", "growth of the pool", small_shape, small, growth, &[&pool::HEADER], &[]);
     add("sync", "sync, then more work", small_shape, usual, sync, &[&pool::SAVED], &[]);
     add("reopen", "close and reopen", small_shape, usual, reopen, &[&pool::SAVED], &[]);
     for (bits, stash) in SHAPES {
