@@ -45,7 +45,6 @@ fn main() {
     let mut failures = Vec::new();
     while started.elapsed() < Duration::from_secs_f64(minutes * 60.0) && failures.len() < 50 {
         let found = in_parallel(BATCH, |number| fuzz_case(&images, &alive, seed, done + number));
-        found.iter().for_each(|failure| println!("{failure}"));
         failures.extend(found);
         done += BATCH;
     }

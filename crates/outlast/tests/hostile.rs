@@ -7,8 +7,8 @@
 //! Method: images of small pools (see `hostile/engine.rs`) with one byte changed at a
 //! time. Every byte of the header copies, the frontier, the roots, the descriptors, the
 //! directories and the headers of segments and nodes is changed; of the rest a seeded
-//! sample. `OUTLAST_HOSTILE=full` changes each of them in three ways, and takes a sample
-//! ten times as large.
+//! sample. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and
+//! takes a sample ten times as large: about ten minutes.
 
 #[path = "hostile/engine.rs"]
 mod engine;
@@ -96,7 +96,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
         // One pair of images gets all of it; the others have other structures.
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
         let every = match (full(), other) {
-            (true, _) => (every / 8).max(1),
+            (true, _) => (every / 4).max(1),
             (false, true) => every * 6,
             (false, false) => every,
         };
@@ -112,7 +112,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             (region.offset..region.offset + region.bytes).filter(|_| random.below(every) == 0),
         );
     }
-    let rest = if full() { 6000 } else { 250 };
+    let rest = if full() { 2500 } else { 250 };
     offsets.extend((0..rest).map(|_| random.below(image.bytes.len() as u64)));
     let mut changes = Vec::new();
     for offset in offsets {
@@ -132,9 +132,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
 }
 
 fn report(failures: &[String], what: &str) {
-    for failure in failures.iter().take(40) {
-        eprintln!("{failure}");
-    }
+    // Each was printed when it happened.
     assert!(failures.is_empty(), "{} {what}", failures.len());
 }
 
@@ -161,6 +159,7 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
             all.push((change, region.filter(|r| is_covered(image, r, &nodes, change))));
         }
     }
+    println!("{} cases", all.len());
     let [by_library, by_walk] = [AtomicU64::new(0), AtomicU64::new(0)];
     let failures = in_parallel(all.len() as u64, |number| {
         let (change, covered) = all[number as usize];

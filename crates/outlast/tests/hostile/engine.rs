@@ -580,6 +580,7 @@ pub fn in_parallel(count: u64, case: impl Fn(u64) -> Result<(), String> + Sync) 
                         return;
                     }
                     if let Err(failure) = case(number) {
+                        println!("{failure}");
                         failures.lock().unwrap().push(failure);
                     }
                 }
