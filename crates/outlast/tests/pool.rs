@@ -430,6 +430,26 @@ fn a_second_process_is_locked_out() {
 }
 
 #[test]
+fn a_closed_pool_is_unlocked_though_children_are_being_started() {
+    let (_dir, path) = filled();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // Not `output`, which may start it without a fork.
+                let mut child = Command::new("true");
+                // SAFETY: it does nothing; that it is there makes the start a fork.
+                unsafe { std::os::unix::process::CommandExt::pre_exec(&mut child, || Ok(())) };
+                child.status().unwrap();
+            }
+        });
+        let opened: Vec<_> = (0..300).map(|_| open(&path).map(Pool::close)).collect();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(opened.into_iter().all(|o| matches!(o, Ok(Ok(())))));
+    });
+}
+
+#[test]
 fn a_forked_child_gets_errors_and_harms_nothing() {
     if child_path().is_none() {
         let (_dir, path) = filled();

@@ -102,6 +102,17 @@ impl Backing {
         }
     }
 
+    /// Gives up the lock of the file. Closing the file is not enough: a child that another
+    /// thread is just starting holds a copy of it until it runs its program.
+    pub fn unlock(&self) {
+        if let Backing::Mapped(m) = self
+            && let Some(file) = m.as_file()
+        {
+            // If it fails, the lock goes with the last copy of the file.
+            let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+        }
+    }
+
     /// Device and inode number.
     pub fn identity(&self) -> Result<(u64, u64)> {
         match self {

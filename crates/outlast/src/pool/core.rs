@@ -459,6 +459,8 @@ impl<S: Seam> Core<S> {
             last().and_then(|()| self.make_clean(&mut held, settled))
         };
         held.now_closed();
+        drop(held);
+        self.backing.unlock();
         result
     }
 
