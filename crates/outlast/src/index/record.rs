@@ -130,6 +130,9 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         hash: u64,
     ) -> Result<bool, Damage>;
 
+    /// Asks for the memory of the record in a slot, which may hold anything. A hint.
+    fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords);
+
     /// The value in a slot. Beside a writer as [`matches`](Record::matches).
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
 
@@ -212,6 +215,8 @@ impl Record for Inline {
     fn matches<S: Seam>(_: &Core<S>, words: SlotWords, key: u64, _: u64) -> Result<bool, Damage> {
         Ok(words.first == key)
     }
+    #[inline(always)]
+    fn prefetch<S: Seam>(_: &Core<S>, _: SlotWords) {}
     #[inline(always)]
     fn value<S: Seam>(_: &Core<S>, words: SlotWords) -> Result<u64, Damage> {
         Ok(words.second)
@@ -393,6 +398,12 @@ impl Record for Bytes {
         }
         let record = linked(core, words)?;
         Ok(record.key_len == key.len() && core.memory.bytes_equal(record.words, RECORD_HEADER, key))
+    }
+
+    fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords) {
+        if let Ok([first, ..]) = core.memory.words(words.first & OFFSET_MASK & !7, 8) {
+            core.memory.seam().prefetch(first);
+        }
     }
 
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Vec<u8>, Damage> {

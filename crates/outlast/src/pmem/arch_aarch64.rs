@@ -72,12 +72,12 @@ pub(super) fn store_nontemporal(word: &Word, value: u64, instruction: Option<Flu
     }
 }
 
-/// Asks for the line of a word in all levels of the cache.
-#[inline]
-pub(super) fn prefetch(word: &Word) {
+/// Asks for the line of an address in all levels of the cache.
+#[inline(always)]
+pub(super) fn prefetch(address: *const i8) {
     // SAFETY: a prefetch has no effect that a program can see.
     unsafe {
-        asm!("prfm pldl1keep, [{}]", in(reg) word.0.as_ptr(),
+        asm!("prfm pldl1keep, [{}]", in(reg) address,
             options(nostack, preserves_flags, readonly));
     }
 }

@@ -78,12 +78,12 @@ pub(super) fn store_nontemporal(word: &Word, value: u64, _instruction: Option<Fl
     }
 }
 
-/// Asks for the line of a word in all levels of the cache.
-#[inline]
-pub(super) fn prefetch(word: &Word) {
+/// Asks for the line of an address in all levels of the cache.
+#[inline(always)]
+pub(super) fn prefetch(address: *const i8) {
     // SAFETY: every x86-64 has SSE; a prefetch has no effect that a program can see.
     #[allow(unused_unsafe, reason = "the intrinsic may become safe")]
     unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(word.0.as_ptr().cast::<i8>());
+        _mm_prefetch::<_MM_HINT_T0>(address);
     }
 }

@@ -195,9 +195,9 @@ impl Seam for Real {
         }
     }
 
-    #[inline]
-    fn prefetch(&self, word: &Word) {
-        arch::prefetch(word);
+    #[inline(always)]
+    fn prefetch<T>(&self, line: &T) {
+        arch::prefetch(std::ptr::from_ref(line).cast());
     }
 
     #[inline]

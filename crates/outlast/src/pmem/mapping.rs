@@ -116,6 +116,7 @@ impl Mapping {
                 }
                 let backing = Backing::PrivateFile { file };
                 let mut mapping = Self::empty(range, backing, MediumKind::Bytes);
+                mapping.range.cover(len)?;
                 mapping.map_pages(0, len)?;
                 *mapping.len.get_mut() = len;
                 Ok(mapping)
@@ -141,6 +142,12 @@ impl Mapping {
     #[inline]
     pub fn base(&self) -> *const u8 {
         self.range.base()
+    }
+
+    /// The first byte of the shadow: an eighth as many bytes of DRAM as are mapped, zeroed
+    /// at first, for what is known of them. It never moves.
+    pub fn shadow(&self) -> *const u8 {
+        self.range.shadow()
     }
 
     /// Bytes that are mapped.
@@ -195,6 +202,7 @@ impl Mapping {
             let reserved = self.reserved();
             return Err(MappingError::AddressSpace { needed: new_len, reserved });
         }
+        self.range.cover(new_len)?;
         match &self.backing {
             Backing::Anonymous => self.map_pages(old_len, new_len)?,
             Backing::PrivateFile { .. } => {

@@ -3,6 +3,7 @@
 use super::seam::{Mark, Point, Seam};
 use super::word::{Media, Offset, Word};
 use crate::error::Damage;
+use super::SHADOW_SHARE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The memory of one pool and the seam that accesses it.
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// from media are checked against it by [`at`](Memory::at) and [`words`](Memory::words).
 pub struct Memory<S> {
     base: *const u8,
+    shadow: *const u8,
     len: AtomicU64,
     seam: S,
 }
@@ -22,16 +24,18 @@ unsafe impl<S: Send> Send for Memory<S> {}
 unsafe impl<S: Sync> Sync for Memory<S> {}
 
 impl<S: Seam> Memory<S> {
-    /// Wraps `len` bytes at `base`.
+    /// Wraps `len` bytes at `base`, and an eighth as many of DRAM at `shadow`.
     ///
     /// # Safety
-    /// `base` is aligned to 4096 bytes. The first `len` bytes (and more, as told by
-    /// [`grown`](Memory::grown)) stay mapped readable and writable, at this address,
-    /// until this value is dropped, and nobody accesses them but through it.
-    pub unsafe fn new(base: *const u8, len: u64, seam: S) -> Self {
+    /// `base` is aligned to 4096 bytes, `shadow` to 64. The first `len` bytes at `base`,
+    /// and `len` / [`SHADOW_SHARE`] at `shadow` (and more, as told by
+    /// [`grown`](Memory::grown)), are initialised and stay mapped readable and writable, at
+    /// this address, until this value is dropped, and nobody accesses them but through it.
+    pub unsafe fn new(base: *const u8, shadow: *const u8, len: u64, seam: S) -> Self {
         assert_eq!(base.addr() % 4096, 0, "pool memory is page aligned");
+        assert_eq!(shadow.addr() % 64, 0, "its shadow begins with a line");
         seam.attach(base);
-        Memory { base, len: AtomicU64::new(len), seam }
+        Memory { base, shadow, len: AtomicU64::new(len), seam }
     }
 
     /// Tells that the memory is now `len` bytes long.
@@ -88,6 +92,21 @@ impl<S: Seam> Memory<S> {
         // SAFETY: in bounds and aligned (the caller's promise); a `Media` type is valid
         // for every bit pattern and shared as atomics; mapped for the life of `self`.
         unsafe { &*self.base.add(offset.raw() as usize).cast::<T>() }
+    }
+
+    /// What is known in DRAM of the structure at `offset`: its content is whatever this
+    /// process has put there, and anything before.
+    ///
+    /// # Safety
+    /// `offset` is a multiple of eight times the size of `T`, and that many bytes at it
+    /// lie inside the memory.
+    #[inline(always)]
+    pub unsafe fn shadow_unchecked<T: Shadow>(&self, offset: u64) -> &T {
+        debug_assert!(offset + size_of::<T>() as u64 * SHADOW_SHARE <= self.len());
+        debug_assert!(offset.is_multiple_of(size_of::<T>() as u64 * SHADOW_SHARE));
+        // SAFETY: inside the shadow and aligned (the caller's promise); a `Shadow` type is
+        // valid for every bit pattern and shared as atomics; mapped for the life of `self`.
+        unsafe { &*self.shadow.add((offset / SHADOW_SHARE) as usize).cast::<T>() }
     }
 
     /// The `bytes / 8` words at `offset`, if they lie inside the memory.
@@ -237,6 +256,13 @@ impl<S: Seam> Memory<S> {
         self.seam.mark(mark);
     }
 }
+
+/// A struct that is kept in DRAM about a structure eight times its size.
+///
+/// # Safety
+/// The type consists of `AtomicU64`s and nothing else. Its size is a power of two, no more
+/// than 64 and no less than its alignment.
+pub unsafe trait Shadow: Sized {}
 
 /// The words that a structure consists of.
 #[inline(always)]

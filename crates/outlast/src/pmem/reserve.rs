@@ -1,7 +1,7 @@
 //! A range of addresses that nothing else is mapped into.
 
 use super::{Alive, MappingError};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,18 @@ const RESERVE_MIN: u64 = 1 << 30;
 /// More than a process has addresses for.
 const RESERVE_MAX: u64 = 1 << 48;
 
-/// Addresses without memory, given back when it is dropped.
+/// Of how many bytes of the range one has its shadow.
+pub const SHADOW_SHARE: u64 = 8;
+
+/// Addresses without memory, given back when it is dropped. Before the range itself lies
+/// its *shadow*, an eighth of its size, for what is kept about it in DRAM.
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,
     /// Shrinks only, by [`Reservation::give_up_from`].
     size: AtomicU64,
+    /// Bytes before the base.
+    shadow: u64,
     alive: Alive,
 }
 
@@ -37,16 +43,51 @@ impl Reservation {
         let needed = round(needed);
         let mut size = round(wanted.min(RESERVE_MAX)).max(needed);
         let least = needed.max(RESERVE_MIN.min(size));
-        let base = loop {
-            match reserve_aligned(size) {
-                Ok(base) => break base,
+        let (start, shadow) = loop {
+            let shadow = round(size / SHADOW_SHARE);
+            match reserve_aligned(shadow + size) {
+                Ok(start) => break (start, shadow),
                 Err(_) if size > least => size = round(size / 2).max(least),
                 Err(_) => return Err(refused(size)),
             }
         };
-        let this = Reservation { base, size: AtomicU64::new(size), alive };
-        this.advise_dont_fork(0, size)?;
+        // SAFETY: so many bytes were just reserved, and more behind them.
+        let base = unsafe { start.add(shadow as usize) };
+        let this = Reservation { base, size: AtomicU64::new(size), shadow, alive };
+        // SAFETY: the range is ours, and the advice changes nothing in this process.
+        unsafe {
+            let all = (shadow + size) as usize;
+            rustix::mm::madvise(start.as_ptr().cast(), all, Advice::LinuxDontFork)
+                .map_err(io::Error::from)?;
+        }
         Ok(this)
+    }
+
+    /// The first byte of the shadow.
+    pub(super) fn shadow(&self) -> *mut u8 {
+        // SAFETY: `shadow` bytes before the base are part of what was reserved.
+        unsafe { self.base().sub(self.shadow as usize) }
+    }
+
+    /// Gives the shadow of the first `len` bytes memory: zeroed, and found there again by
+    /// later calls.
+    pub(super) fn cover(&self, len: u64) -> io::Result<()> {
+        let bytes = len.div_ceil(SHADOW_SHARE).next_multiple_of(4096).min(self.shadow);
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the shadow is ours; what has memory already keeps it.
+        unsafe {
+            let access = MprotectFlags::READ | MprotectFlags::WRITE;
+            rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
+            // An optimisation: every error is ignored.
+            let _ = rustix::mm::madvise(
+                self.shadow().cast(),
+                self.shadow as usize,
+                Advice::LinuxHugepage,
+            );
+        }
+        Ok(())
     }
 
     pub(super) fn base(&self) -> *mut u8 {
@@ -108,7 +149,10 @@ impl Drop for Reservation {
         if self.alive.is_here() {
             // SAFETY: the range is ours, and whoever borrowed from it borrowed from
             // `self`. There is nothing to do about an error.
-            let _ = unsafe { rustix::mm::munmap(self.base().cast(), self.size() as usize) };
+            let _ = unsafe {
+                let all = self.shadow + self.size();
+                rustix::mm::munmap(self.shadow().cast(), all as usize)
+            };
         }
     }
 }

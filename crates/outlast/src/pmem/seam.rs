@@ -78,9 +78,13 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// Waits until this thread's earlier flushes and non-temporal stores are durable.
     fn fence(&self, at: &'static Point);
 
-    /// Asks for a line before it is needed. A hint.
-    #[inline]
-    fn prefetch(&self, _word: &Word) {}
+    /// Asks for the line in which something begins, before it is needed. A hint.
+    #[inline(always)]
+    fn prefetch<T>(&self, _line: &T) {}
+
+    /// To be called before an access to DRAM that threads share: another one may run.
+    #[inline(always)]
+    fn dram(&self) {}
 
     /// One turn of waiting for another thread, in a loop. `turn` counts the turns.
     fn wait(&self, turn: &mut u32);

@@ -240,6 +240,10 @@ impl Seam for Traced {
         });
     }
 
+    fn dram(&self) {
+        self.before(false);
+    }
+
     fn wait(&self, turn: &mut u32) {
         *turn += 1;
         self.before(true);

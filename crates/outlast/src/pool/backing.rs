@@ -1,7 +1,7 @@
 //! What a pool's memory is made of.
 
 use crate::error::{Error, Result};
-use crate::pmem::{Mapping, MappingError, MediumKind};
+use crate::pmem::{Mapping, MappingError, MediumKind, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -16,6 +16,7 @@ pub enum Backing {
 /// Page-aligned heap memory with room to grow into.
 pub struct Heap {
     base: NonNull<u8>,
+    shadow: NonNull<u8>,
     capacity: u64,
     fill: u8,
     device: (u64, u64),
@@ -30,17 +31,25 @@ impl Heap {
     /// Memory that begins with `image` and can grow to `capacity`. Space after the image
     /// is filled with `fill`: nothing may rely on fresh space being zero.
     pub fn new(image: &[u8], capacity: u64, fill: u8) -> Heap {
-        let capacity = capacity.max(image.len() as u64).next_multiple_of(4096);
-        let layout = Self::layout(capacity);
-        // SAFETY: the layout is not of size zero: capacity is at least one page.
-        let base =
-            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let capacity = capacity.max(image.len() as u64).max(1).next_multiple_of(4096);
+        let memory_of = |layout| {
+            // SAFETY: neither layout is of size zero: capacity is at least one page.
+            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+        };
+        let (base, shadow) =
+            (memory_of(Self::layout(capacity)), memory_of(Self::shadow_layout(capacity)));
         // SAFETY: `capacity` bytes were just allocated and nobody else knows of them.
         unsafe {
             base.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
             base.as_ptr().add(image.len()).write_bytes(fill, capacity as usize - image.len());
+            shadow.as_ptr().write_bytes(fill, Self::shadow_layout(capacity).size());
         }
-        Heap { base, capacity, fill, device: (0, 0) }
+        Heap { base, shadow, capacity, fill, device: (0, 0) }
+    }
+
+    fn shadow_layout(capacity: u64) -> Layout {
+        let bytes = capacity.div_ceil(SHADOW_SHARE) as usize;
+        Layout::from_size_align(bytes, 64).expect("a sane size")
     }
 
     fn layout(capacity: u64) -> Layout {
@@ -55,8 +64,11 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.capacity)) }
+        // SAFETY: allocated with these layouts.
+        unsafe {
+            dealloc(self.base.as_ptr(), Self::layout(self.capacity));
+            dealloc(self.shadow.as_ptr(), Self::shadow_layout(self.capacity));
+        }
     }
 }
 
@@ -66,6 +78,14 @@ impl Backing {
         match self {
             Backing::Mapped(m) => m.base(),
             Backing::Heap(h) => h.base.as_ptr(),
+        }
+    }
+
+    /// First byte of its shadow, see [`Memory::new`](crate::pmem::Memory::new).
+    pub fn shadow(&self) -> *const u8 {
+        match self {
+            Backing::Mapped(m) => m.shadow(),
+            Backing::Heap(h) => h.shadow.as_ptr(),
         }
     }
 

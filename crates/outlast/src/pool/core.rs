@@ -130,7 +130,7 @@ impl<S: Seam> Core<S> {
             .unwrap_or_else(|| (random(), u128::from(random()) << 64 | u128::from(random())));
         let hasher = Hasher::from_media(options.hash_function, seed)?;
         // SAFETY: the backing is kept as long as the memory, and nobody else has it.
-        let memory = unsafe { Memory::new(backing.base(), size, seam) };
+        let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
         let mut header = Header::new(geometry, options.hash_function, seed, id);
         header.set(field::SIZE, size);
         header.set(field::RECLAIMED_SIZE, size);
@@ -196,7 +196,7 @@ impl<S: Seam> Core<S> {
         }
         // SAFETY: the backing is kept as long as the memory, and nobody else has it; it
         // is at least as long as the header says (checked when that was read).
-        let memory = unsafe { Memory::new(backing.base(), size, seam) };
+        let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
         let word = memory.load(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?);
         let frontier = unpack_frontier(word)
             .filter(|f| (geometry.first_page()..=geometry.pages_in(size)).contains(f))
@@ -361,21 +361,32 @@ impl<S: Seam> Core<S> {
         self.gate.check()
     }
 
-    /// One turn of waiting for a lock that lies in memory. `inside` is 1 if the calling
-    /// thread has passed the gate, else 0.
+    /// One turn of waiting for a lock of a structure in memory. `inside` is 1 if the
+    /// calling thread has passed the gate, else 0; `lock` tells the structure's offset and
+    /// what the lock word holds.
     ///
     /// # Errors
     /// As [`wait`](Core::wait). [`Damage`] if nobody can be holding the lock, or nobody
-    /// gives it back: in a damaged file two structures can share memory, and then a lock
-    /// word holds anything, or threads wait for each other.
+    /// gives it back: in a damaged file two structures can share memory, and then threads
+    /// wait for each other.
     #[inline]
-    pub fn wait_for_lock(&self, turn: &mut u32, lock: &Word, inside: usize) -> Result<()> {
+    pub fn wait_for_lock(
+        &self,
+        turn: &mut u32,
+        inside: usize,
+        lock: impl FnOnce() -> (u64, u64),
+    ) -> Result<()> {
         self.wait(turn)?;
-        if *turn < WAIT_ALONE { Ok(()) } else { self.wait_long(turn, lock, inside) }
+        if *turn < WAIT_ALONE { Ok(()) } else { self.wait_long(turn, inside, lock) }
     }
 
     #[cold]
-    fn wait_long(&self, turn: &mut u32, lock: &Word, inside: usize) -> Result<()> {
+    fn wait_long(
+        &self,
+        turn: &mut u32,
+        inside: usize,
+        lock: impl FnOnce() -> (u64, u64),
+    ) -> Result<()> {
         // Whoever holds a lock is inside the gate. One look can fall between two
         // holders, so it takes several; and if all of those do, the caller has an error
         // and nothing has happened.
@@ -385,8 +396,8 @@ impl<S: Seam> Core<S> {
         if *turn < WAIT_TURNS {
             return Ok(());
         }
-        let offset = self.memory.offset_of(lock).raw();
-        let found = format!("{:#x}, for too long", self.memory.load(lock));
+        let (offset, word) = lock();
+        let found = format!("{word:#x}, for too long");
         Err(Damage::new(offset, "a lock that is given back", found).into())
     }
 

@@ -3,7 +3,7 @@
 use crate::pmem::{Media, Word};
 
 /// Record slots in a bucket.
-pub const SLOTS: usize = 14;
+pub const SLOTS: usize = 16;
 /// A bit for every slot.
 pub const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
 /// Overflow fingerprints in a bucket.
@@ -37,19 +37,9 @@ pub struct Slot {
 // SAFETY: consists of words.
 unsafe impl Media for Slot {}
 
-/// A bucket: 32 bytes of metadata, 14 slots.
-///
-/// The metadata is never flushed: it is rebuilt from the slots when the segment is first
-/// touched after opening.
+/// A bucket: 16 slots. What is known of them is kept in DRAM.
 #[repr(C, align(256))]
 pub struct Bucket {
-    /// The version lock.
-    pub lock: Word,
-    /// See [`Meta`].
-    pub meta: Word,
-    /// Bytes 0 to 13: fingerprints. Byte 14: which overflow fingerprints are valid.
-    /// Byte 15: their stash buckets, two bits each.
-    pub prints: [Word; 2],
     /// The records.
     pub slots: [Slot; SLOTS],
 }
@@ -100,7 +90,6 @@ unsafe impl Media for DirectoryHeader {}
 const _: () = {
     assert!(size_of::<Slot>() == 16);
     assert!(size_of::<Bucket>() as u64 == BUCKET_BYTES);
-    assert!(std::mem::offset_of!(Bucket, slots) == 32);
     assert!(size_of::<SegmentHeader>() as u64 == BUCKET_BYTES);
     assert!(size_of::<NodeHeader>() as u64 == BUCKET_BYTES);
     assert!(size_of::<DirectoryHeader>() as u64 == DIRECTORY_HEADER);
@@ -175,125 +164,6 @@ impl State {
     }
 }
 
-/// A bucket's second word.
-///
-/// ```text
-///  63    60 59                     28 27          14 13           0
-/// +--------+-------------------------+--------------+--------------+
-/// | others | 4 overflow fingerprints |  membership  |  allocation  |
-/// +--------+-------------------------+--------------+--------------+
-/// ```
-///
-/// `membership`: the record's home is the bucket before this one. `others`: records of
-/// this home in stash or overflow nodes that have no overflow fingerprint; 15 means 15
-/// or more, and stays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Meta(pub u64);
-
-/// The value of [`Meta::others`] that is never counted down.
-pub const OTHERS_MAX: u32 = 15;
-
-impl Meta {
-    /// A bit for every slot that holds a record.
-    #[inline(always)]
-    pub fn allocated(self) -> u32 {
-        self.0 as u32 & ALL_SLOTS
-    }
-
-    /// A bit for every slot whose record's home is the bucket before.
-    #[inline(always)]
-    pub fn membership(self) -> u32 {
-        (self.0 >> SLOTS) as u32 & ALL_SLOTS
-    }
-
-    /// Records in the bucket.
-    #[inline(always)]
-    pub fn count(self) -> u32 {
-        self.allocated().count_ones()
-    }
-
-    /// A free slot.
-    #[inline(always)]
-    pub fn free_slot(self) -> Option<usize> {
-        let free = !self.allocated() & ALL_SLOTS;
-        (free != 0).then(|| free.trailing_zeros() as usize)
-    }
-
-    /// With a record in this slot.
-    #[must_use]
-    pub fn with(self, slot: usize, from_before: bool) -> Meta {
-        Meta(self.without(slot).0 | 1 << slot | u64::from(from_before) << (SLOTS + slot))
-    }
-
-    /// Without the record in this slot.
-    #[must_use]
-    pub fn without(self, slot: usize) -> Meta {
-        Meta(self.0 & !(1 << slot | 1 << (SLOTS + slot)))
-    }
-
-    /// The overflow fingerprint at an index.
-    #[inline(always)]
-    pub fn overflow_print(self, index: usize) -> u8 {
-        (self.0 >> (28 + 8 * index)) as u8
-    }
-
-    /// With another overflow fingerprint at an index.
-    #[must_use]
-    pub fn with_overflow_print(self, index: usize, print: u8) -> Meta {
-        let shift = 28 + 8 * index;
-        Meta(self.0 & !(0xff << shift) | u64::from(print) << shift)
-    }
-
-    /// See the type's documentation.
-    #[inline(always)]
-    pub fn others(self) -> u32 {
-        (self.0 >> 60) as u32
-    }
-
-    /// With another count of others.
-    #[must_use]
-    pub fn with_others(self, others: u32) -> Meta {
-        Meta(self.0 & !(0xf << 60) | u64::from(others.min(OTHERS_MAX)) << 60)
-    }
-}
-
-/// The overflow part of a bucket's second fingerprint word.
-pub mod overflow {
-    use super::OVERFLOW_PRINTS;
-
-    /// A bit for every overflow fingerprint that is valid.
-    #[inline(always)]
-    pub fn valid(word: u64) -> u32 {
-        (word >> 48) as u32 & 0xf
-    }
-
-    /// The stash bucket that the fingerprint at an index refers to.
-    #[inline(always)]
-    pub fn stash(word: u64, index: usize) -> u32 {
-        (word >> (56 + 2 * index)) as u32 & 3
-    }
-
-    /// With the fingerprint at an index valid and referring to a stash bucket.
-    #[must_use]
-    pub fn with(word: u64, index: usize, stash: u32) -> u64 {
-        debug_assert!(index < OVERFLOW_PRINTS && stash < 4);
-        let shift = 56 + 2 * index;
-        word & !(3 << shift) | u64::from(stash) << shift | 1 << (48 + index)
-    }
-
-    /// With the fingerprint at an index invalid.
-    #[must_use]
-    pub fn without(word: u64, index: usize) -> u64 {
-        word & !(1 << (48 + index))
-    }
-
-    /// Without any.
-    #[must_use]
-    pub fn none(word: u64) -> u64 {
-        word & 0xffff_ffff_ffff
-    }
-}
-
 /// The root's first scheme word: where the directory is, and its depth.
 ///
 /// ```text
@@ -328,28 +198,5 @@ mod tests {
         assert_eq!(unpack_root(pack_root(0xabc00, 7)), Some((0xabc00, 7)));
         assert_eq!(unpack_root(pack_root(0xabc00, 7) ^ 1 << 20), None);
         assert_eq!(unpack_root(0), None);
-    }
-
-    #[test]
-    fn metadata_fields_are_apart() {
-        let mut meta = Meta::default();
-        for slot in 0..SLOTS {
-            assert_eq!(meta.free_slot(), Some(slot));
-            meta = meta.with(slot, slot % 3 == 0);
-        }
-        assert_eq!((meta.count(), meta.free_slot()), (14, None));
-        for index in 0..OVERFLOW_PRINTS {
-            meta = meta.with_overflow_print(index, 0xf0 + index as u8);
-        }
-        meta = meta.with_others(99);
-        assert_eq!(meta.others(), OTHERS_MAX);
-        assert_eq!(meta.with_others(0).others(), 0);
-        assert_eq!(meta.overflow_print(3), 0xf3);
-        assert_eq!(meta.membership(), (0..14).step_by(3).map(|i| 1 << i).sum::<u32>());
-        assert_eq!(meta.without(0).allocated(), ALL_SLOTS - 1);
-        let word = overflow::with(0x1234, 2, 3);
-        assert_eq!((overflow::valid(word), overflow::stash(word, 2)), (4, 3));
-        assert_eq!(overflow::valid(overflow::without(word, 2)), 0);
-        assert_eq!(overflow::none(word), 0x1234);
     }
 }

@@ -1,10 +1,10 @@
 //! The version lock of a bucket.
 //!
 //! ```text
-//!  63                                       2  1          0
-//! +------------------------------------------+----------+--------+
-//! |                 version                  | CHANGING | LOCKED |
-//! +------------------------------------------+----------+--------+
+//!  63                              18  17         16       15         0
+//! +----------------------------------+----------+--------+-------------+
+//! |              version             | CHANGING | LOCKED |  overflow   |
+//! +----------------------------------+----------+--------+-------------+
 //! ```
 //!
 //! `LOCKED` excludes other writers. `CHANGING` and the version are for the readers of
@@ -16,21 +16,23 @@
 //! older bit in hand would see the new record before it is durable. An insert there marks
 //! its home as changing.
 //!
-//! The version has 62 bits: a reader would have to sleep for centuries to see one twice.
-//! Locks are DRAM state that happens to live in the bucket's line; they are reset when a
-//! segment is first touched after opening.
+//! `overflow` says what the bucket has in stash buckets and overflow nodes
+//! ([`Overflow`](super::notes::Overflow)); it changes only while the bucket is marked as
+//! changing. The version has 46 bits: a reader would have to sleep through 70 trillion
+//! changes of one bucket to see one twice. Locks are DRAM state, reset when a segment is
+//! first touched after opening.
 
-use super::layout::Bucket;
-use super::{DashEh, Route, points};
+use super::notes::{BucketRef, Overflow};
+use super::{DashEh, Route};
 use crate::error::Result;
 use crate::index::record::Record;
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::sync::atomic::{Ordering, fence};
 
-pub(super) const LOCKED: u64 = 1;
-pub(super) const CHANGING: u64 = 2;
-const VERSION: u64 = 4;
+pub(super) const LOCKED: u64 = 1 << Overflow::BITS;
+pub(super) const CHANGING: u64 = LOCKED << 1;
+const VERSION: u64 = CHANGING << 1;
 
 /// Whether what was read between two looks at a lock word counts.
 #[inline(always)]
@@ -41,7 +43,7 @@ pub(super) fn unchanged(before: u64, after: u64) -> bool {
 /// A locked bucket; unlocked when dropped.
 pub(super) struct Locked<'m, S: Seam> {
     core: &'m Core<S>,
-    bucket: &'m Bucket,
+    bucket: BucketRef<'m>,
     word: u64,
     /// Whether the thread was unwinding already: then that is no failure of ours.
     unwinding: bool,
@@ -49,7 +51,7 @@ pub(super) struct Locked<'m, S: Seam> {
 
 impl<'m, S: Seam> Locked<'m, S> {
     #[inline(always)]
-    pub(super) fn bucket(&self) -> &'m Bucket {
+    pub(super) fn bucket(&self) -> BucketRef<'m> {
         self.bucket
     }
 
@@ -57,15 +59,45 @@ impl<'m, S: Seam> Locked<'m, S> {
     #[inline]
     pub(super) fn changing(&mut self) {
         self.word |= CHANGING;
-        self.core.memory.store(&self.bucket.lock, self.word, &points::VOLATILE);
+        self.bucket.notes.set_lock(self.core.memory.seam(), self.word, Ordering::Relaxed);
         // Pairs with the Acquire fence in `find`: whoever reads what is stored from
         // here on sees CHANGING or a newer version.
         fence(Ordering::Release);
     }
 
+    /// The lock word.
+    #[inline(always)]
+    pub(super) fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// Notes that a record of this home is in a stash bucket, or (`None`) in an overflow
+    /// node. The bucket is marked as changing.
+    pub(super) fn note_overflow(&mut self, print: u8, stash: Option<u32>) {
+        debug_assert!(self.word & CHANGING != 0);
+        let seam = self.core.memory.seam();
+        let meta = self.bucket.notes.meta(seam);
+        let (overflow, meta) = Overflow::of(self.word).noting(meta, print, stash);
+        self.bucket.notes.set_meta(seam, meta);
+        self.word = overflow.within(self.word);
+    }
+
+    /// Takes back what `note_overflow` noted. The bucket is marked as changing.
+    pub(super) fn forget_overflow(&mut self, print: u8, stash: Option<u32>) {
+        debug_assert!(self.word & CHANGING != 0);
+        let meta = self.bucket.notes.meta(self.core.memory.seam());
+        self.word = Overflow::of(self.word).forgetting(meta, print, stash).within(self.word);
+    }
+
+    /// Forgets all of them. The bucket is marked as changing.
+    pub(super) fn forget_all_overflow(&mut self) {
+        debug_assert!(self.word & CHANGING != 0);
+        self.word = Overflow::default().within(self.word);
+    }
+
     /// The bucket's index in its segment.
     pub(super) fn index<R: Record>(&self, index: &DashEh<S, R>, route: &Route<'_>) -> u32 {
-        index.index_of(route.segment, self.bucket)
+        index.index_of(route.segment, self.bucket.slots)
     }
 }
 
@@ -82,46 +114,46 @@ impl<S: Seam> Drop for Locked<'_, S> {
             word = (word & !CHANGING).wrapping_add(VERSION);
         }
         // Release: pairs with the Acquire of the next lock and of the next reader.
-        self.core.memory.store_release(&self.bucket.lock, word, &points::VOLATILE);
+        self.bucket.notes.set_lock(self.core.memory.seam(), word, Ordering::Release);
     }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline]
-    pub(super) fn try_lock<'m>(&'m self, bucket: &'m Bucket) -> Option<Locked<'m, S>> {
-        let word = self.core.memory.load(&bucket.lock);
-        if word & LOCKED != 0 {
-            return None;
-        }
-        // Acquire: pairs with the Release of the unlocking store.
-        self.core
-            .memory
-            .seam()
-            .compare_exchange(
-                &bucket.lock,
-                word,
-                word | LOCKED,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-                &points::VOLATILE,
-            )
-            .is_ok()
-            .then(|| Locked {
-                core: &self.core,
-                bucket,
-                word: word | LOCKED,
-                unwinding: std::thread::panicking(),
-            })
+    pub(super) fn try_lock<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
+        let seam = self.core.memory.seam();
+        let word = bucket.notes.lock(seam, Ordering::Relaxed);
+        let free = word & LOCKED == 0;
+        (free && bucket.notes.exchange_lock(seam, word, word | LOCKED)).then(|| Locked {
+            core: &self.core,
+            bucket,
+            word: word | LOCKED,
+            unwinding: std::thread::panicking(),
+        })
     }
 
     #[inline]
-    pub(super) fn lock<'m>(&'m self, bucket: &'m Bucket) -> Result<Locked<'m, S>> {
+    pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
         let mut turn = 0;
         loop {
             if let Some(locked) = self.try_lock(bucket) {
                 return Ok(locked);
             }
-            self.core.wait_for_lock(&mut turn, &bucket.lock, 1)?;
+            self.wait_for_bucket(&mut turn, bucket, 1)?;
         }
+    }
+
+    /// One turn of waiting for a bucket's lock, or for the end of a change.
+    #[cold]
+    pub(super) fn wait_for_bucket(
+        &self,
+        turn: &mut u32,
+        bucket: BucketRef<'_>,
+        inside: usize,
+    ) -> Result<()> {
+        self.core.wait_for_lock(turn, inside, || {
+            let offset = self.core.memory.offset_of(bucket.slots).raw();
+            (offset, bucket.notes.lock(self.core.memory.seam(), Ordering::Relaxed))
+        })
     }
 }

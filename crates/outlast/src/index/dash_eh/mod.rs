@@ -114,6 +114,7 @@
 
 pub mod layout;
 mod lock;
+mod notes;
 mod ops;
 pub mod points;
 mod recover;
@@ -127,7 +128,8 @@ use crate::index::{Change, Changed, Cursor, Index, IndexStats, Scheme, Verified,
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use layout::{BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH};
+use layout::{BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, SLOTS, Slot};
+use notes::BucketRef;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -336,21 +338,33 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// A bucket of a segment; stash buckets follow the others.
     #[inline(always)]
-    fn bucket(&self, segment: Segment, index: u32) -> &Bucket {
+    fn bucket(&self, segment: Segment, index: u32) -> BucketRef<'_> {
         debug_assert!(index < self.shape.buckets() + self.shape.stash);
         let offset = segment.offset + u64::from(1 + index) * BUCKET_BYTES;
+        let memory = &self.core.memory;
         // SAFETY: a `Segment` is made of an offset whose whole extent was checked
         // (`check_segment`, or an allocation of that size), and `index` is in it.
-        unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
+        unsafe {
+            let bucket = memory.at_unchecked(Offset::<Bucket>::new(offset));
+            BucketRef::new(bucket, memory.shadow_unchecked(offset))
+        }
     }
 
     #[inline]
-    fn stash_bucket(&self, segment: Segment, stash: u32) -> &Bucket {
+    fn stash_bucket(&self, segment: Segment, stash: u32) -> BucketRef<'_> {
         self.bucket(segment, self.shape.buckets() + stash)
     }
 
-    fn index_of(&self, segment: Segment, bucket: &Bucket) -> u32 {
-        let offset = self.core.memory.offset_of(bucket).raw();
+    /// A bucket wherever it is, its offset checked.
+    fn bucket_at(&self, offset: u64) -> Result<BucketRef<'_>, Damage> {
+        let memory = &self.core.memory;
+        let bucket = memory.at(Offset::<Bucket>::new(offset))?;
+        // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
+        Ok(BucketRef::new(bucket, unsafe { memory.shadow_unchecked(offset) }))
+    }
+
+    fn index_of(&self, segment: Segment, slots: &[Slot; SLOTS]) -> u32 {
+        let offset = self.core.memory.offset_of(slots).raw();
         ((offset - segment.offset) / BUCKET_BYTES) as u32 - 1
     }
 
@@ -443,22 +457,7 @@ impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
     }
 
     fn get_many(&self, keys: &[R::Key<'_>], out: &mut Vec<Option<R::Owned>>) -> Result<()> {
-        for batch in keys.chunks(16) {
-            // The metadata line of every key's home is asked for before any is read.
-            for &key in batch {
-                R::check_size(key, None)?;
-                let hash = R::hash(&self.core.hasher, key);
-                if let Some(route) = self.known_route(hash) {
-                    let bucket = self.bucket(route.segment, self.home(hash));
-                    self.core.memory.seam().prefetch(&bucket.lock);
-                }
-            }
-            for &key in batch {
-                let hash = R::hash(&self.core.hasher, key);
-                out.push(self.find(key, hash, |words| R::value(&self.core, words))?);
-            }
-        }
-        Ok(())
+        self.get_many_of(keys, out)
     }
 
     fn change(

@@ -1,7 +1,8 @@
 //! Lookups and changes of one key.
 
-use super::layout::{ALL_SLOTS, Bucket, Meta, OTHERS_MAX, OVERFLOW_PRINTS, SLOTS, Slot, overflow};
+use super::layout::{ALL_SLOTS, SLOTS, Slot};
 use super::lock::{CHANGING, Locked, unchanged};
+use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
@@ -21,8 +22,10 @@ fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
 /// Where in a segment a record stands.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
-    /// In its home bucket, or in the next one.
-    Bucket,
+    /// In its home bucket.
+    Home,
+    /// In the next one.
+    Next,
     /// In this stash bucket.
     Stash(u32),
     /// In an overflow node.
@@ -33,7 +36,7 @@ pub(super) enum Part {
 #[derive(Clone, Copy)]
 pub(super) struct Place<'m> {
     pub(super) part: Part,
-    pub(super) bucket: &'m Bucket,
+    pub(super) bucket: BucketRef<'m>,
     pub(super) slot: usize,
     pub(super) words: SlotWords,
 }
@@ -50,68 +53,55 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     #[inline(always)]
-    pub(super) fn meta(&self, bucket: &Bucket) -> Meta {
-        // Acquire: pairs with the Release in `publish`: fingerprint and record of every
-        // bit that is seen are seen.
-        Meta(self.core.memory.load_acquire(&bucket.meta))
+    pub(super) fn meta(&self, bucket: BucketRef<'_>) -> Meta {
+        bucket.notes.meta(self.core.memory.seam())
     }
 
+    /// The slots among `mask` whose fingerprint is this one.
     #[inline(always)]
-    pub(super) fn prints(&self, bucket: &Bucket) -> [u64; 2] {
-        let [low, high] = &bucket.prints;
-        [self.core.memory.load(low), self.core.memory.load_acquire(high)]
+    fn candidates(&self, bucket: BucketRef<'_>, mask: u32, print: u8) -> u32 {
+        prints::matching(bucket.notes.prints(self.core.memory.seam()), print) & mask
     }
 
-    #[inline(always)]
-    fn probe<'m>(
-        &self,
-        bucket: &'m Bucket,
-        mask: u32,
-        part: Part,
-        key: R::Key<'_>,
-        hash: u64,
-    ) -> Result<Option<Place<'m>>, Damage> {
-        for slot in bits(mask) {
-            let words = self.words(&bucket.slots[slot]);
-            if R::matches(&self.core, words, key, hash)? {
-                return Ok(Some(Place { part, bucket, slot, words }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Looks for a key in a segment.
+    /// Looks for a key in a segment. `lock` is the home bucket's lock word.
     ///
-    /// Without its home bucket's lock the answer counts only if that bucket's version
-    /// and the route have not changed since before.
-    #[inline]
+    /// Without that lock the answer counts only if the bucket's version and the route have
+    /// not changed since before.
+    #[inline(always)]
     pub(super) fn search(
         &self,
         segment: Segment,
         home: u32,
+        lock: u64,
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Place<'_>>, Damage> {
         let print = hash as u8;
         let bucket = self.bucket(segment, home);
-        let meta = self.meta(bucket);
-        let words = self.prints(bucket);
-        let here = prints::matching(words, print) & meta.allocated() & !meta.membership();
-        if let Some(place) = self.probe(bucket, here, Part::Bucket, key, hash)? {
-            return Ok(Some(place));
-        }
         let next = self.bucket(segment, self.next(home));
-        let next_meta = self.meta(next);
-        let there = prints::matching(self.prints(next), print)
-            & next_meta.allocated()
-            & next_meta.membership();
-        if let Some(place) = self.probe(next, there, Part::Bucket, key, hash)? {
-            return Ok(Some(place));
+        // Both buckets are looked at before any slot is: which of the two holds a record is
+        // as good as random, and a processor that has to guess guesses wrong.
+        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
+        let here = meta.allocated() & !meta.membership();
+        let there = next_meta.allocated() & next_meta.membership();
+        let mut mask =
+            self.candidates(bucket, here, print) | self.candidates(next, there, print) << SLOTS;
+        while mask != 0 {
+            let index = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            let (bucket, part) =
+                if index < SLOTS { (bucket, Part::Home) } else { (next, Part::Next) };
+            let slot = index % SLOTS;
+            let words = self.words(&bucket.slots[slot]);
+            if R::matches(&self.core, words, key, hash)? {
+                return Ok(Some(Place { part, bucket, slot, words }));
+            }
         }
-        if overflow::valid(words[1]) == 0 && meta.others() == 0 {
+        let overflow = Overflow::of(lock);
+        if overflow.is_none() {
             return Ok(None);
         }
-        self.search_overflow(segment, meta, words[1], key, hash)
+        self.search_overflow(segment, meta, overflow, key, hash)
     }
 
     #[cold]
@@ -119,35 +109,40 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         segment: Segment,
         meta: Meta,
-        overflow_word: u64,
+        overflow: Overflow,
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Place<'_>>, Damage> {
         let print = hash as u8;
-        let probe_all = |bucket, part| {
-            let mask = prints::matching(self.prints(bucket), print) & self.meta(bucket).allocated();
-            self.probe(bucket, mask, part, key, hash)
+        let probe = |bucket, part| {
+            for slot in bits(self.candidates(bucket, self.meta(bucket).allocated(), print)) {
+                let words = self.words(&bucket.slots[slot]);
+                if R::matches(&self.core, words, key, hash)? {
+                    return Ok(Some(Place { part, bucket, slot, words }));
+                }
+            }
+            Ok(None)
         };
-        for index in bits(overflow::valid(overflow_word)) {
-            let stash = overflow::stash(overflow_word, index);
+        for index in bits(overflow.valid()) {
+            let stash = overflow.stash(index);
             if meta.overflow_print(index) == print && stash < self.shape.stash {
                 let bucket = self.stash_bucket(segment, stash);
-                if let Some(place) = probe_all(bucket, Part::Stash(stash))? {
+                if let Some(place) = probe(bucket, Part::Stash(stash))? {
                     return Ok(Some(place));
                 }
             }
         }
-        if meta.others() == 0 {
+        if overflow.others() == 0 {
             return Ok(None);
         }
         for stash in 0..self.shape.stash {
             let bucket = self.stash_bucket(segment, stash);
-            if let Some(place) = probe_all(bucket, Part::Stash(stash))? {
+            if let Some(place) = probe(bucket, Part::Stash(stash))? {
                 return Ok(Some(place));
             }
         }
         for bucket in self.node_buckets(segment) {
-            if let Some(place) = probe_all(bucket?, Part::Node)? {
+            if let Some(place) = probe(bucket?, Part::Node)? {
                 return Ok(Some(place));
             }
         }
@@ -180,13 +175,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         loop {
             let route = self.route(hash)?;
             let bucket = self.bucket(route.segment, home);
+            let seam = self.core.memory.seam();
             // Acquire: pairs with the Release of the unlocking store in `Locked`.
-            let version = self.core.memory.load_acquire(&bucket.lock);
+            let version = bucket.notes.lock(seam, Ordering::Acquire);
             if version & CHANGING != 0 {
-                self.core.wait_for_lock(&mut turn, &bucket.lock, inside)?;
+                self.wait_for_bucket(&mut turn, bucket, inside)?;
                 continue;
             }
-            let found = match self.search(route.segment, home, key, hash) {
+            let found = match self.search(route.segment, home, version, key, hash) {
                 Ok(Some(place)) => read(place.words).map(Some),
                 Ok(None) => Ok(None),
                 Err(damage) => Err(damage),
@@ -195,11 +191,63 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             // of the directory entry in a split: if anything read above was newer than
             // the version, the loads below see the newer version or entry.
             fence(Ordering::Acquire);
-            if unchanged(version, self.core.memory.load(&bucket.lock)) && self.is_current(&route) {
+            let now = bucket.notes.lock(seam, Ordering::Relaxed);
+            if unchanged(version, now) && self.is_current(&route) {
                 return Ok(found?);
             }
             self.core.wait(&mut turn)?;
         }
+    }
+
+    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
+    /// the memory for arrives while it asks for the others'.
+    pub(super) fn get_many_of(
+        &self,
+        keys: &[R::Key<'_>],
+        out: &mut Vec<Option<R::Owned>>,
+    ) -> Result<()> {
+        const BATCH: usize = 16;
+        out.reserve(keys.len());
+        let seam = self.core.memory.seam();
+        for batch in keys.chunks(BATCH) {
+            let mut hashes = [0; BATCH];
+            let mut buckets = [None; BATCH];
+            for ((&key, hash), bucket) in batch.iter().zip(&mut hashes).zip(&mut buckets) {
+                R::check_size(key, None)?;
+                *hash = R::hash(&self.core.hasher, key);
+                *bucket = self.known_route(*hash).map(|route| {
+                    let home = self.home(*hash);
+                    let here = self.bucket(route.segment, home);
+                    let next = self.bucket(route.segment, self.next(home));
+                    seam.prefetch(here.notes);
+                    seam.prefetch(next.notes);
+                    (here, next)
+                });
+            }
+            let mut slots = [None; BATCH];
+            for ((bucket, &hash), slot) in buckets.iter().zip(&hashes).zip(&mut slots) {
+                let Some((here, next)) = *bucket else { continue };
+                let first = |bucket, from_before: bool| {
+                    let meta = self.meta(bucket);
+                    let own = if from_before { meta.membership() } else { !meta.membership() };
+                    let mask = self.candidates(bucket, meta.allocated() & own, hash as u8);
+                    bits(mask).next().map(|slot| &bucket.slots[slot])
+                };
+                *slot = first(here, false).or_else(|| first(next, true));
+                if let Some(slot) = slot {
+                    seam.prefetch(*slot);
+                }
+            }
+            if R::FORM == RecordForm::Bytes {
+                for slot in slots.iter().flatten() {
+                    R::prefetch(&self.core, self.words(slot));
+                }
+            }
+            for (&key, &hash) in batch.iter().zip(&hashes) {
+                out.push(self.find(key, hash, |words| R::value(&self.core, words))?);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
@@ -245,23 +293,45 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             None => None,
         };
         let home = self.home(hash);
+        // Whether the next bucket must be locked before the home is.
+        let mut next_first = false;
         loop {
             let route = self.route_inside(hash)?;
-            let Some((mut here, mut next)) = self.lock_pair(&route, home)? else { continue };
-            if let Some(place) = self.search(route.segment, home, key, hash)? {
-                let locks = (&mut here, &mut next);
-                return self.change_present(&route, locks, place, change, new, want_before);
+            let next_bucket = self.bucket(route.segment, self.next(home));
+            let mut next = if next_first { Some(self.lock(next_bucket)?) } else { None };
+            let mut here = self.lock(self.bucket(route.segment, home))?;
+            // A split holds every lock of its segment, so from here on there is none.
+            if !self.is_current(&route) {
+                continue;
             }
-            let inserts = matches!(change, Change::Insert(_) | Change::Put(_));
-            let Some(prepared) = new.as_mut().filter(|_| inserts) else {
-                return Ok(Changed { applied: false, before: None, present: false });
+            let locks = &mut Pair { here: &mut here, next: &mut next, next_bucket, home };
+            let done = match self.search(route.segment, home, locks.here.word(), key, hash)? {
+                Some(place) => {
+                    self.change_present(&route, locks, place, change, &mut new, want_before)?
+                }
+                None => {
+                    let inserts = matches!(change, Change::Insert(_) | Change::Put(_));
+                    let Some(prepared) = new.as_mut().filter(|_| inserts) else {
+                        return Ok(Changed { applied: false, before: None, present: false });
+                    };
+                    match self.insert_absent(&route, locks, hash, prepared.words())? {
+                        Inserted::Done => {
+                            prepared.linked();
+                            return Ok(Changed { applied: true, before: None, present: false });
+                        }
+                        Inserted::Full => {
+                            drop((here, next));
+                            self.make_room(&route, hash)?;
+                            continue;
+                        }
+                        Inserted::NextFirst => None,
+                    }
+                }
             };
-            if self.insert_absent(&route, &mut here, &mut next, hash, prepared.words())? {
-                prepared.linked();
-                return Ok(Changed { applied: true, before: None, present: false });
+            match done {
+                Some(changed) => return Ok(changed),
+                None => next_first = true,
             }
-            drop((here, next));
-            self.make_room(&route, hash)?;
         }
     }
 
@@ -301,35 +371,30 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.find_from(key, hash, 1, read)
     }
 
-    /// Locks a key's home bucket and the next one. `None` if the route changed.
-    fn lock_pair(
-        &self,
-        route: &Route<'_>,
-        home: u32,
-    ) -> Result<Option<(Locked<'_, S>, Locked<'_, S>)>> {
-        let next = self.next(home);
-        let bucket = |index| self.bucket(route.segment, index);
-        // Ascending, so that no ring of waiting threads closes.
-        let (here, next) = if home < next {
-            let here = self.lock(bucket(home))?;
-            (here, self.lock(bucket(next))?)
-        } else {
-            let next = self.lock(bucket(next))?;
-            (self.lock(bucket(home))?, next)
-        };
-        // A split holds every lock of its segment, so from here on there is none.
-        Ok(self.is_current(route).then_some((here, next)))
+    /// Locks the next bucket too, if it is not locked. `false` if that has to be done
+    /// before the home is locked: locks are taken in ascending order, so that no ring of
+    /// waiting threads closes.
+    fn lock_next<'m>(&'m self, locks: &mut Pair<'_, 'm, S>) -> Result<bool> {
+        if locks.next.is_none() {
+            *locks.next = if self.next(locks.home) > locks.home {
+                Some(self.lock(locks.next_bucket)?)
+            } else {
+                self.try_lock(locks.next_bucket)
+            };
+        }
+        Ok(locks.next.is_some())
     }
 
-    fn change_present(
-        &self,
+    /// Changes a record that is there. `None` if the next bucket must be locked first.
+    fn change_present<'m>(
+        &'m self,
         route: &Route<'_>,
-        (here, next): (&mut Locked<'_, S>, &mut Locked<'_, S>),
+        locks: &mut Pair<'_, 'm, S>,
         place: Place<'_>,
         change: &Change<'_, R>,
-        new: Option<Prepared<'_, S, R>>,
+        new: &mut Option<Prepared<'_, S, R>>,
         want_before: bool,
-    ) -> Result<Changed<R>> {
+    ) -> Result<Option<Changed<R>>> {
         let core = &self.core;
         let before = if want_before { Some(R::value(core, place.words)?) } else { None };
         let old_block = R::block(core, place.words)?;
@@ -339,14 +404,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             Change::Put(_) | Change::Update(_) | Change::Remove => true,
         };
         if !applied {
-            return Ok(Changed { applied, before, present: true });
+            return Ok(Some(Changed { applied, before, present: true }));
+        }
+        // What a bucket's notes say of its slots changes under its own lock.
+        if new.is_none() && matches!(place.part, Part::Next) && !self.lock_next(locks)? {
+            return Ok(None);
         }
         if let Some((offset, _)) = old_block {
             core.before_unlink(offset)?;
         }
         let slot = &place.bucket.slots[place.slot];
-        if let Some(mut new) = new {
-            here.changing();
+        if let Some(new) = new {
+            locks.here.changing();
             let words = new.words();
             if R::FORM == RecordForm::Inline {
                 core.memory.store_release(&slot.second, words.second, &points::UPDATE);
@@ -356,24 +425,23 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             core.memory.persist(slot, &points::UPDATE);
             new.linked();
         } else {
-            self.remove_at(route, here, next, place)?;
+            self.remove_at(route, locks.here, place)?;
         }
         if let Some((offset, bytes)) = old_block {
             core.retire(offset, bytes);
         }
-        Ok(Changed { applied, before, present: true })
+        Ok(Some(Changed { applied, before, present: true }))
     }
 
     fn remove_at(
         &self,
         route: &Route<'_>,
         here: &mut Locked<'_, S>,
-        _next: &mut Locked<'_, S>,
         place: Place<'_>,
     ) -> Result<()> {
-        // A stash bucket's or node's own lock guards its metadata against other homes.
+        // A stash bucket's or node's own lock guards its notes against other homes.
         let _overflow_lock = match place.part {
-            Part::Bucket => None,
+            Part::Home | Part::Next => None,
             Part::Stash(_) | Part::Node => Some(self.lock(place.bucket)?),
         };
         here.changing();
@@ -383,16 +451,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.store_release(&slot.first, empty, &points::REMOVE);
         memory.persist(slot, &points::REMOVE);
         let meta = self.meta(place.bucket).without(place.slot);
-        memory.store_release(&place.bucket.meta, meta.0, &points::VOLATILE);
-        match place.part {
-            Part::Bucket => {}
-            Part::Stash(stash) => {
-                self.forget_overflow(here.bucket(), self.hash_of(place.words) as u8, Some(stash));
-            }
-            Part::Node => {
-                self.forget_overflow(here.bucket(), self.hash_of(place.words) as u8, None)
-            }
-        }
+        place.bucket.notes.set_meta(memory.seam(), meta);
+        let stash = match place.part {
+            Part::Home | Part::Next => return Ok(()),
+            Part::Stash(stash) => Some(stash),
+            Part::Node => None,
+        };
+        here.forget_overflow(self.hash_of(place.words) as u8, stash);
         Ok(())
     }
 
@@ -426,65 +491,74 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// Shows a slot's record to readers. The bucket is locked, the record durable.
-    pub(super) fn publish(&self, bucket: &Bucket, slot: usize, print: u8, from_before: bool) {
-        let memory = &self.core.memory;
-        let (word, value) = prints::with(self.prints(bucket), slot, print);
-        memory.store_release(&bucket.prints[word], value, &points::VOLATILE);
-        let meta = self.meta(bucket).with(slot, from_before);
-        // Release: pairs with the Acquire in `meta`.
-        memory.store_release(&bucket.meta, meta.0, &points::VOLATILE);
+    #[inline]
+    pub(super) fn publish(
+        &self,
+        bucket: BucketRef<'_>,
+        slot: usize,
+        print: u8,
+        from_before: bool,
+    ) {
+        let seam = self.core.memory.seam();
+        let (word, value) = prints::with(bucket.notes.prints(seam), slot, print);
+        bucket.notes.set_prints(seam, word, value);
+        bucket.notes.set_meta(seam, self.meta(bucket).with(slot, from_before));
     }
 
-    /// Puts a record whose key is absent somewhere in its segment. `false` if it is full.
-    fn insert_absent(
-        &self,
+    /// Puts a record whose key is absent somewhere in its segment.
+    fn insert_absent<'m>(
+        &'m self,
         route: &Route<'_>,
-        here: &mut Locked<'_, S>,
-        next: &mut Locked<'_, S>,
+        locks: &mut Pair<'_, 'm, S>,
         hash: u64,
         words: SlotWords,
-    ) -> Result<bool> {
+    ) -> Result<Inserted> {
         let print = hash as u8;
         let empty = self.empty(hash);
-        let (home_meta, next_meta) = (self.meta(here.bucket()), self.meta(next.bucket()));
-        // Balanced insert: into the emptier of the two.
-        let choice = if home_meta.count() <= next_meta.count() {
-            home_meta.free_slot().map(|slot| (here.bucket(), slot, false))
-        } else {
-            next_meta.free_slot().map(|slot| (next.bucket(), slot, true))
-        };
-        if let Some((bucket, slot, from_before)) = choice {
+        let home_meta = self.meta(locks.here.bucket());
+        // Balanced insert: into the emptier of the two. Where that is the home bucket, its
+        // lock is all it takes.
+        if home_meta.count() <= self.meta(locks.next_bucket).count()
+            && let Some(slot) = home_meta.free_slot()
+        {
+            let bucket = locks.here.bucket();
+            self.fill(&bucket.slots[slot], words, empty, &points::INSERT);
+            self.publish(bucket, slot, print, false);
+            return Ok(Inserted::Done);
+        }
+        if !self.lock_next(locks)? {
+            return Ok(Inserted::NextFirst);
+        }
+        let here = &mut *locks.here;
+        let Some(next) = locks.next.as_mut() else { unreachable!("locked above") };
+        // It may have filled up before it was locked.
+        let free = [(next.bucket(), true), (here.bucket(), false)]
+            .into_iter()
+            .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot()?, from)));
+        if let Some((bucket, slot, from_before)) = free {
             self.fill(&bucket.slots[slot], words, empty, &points::INSERT);
             self.publish(bucket, slot, print, from_before);
-            return Ok(true);
+            return Ok(Inserted::Done);
         }
         // Both are full.
         if self.displace(route, here, next, print, words)? {
-            return Ok(true);
+            return Ok(Inserted::Done);
         }
-        for stash in 0..self.shape.stash {
-            let locked = self.lock(self.stash_bucket(route.segment, stash))?;
-            if let Some(slot) = self.meta(locked.bucket()).free_slot() {
-                let target = locked.bucket();
+        let stashes = (0..self.shape.stash)
+            .map(|stash| Ok((self.stash_bucket(route.segment, stash), Some(stash))));
+        let nodes = self.node_buckets(route.segment).map(|bucket| Ok((bucket?, None)));
+        for place in stashes.chain(nodes) {
+            let (target, stash) = place.map_err(damaged)?;
+            let _locked = self.lock(target)?;
+            if let Some(slot) = self.meta(target).free_slot() {
                 here.changing();
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
                 self.publish(target, slot, print, false);
-                self.note_overflow(here.bucket(), print, Some(stash));
-                return Ok(true);
+                here.note_overflow(print, stash);
+                return Ok(Inserted::Done);
             }
         }
-        for bucket in self.node_buckets(route.segment) {
-            let locked = self.lock(bucket?)?;
-            if let Some(slot) = self.meta(locked.bucket()).free_slot() {
-                let target = locked.bucket();
-                here.changing();
-                self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
-                self.publish(target, slot, print, false);
-                self.note_overflow(here.bucket(), print, None);
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(Inserted::Full)
     }
 
     /// Makes room by moving a record of one of the two buckets to its other one, and
@@ -534,9 +608,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn move_record(
         &self,
         route: &Route<'_>,
-        from: &Bucket,
+        from: BucketRef<'_>,
         slot: usize,
-        to: &Bucket,
+        to: BucketRef<'_>,
         free: usize,
         from_before: bool,
     ) -> Result<()> {
@@ -546,7 +620,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let empty = self.empty(route.segment.low);
         self.fill(&to.slots[free], words, empty, &points::DISPLACE_COPY);
-        let print = (self.prints(from)[slot / 8] >> (slot % 8 * 8)) as u8;
+        let prints = from.notes.prints(self.core.memory.seam());
+        let print = (prints[slot / 8] >> (slot % 8 * 8)) as u8;
         self.publish(to, free, print, from_before);
         Ok(())
     }
@@ -556,60 +631,35 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn refill(
         &self,
         route: &Route<'_>,
-        bucket: &Bucket,
+        bucket: BucketRef<'_>,
         slot: usize,
         print: u8,
         words: SlotWords,
         from_before: bool,
     ) {
-        let meta = self.meta(bucket).without(slot);
-        self.core.memory.store_release(&bucket.meta, meta.0, &points::VOLATILE);
+        bucket.notes.set_meta(self.core.memory.seam(), self.meta(bucket).without(slot));
         let empty = self.empty(route.segment.low);
         self.fill(&bucket.slots[slot], words, empty, &points::DISPLACE_FILL);
         self.publish(bucket, slot, print, from_before);
     }
+}
 
-    /// Notes in a home bucket that one of its records is in a stash bucket, or (`None`)
-    /// in an overflow node. The bucket is locked, or not yet served.
-    pub(super) fn note_overflow(&self, home: &Bucket, print: u8, stash: Option<u32>) {
-        let memory = &self.core.memory;
-        let meta = self.meta(home);
-        let word = memory.load(&home.prints[1]);
-        let free = bits(!overflow::valid(word) & ((1 << OVERFLOW_PRINTS) - 1)).next();
-        match (stash, free) {
-            (Some(stash), Some(index)) => {
-                let meta = meta.with_overflow_print(index, print);
-                memory.store_release(&home.meta, meta.0, &points::VOLATILE);
-                let word = overflow::with(word, index, stash);
-                memory.store_release(&home.prints[1], word, &points::VOLATILE);
-            }
-            _ => {
-                let meta = meta.with_others(meta.others() + 1);
-                memory.store_release(&home.meta, meta.0, &points::VOLATILE);
-            }
-        }
-    }
+/// The locks that a change of a key holds.
+struct Pair<'l, 'm, S: Seam> {
+    here: &'l mut Locked<'m, S>,
+    next: &'l mut Option<Locked<'m, S>>,
+    next_bucket: BucketRef<'m>,
+    /// Index of the home bucket.
+    home: u32,
+}
 
-    /// Takes back what `note_overflow` noted.
-    fn forget_overflow(&self, home: &Bucket, print: u8, stash: Option<u32>) {
-        let memory = &self.core.memory;
-        let meta = self.meta(home);
-        let word = memory.load(&home.prints[1]);
-        let noted = stash.and_then(|stash| {
-            bits(overflow::valid(word)).find(|&index| {
-                meta.overflow_print(index) == print && overflow::stash(word, index) == stash
-            })
-        });
-        // Of two records with one fingerprint in one stash bucket, only one may have a
-        // note; which of them is all the same.
-        if let Some(index) = noted {
-            let word = overflow::without(word, index);
-            memory.store_release(&home.prints[1], word, &points::VOLATILE);
-        } else if meta.others() < OTHERS_MAX {
-            let meta = meta.with_others(meta.others().saturating_sub(1));
-            memory.store_release(&home.meta, meta.0, &points::VOLATILE);
-        }
-    }
+/// What became of an insert.
+enum Inserted {
+    Done,
+    /// There is no room in the segment.
+    Full,
+    /// The next bucket must be locked before the home is.
+    NextFirst,
 }
 
 /// A record that is written and not linked; discarded unless it gets linked.

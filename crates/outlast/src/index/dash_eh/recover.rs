@@ -1,9 +1,9 @@
 //! First touch: what a crash left, mended before a segment is served.
 
 use super::layout::{
-    self, BUCKET_BYTES, Bucket, Kind, Meta, NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS,
-    SegmentHeader, State,
+    self, BUCKET_BYTES, Kind, NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
 };
+use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
 use crate::index::prints;
@@ -228,7 +228,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn record_in(
         &self,
         segment: Segment,
-        bucket: &Bucket,
+        bucket: BucketRef<'_>,
         slot: usize,
         index: Option<u32>,
     ) -> Result<Option<(SlotWords, u64)>, Damage> {
@@ -256,10 +256,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn repair_bucket(
         &self,
         segment: Segment,
-        bucket: &Bucket,
+        bucket: BucketRef<'_>,
         index: Option<u32>,
     ) -> Result<(), Damage> {
-        let memory = &self.core.memory;
+        let seam = self.core.memory.seam();
         let mut meta = Meta::default();
         let mut words = [0; 2];
         for slot in 0..SLOTS {
@@ -270,17 +270,19 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 words[word] = value;
             }
         }
-        memory.store(&bucket.lock, 0, &points::VOLATILE);
-        memory.store(&bucket.prints[0], words[0], &points::VOLATILE);
-        memory.store(&bucket.prints[1], words[1], &points::VOLATILE);
-        memory.store(&bucket.meta, meta.0, &points::VOLATILE);
+        bucket.notes.set_lock(seam, 0, Ordering::Relaxed);
+        for (word, prints) in words.into_iter().enumerate() {
+            bucket.notes.set_prints(seam, word, prints);
+        }
+        bucket.notes.set_meta(seam, meta);
         Ok(())
     }
 
     /// Whether a bucket holds a record with this first word among `mask`. Both copies of
     /// a record that a crash left twice have the same words.
-    fn has_copy(&self, bucket: &Bucket, mask: u32, first: u64, print: u8) -> bool {
-        let candidates = prints::matching(self.prints(bucket), print) & mask;
+    fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, print: u8) -> bool {
+        let prints = bucket.notes.prints(self.core.memory.seam());
+        let candidates = prints::matching(prints, print) & mask;
         (0..SLOTS)
             .filter(|slot| candidates & 1 << slot != 0)
             .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
@@ -302,7 +304,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    fn remove_copy(&self, segment: Segment, bucket: &Bucket, slot: usize) {
+    fn remove_copy(&self, segment: Segment, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
         let empty = self.empty(segment.low);
@@ -310,13 +312,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // Durable before the segment is served: else a record that is removed from the
         // other place would come back from this one.
         memory.persist(target, &points::REPAIR_DUPLICATE);
-        let meta = self.meta(bucket).without(slot);
-        memory.store_release(&bucket.meta, meta.0, &points::VOLATILE);
+        bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
     }
 
     /// Notes a stash bucket's or node's records in their homes; those that are there
     /// too, taken back after a split, go from here.
-    fn repair_overflow(&self, segment: Segment, bucket: &Bucket, stash: Option<u32>) {
+    fn repair_overflow(&self, segment: Segment, bucket: BucketRef<'_>, stash: Option<u32>) {
         let meta = self.meta(bucket);
         for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
             let words = self.words(&bucket.slots[slot]);
@@ -330,7 +331,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             {
                 self.remove_copy(segment, bucket, slot);
             } else {
-                self.note_overflow(home, print, stash);
+                // Nobody is served by the home yet: there is no lock to hold.
+                let seam = self.core.memory.seam();
+                let lock = home.notes.lock(seam, Ordering::Relaxed);
+                let (overflow, meta) = Overflow::of(lock).noting(self.meta(home), print, stash);
+                home.notes.set_meta(seam, meta);
+                home.notes.set_lock(seam, overflow.within(lock), Ordering::Relaxed);
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Growing: splits, doubling of the directory, overflow nodes.
 
 use super::layout::{
-    self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, Meta,
-    NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State, overflow,
+    self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, NODE_BUCKETS,
+    NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
 };
 use super::lock::Locked;
+use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::ops::damaged;
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
@@ -27,11 +28,19 @@ const SPARSE: u64 = 32;
 struct DraftBucket {
     meta: Meta,
     prints: [u64; 2],
+    overflow: Overflow,
     slots: [Option<SlotWords>; SLOTS],
 }
 
 impl DraftBucket {
-    const EMPTY: DraftBucket = DraftBucket { meta: Meta(0), prints: [0; 2], slots: [None; SLOTS] };
+    fn empty() -> DraftBucket {
+        DraftBucket {
+            meta: Meta::default(),
+            prints: [0; 2],
+            overflow: Overflow::default(),
+            slots: [None; SLOTS],
+        }
+    }
 
     fn put(&mut self, slot: usize, words: SlotWords, hash: u64, from_before: bool) {
         self.slots[slot] = Some(words);
@@ -44,20 +53,26 @@ impl DraftBucket {
 /// Writes a bucket of a structure that nobody links to yet.
 fn write_bucket<S: Seam>(
     memory: &Memory<S>,
-    bucket: &Bucket,
+    offset: u64,
     draft: &DraftBucket,
     empty: u64,
     at: &'static Point,
-) {
-    memory.store(&bucket.lock, 0, at);
-    memory.store(&bucket.meta, draft.meta.0, at);
-    memory.store(&bucket.prints[0], draft.prints[0], at);
-    memory.store(&bucket.prints[1], draft.prints[1], at);
+) -> Result<(), Damage> {
+    let bucket = memory.at(Offset::<Bucket>::new(offset))?;
     for (slot, words) in bucket.slots.iter().zip(&draft.slots) {
         let SlotWords { first, second } = words.unwrap_or(SlotWords { first: empty, second: 0 });
         memory.store(&slot.second, second, at);
         memory.store(&slot.first, first, at);
     }
+    // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
+    let notes: &Notes = unsafe { memory.shadow_unchecked(offset) };
+    let seam = memory.seam();
+    for (word, &prints) in draft.prints.iter().enumerate() {
+        notes.set_prints(seam, word, prints);
+    }
+    notes.set_meta(seam, draft.meta);
+    notes.set_lock(seam, draft.overflow.within(0), Ordering::Relaxed);
+    Ok(())
 }
 
 /// A segment as it will be written.
@@ -70,7 +85,7 @@ struct Draft {
 
 impl Draft {
     fn new(shape: Shape, low: u64, depth: u32) -> Draft {
-        let buckets = vec![DraftBucket::EMPTY; (shape.buckets() + shape.stash) as usize];
+        let buckets = vec![DraftBucket::empty(); (shape.buckets() + shape.stash) as usize];
         Draft { low, depth, chain: 0, buckets }
     }
 
@@ -91,8 +106,8 @@ impl Draft {
         memory.store(&header.state, state.pack(offset), at);
         memory.store(&header.chain, self.chain, at);
         for (i, draft) in self.buckets.iter().enumerate() {
-            let bucket = Offset::<Bucket>::new(offset + (1 + i as u64) * BUCKET_BYTES);
-            write_bucket(memory, memory.at(bucket)?, draft, empty, at);
+            let bucket = offset + (1 + i as u64) * BUCKET_BYTES;
+            write_bucket(memory, bucket, draft, empty, at)?;
         }
         memory.flush_words(&memory.words(offset, 32)?[..4], at);
         let buckets = memory.words(offset + BUCKET_BYTES, shape.segment_bytes() - BUCKET_BYTES)?;
@@ -179,7 +194,7 @@ impl<S: Seam> Drop for Blocks<'_, S> {
 
 /// A record outside the buckets of a segment.
 struct Overflowed<'m> {
-    bucket: &'m Bucket,
+    bucket: BucketRef<'m>,
     slot: usize,
     words: SlotWords,
     hash: u64,
@@ -361,11 +376,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if used > nodes.len() {
             let found = format!("{} records for them", in_nodes.len());
             let expected = format!("{} overflow nodes that are enough", nodes.len());
-            let at = self.core.memory.offset_of(in_nodes[0].bucket).raw();
+            let at = self.core.memory.offset_of(in_nodes[0].bucket.slots).raw();
             return Err(Damage::new(at, expected, found).into());
         }
         for (i, records) in in_nodes.chunks(per_node).enumerate() {
-            let mut node = vec![DraftBucket::EMPTY; NODE_BUCKETS as usize];
+            let mut node = vec![DraftBucket::empty(); NODE_BUCKETS as usize];
             for (j, record) in records.iter().enumerate() {
                 node[j / SLOTS].put(j % SLOTS, record.words, record.hash, false);
             }
@@ -409,18 +424,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let empty = self.empty(segment.low);
         for (lock, &moved) in locks.iter_mut().zip(moved) {
-            let bucket = lock.bucket();
-            let mut meta = self.meta(bucket).with_others(0);
+            let notes = lock.bucket().notes;
+            let mut meta = notes.meta(memory.seam());
             for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
                 meta = meta.without(slot);
             }
-            memory.store_release(&bucket.meta, meta.0, &points::VOLATILE);
-            let none = overflow::none(memory.load(&bucket.prints[1]));
-            memory.store_release(&bucket.prints[1], none, &points::VOLATILE);
+            notes.set_meta(memory.seam(), meta);
+            lock.forget_all_overflow();
         }
         let forget = |record: &Overflowed<'_>| {
             let meta = self.meta(record.bucket).without(record.slot);
-            memory.store_release(&record.bucket.meta, meta.0, &points::VOLATILE);
+            record.bucket.notes.set_meta(memory.seam(), meta);
         };
         left.iter().for_each(forget);
         let mut pulled = Vec::new();
@@ -437,8 +451,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 self.publish(bucket, slot, record.hash as u8, from_before);
                 pulled.push(record);
             } else {
-                let bucket = locks[home as usize].bucket();
-                self.note_overflow(bucket, record.hash as u8, record.stash);
+                locks[home as usize].note_overflow(record.hash as u8, record.stash);
             }
         }
         if pulled.is_empty() {
@@ -534,7 +547,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let header = memory.at(Offset::<SegmentHeader>::new(route.segment.offset))?;
         let next = memory.load(&header.chain);
-        let node = vec![DraftBucket::EMPTY; NODE_BUCKETS as usize];
+        let node = vec![DraftBucket::empty(); NODE_BUCKETS as usize];
         let empty = self.empty(route.segment.low);
         write_node(memory, block.offset, next, &node, empty, &points::NODE_NEW)?;
         memory.fence(&points::NODE_NEW);
@@ -554,7 +567,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn node_buckets(
         &self,
         segment: Segment,
-    ) -> impl Iterator<Item = Result<&Bucket, Damage>> {
+    ) -> impl Iterator<Item = Result<BucketRef<'_>, Damage>> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut node = header.map_or(0, |h| memory.load_acquire(&h.chain));
@@ -576,7 +589,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 left -= 1;
             }
             let at = node + u64::from(1 + bucket) * BUCKET_BYTES;
-            let found = memory.at(Offset::<Bucket>::new(at));
+            let found = self.bucket_at(at);
             bucket += 1;
             if bucket == NODE_BUCKETS {
                 bucket = 0;
@@ -611,8 +624,7 @@ fn write_node<S: Seam>(
     memory.store(&header.identity, layout::identity(Kind::Node, offset, 0, 0), at);
     memory.store(&header.next, next, at);
     for (i, draft) in buckets.iter().enumerate() {
-        let bucket = Offset::<Bucket>::new(offset + (1 + i as u64) * BUCKET_BYTES);
-        write_bucket(memory, memory.at(bucket)?, draft, empty, at);
+        write_bucket(memory, offset + (1 + i as u64) * BUCKET_BYTES, draft, empty, at)?;
     }
     memory.flush_words(memory.words(offset, NODE_BYTES)?, at);
     Ok(())
@@ -621,14 +633,6 @@ fn write_node<S: Seam>(
 impl DraftBucket {
     /// As `note_overflow`, in a draft.
     fn note(&mut self, print: u8, stash: Option<u32>) {
-        let free =
-            (0..layout::OVERFLOW_PRINTS).find(|&i| overflow::valid(self.prints[1]) & 1 << i == 0);
-        match (stash, free) {
-            (Some(stash), Some(index)) => {
-                self.meta = self.meta.with_overflow_print(index, print);
-                self.prints[1] = overflow::with(self.prints[1], index, stash);
-            }
-            _ => self.meta = self.meta.with_others(self.meta.others() + 1),
-        }
+        (self.overflow, self.meta) = self.overflow.noting(self.meta, print, stash);
     }
 }

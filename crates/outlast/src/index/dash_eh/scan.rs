@@ -1,9 +1,8 @@
 //! Walking the table: iteration, the trace of all blocks, samples.
 
-use super::layout::{
-    Bucket, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes, overflow,
-};
+use super::layout::{NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes};
 use super::lock::{CHANGING, unchanged};
+use super::notes::{BucketRef, Notes, Overflow};
 use super::resize::endless_chain;
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
@@ -79,14 +78,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let route = self.route(at)?;
             let home = self.bucket(route.segment, cursor.part);
             // As in `find`: version, reading, version and route again.
-            let version = self.core.memory.load_acquire(&home.lock);
+            let seam = self.core.memory.seam();
+            let version = home.notes.lock(seam, Ordering::Acquire);
             if version & CHANGING != 0 {
-                self.core.wait_for_lock(&mut turn, &home.lock, 0)?;
+                self.wait_for_bucket(&mut turn, home, 0)?;
             } else {
-                let read = self.read_home(&route, cursor, out);
+                let read = self.read_home(&route, Overflow::of(version), cursor, out);
                 fence(Ordering::Acquire);
-                if unchanged(version, self.core.memory.load(&home.lock)) && self.is_current(&route)
-                {
+                let now = home.notes.lock(seam, Ordering::Relaxed);
+                if unchanged(version, now) && self.is_current(&route) {
                     read?;
                     return Ok(route.segment);
                 }
@@ -99,6 +99,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn read_home(
         &self,
         route: &Route<'_>,
+        overflow: Overflow,
         cursor: &Cursor,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<(), Damage> {
@@ -106,7 +107,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let home = self.bucket(segment, cursor.part);
         let next = self.bucket(segment, self.next(cursor.part));
         let (meta, next_meta) = (self.meta(home), self.meta(next));
-        let mut take = |bucket: &Bucket, mask: u32| -> Result<(), Damage> {
+        let mut take = |bucket: BucketRef<'_>, mask: u32| -> Result<(), Damage> {
             for slot in (0..SLOTS).filter(|slot| mask & 1 << slot != 0) {
                 let words = self.words(&bucket.slots[slot]);
                 let hash = self.hash_of(words);
@@ -118,7 +119,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         };
         take(home, meta.allocated() & !meta.membership())?;
         take(next, next_meta.allocated() & next_meta.membership())?;
-        if overflow::valid(self.core.memory.load(&home.prints[1])) == 0 && meta.others() == 0 {
+        if overflow.is_none() {
             return Ok(());
         }
         for stash in 0..self.shape.stash {
@@ -174,7 +175,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let own = (0..self.shape.buckets() + self.shape.stash).map(|i| Ok(self.bucket(segment, i)));
         for bucket in own.chain(self.node_buckets(segment)) {
-            for slot in &bucket?.slots {
+            for slot in bucket?.slots {
                 // Without a lock: a writer empties the first word before it stores
                 // another second one, so if the first is the same before and after,
                 // the second belongs to it.
@@ -221,13 +222,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
         let segments = whole(sampled);
-        let slots = u64::from(self.shape.buckets() + self.shape.stash) * SLOTS as u64;
+        let buckets = u64::from(self.shape.buckets() + self.shape.stash);
         Ok(IndexStats {
             segments,
             directory_entries: entries,
             records_estimate: whole(records),
-            slots: segments * slots,
-            dram_bytes: entries * 16,
+            slots: segments * buckets * SLOTS as u64,
+            dram_bytes: entries * 16 + segments * buckets * size_of::<Notes>() as u64,
             doublings: self.doublings.load(Ordering::Relaxed),
             splits: self.splits.load(Ordering::Relaxed),
             repaired_segments: self.repaired.load(Ordering::Relaxed),

@@ -1,12 +1,14 @@
 //! The offline check: every structure, every slot, every record.
 
-use super::layout::{Bucket, SLOTS};
+use super::layout::SLOTS;
+use super::notes::BucketRef;
 use super::{DashEh, Segment};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::Record;
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Checks everything. The caller holds the gate: nothing else runs.
@@ -67,7 +69,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn verify_bucket(
         &self,
         segment: Segment,
-        bucket: &Bucket,
+        bucket: BucketRef<'_>,
         index: Option<u32>,
         keys: &mut HashSet<R::OwnedKey>,
         verified: &mut Verified,
@@ -103,7 +105,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     }
                     // What stands in the slot must be what a lookup finds.
                     let hash = self.hash_of(words);
-                    let found = self.search(segment, self.home(hash), R::key_of(&key), hash);
+                    let home = self.home(hash);
+                    let notes = self.bucket(segment, home).notes;
+                    let lock = notes.lock(self.core.memory.seam(), Ordering::Relaxed);
+                    let found = self.search(segment, home, lock, R::key_of(&key), hash);
                     if !matches!(found, Ok(Some(place)) if place.words == words) {
                         verified.damage.push(Damage::new(
                             offset,

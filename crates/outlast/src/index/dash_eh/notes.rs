@@ -1,0 +1,297 @@
+//! What this process knows of a bucket: its lock, which slots hold a record, and their
+//! fingerprints.
+//!
+//! Notes are DRAM state, the bucket's [shadow](crate::pmem::Shadow): made of its slots when
+//! the segment is first touched after opening, and gone with the process. They are an eighth
+//! of the size of the slots, so that those of a large table still fit the caches, and a
+//! lookup that finds nothing reads nothing else.
+
+use super::layout::{ALL_SLOTS, Bucket, OVERFLOW_PRINTS, SLOTS, Slot};
+use crate::pmem::{Seam, Shadow};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The notes of one bucket.
+#[repr(C, align(32))]
+pub(super) struct Notes {
+    /// The version lock, see [`lock`](super::lock); its low bits: see [`overflow`].
+    lock: AtomicU64,
+    /// See [`Meta`].
+    meta: AtomicU64,
+    /// A byte of the hash for every slot.
+    prints: [AtomicU64; 2],
+}
+// SAFETY: consists of `AtomicU64`s; 32 bytes.
+unsafe impl Shadow for Notes {}
+
+/// A bucket: its slots in the pool, and what is known of them.
+#[derive(Clone, Copy)]
+pub(super) struct BucketRef<'m> {
+    pub(super) slots: &'m [Slot; SLOTS],
+    pub(super) notes: &'m Notes,
+}
+
+impl<'m> BucketRef<'m> {
+    pub(super) fn new(bucket: &'m Bucket, notes: &'m Notes) -> Self {
+        BucketRef { slots: &bucket.slots, notes }
+    }
+}
+
+impl Notes {
+    /// The lock word.
+    #[inline(always)]
+    pub(super) fn lock(&self, seam: &impl Seam, order: Ordering) -> u64 {
+        seam.dram();
+        self.lock.load(order)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_lock(&self, seam: &impl Seam, word: u64, order: Ordering) {
+        seam.dram();
+        self.lock.store(word, order);
+    }
+
+    /// Whether the lock word was `old`, and is `new` now.
+    #[inline(always)]
+    pub(super) fn exchange_lock(&self, seam: &impl Seam, old: u64, new: u64) -> bool {
+        seam.dram();
+        // Acquire: pairs with the Release of the unlocking store.
+        self.lock.compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline(always)]
+    pub(super) fn meta(&self, seam: &impl Seam) -> Meta {
+        seam.dram();
+        // Acquire: pairs with the Release in `set_meta`: fingerprint and record of every
+        // bit that is seen are seen.
+        Meta(self.meta.load(Ordering::Acquire))
+    }
+
+    /// The bucket is locked, or not yet served.
+    #[inline(always)]
+    pub(super) fn set_meta(&self, seam: &impl Seam, meta: Meta) {
+        seam.dram();
+        // Release: pairs with the Acquire in `meta`.
+        self.meta.store(meta.0, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn prints(&self, seam: &impl Seam) -> [u64; 2] {
+        seam.dram();
+        let [low, high] = &self.prints;
+        [low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)]
+    }
+
+    /// One word of the fingerprints. The bucket is locked, or not yet served.
+    #[inline(always)]
+    pub(super) fn set_prints(&self, seam: &impl Seam, word: usize, prints: u64) {
+        seam.dram();
+        self.prints[word].store(prints, Ordering::Relaxed);
+    }
+}
+
+/// Which slots hold a record, and fingerprints of records elsewhere.
+///
+/// ```text
+///  63                           32 31          16 15           0
+/// +-------------------------------+--------------+--------------+
+/// |    4 overflow fingerprints    |  membership  |  allocation  |
+/// +-------------------------------+--------------+--------------+
+/// ```
+///
+/// `membership`: the record's home is the bucket before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Meta(pub(super) u64);
+
+impl Meta {
+    /// A bit for every slot that holds a record.
+    #[inline(always)]
+    pub(super) fn allocated(self) -> u32 {
+        self.0 as u32 & ALL_SLOTS
+    }
+
+    /// A bit for every slot whose record's home is the bucket before.
+    #[inline(always)]
+    pub(super) fn membership(self) -> u32 {
+        (self.0 >> SLOTS) as u32 & ALL_SLOTS
+    }
+
+    /// Records in the bucket.
+    #[inline(always)]
+    pub(super) fn count(self) -> u32 {
+        self.allocated().count_ones()
+    }
+
+    /// A free slot.
+    #[inline(always)]
+    pub(super) fn free_slot(self) -> Option<usize> {
+        let free = !self.allocated() & ALL_SLOTS;
+        (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    /// With a record in this slot.
+    #[must_use]
+    #[inline(always)]
+    pub(super) fn with(self, slot: usize, from_before: bool) -> Meta {
+        Meta(self.without(slot).0 | 1 << slot | u64::from(from_before) << (SLOTS + slot))
+    }
+
+    /// Without the record in this slot.
+    #[must_use]
+    #[inline(always)]
+    pub(super) fn without(self, slot: usize) -> Meta {
+        Meta(self.0 & !(1 << slot | 1 << (SLOTS + slot)))
+    }
+
+    /// The overflow fingerprint at an index.
+    #[inline(always)]
+    pub(super) fn overflow_print(self, index: usize) -> u8 {
+        (self.0 >> (32 + 8 * index)) as u8
+    }
+
+    /// With another overflow fingerprint at an index.
+    #[must_use]
+    pub(super) fn with_overflow_print(self, index: usize, print: u8) -> Meta {
+        let shift = 32 + 8 * index;
+        Meta(self.0 & !(0xff << shift) | u64::from(print) << shift)
+    }
+}
+
+/// What a bucket knows of its records in stash buckets and overflow nodes: the low bits of
+/// its lock word.
+///
+/// ```text
+///  15    12 11                    4 3            0
+/// +--------+-----------------------+--------------+
+/// | others | 4 stash bucket numbers | valid prints |
+/// +--------+-----------------------+--------------+
+/// ```
+///
+/// The numbers and the valid bits belong to the overflow fingerprints in [`Meta`]. `others`
+/// counts the records that have none; 15 means 15 or more, and stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Overflow(u64);
+
+/// The value of [`Overflow::others`] that is never counted down.
+const OTHERS_MAX: u32 = 15;
+
+impl Overflow {
+    /// Bits of a lock word that it takes.
+    pub(super) const BITS: u32 = 16;
+    const MASK: u64 = (1 << Self::BITS) - 1;
+
+    /// Of a lock word.
+    #[inline(always)]
+    pub(super) fn of(lock: u64) -> Overflow {
+        Overflow(lock & Self::MASK)
+    }
+
+    /// A lock word, with this.
+    #[inline(always)]
+    pub(super) fn within(self, lock: u64) -> u64 {
+        lock & !Self::MASK | self.0
+    }
+
+    /// Whether no record is elsewhere.
+    #[inline(always)]
+    pub(super) fn is_none(self) -> bool {
+        self.0 & (0xf << 12 | 0xf) == 0
+    }
+
+    /// A bit for every overflow fingerprint that is valid.
+    pub(super) fn valid(self) -> u32 {
+        self.0 as u32 & 0xf
+    }
+
+    /// The stash bucket that the fingerprint at an index refers to.
+    pub(super) fn stash(self, index: usize) -> u32 {
+        (self.0 >> (4 + 2 * index)) as u32 & 3
+    }
+
+    /// See the type's documentation.
+    pub(super) fn others(self) -> u32 {
+        (self.0 >> 12) as u32
+    }
+
+    fn with_others(self, others: u32) -> Overflow {
+        Overflow(self.0 & !(0xf << 12) | u64::from(others.min(OTHERS_MAX)) << 12)
+    }
+
+    /// Notes one more record: in a stash bucket, or (`None`) in an overflow node.
+    #[must_use]
+    pub(super) fn noting(self, meta: Meta, print: u8, stash: Option<u32>) -> (Overflow, Meta) {
+        let free = (0..OVERFLOW_PRINTS).find(|index| self.valid() & 1 << index == 0);
+        match (stash, free) {
+            (Some(stash), Some(index)) => {
+                debug_assert!(stash < 4);
+                let shift = 4 + 2 * index;
+                let word = self.0 & !(3 << shift) | u64::from(stash) << shift | 1 << index;
+                (Overflow(word), meta.with_overflow_print(index, print))
+            }
+            _ => (self.with_others(self.others() + 1), meta),
+        }
+    }
+
+    /// Takes back what [`noting`](Overflow::noting) noted.
+    #[must_use]
+    pub(super) fn forgetting(self, meta: Meta, print: u8, stash: Option<u32>) -> Overflow {
+        let noted = stash.and_then(|stash| {
+            (0..OVERFLOW_PRINTS).find(|&index| {
+                self.valid() & 1 << index != 0
+                    && meta.overflow_print(index) == print
+                    && self.stash(index) == stash
+            })
+        });
+        // Of two records with one fingerprint in one stash bucket, only one may have a
+        // note; which of them is all the same.
+        match noted {
+            Some(index) => Overflow(self.0 & !(1 << index)),
+            None if self.others() < OTHERS_MAX => self.with_others(self.others().saturating_sub(1)),
+            None => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_fields_are_apart() {
+        let mut meta = Meta::default();
+        for slot in 0..SLOTS {
+            assert_eq!(meta.free_slot(), Some(slot));
+            meta = meta.with(slot, slot % 3 == 0);
+        }
+        assert_eq!((meta.count(), meta.free_slot()), (16, None));
+        for index in 0..OVERFLOW_PRINTS {
+            meta = meta.with_overflow_print(index, 0xf0 + index as u8);
+        }
+        assert_eq!(meta.overflow_print(3), 0xf3);
+        assert_eq!(meta.membership(), (0..SLOTS).step_by(3).map(|i| 1 << i).sum::<u32>());
+        assert_eq!(meta.without(0).allocated(), ALL_SLOTS - 1);
+    }
+
+    #[test]
+    fn what_is_noted_is_forgotten() {
+        let mut meta = Meta::default();
+        let mut noted = Overflow::default();
+        for (i, stash) in [Some(0), Some(3), None, Some(1), Some(2), Some(2)].iter().enumerate() {
+            assert_eq!(noted.is_none(), i == 0);
+            (noted, meta) = noted.noting(meta, i as u8, *stash);
+        }
+        assert_eq!((noted.valid(), noted.others()), (0b1111, 2), "four prints, and others");
+        assert_eq!((noted.stash(1), meta.overflow_print(1)), (3, 1));
+        let lock = noted.within(u64::MAX);
+        assert_eq!((Overflow::of(lock), lock >> 16), (noted, u64::MAX >> 16));
+        for (i, stash) in [Some(0), Some(3), None, Some(1), Some(2), Some(2)].iter().enumerate() {
+            assert!(!noted.is_none());
+            noted = noted.forgetting(meta, i as u8, *stash);
+        }
+        assert!(noted.is_none());
+        for _ in 0..40 {
+            (noted, meta) = noted.noting(meta, 0, None);
+        }
+        assert_eq!(noted.others(), OTHERS_MAX);
+        assert_eq!(noted.forgetting(meta, 0, None).others(), OTHERS_MAX, "it stays");
+    }
+}
