@@ -24,7 +24,7 @@
 //! before they lock.
 
 use super::core::Core;
-use super::gate::thread_number;
+use super::threads::thread_number;
 use super::geometry::{CLASSES, Geometry, LARGE};
 use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, SAVED_MAGIC, pack_frontier};
 use super::points;

@@ -2,7 +2,7 @@
 
 use super::alloc::{Alloc, Block};
 use super::backing::Backing;
-use super::gate::{Entered, Gate, Held, Writing, thread_number};
+use super::gate::{Entered, Gate, Held, Writing};
 use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
 use super::header::Header;
 use super::layout::{
@@ -10,6 +10,7 @@ use super::layout::{
     unpack_frontier,
 };
 use super::points;
+use super::threads::thread_number;
 use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
 use crate::pmem::{MediumKind, Memory, Offset, Seam, Word, words_of};
@@ -299,24 +300,23 @@ impl<S: Seam> Core<S> {
     }
 
     /// Asks to store to the pool, and marks it dirty first if it is clean.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self) -> Result<Writing<'_>> {
-        match self.gate.try_enter()? {
-            Entered::Writing(writing) => Ok(writing),
-            other => self.enter_slowly(other),
+        match self.gate.pass() {
+            Some(writing) => Ok(writing),
+            None => self.enter_slowly(),
         }
     }
 
     #[cold]
-    fn enter_slowly<'a>(&'a self, mut entered: Entered<'a>) -> Result<Writing<'a>> {
+    fn enter_slowly(&self) -> Result<Writing<'_>> {
         let mut turn = 0;
         loop {
-            match entered {
+            match self.gate.try_enter()? {
                 Entered::Writing(writing) => return Ok(writing),
                 Entered::MarkDirty => self.mark_dirty()?,
                 Entered::Wait => self.memory.seam().wait(&mut turn),
             }
-            entered = self.gate.try_enter()?;
         }
     }
 
@@ -337,7 +337,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// As [`enter`](Core::enter), for changes that the user asks for.
-    #[inline]
+    #[inline(always)]
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
@@ -346,6 +346,12 @@ impl<S: Seam> Core<S> {
     }
 
     /// Whether the pool is open and sound.
+    #[inline(always)]
+    pub fn is_readable(&self) -> bool {
+        self.gate.is_readable()
+    }
+
+    /// Fails if the pool is not open and sound.
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.gate.check()

@@ -14,9 +14,10 @@
 //!                            +----> POISONED
 //! ```
 
+use super::threads::{OWNERS, asymmetric, heavy_fence, light_fence, thread_number};
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
-use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const CLEAN: u32 = 1;
@@ -25,36 +26,74 @@ const HELD: u32 = 3;
 const CLOSED: u32 = 4;
 const POISONED: u32 = 5;
 
-const SHARDS: usize = 32;
+/// Slots for threads that have none of their own.
+const SHARED: usize = 16;
 
+/// How many operations of some thread are inside.
 #[repr(align(128))]
 #[derive(Default)]
-struct Shard(AtomicUsize);
+struct Slot(AtomicUsize);
 
 /// See the module's documentation.
+///
+/// Who passes the gate counts itself in and then looks at the state; who holds it sets the
+/// state and then looks at the counts: one of them sees the other. That takes a full fence
+/// on both sides, and it would be the dearest instruction of an operation: it waits for
+/// every store before it to reach its line. So the holder, who is rare, makes the fence for
+/// all threads ([`heavy_fence`]), and most threads have a slot of their own, which takes no
+/// atomic addition.
 pub struct Gate {
     state: AtomicU32,
-    shards: [Shard; SHARDS],
+    /// One for each of [`OWNERS`] threads, then the shared ones.
+    slots: Box<[Slot]>,
+    /// Whether the holder can make the fence for all.
+    asymmetric: bool,
 }
 
-/// The right to store to the pool. Given back when dropped.
+/// The right to store to the pool. Given back when dropped, by the thread that got it.
 ///
 /// If the holder unwinds, whatever it had locked stays locked: the gate is poisoned, so
 /// that others get an error instead of waiting for ever.
 pub struct Writing<'g> {
     gate: &'g Gate,
-    shard: &'g Shard,
+    slot: &'g Slot,
+    /// Whether the slot is the thread's own.
+    own: bool,
     /// Whether the thread was unwinding already: then that is no failure of ours.
     unwinding: bool,
+    /// Not to be sent to another thread.
+    here: PhantomData<*const ()>,
 }
 
 impl Drop for Writing<'_> {
+    #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
             self.gate.state.store(POISONED, Ordering::SeqCst);
         }
+        self.slot.leave(self.own);
+    }
+}
+
+impl Slot {
+    #[inline]
+    fn enter(&self, own: bool) {
+        if own {
+            // Only this thread stores to it.
+            self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        } else {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn leave(&self, own: bool) {
         // Release: pairs with the Acquire in `hold`, which then sees our stores.
-        self.shard.0.fetch_sub(1, Ordering::Release);
+        if own {
+            self.0.store(self.0.load(Ordering::Relaxed) - 1, Ordering::Release);
+        } else {
+            self.0.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 
@@ -68,49 +107,62 @@ pub enum Entered<'g> {
     Wait,
 }
 
-/// A small number for the calling thread, for choosing among shards.
-pub fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    NUMBER.with(|n| {
-        if n.get() == usize::MAX {
-            n.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        n.get()
-    })
-}
-
 impl Gate {
     /// A gate before which the pool is clean, or (`open`) needs no mark.
     pub fn new(open: bool) -> Self {
-        Gate { state: AtomicU32::new(if open { OPEN } else { CLEAN }), shards: Default::default() }
+        Gate {
+            state: AtomicU32::new(if open { OPEN } else { CLEAN }),
+            slots: (0..OWNERS + SHARED).map(|_| Slot::default()).collect(),
+            asymmetric: asymmetric(),
+        }
     }
 
-    /// Asks to store.
-    #[inline]
-    pub fn try_enter(&self) -> Result<Entered<'_>> {
-        let shard = &self.shards[thread_number() % SHARDS];
-        // SeqCst, here and in `hold`: either the holder sees our count or we see its
+    /// Passes the gate, if it is open.
+    #[inline(always)]
+    pub fn pass(&self) -> Option<Writing<'_>> {
+        let number = thread_number();
+        let own = number < OWNERS;
+        let slot = &self.slots[if own { number } else { OWNERS + number % SHARED }];
+        slot.enter(own);
+        // Pairs with the fence in `hold`: either the holder sees our count or we see its
         // state; both cannot be missed.
-        shard.0.fetch_add(1, Ordering::SeqCst);
-        let state = self.state.load(Ordering::SeqCst);
-        if state == OPEN {
+        light_fence(self.asymmetric);
+        // Acquire: what was done while the gate was held is seen.
+        if self.state.load(Ordering::Acquire) == OPEN {
             let unwinding = std::thread::panicking();
-            return Ok(Entered::Writing(Writing { gate: self, shard, unwinding }));
+            return Some(Writing { gate: self, slot, own, unwinding, here: PhantomData });
         }
-        shard.0.fetch_sub(1, Ordering::Release);
-        match state {
+        slot.leave(own);
+        None
+    }
+
+    /// As [`pass`](Gate::pass), or tells what to do about it.
+    pub fn try_enter(&self) -> Result<Entered<'_>> {
+        if let Some(writing) = self.pass() {
+            return Ok(Entered::Writing(writing));
+        }
+        match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
-            HELD => Ok(Entered::Wait),
+            // Opened meanwhile, or held.
+            OPEN | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),
         }
     }
 
-    /// Whether the pool can be read.
-    #[inline]
+    /// Fails if the pool cannot be read.
+    #[inline(always)]
     pub fn check(&self) -> Result<()> {
+        if self.is_readable() { Ok(()) } else { self.refuse() }
+    }
+
+    /// Whether the pool can be read.
+    #[inline(always)]
+    pub fn is_readable(&self) -> bool {
+        self.state.load(Ordering::Relaxed) < CLOSED
+    }
+
+    #[cold]
+    fn refuse(&self) -> Result<()> {
         match self.state.load(Ordering::Relaxed) {
             CLOSED => Err(Error::NotOpen("it was closed")),
             POISONED => Err(Error::NotOpen("a thread panicked inside an operation")),
@@ -120,7 +172,7 @@ impl Gate {
 
     /// Threads inside.
     pub fn inside(&self) -> usize {
-        self.shards.iter().map(|s| s.0.load(Ordering::SeqCst)).sum()
+        self.slots.iter().map(|s| s.0.load(Ordering::SeqCst)).sum()
     }
 
     /// The pool was marked dirty: open the gate.
@@ -142,10 +194,11 @@ impl Gate {
             return Err(Error::NotOpen("it is being closed"));
         }
         self.state.store(HELD, Ordering::SeqCst);
+        heavy_fence(self.asymmetric);
         let held = Held { gate: self, after: before, dirty: before == OPEN };
         let mut turn = 0;
-        // Acquire: see `Writing::drop`.
-        while self.shards.iter().any(|s| s.0.load(Ordering::SeqCst) != 0) {
+        // Acquire: see `Slot::leave`.
+        while self.slots.iter().any(|s| s.0.load(Ordering::SeqCst) != 0) {
             seam.wait(&mut turn);
             self.check()?;
         }

@@ -79,6 +79,7 @@ impl OpenMap {
     }
 
     /// The index, if map and pool are still there.
+    #[inline(always)]
     pub(crate) fn form(&self) -> Result<Form<'_>> {
         if self.dropped.load(Ordering::Acquire) {
             return Err(Error::MapDropped);

@@ -131,7 +131,7 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, SLOTS, Slot};
 use notes::BucketRef;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// How large a map's segments are. Part of its root.
@@ -202,6 +202,14 @@ impl Directory {
     fn index(&self, hash: u64) -> usize {
         (hash >> (64 - self.depth)) as usize
     }
+
+    /// The entry at an index that [`index`](Directory::index) has given.
+    #[inline(always)]
+    fn entry(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < self.entries.len());
+        // SAFETY: there are 2^depth entries, and an index consists of so many bits.
+        unsafe { self.entries.get_unchecked(index) }
+    }
 }
 
 /// How an operation came to its segment; to be checked again after reading or locking.
@@ -227,12 +235,15 @@ pub struct DashEh<S: Seam, R: Record> {
     core: Arc<Core<S>>,
     root: Offset<Word>,
     shape: Shape,
+    /// Buckets of a segment, less one.
+    bucket_mask: u32,
     /// The empty word, by the first bit of the segment's hashes.
     empty: [u64; 2],
     /// DRAM directories by depth. Those of lesser depth stay, for readers that are still
     /// there: together they are no larger than the present one.
     directories: Box<[OnceLock<Directory>]>,
-    depth: AtomicU32,
+    /// The present one of them.
+    directory: AtomicPtr<Directory>,
     structure: Mutex<Structure>,
     doublings: AtomicU64,
     splits: AtomicU64,
@@ -258,9 +269,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             core: Arc::clone(core),
             root,
             shape,
+            bucket_mask: shape.buckets() - 1,
             empty: Self::empty_words(core)?,
             directories: (0..=MAX_DEPTH).map(|_| OnceLock::new()).collect(),
-            depth: AtomicU32::new(depth),
+            directory: AtomicPtr::default(),
             structure: Mutex::new(Structure { directory, depth, segments: None }),
             doublings: AtomicU64::new(0),
             splits: AtomicU64::new(0),
@@ -268,8 +280,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             form: PhantomData,
         };
         table.check_directory(directory, depth)?;
-        let _ = table.directories[depth as usize].set(Directory::new(depth));
+        table.set_directory(Directory::new(depth));
         Ok(table)
+    }
+
+    /// Makes a directory the present one. There was none of its depth.
+    fn set_directory(&self, directory: Directory) {
+        let depth = directory.depth as usize;
+        let kept = self.directories[depth].get_or_init(|| directory);
+        // Release: pairs with the Acquire in `directory`.
+        self.directory.store(std::ptr::from_ref(kept).cast_mut(), Ordering::Release);
     }
 
     fn check_directory(&self, offset: u64, depth: u32) -> Result<(), Damage> {
@@ -319,17 +339,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     #[inline(always)]
     fn home(&self, hash: u64) -> u32 {
-        (hash >> 8) as u32 & (self.shape.buckets() - 1)
+        (hash >> 8) as u32 & self.bucket_mask
     }
 
     #[inline(always)]
     fn next(&self, bucket: u32) -> u32 {
-        (bucket + 1) & (self.shape.buckets() - 1)
+        (bucket + 1) & self.bucket_mask
     }
 
     #[inline(always)]
     fn previous(&self, bucket: u32) -> u32 {
-        bucket.wrapping_sub(1) & (self.shape.buckets() - 1)
+        bucket.wrapping_sub(1) & self.bucket_mask
     }
 
     fn hash_of(&self, words: crate::index::record::SlotWords) -> u64 {
@@ -370,25 +390,29 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     #[inline(always)]
     fn directory(&self) -> &Directory {
-        // Acquire: pairs with the Release in `double`.
-        let depth = self.depth.load(Ordering::Acquire);
-        self.directories[depth as usize].get().expect("set before its depth is")
+        // Acquire: pairs with the Release in `set_directory`.
+        // SAFETY: set before the table was handed out, to one of `directories`, which
+        // neither move nor go before the table does.
+        unsafe { &*self.directory.load(Ordering::Acquire) }
     }
 
     /// The way to a hash's segment. Passes the gate if the segment must be touched first.
-    #[inline]
+    #[inline(always)]
     fn route(&self, hash: u64) -> Result<Route<'_>> {
         match self.known_route(hash) {
             Some(route) => Ok(route),
-            None => {
-                let _writing = self.core.enter()?;
-                self.first_touch(hash)
-            }
+            None => self.first_route(hash),
         }
     }
 
+    #[cold]
+    fn first_route(&self, hash: u64) -> Result<Route<'_>> {
+        let _writing = self.core.enter()?;
+        self.first_touch(hash)
+    }
+
     /// As [`route`](Self::route), by a thread that has passed the gate.
-    #[inline]
+    #[inline(always)]
     fn route_inside(&self, hash: u64) -> Result<Route<'_>> {
         match self.known_route(hash) {
             Some(route) => Ok(route),
@@ -402,7 +426,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let index = directory.index(hash);
         // Acquire: pairs with the Release of whoever filled the entry, so that the
         // segment's content is seen.
-        let entry = directory.entries[index].load(Ordering::Acquire);
+        let entry = directory.entry(index).load(Ordering::Acquire);
         (entry != 0).then(|| {
             let depth = (entry >> 48) as u32;
             let low = hash >> (64 - depth) << (64 - depth);
@@ -415,7 +439,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn is_current(&self, route: &Route<'_>) -> bool {
         std::ptr::eq(self.directory(), route.directory)
-            && route.directory.entries[route.index].load(Ordering::Relaxed) == route.entry
+            && route.directory.entry(route.index).load(Ordering::Relaxed) == route.entry
     }
 
     /// Points the DRAM entries of a segment's range at it. `structure` is locked.

@@ -150,52 +150,85 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// Finds a key and reads from its slot, optimistically. Stores nothing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
-        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        self.find_from(key, hash, 0, read)
+        match self.try_find(key, hash, &mut read) {
+            Some(found) => Ok(found),
+            None => self.find_again(key, hash, 0, read),
+        }
     }
 
-    /// As [`find`](Self::find), by a thread that has passed the gate `inside` times.
-    #[inline]
-    fn find_from<T>(
+    /// One reading. `None` if it does not count: a change of the key's home came between, or
+    /// the segment was not touched yet, or something is damaged, or the pool is not open.
+    #[inline(always)]
+    fn try_find<T>(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Option<T>> {
+        if !self.core.is_readable() {
+            return None;
+        }
+        let route = self.known_route(hash)?;
+        self.read_once(&route, key, hash, read)?.ok()
+    }
+
+    /// As [`try_find`](Self::try_find), by this route, and with the damage.
+    #[inline(always)]
+    fn read_once<T>(
+        &self,
+        route: &Route<'_>,
+        key: R::Key<'_>,
+        hash: u64,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Result<Option<T>, Damage>> {
+        let home = self.home(hash);
+        let notes = self.bucket(route.segment, home).notes;
+        let seam = self.core.memory.seam();
+        // Acquire: pairs with the Release of the unlocking store in `Locked`.
+        let version = notes.lock(seam, Ordering::Acquire);
+        if version & CHANGING != 0 {
+            return None;
+        }
+        let found = match self.search(route.segment, home, version, key, hash) {
+            Ok(Some(place)) => read(place.words).map(Some),
+            Ok(None) => Ok(None),
+            Err(damage) => Err(damage),
+        };
+        // Pairs with the Release fence in `Locked::changing` and the Release store of the
+        // directory entry in a split: if anything read above was newer than the version,
+        // the loads below see the newer version or entry.
+        fence(Ordering::Acquire);
+        let now = notes.lock(seam, Ordering::Relaxed);
+        (unchanged(version, now) && self.is_current(route)).then_some(found)
+    }
+
+    /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate
+    /// `inside` times.
+    #[cold]
+    fn find_again<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
         inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        self.core.check()?;
-        let home = self.home(hash);
         let mut turn = 0;
         loop {
-            let route = self.route(hash)?;
-            let bucket = self.bucket(route.segment, home);
-            let seam = self.core.memory.seam();
-            // Acquire: pairs with the Release of the unlocking store in `Locked`.
-            let version = bucket.notes.lock(seam, Ordering::Acquire);
-            if version & CHANGING != 0 {
-                self.wait_for_bucket(&mut turn, bucket, inside)?;
-                continue;
-            }
-            let found = match self.search(route.segment, home, version, key, hash) {
-                Ok(Some(place)) => read(place.words).map(Some),
-                Ok(None) => Ok(None),
-                Err(damage) => Err(damage),
-            };
-            // Pairs with the Release fence in `Locked::changing` and the Release store
-            // of the directory entry in a split: if anything read above was newer than
-            // the version, the loads below see the newer version or entry.
-            fence(Ordering::Acquire);
-            let now = bucket.notes.lock(seam, Ordering::Relaxed);
-            if unchanged(version, now) && self.is_current(&route) {
+            self.core.check()?;
+            // The first touch of a segment stores to it and passes the gate, which a thread
+            // must not do twice.
+            let route = if inside > 0 { self.route_inside(hash)? } else { self.route(hash)? };
+            if let Some(found) = self.read_once(&route, key, hash, &mut read) {
                 return Ok(found?);
             }
-            self.core.wait(&mut turn)?;
+            self.wait_for_bucket(&mut turn, self.bucket(route.segment, self.home(hash)), inside)?;
         }
     }
 
@@ -365,10 +398,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        // The first touch of a segment stores to it and passes the gate, which this
-        // thread must not do twice.
-        self.route_inside(hash)?;
-        self.find_from(key, hash, 1, read)
+        self.find_again(key, hash, 1, read)
     }
 
     /// Locks the next bucket too, if it is not locked. `false` if that has to be done

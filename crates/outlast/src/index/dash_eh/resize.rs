@@ -524,9 +524,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             pair[0].store(entry, Ordering::Relaxed);
             pair[1].store(entry, Ordering::Relaxed);
         }
-        let _ = self.directories[depth as usize + 1].set(wide);
-        // Release: pairs with the Acquire in `directory`.
-        self.depth.store(depth + 1, Ordering::Release);
+        self.set_directory(wide);
         self.doublings.fetch_add(1, Ordering::Relaxed);
         drop(structure);
         // Only first touches and splits read the directory in PM, under `structure`.
