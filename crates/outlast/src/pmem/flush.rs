@@ -133,6 +133,19 @@ impl Real {
     }
 }
 
+impl Real {
+    #[inline(never)]
+    fn flush_lines(&self, words: &[Word], instruction: FlushInstruction) {
+        let lines = lines(words.as_ptr().expose_provenance(), size_of_val(words));
+        // SAFETY: each line holds a byte of `words`, and a line lies in one page, so it
+        // is mapped. The constructor has checked that the processor has the instruction.
+        unsafe { arch::flush(instruction, lines.clone()) }
+        if self.slow {
+            delay(self.latency.per_line, lines.len());
+        }
+    }
+}
+
 impl Seam for Real {
     #[inline]
     fn load(&self, word: &Word, order: Ordering) -> u64 {
@@ -168,19 +181,14 @@ impl Seam for Real {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn flush(&self, words: &[Word], _at: &'static Point) {
-        let FlushMode::Lines(instruction) = self.mode else { return };
-        let lines = lines(words.as_ptr().expose_provenance(), size_of_val(words));
-        // SAFETY: each line holds a byte of `words`, and a line lies in one page, so it
-        // is mapped. The constructor has checked that the processor has the instruction.
-        unsafe { arch::flush(instruction, lines.clone()) }
-        if self.slow {
-            delay(self.latency.per_line, lines.len());
+        if let FlushMode::Lines(instruction) = self.mode {
+            self.flush_lines(words, instruction);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fence(&self, _at: &'static Point) {
         if self.mode == FlushMode::None {
             // The other side is whoever finds the memory after this process was killed.

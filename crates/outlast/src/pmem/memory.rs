@@ -1,9 +1,9 @@
 //! Mapped memory, addressed by offset, with every offset checked.
 
+use super::SHADOW_SHARE;
 use super::seam::{Mark, Point, Seam};
 use super::word::{Media, Offset, Word};
 use crate::error::Damage;
-use super::SHADOW_SHARE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The memory of one pool and the seam that accesses it.

@@ -24,10 +24,10 @@
 //! before they lock.
 
 use super::core::Core;
-use super::threads::thread_number;
 use super::geometry::{CLASSES, Geometry, LARGE};
 use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, SAVED_MAGIC, pack_frontier};
 use super::points;
+use super::threads::thread_number;
 use crate::error::{Damage, Error, Result};
 use crate::pmem::{Offset, Seam, Word};
 use std::collections::BTreeMap;

@@ -44,8 +44,10 @@ struct Slot(AtomicUsize);
 /// atomic addition.
 pub struct Gate {
     state: AtomicU32,
-    /// One for each of [`OWNERS`] threads, then the shared ones.
-    slots: Box<[Slot]>,
+    /// One for each of [`OWNERS`] threads.
+    own: Box<[Slot; OWNERS]>,
+    /// For all others.
+    shared: Box<[Slot; SHARED]>,
     /// Whether the holder can make the fence for all.
     asymmetric: bool,
 }
@@ -57,10 +59,11 @@ pub struct Gate {
 pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
-    /// Whether the slot is the thread's own.
-    own: bool,
-    /// Whether the thread was unwinding already: then that is no failure of ours.
-    unwinding: bool,
+    /// Not 0 if the slot is the thread's own. (A whole word, as the next one: what follows
+    /// a smaller one is moved in pieces.)
+    own: u64,
+    /// Not 0 if the thread was unwinding already: then that is no failure of ours.
+    unwinding: u64,
     /// Not to be sent to another thread.
     here: PhantomData<*const ()>,
 }
@@ -68,10 +71,10 @@ pub struct Writing<'g> {
 impl Drop for Writing<'_> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() && !self.unwinding {
+        if std::thread::panicking() && self.unwinding == 0 {
             self.gate.state.store(POISONED, Ordering::SeqCst);
         }
-        self.slot.leave(self.own);
+        self.slot.leave(self.own != 0);
     }
 }
 
@@ -112,24 +115,29 @@ impl Gate {
     pub fn new(open: bool) -> Self {
         Gate {
             state: AtomicU32::new(if open { OPEN } else { CLEAN }),
-            slots: (0..OWNERS + SHARED).map(|_| Slot::default()).collect(),
+            own: Box::new(std::array::from_fn(|_| Slot::default())),
+            shared: Box::default(),
             asymmetric: asymmetric(),
         }
     }
 
-    /// Passes the gate, if it is open.
+    /// Passes the gate, if it is open, and the thread has a slot of its own.
     #[inline(always)]
     pub fn pass(&self) -> Option<Writing<'_>> {
-        let number = thread_number();
-        let own = number < OWNERS;
-        let slot = &self.slots[if own { number } else { OWNERS + number % SHARED }];
+        let slot = self.own.get(thread_number())?;
+        self.pass_by(slot, true)
+    }
+
+    #[inline(always)]
+    fn pass_by<'g>(&'g self, slot: &'g Slot, own: bool) -> Option<Writing<'g>> {
         slot.enter(own);
         // Pairs with the fence in `hold`: either the holder sees our count or we see its
         // state; both cannot be missed.
         light_fence(self.asymmetric);
         // Acquire: what was done while the gate was held is seen.
         if self.state.load(Ordering::Acquire) == OPEN {
-            let unwinding = std::thread::panicking();
+            let unwinding = u64::from(std::thread::panicking());
+            let own = u64::from(own);
             return Some(Writing { gate: self, slot, own, unwinding, here: PhantomData });
         }
         slot.leave(own);
@@ -138,7 +146,12 @@ impl Gate {
 
     /// As [`pass`](Gate::pass), or tells what to do about it.
     pub fn try_enter(&self) -> Result<Entered<'_>> {
-        if let Some(writing) = self.pass() {
+        let number = thread_number();
+        let passed = match self.own.get(number) {
+            Some(slot) => self.pass_by(slot, true),
+            None => self.pass_by(&self.shared[number % SHARED], false),
+        };
+        if let Some(writing) = passed {
             return Ok(Entered::Writing(writing));
         }
         match self.state.load(Ordering::SeqCst) {
@@ -170,9 +183,13 @@ impl Gate {
         }
     }
 
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.own.iter().chain(&*self.shared)
+    }
+
     /// Threads inside.
     pub fn inside(&self) -> usize {
-        self.slots.iter().map(|s| s.0.load(Ordering::SeqCst)).sum()
+        self.slots().map(|s| s.0.load(Ordering::SeqCst)).sum()
     }
 
     /// The pool was marked dirty: open the gate.
@@ -198,7 +215,7 @@ impl Gate {
         let held = Held { gate: self, after: before, dirty: before == OPEN };
         let mut turn = 0;
         // Acquire: see `Slot::leave`.
-        while self.slots.iter().any(|s| s.0.load(Ordering::SeqCst) != 0) {
+        while self.slots().any(|s| s.0.load(Ordering::SeqCst) != 0) {
             seam.wait(&mut turn);
             self.check()?;
         }

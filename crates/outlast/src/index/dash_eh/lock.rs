@@ -45,8 +45,9 @@ pub(super) struct Locked<'m, S: Seam> {
     core: &'m Core<S>,
     bucket: BucketRef<'m>,
     word: u64,
-    /// Whether the thread was unwinding already: then that is no failure of ours.
-    unwinding: bool,
+    /// Not 0 if the thread was unwinding already: then that is no failure of ours. (A whole
+    /// word: what follows a smaller one is moved in pieces.)
+    unwinding: u64,
 }
 
 impl<'m, S: Seam> Locked<'m, S> {
@@ -104,7 +105,7 @@ impl<'m, S: Seam> Locked<'m, S> {
 impl<S: Seam> Drop for Locked<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() && !self.unwinding {
+        if std::thread::panicking() && self.unwinding == 0 {
             // The bucket may be half changed: it stays locked, and the gate, which this
             // thread is inside of, tells others not to wait.
             return;
@@ -119,7 +120,7 @@ impl<S: Seam> Drop for Locked<'_, S> {
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn try_lock<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
         let seam = self.core.memory.seam();
         let word = bucket.notes.lock(seam, Ordering::Relaxed);
@@ -128,18 +129,26 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             core: &self.core,
             bucket,
             word: word | LOCKED,
-            unwinding: std::thread::panicking(),
+            unwinding: u64::from(std::thread::panicking()),
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
+        match self.try_lock(bucket) {
+            Some(locked) => Ok(locked),
+            None => self.lock_later(bucket),
+        }
+    }
+
+    #[cold]
+    fn lock_later<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
         let mut turn = 0;
         loop {
+            self.wait_for_bucket(&mut turn, bucket, 1)?;
             if let Some(locked) = self.try_lock(bucket) {
                 return Ok(locked);
             }
-            self.wait_for_bucket(&mut turn, bucket, 1)?;
         }
     }
 

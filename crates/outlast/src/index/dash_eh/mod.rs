@@ -128,7 +128,9 @@ use crate::index::{Change, Changed, Cursor, Index, IndexStats, Scheme, Verified,
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use layout::{BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, SLOTS, Slot};
+use layout::{
+    BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, SLOTS, Slot,
+};
 use notes::BucketRef;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

@@ -41,6 +41,13 @@ pub(super) struct Place<'m> {
     pub(super) words: SlotWords,
 }
 
+/// Where in the home bucket or the next one.
+struct InPair<'m> {
+    slot: &'m Slot,
+    index: usize,
+    in_next: bool,
+}
+
 impl<S: Seam, R: Record> DashEh<S, R> {
     // ---- Reading ----------------------------------------------------------------
 
@@ -63,6 +70,36 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         prints::matching(bucket.notes.prints(self.core.memory.seam()), print) & mask
     }
 
+    /// Looks for a key in its home bucket and the next one.
+    ///
+    /// Both are looked at before any slot is: which of the two holds a record is as good as
+    /// random, and a processor that has to guess guesses wrong.
+    #[inline(always)]
+    fn probe_pair<'m>(
+        &self,
+        (bucket, meta): (BucketRef<'m>, Meta),
+        (next, next_meta): (BucketRef<'m>, Meta),
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<(InPair<'m>, SlotWords)>, Damage> {
+        let print = hash as u8;
+        let here = meta.allocated() & !meta.membership();
+        let there = next_meta.allocated() & next_meta.membership();
+        let mut mask =
+            self.candidates(bucket, here, print) | self.candidates(next, there, print) << SLOTS;
+        while mask != 0 {
+            let bit = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            let (in_next, index) = (bit >= SLOTS, bit % SLOTS);
+            let slot = if in_next { &next.slots[index] } else { &bucket.slots[index] };
+            let words = self.words(slot);
+            if R::matches(&self.core, words, key, hash)? {
+                return Ok(Some((InPair { slot, index, in_next }, words)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Looks for a key in a segment. `lock` is the home bucket's lock word.
     ///
     /// Without that lock the answer counts only if the bucket's version and the route have
@@ -76,26 +113,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Place<'_>>, Damage> {
-        let print = hash as u8;
         let bucket = self.bucket(segment, home);
         let next = self.bucket(segment, self.next(home));
-        // Both buckets are looked at before any slot is: which of the two holds a record is
-        // as good as random, and a processor that has to guess guesses wrong.
         let (meta, next_meta) = (self.meta(bucket), self.meta(next));
-        let here = meta.allocated() & !meta.membership();
-        let there = next_meta.allocated() & next_meta.membership();
-        let mut mask =
-            self.candidates(bucket, here, print) | self.candidates(next, there, print) << SLOTS;
-        while mask != 0 {
-            let index = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            let (bucket, part) =
-                if index < SLOTS { (bucket, Part::Home) } else { (next, Part::Next) };
-            let slot = index % SLOTS;
-            let words = self.words(&bucket.slots[slot]);
-            if R::matches(&self.core, words, key, hash)? {
-                return Ok(Some(Place { part, bucket, slot, words }));
-            }
+        if let Some((at, words)) = self.probe_pair((bucket, meta), (next, next_meta), key, hash)? {
+            let (bucket, part) = if at.in_next { (next, Part::Next) } else { (bucket, Part::Home) };
+            return Ok(Some(Place { part, bucket, slot: at.index, words }));
         }
         let overflow = Overflow::of(lock);
         if overflow.is_none() {
@@ -298,18 +321,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     // ---- Changing ---------------------------------------------------------------
 
+    #[inline(always)]
     pub(super) fn change_of(
         &self,
         key: R::Key<'_>,
         change: &Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
-        let value = match *change {
-            Change::Insert(value) | Change::Put(value) | Change::Update(value) => Some(value),
-            Change::Swap { new, .. } => Some(new),
-            Change::Remove => None,
-        };
-        R::check_size(key, value)?;
+        let plan = Plan::of(change, want_before);
+        R::check_size(key, plan.value)?;
         let _writing = self.core.enter_to_change()?;
         let hash = R::hash(&self.core.hasher, key);
         if R::FORM == RecordForm::Bytes
@@ -318,52 +338,150 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return Ok(changed);
         }
         // The record's block is written before anything is locked.
-        let mut new = match value {
-            Some(value) => Some(Prepared {
-                index: self,
-                words: Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?),
-            }),
+        let words = match plan.value {
+            Some(value) => Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?),
             None => None,
         };
+        match self.change_at_once(key, hash, &plan, words) {
+            Some(changed) => Ok(changed),
+            None => self.change_slowly(key, hash, change, want_before, words),
+        }
+    }
+
+    /// The common cases, in as few instructions as they take: the segment is known, the home
+    /// bucket is not locked, and what is there or the room for it is in one of the two
+    /// buckets. `None` leaves everything else to [`change_slowly`](Self::change_slowly):
+    /// nothing has happened.
+    ///
+    /// While one operation waits for memory, the processor begins the next one, as far as it
+    /// can look ahead: a few hundred instructions.
+    #[inline(always)]
+    fn change_at_once(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        words: Option<SlotWords>,
+    ) -> Option<Changed<R>> {
+        let route = self.known_route(hash)?;
         let home = self.home(hash);
+        let bucket = self.bucket(route.segment, home);
+        let next = self.bucket(route.segment, self.next(home));
+        let mut here = self.try_lock(bucket)?;
+        if !self.is_current(&route) {
+            return None;
+        }
+        let core = &self.core;
+        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
+        let Some((place, found)) =
+            self.probe_pair((bucket, meta), (next, next_meta), key, hash).ok()?
+        else {
+            // Absent, if it is not in the overflow.
+            if !Overflow::of(here.word()).is_none() {
+                return None;
+            }
+            if !plan.inserts {
+                self.discard(words);
+                return Some(Changed { applied: false, before: None, present: false });
+            }
+            // Balanced insert: into the emptier of the two. Where that is the home bucket,
+            // its lock is all it takes.
+            let from_before = !meta.is_no_fuller_than(next_meta);
+            let _next_lock =
+                if from_before { Some(self.lock_next(&route, home).ok()??) } else { None };
+            let target = if from_before { next } else { bucket };
+            let slot = self.meta(target).free_slot()?;
+            self.fill(&target.slots[slot], words?, self.empty(hash), &points::INSERT);
+            self.publish(target, slot, hash as u8, from_before);
+            return Some(Changed { applied: true, before: None, present: false });
+        };
+        // The blocks of records need more care.
+        if R::FORM == RecordForm::Bytes {
+            return None;
+        }
+        let before = if plan.want_before { Some(R::value(core, found).ok()?) } else { None };
+        let applied = plan.replaces
+            && match plan.expected {
+                Some(expected) => R::value_is(core, found, expected).ok()?,
+                None => true,
+            };
+        if applied && let Some(words) = words {
+            here.changing();
+            core.memory.store_release(&place.slot.second, words.second, &points::UPDATE);
+            core.memory.persist(place.slot, &points::UPDATE);
+        } else if applied {
+            // What a bucket's notes say of its slots changes under its own lock.
+            let _next_lock =
+                if place.in_next { Some(self.lock_next(&route, home).ok()??) } else { None };
+            here.changing();
+            self.empty_slot(hash, if place.in_next { next } else { bucket }, place.index);
+        }
+        Some(Changed { applied, before, present: true })
+    }
+
+    /// Goes on until the change is made.
+    #[cold]
+    #[inline(never)]
+    fn change_slowly(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        change: &Change<'_, R>,
+        want_before: bool,
+        words: Option<SlotWords>,
+    ) -> Result<Changed<R>> {
+        let plan = &Plan::of(change, want_before);
+        let mut new = words.map(|words| Prepared { index: self, words: Some(words) });
         // Whether the next bucket must be locked before the home is.
         let mut next_first = false;
         loop {
-            let route = self.route_inside(hash)?;
-            let next_bucket = self.bucket(route.segment, self.next(home));
-            let mut next = if next_first { Some(self.lock(next_bucket)?) } else { None };
-            let mut here = self.lock(self.bucket(route.segment, home))?;
-            // A split holds every lock of its segment, so from here on there is none.
-            if !self.is_current(&route) {
-                continue;
+            match self.change_once(key, hash, plan, &mut new, next_first)? {
+                Step::Done(changed) => return Ok(changed),
+                Step::Moved => {}
+                Step::NextFirst => next_first = true,
+                Step::Full => {
+                    let route = self.route_inside(hash)?;
+                    self.make_room(&route, hash)?;
+                }
             }
-            let locks = &mut Pair { here: &mut here, next: &mut next, next_bucket, home };
-            let done = match self.search(route.segment, home, locks.here.word(), key, hash)? {
-                Some(place) => {
-                    self.change_present(&route, locks, place, change, &mut new, want_before)?
+        }
+    }
+
+    fn change_once(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        new: &mut Option<Prepared<'_, S, R>>,
+        next_first: bool,
+    ) -> Result<Step<R>> {
+        let route = self.route_inside(hash)?;
+        let home = self.home(hash);
+        let mut next = None;
+        if next_first {
+            next = Some(self.lock(self.bucket(route.segment, self.next(home)))?);
+        }
+        let mut here = self.lock(self.bucket(route.segment, home))?;
+        // A split holds every lock of its segment, so from here on there is none.
+        if !self.is_current(&route) {
+            return Ok(Step::Moved);
+        }
+        match self.search(route.segment, home, here.word(), key, hash)? {
+            Some(place) => self.change_present(&route, &mut here, next, hash, place, plan, new),
+            None => {
+                let Some(prepared) = new.as_mut().filter(|_| plan.inserts) else {
+                    return Ok(Step::Done(Changed {
+                        applied: false,
+                        before: None,
+                        present: false,
+                    }));
+                };
+                let words = prepared.words();
+                let step = self.insert_absent(&route, &mut here, next, hash, words)?;
+                if let Step::Done(_) = step {
+                    prepared.linked();
                 }
-                None => {
-                    let inserts = matches!(change, Change::Insert(_) | Change::Put(_));
-                    let Some(prepared) = new.as_mut().filter(|_| inserts) else {
-                        return Ok(Changed { applied: false, before: None, present: false });
-                    };
-                    match self.insert_absent(&route, locks, hash, prepared.words())? {
-                        Inserted::Done => {
-                            prepared.linked();
-                            return Ok(Changed { applied: true, before: None, present: false });
-                        }
-                        Inserted::Full => {
-                            drop((here, next));
-                            self.make_room(&route, hash)?;
-                            continue;
-                        }
-                        Inserted::NextFirst => None,
-                    }
-                }
-            };
-            match done {
-                Some(changed) => return Ok(changed),
-                None => next_first = true,
+                Ok(step)
             }
         }
     }
@@ -401,51 +519,52 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.find_again(key, hash, 1, read)
     }
 
-    /// Locks the next bucket too, if it is not locked. `false` if that has to be done
-    /// before the home is locked: locks are taken in ascending order, so that no ring of
-    /// waiting threads closes.
-    fn lock_next<'m>(&'m self, locks: &mut Pair<'_, 'm, S>) -> Result<bool> {
-        if locks.next.is_none() {
-            *locks.next = if self.next(locks.home) > locks.home {
-                Some(self.lock(locks.next_bucket)?)
-            } else {
-                self.try_lock(locks.next_bucket)
-            };
-        }
-        Ok(locks.next.is_some())
+    /// Locks the next bucket, while the home is locked. `None` if that has to be done
+    /// before: locks are taken in ascending order, so that no ring of waiting threads closes.
+    #[inline(always)]
+    fn lock_next(&self, route: &Route<'_>, home: u32) -> Result<Option<Locked<'_, S>>> {
+        let next = self.next(home);
+        let bucket = self.bucket(route.segment, next);
+        if next > home { self.lock(bucket).map(Some) } else { Ok(self.try_lock(bucket)) }
     }
 
-    /// Changes a record that is there. `None` if the next bucket must be locked first.
+    /// Changes a record that is there. The home is locked, and the next bucket if it is given.
+    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
+    #[inline(always)]
     fn change_present<'m>(
         &'m self,
         route: &Route<'_>,
-        locks: &mut Pair<'_, 'm, S>,
+        here: &mut Locked<'_, S>,
+        mut next: Option<Locked<'m, S>>,
+        hash: u64,
         place: Place<'_>,
-        change: &Change<'_, R>,
+        plan: &Plan<'_, R>,
         new: &mut Option<Prepared<'_, S, R>>,
-        want_before: bool,
-    ) -> Result<Option<Changed<R>>> {
+    ) -> Result<Step<R>> {
         let core = &self.core;
-        let before = if want_before { Some(R::value(core, place.words)?) } else { None };
+        let before = if plan.want_before { Some(R::value(core, place.words)?) } else { None };
         let old_block = R::block(core, place.words)?;
-        let applied = match *change {
-            Change::Insert(_) => false,
-            Change::Swap { expected, .. } => R::value_is(core, place.words, expected)?,
-            Change::Put(_) | Change::Update(_) | Change::Remove => true,
-        };
+        let applied = plan.replaces
+            && match plan.expected {
+                Some(expected) => R::value_is(core, place.words, expected)?,
+                None => true,
+            };
         if !applied {
-            return Ok(Some(Changed { applied, before, present: true }));
+            return Ok(Step::Done(Changed { applied, before, present: true }));
         }
         // What a bucket's notes say of its slots changes under its own lock.
-        if new.is_none() && matches!(place.part, Part::Next) && !self.lock_next(locks)? {
-            return Ok(None);
+        if new.is_none() && next.is_none() && matches!(place.part, Part::Next) {
+            next = self.lock_next(route, self.home(hash))?;
+            if next.is_none() {
+                return Ok(Step::NextFirst);
+            }
         }
         if let Some((offset, _)) = old_block {
             core.before_unlink(offset)?;
         }
         let slot = &place.bucket.slots[place.slot];
         if let Some(new) = new {
-            locks.here.changing();
+            here.changing();
             let words = new.words();
             if R::FORM == RecordForm::Inline {
                 core.memory.store_release(&slot.second, words.second, &points::UPDATE);
@@ -455,40 +574,53 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             core.memory.persist(slot, &points::UPDATE);
             new.linked();
         } else {
-            self.remove_at(route, locks.here, place)?;
+            self.remove_at(here, hash, place)?;
         }
         if let Some((offset, bytes)) = old_block {
             core.retire(offset, bytes);
         }
-        Ok(Some(Changed { applied, before, present: true }))
+        drop(next);
+        Ok(Step::Done(Changed { applied, before, present: true }))
     }
 
-    fn remove_at(
+    #[inline(always)]
+    fn remove_at(&self, here: &mut Locked<'_, S>, hash: u64, place: Place<'_>) -> Result<()> {
+        match place.part {
+            Part::Home | Part::Next => {
+                here.changing();
+                self.empty_slot(hash, place.bucket, place.slot);
+                Ok(())
+            }
+            Part::Stash(stash) => self.remove_overflowed(here, hash, place, Some(stash)),
+            Part::Node => self.remove_overflowed(here, hash, place, None),
+        }
+    }
+
+    #[cold]
+    fn remove_overflowed(
         &self,
-        route: &Route<'_>,
         here: &mut Locked<'_, S>,
+        hash: u64,
         place: Place<'_>,
+        stash: Option<u32>,
     ) -> Result<()> {
         // A stash bucket's or node's own lock guards its notes against other homes.
-        let _overflow_lock = match place.part {
-            Part::Home | Part::Next => None,
-            Part::Stash(_) | Part::Node => Some(self.lock(place.bucket)?),
-        };
+        let _locked = self.lock(place.bucket)?;
         here.changing();
-        let memory = &self.core.memory;
-        let slot = &place.bucket.slots[place.slot];
-        let empty = self.empty(route.segment.low);
-        memory.store_release(&slot.first, empty, &points::REMOVE);
-        memory.persist(slot, &points::REMOVE);
-        let meta = self.meta(place.bucket).without(place.slot);
-        place.bucket.notes.set_meta(memory.seam(), meta);
-        let stash = match place.part {
-            Part::Home | Part::Next => return Ok(()),
-            Part::Stash(stash) => Some(stash),
-            Part::Node => None,
-        };
-        here.forget_overflow(self.hash_of(place.words) as u8, stash);
+        self.empty_slot(hash, place.bucket, place.slot);
+        here.forget_overflow(hash as u8, stash);
         Ok(())
+    }
+
+    /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is
+    /// locked.
+    #[inline(always)]
+    fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
+        let memory = &self.core.memory;
+        let target = &bucket.slots[slot];
+        memory.store_release(&target.first, self.empty(hash), &points::REMOVE);
+        memory.persist(target, &points::REMOVE);
+        bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
     }
 
     // ---- Inserting --------------------------------------------------------------
@@ -522,45 +654,55 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Shows a slot's record to readers. The bucket is locked, the record durable.
     #[inline]
-    pub(super) fn publish(
-        &self,
-        bucket: BucketRef<'_>,
-        slot: usize,
-        print: u8,
-        from_before: bool,
-    ) {
+    pub(super) fn publish(&self, bucket: BucketRef<'_>, slot: usize, print: u8, from_before: bool) {
         let seam = self.core.memory.seam();
         let (word, value) = prints::with(bucket.notes.prints(seam), slot, print);
         bucket.notes.set_prints(seam, word, value);
         bucket.notes.set_meta(seam, self.meta(bucket).with(slot, from_before));
     }
 
-    /// Puts a record whose key is absent somewhere in its segment.
+    /// Puts a record whose key is absent somewhere in its segment. The home is locked, and
+    /// the next bucket if it is given.
+    #[inline(always)]
     fn insert_absent<'m>(
         &'m self,
         route: &Route<'_>,
-        locks: &mut Pair<'_, 'm, S>,
+        here: &mut Locked<'_, S>,
+        next: Option<Locked<'m, S>>,
         hash: u64,
         words: SlotWords,
-    ) -> Result<Inserted> {
-        let print = hash as u8;
-        let empty = self.empty(hash);
-        let home_meta = self.meta(locks.here.bucket());
+    ) -> Result<Step<R>> {
+        let bucket = here.bucket();
+        let meta = self.meta(bucket);
+        let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
         // Balanced insert: into the emptier of the two. Where that is the home bucket, its
         // lock is all it takes.
-        if home_meta.count() <= self.meta(locks.next_bucket).count()
-            && let Some(slot) = home_meta.free_slot()
+        if meta.is_no_fuller_than(self.meta(next_bucket))
+            && let Some(slot) = meta.free_slot()
         {
-            let bucket = locks.here.bucket();
-            self.fill(&bucket.slots[slot], words, empty, &points::INSERT);
-            self.publish(bucket, slot, print, false);
-            return Ok(Inserted::Done);
+            self.fill(&bucket.slots[slot], words, self.empty(hash), &points::INSERT);
+            self.publish(bucket, slot, hash as u8, false);
+            return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         }
-        if !self.lock_next(locks)? {
-            return Ok(Inserted::NextFirst);
+        self.insert_elsewhere(route, here, next, hash, words)
+    }
+
+    /// As [`insert_absent`](Self::insert_absent), where the home is not the emptier one.
+    #[inline(never)]
+    fn insert_elsewhere<'m>(
+        &'m self,
+        route: &Route<'_>,
+        here: &mut Locked<'_, S>,
+        mut next: Option<Locked<'m, S>>,
+        hash: u64,
+        words: SlotWords,
+    ) -> Result<Step<R>> {
+        if next.is_none() {
+            next = self.lock_next(route, self.home(hash))?;
         }
-        let here = &mut *locks.here;
-        let Some(next) = locks.next.as_mut() else { unreachable!("locked above") };
+        let Some(next) = &mut next else { return Ok(Step::NextFirst) };
+        let (print, empty) = (hash as u8, self.empty(hash));
+        let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         // It may have filled up before it was locked.
         let free = [(next.bucket(), true), (here.bucket(), false)]
             .into_iter()
@@ -568,11 +710,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if let Some((bucket, slot, from_before)) = free {
             self.fill(&bucket.slots[slot], words, empty, &points::INSERT);
             self.publish(bucket, slot, print, from_before);
-            return Ok(Inserted::Done);
+            return done;
         }
         // Both are full.
         if self.displace(route, here, next, print, words)? {
-            return Ok(Inserted::Done);
+            return done;
         }
         let stashes = (0..self.shape.stash)
             .map(|stash| Ok((self.stash_bucket(route.segment, stash), Some(stash))));
@@ -585,14 +727,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
                 self.publish(target, slot, print, false);
                 here.note_overflow(print, stash);
-                return Ok(Inserted::Done);
+                return done;
             }
         }
-        Ok(Inserted::Full)
+        Ok(Step::Full)
     }
 
     /// Makes room by moving a record of one of the two buckets to its other one, and
     /// puts the new record in its place.
+    #[cold]
     fn displace(
         &self,
         route: &Route<'_>,
@@ -674,22 +817,51 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 }
 
-/// The locks that a change of a key holds.
-struct Pair<'l, 'm, S: Seam> {
-    here: &'l mut Locked<'m, S>,
-    next: &'l mut Option<Locked<'m, S>>,
-    next_bucket: BucketRef<'m>,
-    /// Index of the home bucket.
-    home: u32,
+/// A change, taken apart.
+struct Plan<'a, R: Record> {
+    /// What to store; `None` to remove.
+    value: Option<R::Value<'a>>,
+    /// The value that must be there.
+    expected: Option<R::Value<'a>>,
+    /// Whether it applies to an absent key.
+    inserts: bool,
+    /// Whether it applies to a present one.
+    replaces: bool,
+    want_before: bool,
 }
 
-/// What became of an insert.
-enum Inserted {
-    Done,
-    /// There is no room in the segment.
-    Full,
+impl<'a, R: Record> Plan<'a, R> {
+    #[inline(always)]
+    fn of(change: &Change<'a, R>, want_before: bool) -> Self {
+        let (value, expected, inserts, replaces) = match *change {
+            Change::Insert(value) => (Some(value), None, true, false),
+            Change::Put(value) => (Some(value), None, true, true),
+            Change::Update(value) => (Some(value), None, false, true),
+            Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
+            Change::Remove => (None, None, false, true),
+        };
+        Plan { value, expected, inserts, replaces, want_before }
+    }
+}
+
+/// What became of one attempt to make a change.
+enum Step<R: Record> {
+    Done(Changed<R>),
+    /// The key belongs to another segment now.
+    Moved,
     /// The next bucket must be locked before the home is.
     NextFirst,
+    /// There is no room in the segment.
+    Full,
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    /// Gives up a record that was prepared.
+    fn discard(&self, words: Option<SlotWords>) {
+        if let Some(words) = words {
+            R::discard(&self.core, words);
+        }
+    }
 }
 
 /// A record that is written and not linked; discarded unless it gets linked.
