@@ -892,8 +892,8 @@ impl Walk<'_, '_> {
                 walk.region(at, BUCKET_BYTES, What::Bucket { form: map.form });
                 let home = Some(bucket as u32).filter(|&bucket| bucket < homes);
                 for slot in 0..SLOTS {
-                    let place = at + 32 + slot as u64 * 16;
-                    let words = [words[4 + slot * 2], words[5 + slot * 2]];
+                    let place = at + slot as u64 * 16;
+                    let words = [words[slot * 2], words[slot * 2 + 1]];
                     match walk.walk_slot(map, shape, segment, place, words, home, &mut keys) {
                         Ok(()) => {}
                         Err(Error::Damaged(damage)) => walk.problem(damage),

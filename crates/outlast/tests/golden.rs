@@ -1,18 +1,18 @@
-//! A pool of each released format opens with every build.
+//! A pool of each format opens with every build, or says which format it has.
 //!
-//! Goal: `tests/golden/format1.pool`, written once and never again, is opened, read,
-//! verified and changed by this build. If a change of the code makes this fail, the change
-//! is one of the format: see the versioning rules in docs/format.md.
+//! Goal: `tests/golden/format2.pool`, written once and never again, is opened, read,
+//! verified and changed by this build; `format1.pool` is refused for what it is. If a change
+//! of the code makes this fail, the change is one of the format: see the versioning rules in
+//! docs/format.md.
 //!
-//! The file was written by the test `generate`, which is ignored. It writes a new one, for
-//! a new format only, if it is asked to by name:
-//!
-//! ```text
-//! OUTLAST_GOLDEN=format2.pool cargo test --test golden generate -- --ignored
-//! ```
+//! The files were written by `examples/golden.rs`, for each new format once.
 
-use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme, offline};
+use outlast::{Error, Pool, PoolOptions, RecordForm, Scheme, offline};
 use std::path::{Path, PathBuf};
+
+#[path = "golden/content.rs"]
+mod content;
+use content::{TEXTS, WORDS, removed, text, value, word};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -22,32 +22,6 @@ fn open(path: &Path) -> Pool {
     // SAFETY: the file is this test's own.
     unsafe { PoolOptions::new().background(false).open(path).unwrap() }
 }
-
-/// Number keys: the extremes, then some that are spread over all hashes.
-fn word(n: u64) -> u64 {
-    match n {
-        0 => 0,
-        1 => u64::MAX,
-        n => n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-    }
-}
-
-fn text(n: u64) -> String {
-    format!("key {n} {}", "é".repeat(n as usize % 7))
-}
-
-fn value(n: u64) -> Vec<u8> {
-    let len = if n == 17 { 5000 } else { n as usize * 3 % 200 };
-    (0..len).map(|i| (i as u64 * 31 + n) as u8).collect()
-}
-
-/// Records that were put and removed again.
-fn removed(n: u64) -> bool {
-    n % 5 == 3
-}
-
-const WORDS: u64 = 150;
-const TEXTS: u64 = 60;
 
 fn check(pool: &Pool) {
     let words = pool.map::<u64, u64>("words").unwrap();
@@ -73,11 +47,21 @@ fn check(pool: &Pool) {
     assert_eq!(texts.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
 }
 
+/// Format 1 kept what a process knows of a bucket in the bucket.
 #[test]
-fn a_pool_of_format_1_opens_and_is_what_it_was() {
+fn a_pool_of_format_1_is_refused_typed() {
+    let path = golden("format1.pool");
+    // SAFETY: nobody changes the file.
+    let opened = unsafe { PoolOptions::new().open_read_only(&path) };
+    assert!(matches!(opened, Err(Error::Version { found: 1, supported: 2 })), "{opened:?}");
+    assert!(matches!(offline::walk(&path), Err(Error::Version { found: 1, supported: 2 })));
+}
+
+#[test]
+fn a_pool_of_format_2_opens_and_is_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("copy.pool");
-    std::fs::copy(golden("format1.pool"), &path).unwrap();
+    std::fs::copy(golden("format2.pool"), &path).unwrap();
 
     let report = offline::walk(&path).unwrap();
     assert_eq!((&report.problems[..], report.leaked_bytes), (&[][..], 0));
@@ -122,10 +106,10 @@ fn a_pool_of_format_1_opens_and_is_what_it_was() {
 
 /// The same pool as a kill left it: it is copied while it is open.
 #[test]
-fn a_pool_of_format_1_recovers() {
+fn a_pool_of_format_2_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let [path, killed] = ["copy.pool", "killed.pool"].map(|name| dir.path().join(name));
-    std::fs::copy(golden("format1.pool"), &path).unwrap();
+    std::fs::copy(golden("format2.pool"), &path).unwrap();
     let pool = open(&path);
     let words = pool.map::<u64, u64>("words").unwrap();
     words.insert(&word(5000), &1).unwrap();
@@ -145,34 +129,4 @@ fn check_with_one_more(pool: &Pool) {
     assert_eq!(words.remove(&word(5000)).unwrap(), Some(1));
     drop(words);
     check(pool);
-}
-
-#[test]
-#[ignore = "writes a golden file: once for each format"]
-fn generate() {
-    let name = std::env::var("OUTLAST_GOLDEN").expect("OUTLAST_GOLDEN names the file");
-    let path = golden(&name);
-    let options = PoolOptions::new().page_bits(12).initial_size(160 << 10).background(false);
-    // Nothing of the machine that wrote it.
-    let options = options.boot_id(1);
-    // SAFETY: the file is this test's own.
-    let pool = unsafe { options.create(&path).unwrap() };
-    let small = MapOptions::new().bucket_bits(1);
-    let words = pool.map_with::<u64, u64>("words", &small).unwrap();
-    let bytes = pool.map_with::<u64, [u8]>("bytes", &small.clone().stash_buckets(4)).unwrap();
-    let texts = pool.map_with::<str, i32>("texts", &small).unwrap();
-    for n in 0..WORDS {
-        words.put(&word(n), &(n << 32 | n)).unwrap();
-    }
-    for n in 0..TEXTS {
-        bytes.put(&word(n), &value(n)).unwrap();
-        texts.put(&text(n), &(n as i32 - 30)).unwrap();
-    }
-    for n in (0..WORDS).filter(|&n| removed(n)) {
-        words.remove(&word(n)).unwrap();
-        bytes.remove(&word(n)).unwrap();
-        texts.remove(&text(n)).unwrap();
-    }
-    drop((words, bytes, texts));
-    pool.close().unwrap();
 }

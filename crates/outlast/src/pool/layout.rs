@@ -5,7 +5,7 @@ use crate::pmem::{Media, Word};
 /// First word of each header copy: `outlast` and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
 /// The format that this build reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Features that an older build may ignore.
 pub const COMPATIBLE: u64 = 0;
 /// Features that an older build may ignore if it only reads.

@@ -1,0 +1,38 @@
+//! Writes the golden pool of a format: once for each, see `tests/golden.rs`.
+//!
+//! ```text
+//! cargo run --example golden -- crates/outlast/tests/golden/format2.pool
+//! ```
+
+use outlast::{MapOptions, PoolOptions};
+
+#[path = "../tests/golden/content.rs"]
+mod content;
+use content::{TEXTS, WORDS, removed, text, value, word};
+
+fn main() {
+    let path = std::env::args().nth(1).expect("the file to write");
+    let options = PoolOptions::new().page_bits(12).initial_size(160 << 10).background(false);
+    // Nothing of the machine that wrote it.
+    let options = options.boot_id(1);
+    // SAFETY: the file is this program's own.
+    let pool = unsafe { options.create(&path).unwrap() };
+    let small = MapOptions::new().bucket_bits(1);
+    let words = pool.map_with::<u64, u64>("words", &small).unwrap();
+    let bytes = pool.map_with::<u64, [u8]>("bytes", &small.clone().stash_buckets(4)).unwrap();
+    let texts = pool.map_with::<str, i32>("texts", &small).unwrap();
+    for n in 0..WORDS {
+        words.put(&word(n), &(n << 32 | n)).unwrap();
+    }
+    for n in 0..TEXTS {
+        bytes.put(&word(n), &value(n)).unwrap();
+        texts.put(&text(n), &(n as i32 - 30)).unwrap();
+    }
+    for n in (0..WORDS).filter(|&n| removed(n)) {
+        words.remove(&word(n)).unwrap();
+        bytes.remove(&word(n)).unwrap();
+        texts.remove(&text(n)).unwrap();
+    }
+    drop((words, bytes, texts));
+    pool.close().unwrap();
+}
