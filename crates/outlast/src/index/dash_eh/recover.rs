@@ -133,7 +133,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         // The state, which may never have been flushed, before the entries that rest on it.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
-        memory.persist(&header.state, &points::REPAIR_FOUND);
+        memory.persist(&header.state, &points::REPAIR_STATE);
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];

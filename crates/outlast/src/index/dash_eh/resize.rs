@@ -371,7 +371,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let next = if i + 1 < used { nodes[i + 1].offset } else { 0 };
             let empty = self.empty(draft.low);
-            write_node(&self.core.memory, nodes[i].offset, next, &node, empty, &points::SPLIT_NEW)?;
+            let at = &points::SPLIT_NODE;
+            write_node(&self.core.memory, nodes[i].offset, next, &node, empty, at)?;
         }
         draft.chain = if used > 0 { nodes[0].offset } else { 0 };
         Ok(used)
