@@ -2,6 +2,7 @@
 //!
 //! - [`prefix`]: for every store of a recorded run, the image of a crash right after it,
 //!   and for a sample of those, every image of a second crash during recovery;
+//! - [`model`]: what a crash can leave of a recorded run;
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
@@ -17,6 +18,7 @@ pub mod codec;
 pub mod full;
 pub mod growth;
 pub mod guard;
+pub mod model;
 pub mod prefix;
 pub mod random;
 pub mod response;
