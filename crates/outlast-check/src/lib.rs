@@ -3,6 +3,7 @@
 //! - [`prefix`]: for every store of a recorded run, the image of a crash right after it,
 //!   and for a sample of those, every image of a second crash during recovery;
 //! - [`model`]: what a crash can leave of a recorded run;
+//! - [`canary`]: every flush and fence done wrong, one at a time: the suite must notice;
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
@@ -14,6 +15,7 @@
 //! of a pool by a [`State`](state::State) of numbers, and operations on it are made by a
 //! [`Session`](session::Session) that holds every answer against the state.
 
+pub mod canary;
 pub mod codec;
 pub mod full;
 pub mod growth;
