@@ -11,6 +11,17 @@ use std::sync::Arc;
 
 /// Keys that only the second life uses.
 const FRESH: u64 = 7_000_000;
+/// Keys that are not there.
+const ABSENT: [u64; 3] = [FRESH + 1, FRESH + 11, FRESH + 12];
+
+/// What a crash may leave once so many events have happened.
+#[derive(Debug, Clone)]
+pub struct Allowed {
+    /// Events.
+    pub from: usize,
+    /// Any of these; `None` means no pool.
+    pub states: Vec<Option<Arc<State>>>,
+}
 
 /// A recorded run of one or two lives, and what its crashes may leave.
 pub struct Tape {
@@ -26,32 +37,36 @@ pub struct Tape {
     pub start: usize,
     /// Whether that is the second one, and what it finds may not be durable.
     pub second: bool,
-    /// The steps of that life: first event, last event, and what they may leave.
-    pub steps: Vec<(usize, usize, Step)>,
+    /// What a crash may leave, from which moment on, in ascending order.
+    pub allowed: Vec<Allowed>,
     /// Every key that may be there, and some that never are.
     pub universe: Vec<u64>,
     /// What new maps look like.
     pub shape: Shape,
 }
 
-/// The steps of the life that begins at `start`, by their marks.
-pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<(usize, usize, Step)> {
-    let mut placed: Vec<(usize, usize, Step)> = Vec::new();
-    let mut next = steps.iter();
+/// What a crash may leave of the life that begins at `start`, by its steps' marks.
+pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<Allowed> {
+    let before = steps.first().and_then(|s| s.before.clone());
+    let mut placed = vec![Allowed { from: 0, states: vec![before] }];
+    let mut steps = steps.iter();
+    let mut step = None;
     for (i, event) in events.iter().enumerate().skip(start) {
-        match event.access {
+        let states = match event.access {
             Access::Mark(Mark::Begin(_)) => {
-                if let Some(step) = next.next() {
-                    placed.push((i, usize::MAX, step.clone()));
-                }
+                step = steps.next();
+                let Some(step) = step else { break };
+                let mut states = vec![step.before.clone(), Some(Arc::clone(&step.after))];
+                states.dedup();
+                states
             }
             Access::Mark(Mark::End(_)) => {
-                if let Some(last) = placed.last_mut() {
-                    last.1 = i;
-                }
+                let Some(step) = step else { break };
+                vec![Some(Arc::clone(&step.after))]
             }
-            _ => {}
-        }
+            _ => continue,
+        };
+        placed.push(Allowed { from: i + 1, states });
     }
     placed
 }
@@ -74,7 +89,7 @@ impl Tape {
             len: scenario.pool.pages << PAGE_BITS,
             start: 0,
             second: false,
-            steps: placed(&run.events, 0, &run.steps),
+            allowed: placed(&run.events, 0, &run.steps),
             events: run.events,
             universe: run.universe,
             shape: scenario.shape,
@@ -83,16 +98,9 @@ impl Tape {
 
     /// What a crash may leave after the first `moment` events; `None` means no pool.
     pub fn allowed(&self, moment: usize) -> Vec<Option<&Arc<State>>> {
-        let begun = self.steps.partition_point(|s| s.0 < moment);
-        let Some((_, end, step)) = begun.checked_sub(1).map(|i| &self.steps[i]) else {
-            return vec![self.steps.first().and_then(|s| s.2.before.as_ref())];
-        };
-        if *end < moment {
-            return vec![Some(&step.after)];
-        }
-        let mut allowed = vec![step.before.as_ref(), Some(&step.after)];
-        allowed.dedup();
-        allowed
+        let known = self.allowed.partition_point(|a| a.from <= moment);
+        let states = &self.allowed[known.max(1) - 1].states;
+        states.iter().map(Option::as_ref).collect()
     }
 
     /// The run whose process dies after the first `moment` events of this one, leaving all
@@ -120,6 +128,16 @@ impl Tape {
         let mut random = Random::new(moment as u64);
         let mut universe = self.universe.clone();
         random.shuffle(&mut universe);
+        // One by one, so that each answer must rest on what is durable when it is given.
+        let names: Vec<String> = state.maps.keys().cloned().collect();
+        for name in &names {
+            let keys = state.maps[name].records.keys().copied();
+            let mut keys: Vec<u64> = keys.chain(ABSENT).collect();
+            random.shuffle(&mut keys);
+            for key in keys {
+                session.get(name, key)?;
+            }
+        }
         session.check(&universe, random.below(2) == 0)?;
         // What comes now rests on what was repaired.
         seam.start(false);
@@ -136,7 +154,7 @@ impl Tape {
             base: self.base.clone(),
             len: self.len,
             second: true,
-            steps: placed(&events, start, &steps),
+            allowed: placed(&events, start, &steps),
             events,
             start,
             universe: universe.into_iter().collect(),

@@ -19,8 +19,9 @@ crate::commit_points! { "dash-eh":
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove.
     REMOVE = "remove: slot": store, flush, fence;
-    /// A map's first directory and segments.
-    CREATE = "create: directory and segments": store, flush, fence;
+    /// A map's first directory and segments. Fenced before the root's commit word, with the
+    /// root's fixed words.
+    CREATE = "create: directory and segments": store, flush;
     /// A split's new segment. The fence is for its overflow nodes as well.
     SPLIT_NEW = "split: new segment": store, flush, fence;
     /// A split's overflow nodes. Fenced by [`SPLIT_NEW`].
@@ -49,7 +50,7 @@ crate::commit_points! { "dash-eh":
     REPAIR_FOUND = "repair: what was found": flush, fence;
     /// Recovery: a split's commit, found like that, before the entries that rest on it.
     REPAIR_STATE = "repair: state of a split": flush, fence;
-    /// Recovery: the second copy of a record goes.
+    /// Recovery: second copies of records go. One fence for all of a segment.
     REPAIR_DUPLICATE = "repair: duplicate": store, flush, fence;
     /// Recovery: a split's directory entries.
     REPAIR_DIRECTORY = "repair: directory entries": store, flush, fence;
