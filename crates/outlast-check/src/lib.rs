@@ -2,6 +2,8 @@
 //!
 //! - [`prefix`]: for every store of a recorded run, the image of a crash right after it,
 //!   and for a sample of those, every image of a second crash during recovery;
+//! - [`model`]: what a crash can leave of a recorded run;
+//! - [`canary`]: every flush and fence done wrong, one at a time: the suite must notice;
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
@@ -13,10 +15,12 @@
 //! of a pool by a [`State`](state::State) of numbers, and operations on it are made by a
 //! [`Session`](session::Session) that holds every answer against the state.
 
+pub mod canary;
 pub mod codec;
 pub mod full;
 pub mod growth;
 pub mod guard;
+pub mod model;
 pub mod prefix;
 pub mod random;
 pub mod response;

@@ -5,7 +5,7 @@ use outlast::{RecordForm, Scheme};
 use outlast_check::prefix::{self, report};
 use outlast_check::state::Checked;
 use outlast_check::torture::life::Subject;
-use outlast_check::{full, growth, guard, torture};
+use outlast_check::{canary, full, growth, guard, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +22,8 @@ struct Cli {
 enum Command {
     /// Crashes a recorded run after every store, reopens what is left, and checks it.
     Prefix(PrefixArgs),
+    /// Does every flush and fence wrong, one at a time: the suite must notice.
+    Canaries(CanaryArgs),
     /// Kills a process that works on a pool, again and again. Says nothing about flushes.
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes whose process is killed again and again.
@@ -81,6 +83,19 @@ struct PrefixArgs {
     #[arg(long, default_value_t = prefix::Options::default().threads)]
     threads: usize,
     /// Prints the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct CanaryArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Only this record form: inline or bytes.
+    #[arg(long, value_parser = record_form)]
+    record: Option<RecordForm>,
+    /// Prints every canary and its fate, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -171,6 +186,7 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Prefix(args) => run_prefix(args),
+        Command::Canaries(args) => run_canaries(&args),
         Command::Torture(args) => report_end(run_torture(args)),
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
@@ -239,6 +255,35 @@ impl From<SubjectArgs> for Subject {
         let SubjectArgs { scheme, record, keys, threads, .. } = args;
         Subject { scheme, record, keys, threads }
     }
+}
+
+fn run_canaries(args: &CanaryArgs) -> ExitCode {
+    let mut good = true;
+    for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
+        let report = canary::run(args.scheme, form, &canary::Budget::default(), |canary, fate| {
+            if let canary::Fate::Uncovered { .. } = fate {
+                eprintln!("not noticed: {canary}");
+            }
+        });
+        good &= report.is_good();
+        if args.json {
+            println!("{}", report.json());
+        } else {
+            println!(
+                "{}, {form}: {} commit points, {} canaries: {} killed, {} equivalent, {} \
+                 uncovered\n{}\n{}",
+                report.scheme,
+                report.points,
+                report.canaries(),
+                report.killed(),
+                report.equivalent(),
+                report.uncovered().len(),
+                report.table(),
+                report.failures()
+            );
+        }
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A directory for the pools, inside the one that was asked for.

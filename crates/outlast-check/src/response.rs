@@ -11,8 +11,6 @@
 //! A word is volatile only by the store that wrote it: a durable store that is followed
 //! by a volatile one to the same word must still have become durable.
 
-use outlast::Scheme;
-use outlast::index::dash_eh;
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,15 +40,6 @@ impl fmt::Display for Undurable {
     }
 }
 
-/// Commit points whose stores are never meant to be durable.
-pub fn volatile_points(scheme: Scheme) -> &'static [&'static Point] {
-    static DASH_EH: [&Point; 2] = [&dash_eh::points::VOLATILE, &dash_eh::points::SPLIT_DONE];
-    match scheme {
-        Scheme::DashEh => &DASH_EH,
-        _ => &[],
-    }
-}
-
 /// A word as it waits to become durable.
 #[derive(Debug, Clone, Copy)]
 pub struct Pending {
@@ -61,11 +50,10 @@ pub struct Pending {
 }
 
 /// The words that were stored and had not become durable when the trace ended.
-pub fn pending_after(events: &[Event], scheme: Scheme) -> BTreeMap<u64, Pending> {
-    let volatile = volatile_points(scheme);
+pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
     let mut pending = BTreeMap::new();
     for event in events {
-        track(&mut pending, event, volatile);
+        track(&mut pending, event);
     }
     pending
 }
@@ -77,12 +65,7 @@ pub fn pending_after(events: &[Event], scheme: Scheme) -> BTreeMap<u64, Pending>
 /// The same for what it stores: a repair must not outlive what made it necessary.
 ///
 /// `events` must hold the loads.
-pub fn resting_on(
-    mut pending: BTreeMap<u64, Pending>,
-    events: &[Event],
-    scheme: Scheme,
-) -> Vec<Undurable> {
-    let volatile = volatile_points(scheme);
+pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<Undurable> {
     let first: BTreeMap<u64, &'static Point> =
         pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
     // The flushes of the process that died completed, or did not: nobody waits for them.
@@ -93,7 +76,7 @@ pub fn resting_on(
     for event in events {
         // A store of a repair can be durable when what made it necessary is not any more.
         let stores = matches!(event.access, Access::Store { .. })
-            && event.point.is_some_and(|p| !volatile.contains(&p));
+            && event.point.is_some_and(|p| !p.volatile);
         match &event.access {
             Access::Load { offset, .. } => {
                 if let Some(&point) = first.get(offset) {
@@ -109,7 +92,7 @@ pub fn resting_on(
                 if stores {
                     rests(&read, &pending, &operation, &mut found);
                 }
-                track(&mut pending, event, volatile);
+                track(&mut pending, event);
             }
         }
     }
@@ -135,8 +118,7 @@ fn rests(
 }
 
 /// Every word that was not durable when the operation that stored it answered.
-pub fn undurable(events: &[Event], scheme: Scheme) -> Vec<Undurable> {
-    let volatile = volatile_points(scheme);
+pub fn undurable(events: &[Event]) -> Vec<Undurable> {
     let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
     let mut found = Vec::new();
     for event in events {
@@ -153,20 +135,20 @@ pub fn undurable(events: &[Event], scheme: Scheme) -> Vec<Undurable> {
                 }
                 !own
             }),
-            _ => track(&mut pending, event, volatile),
+            _ => track(&mut pending, event),
         }
     }
     found
 }
 
 /// What an event does to the words that wait to become durable.
-fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event, volatile: &[&'static Point]) {
+fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
     match &event.access {
         Access::Store { offset, nontemporal, .. } => {
-            note(pending, event, *offset, *nontemporal, volatile);
+            note(pending, event, *offset, *nontemporal);
         }
         Access::CompareExchange { offset, exchanged: true, .. } => {
-            note(pending, event, *offset, false, volatile);
+            note(pending, event, *offset, false);
         }
         Access::Flush { offset, bytes } => {
             let first = offset / LINE * LINE;
@@ -176,19 +158,15 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event, volatile: &[&'stat
             }
         }
         Access::Fence => pending.retain(|_, word| word.flushed_by != Some(event.thread)),
+        // Nobody waits for its flushes any more.
+        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by = None),
         Access::Load { .. } | Access::CompareExchange { .. } | Access::Mark(_) => {}
     }
 }
 
-fn note(
-    pending: &mut BTreeMap<u64, Pending>,
-    event: &Event,
-    offset: u64,
-    nontemporal: bool,
-    volatile: &[&'static Point],
-) {
+fn note(pending: &mut BTreeMap<u64, Pending>, event: &Event, offset: u64, nontemporal: bool) {
     let Some(point) = event.point else { return };
-    if volatile.contains(&point) {
+    if point.volatile {
         return;
     }
     let flushed_by = nontemporal.then_some(event.thread);
@@ -198,7 +176,7 @@ fn note(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast::index::dash_eh::points::{INSERT, VOLATILE};
+    use outlast::index::dash_eh::points::{INSERT, SPLIT_DONE as VOLATILE};
 
     fn store(offset: u64, point: &'static Point) -> Event {
         let access = Access::Store { offset, value: 1, nontemporal: false };
@@ -214,7 +192,7 @@ mod tests {
         Event { thread: 0, point: None, access: Access::Mark(Mark::End("op".into())) }
     }
     fn found(events: &[Event]) -> Vec<(u64, bool)> {
-        let found = undurable(events, Scheme::DashEh);
+        let found = undurable(events);
         found.iter().map(|f| (f.offset, f.flushed)).collect()
     }
 
@@ -236,19 +214,18 @@ mod tests {
 
     #[test]
     fn an_answer_may_not_rest_on_the_caches_of_a_dead_process() {
-        let scheme = Scheme::DashEh;
         let begin =
             Event { thread: 0, point: None, access: Access::Mark(Mark::Begin("op".into())) };
         let load = Event { thread: 0, point: None, access: Access::Load { offset: 72, value: 1 } };
-        let unfenced = pending_after(&[store(72, &INSERT), flush(72, 8)], scheme);
-        let rests = |events: &[Event]| resting_on(unfenced.clone(), events, scheme).len();
+        let unfenced = pending_after(&[store(72, &INSERT), flush(72, 8)]);
+        let rests = |events: &[Event]| resting_on(unfenced.clone(), events).len();
         assert_eq!(rests(&[begin.clone(), load.clone(), end()]), 1);
         assert_eq!(rests(&[begin.clone(), load.clone(), fence(0), end()]), 1, "not flushed again");
         assert_eq!(rests(&[begin.clone(), load.clone(), flush(64, 8), fence(0), end()]), 0);
         assert_eq!(rests(&[flush(64, 8), fence(0), begin.clone(), load, end()]), 0);
         assert_eq!(rests(&[begin, end()]), 0);
         let fenced = [store(72, &INSERT), flush(72, 8), fence(0)];
-        assert!(pending_after(&fenced, scheme).is_empty());
+        assert!(pending_after(&fenced).is_empty());
     }
 
     #[test]

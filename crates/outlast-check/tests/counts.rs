@@ -191,7 +191,11 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
                     _ => Do::Swap(now, new),
                 };
                 let events = bench.change(key, change);
-                assert!(has(&events, &points::UPDATE));
+                let update = match form {
+                    RecordForm::Inline => &points::UPDATE,
+                    RecordForm::Bytes => &points::UPDATE_LINK,
+                };
+                assert!(has(&events, update));
                 if has(&events, &outlast::pool::points::CLAIM_FENCE)
                     || has(&events, &outlast::pool::points::RELEASE)
                 {

@@ -7,7 +7,7 @@
 use outlast::pmem::{Point, Real, Seam, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-static AT: Point = Point { owner: "seam-asm", name: "access" };
+static AT: Point = Point::new("seam-asm", "access");
 
 macro_rules! pairs {
     ($($seam:ident, $bare:ident: |$real:ident, $word:ident, $a:ident, $b:ident| $answer:ty {

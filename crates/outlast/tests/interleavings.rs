@@ -283,7 +283,7 @@ fn new_space_is_used_once_the_size_is_durable() {
         let ev = seam.take();
         if i > 0
             && let Some(k) = find(&ev, 0, |e| {
-                e.point.is_some_and(|p| std::ptr::eq(p, &outlast::pool::points::HEADER))
+                e.point.is_some_and(|p| std::ptr::eq(p, &outlast::pool::points::HEADER_SIZE))
             })
         {
             hit = Some((i, k));

@@ -270,7 +270,7 @@ impl<'e> Explorer<'e> {
     }
 
     fn check_responses(&self, run: &Recording) -> usize {
-        let found = response::undurable(&run.events, self.scenario.shape.scheme);
+        let found = response::undurable(&run.events);
         for finding in &found {
             let violation = self.describe(None, 0, None, finding.to_string());
             self.report(violation);
@@ -344,7 +344,7 @@ impl<'e> Explorer<'e> {
 
     /// Whether what the reopened image answers can still be taken back.
     fn check_answers(&self, case: &Case<'_>, state: &Arc<State>, run: &Recording, cut: usize) {
-        let pending = run.pending(cut, self.scenario.shape.scheme);
+        let pending = run.pending(cut);
         if pending.is_empty() {
             return;
         }
@@ -378,7 +378,7 @@ impl<'e> Explorer<'e> {
                 return self.report(self.describe(Some(run), cut, None, fault));
             }
         };
-        for finding in response::undurable(&second.events, self.scenario.shape.scheme) {
+        for finding in response::undurable(&second.events) {
             let fault = format!("reopened: {finding}");
             self.report(self.describe(Some(run), cut, None, fault));
         }

@@ -140,7 +140,7 @@ pub fn answers_rest_on(
     Random::new(case.seed).shuffle(&mut universe);
     session.check(&universe, case.seed % 8 < 4)?;
     let (_, events, _) = session.finish();
-    match response::resting_on(pending, &events, case.shape.scheme).first() {
+    match response::resting_on(pending, &events).first() {
         None => Ok(()),
         Some(found) => Err(Fault(format!("reopened: {found}"))),
     }

@@ -17,8 +17,6 @@ pub const FORWARD: &str = "dash-eh/displacement: forward";
 pub const BACKWARD: &str = "dash-eh/displacement: backward";
 /// Dash: a split moved a record that was in a stash bucket or an overflow node.
 pub const SPLIT_STASH: &str = "dash-eh/split: record from the stash";
-/// Dash: as the one before, and the new segment needed an overflow node for it.
-pub const SPLIT_NODE: &str = "dash-eh/split: overflow node";
 
 /// The phase that a commit point stands for.
 pub fn phase(point: &Point) -> Phase {
@@ -33,7 +31,6 @@ pub fn phases_of(events: &[Event], bucket_bits: u32) -> BTreeSet<Phase> {
     let mut found = BTreeSet::new();
     let mut copied = 0;
     let mut overflowed = HashSet::new();
-    let mut structure = Vec::new();
     for event in events {
         let Some(point) = event.point else { continue };
         points_seen.insert(point);
@@ -46,13 +43,8 @@ pub fn phases_of(events: &[Event], bucket_bits: u32) -> BTreeSet<Phase> {
         } else if point == &points::INSERT_OVERFLOW {
             overflowed.insert(value);
         } else if point == &points::SPLIT_NEW {
-            structure.push(value);
             if overflowed.contains(&value) {
                 found.insert(SPLIT_STASH.into());
-            }
-            // A node's identity begins with its kind.
-            if value as u16 == outlast::index::dash_eh::layout::Kind::Node as u16 {
-                found.insert(SPLIT_NODE.into());
             }
         }
     }

@@ -3,7 +3,6 @@
 use crate::response::{self, Pending};
 use crate::session::{GARBAGE, Step};
 use crate::state::State;
-use outlast::Scheme;
 use outlast::pmem::{Access, Event, Mark, Point};
 use outlast::pool::layout::{HEADER_OFFSETS, field};
 use std::collections::BTreeMap;
@@ -141,9 +140,9 @@ impl Recording {
     }
 
     /// What was stored before a cut and had not become durable.
-    pub fn pending(&self, cut: usize, scheme: Scheme) -> BTreeMap<u64, Pending> {
+    pub fn pending(&self, cut: usize) -> BTreeMap<u64, Pending> {
         let end = self.last_event(cut).map_or(0, |e| e + 1);
-        response::pending_after(&self.events[..end], scheme)
+        response::pending_after(&self.events[..end])
     }
 
     /// The store before a cut and the next event after it, for a person.

@@ -1,6 +1,6 @@
 //! The runs whose crashes are explored.
 
-use super::phases::{BACKWARD, FORWARD, Phase, SPLIT_NODE, SPLIT_STASH, phase};
+use super::phases::{BACKWARD, FORWARD, Phase, SPLIT_STASH, phase};
 use super::recording::Recording;
 use crate::codec::SPECIAL;
 use crate::random::Random;
@@ -118,7 +118,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     let small_shape = at(1, 2);
     add("pool", "creation of a pool", small_shape, usual, pool_creation, POOL, &[]);
     add("maps", "creating and dropping maps", small_shape, usual, maps, MAPS, &[]);
-    add("growth", "growth of the pool", small_shape, small, growth, &[&pool::HEADER], &[]);
+    add("growth", "growth of the pool", small_shape, small, growth, &[&pool::HEADER_SIZE], &[]);
     add("sync", "sync, then more work", small_shape, usual, sync, &[&pool::SAVED], &[]);
     add("reopen", "close and reopen", small_shape, usual, reopen, &[&pool::SAVED], &[]);
     for (bits, stash) in SHAPES {
@@ -134,8 +134,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     add("collide", "keys of one hash", small_shape, colliding, collide, COLLIDE, &[]);
     let ways: &[&str] = &[FORWARD, BACKWARD];
     add("displace", "displacement both ways", at(2, 2), usual, displace, DISPLACE, ways);
-    let carried: &[&str] = &[SPLIT_NODE];
-    add("carry", "splits of chained segments", small_shape, colliding, carry, SPLIT, carried);
+    add("carry", "splits of chained segments", small_shape, colliding, carry, SPLIT, &[]);
     add("blocks", "blocks of all sizes, reused", small_shape, usual, blocks, &[], &[]);
     for scenario in &mut all {
         let named = |name: &str| scenario.name.starts_with(name);
@@ -145,6 +144,9 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         }
         if bytes && !named("pool") && !named("maps") {
             more.push(phase(&dash::RECORD));
+        }
+        if named("change") || named("collide") {
+            more.push(phase(if bytes { &dash::UPDATE_LINK } else { &dash::UPDATE }));
         }
         if bytes && named("blocks") {
             more.push(phase(&pool::RELEASE));
@@ -162,7 +164,8 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
 
 const POOL: &[&Point] = &[&pool::CREATE, &pool::HEADER];
 const MAPS: &[&Point] = &[&pool::ROOT_FIXED, &pool::ROOT_COMMIT, &pool::ROOT_DROP, &dash::CREATE];
-const SPLIT: &[&Point] = &[&dash::SPLIT_NEW, &dash::SPLIT_COMMIT, &dash::SPLIT_DIRECTORY];
+const SPLIT: &[&Point] =
+    &[&dash::SPLIT_NEW, &dash::SPLIT_NODE, &dash::SPLIT_COMMIT, &dash::SPLIT_DIRECTORY];
 const FILL: &[&Point] = &[
     &dash::INSERT,
     &dash::INSERT_OVERFLOW,
@@ -173,10 +176,10 @@ const FILL: &[&Point] = &[
     &dash::DOUBLE_NEW,
     &dash::DOUBLE_COMMIT,
 ];
-const CHANGE: &[&Point] = &[&dash::UPDATE, &dash::REMOVE, &dash::INSERT];
+const CHANGE: &[&Point] = &[&dash::REMOVE, &dash::INSERT];
 const DISPLACE: &[&Point] = &[&dash::DISPLACE_COPY, &dash::DISPLACE_FILL];
 const COLLIDE: &[&Point] =
-    &[&dash::NODE_NEW, &dash::NODE_COMMIT, &dash::INSERT_OVERFLOW, &dash::UPDATE, &dash::REMOVE];
+    &[&dash::NODE_NEW, &dash::NODE_COMMIT, &dash::INSERT_OVERFLOW, &dash::REMOVE];
 
 impl Play {
     /// Everything up to here is preparation.

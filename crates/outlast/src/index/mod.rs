@@ -16,6 +16,7 @@ pub mod record;
 pub use record::{Bytes, Inline, Record, RecordForm};
 
 use crate::error::{Damage, Result};
+use crate::pmem::Point;
 use std::fmt;
 
 /// The schemes of this build. The numbers are written to media.
@@ -40,6 +41,13 @@ impl Scheme {
     pub fn name(self) -> &'static str {
         match self {
             Scheme::DashEh => "dash-eh",
+        }
+    }
+
+    /// Its table of commit points. Those of the pool come on top.
+    pub fn commit_points(self) -> &'static [&'static Point] {
+        match self {
+            Scheme::DashEh => dash_eh::points::ALL,
         }
     }
 }

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
-    static AT: Point = Point { owner: "test", name: "test" };
+    static AT: Point = Point::new("test", "test");
 
     fn line_numbers(start: usize, len_bytes: usize) -> Vec<usize> {
         lines(start, len_bytes).map(|line| line / 64).collect()

@@ -9,7 +9,8 @@ use super::Word;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
-/// A commit point: the identity of one flush, fence or commit store in one operation.
+/// A commit point: the identity of the stores, flush and fence of one step of one
+/// operation, and which of them the operation performs under it.
 ///
 /// It is named by the operation that needs it and handed down to the helper that
 /// performs it, so that the proof harness can drop, delay or shorten exactly this one.
@@ -19,15 +20,57 @@ pub struct Point {
     pub owner: &'static str,
     /// Its row in the owner's table of commit points.
     pub name: &'static str,
+    /// Stores are made under it.
+    pub store: bool,
+    /// Lines are flushed under it.
+    pub flush: bool,
+    /// A fence is made under it.
+    pub fence: bool,
+    /// What is stored under it is never meant to be durable: DRAM state that lies in PM,
+    /// or a mark that only saves a later open some work.
+    pub volatile: bool,
 }
 
-/// Declares the commit points of one owner as a module-level table.
+impl Point {
+    /// A point that does nothing yet.
+    pub const fn new(owner: &'static str, name: &'static str) -> Point {
+        Point { owner, name, store: false, flush: false, fence: false, volatile: false }
+    }
+
+    /// The point that also stores.
+    #[must_use]
+    pub const fn store(self) -> Point {
+        Point { store: true, ..self }
+    }
+
+    /// The point that also flushes.
+    #[must_use]
+    pub const fn flush(self) -> Point {
+        Point { flush: true, ..self }
+    }
+
+    /// The point that also fences.
+    #[must_use]
+    pub const fn fence(self) -> Point {
+        Point { fence: true, ..self }
+    }
+
+    /// The point that stores what is never meant to be durable.
+    #[must_use]
+    pub const fn volatile(self) -> Point {
+        Point { store: true, volatile: true, ..self }
+    }
+}
+
+/// Declares the commit points of one owner as a module-level table: the name of each row
+/// and, after a colon, what the operation does under it, out of `store`, `flush`, `fence`;
+/// or `volatile`, for stores that are never flushed.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! commit_points {
-    ($owner:literal: $($(#[$doc:meta])* $id:ident = $name:literal;)*) => {
+    ($owner:literal: $($(#[$doc:meta])* $id:ident = $name:literal: $($does:ident),+;)*) => {
         $($(#[$doc])* pub static $id: $crate::pmem::Point =
-            $crate::pmem::Point { owner: $owner, name: $name };)*
+            $crate::pmem::Point::new($owner, $name)$(.$does())+;)*
         /// Every commit point declared here, in the order of the table.
         pub static ALL: &[&$crate::pmem::Point] = &[$(&$id),*];
     };
@@ -40,6 +83,9 @@ pub enum Mark {
     Begin(String),
     /// The calling thread's operation has answered.
     End(String),
+    /// The process died and another one took over, or will: flushes that no fence has
+    /// completed never do, stores stay in the caches.
+    Death,
 }
 
 /// How persistent memory is accessed.

@@ -345,9 +345,9 @@ impl Alloc {
             // their descriptors must not be taken for a run.
             for page in (space.frontier..head).filter(|&page| !self.geometry.is_system(page)) {
                 let free = Descriptor { kind: PageKind::Free, class: 0, count: 1 };
-                self.write_descriptor(core, page, free, &points::CLAIM_DESCRIPTOR)?;
+                self.write_descriptor(core, page, free, &points::CLAIM_SKIPPED)?;
                 let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
-                core.memory.flush(core.memory.at(offset)?, &points::CLAIM_DESCRIPTOR);
+                core.memory.flush(core.memory.at(offset)?, &points::CLAIM_SKIPPED);
             }
             let word = core.memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
             core.memory.store(word, pack_frontier(frontier), &points::CLAIM_FRONTIER);

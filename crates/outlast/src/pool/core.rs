@@ -13,7 +13,7 @@ use super::points;
 use super::threads::thread_number;
 use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
-use crate::pmem::{MediumKind, Memory, Offset, Seam, Word, words_of};
+use crate::pmem::{MediumKind, Memory, Offset, Point, Seam, Word, words_of};
 use crate::reclaim::{Epochs, Pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
@@ -147,10 +147,10 @@ impl<S: Seam> Core<S> {
         let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
         memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
         memory.flush(frontier, &points::CREATE);
-        clear_descriptors(&memory, geometry, 0, geometry.pages_in(size))?;
+        clear_descriptors(&memory, geometry, (0, geometry.pages_in(size)), &points::CREATE)?;
         memory.fence(&points::CREATE);
-        header.write(&memory)?;
-        header.write(&memory)?;
+        header.write(&memory, &points::HEADER)?;
+        header.write(&memory, &points::HEADER)?;
         let alloc = Alloc::new(geometry, geometry.first_page(), false, backing.reserved());
         let core = Core {
             memory,
@@ -431,7 +431,7 @@ impl<S: Seam> Core<S> {
             header.set(field::DEVICE, device);
             header.set(field::INODE, inode);
             header.set(field::MAX_SIZE, self.options.max_size);
-            header.write(&self.memory)?;
+            header.write(&self.memory, &points::HEADER_DIRTY)?;
         }
         self.fsync()?;
         self.alloc.forget_saved(self);
@@ -511,7 +511,7 @@ impl<S: Seam> Core<S> {
             header.set(field::DIRTY, 0);
             header.set(field::SAVED, offset);
             header.set(field::SAVED_BYTES, bytes);
-            header.write(&self.memory)?;
+            header.write(&self.memory, &points::HEADER_CLEAN)?;
         }
         self.fsync()?;
         held.now_clean();
@@ -702,7 +702,8 @@ impl<S: Seam> Core<S> {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
                     let pages = self.geometry.pages_in(target);
-                    clear_descriptors(&self.memory, self.geometry, total, pages)?;
+                    let new = (total, pages);
+                    clear_descriptors(&self.memory, self.geometry, new, &points::NEW_PAGES)?;
                     self.memory.fence(&points::NEW_PAGES);
                     {
                         let mut header = seam.lock(&self.header);
@@ -710,7 +711,7 @@ impl<S: Seam> Core<S> {
                         if !unreclaimed {
                             header.set(field::RECLAIMED_SIZE, target);
                         }
-                        header.write(&self.memory)?;
+                        header.write(&self.memory, &points::HEADER_SIZE)?;
                     }
                     // Only now can pages be claimed there: a frontier behind the size
                     // that the header has would be damage. Release: pairs with `size`.
@@ -749,17 +750,17 @@ impl<S: Seam> Core<S> {
 fn clear_descriptors<S: Seam>(
     memory: &Memory<S>,
     geometry: Geometry,
-    from: u32,
-    to: u32,
+    (from, to): (u32, u32),
+    at: &'static Point,
 ) -> Result<()> {
     let mut page = from;
     while page < to {
         let count = geometry.left_in_region(page).min(to - page);
         let words = memory.words(geometry.descriptor_offset(page), u64::from(count) * 8)?;
         for word in words {
-            memory.store(word, 0, &points::NEW_PAGES);
+            memory.store(word, 0, at);
         }
-        memory.flush_words(words, &points::NEW_PAGES);
+        memory.flush_words(words, at);
         page += count;
     }
     Ok(())

@@ -2,9 +2,8 @@
 
 use super::geometry::Geometry;
 use super::layout::{self, HEADER_OFFSETS, HEADER_WORDS, HeaderCopy, field};
-use super::points;
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Memory, Offset, Seam};
+use crate::pmem::{Memory, Offset, Point, Seam};
 
 /// The header as it is kept in DRAM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,16 +63,16 @@ impl Header {
     /// Writes the header over the older of its copies, durably as far as flushes go.
     ///
     /// A crash in between leaves a copy whose checksum fails, and the other one whole.
-    pub fn write<S: Seam>(&mut self, memory: &Memory<S>) -> Result<()> {
+    pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
         let sequence = self.get(field::SEQUENCE) + 1;
         self.set(field::SEQUENCE, sequence);
         self.set(field::CHECKSUM, Self::checksum(&self.words));
         let offset = HEADER_OFFSETS[(sequence % 2) as usize];
         let copy = memory.at(Offset::<HeaderCopy>::new(offset))?;
         for (word, value) in copy.words.iter().zip(&self.words) {
-            memory.store(word, *value, &points::HEADER);
+            memory.store(word, *value, at);
         }
-        memory.persist(copy, &points::HEADER);
+        memory.persist(copy, at);
         // A crash while the other copy was written is no damage once it is whole again.
         self.copy_damaged.take_if(|damage| damage.offset == offset);
         Ok(())

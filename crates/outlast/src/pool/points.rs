@@ -1,30 +1,40 @@
 //! The commit points of the pool: every flush, fence and commit store it performs.
 
 crate::commit_points! { "pool":
-    /// A header copy: written whole, flushed and fenced before it counts; its checksum
-    /// and sequence number decide.
-    HEADER = "header copy";
-    /// The root table, cleared before the first header is written.
-    CREATE = "cleared roots";
+    /// The header copies of a new pool: written whole, flushed and fenced before they count;
+    /// checksum and sequence number decide.
+    HEADER = "header copy": store, flush, fence;
+    /// The header that marks the pool dirty, and no longer names the saved free state:
+    /// durable before the first store after an open or a sync.
+    HEADER_DIRTY = "header copy: dirty": store, flush, fence;
+    /// The header that marks the pool clean: durable before sync or close answers.
+    HEADER_CLEAN = "header copy: clean": store, flush, fence;
+    /// The header that tells of a growth: durable before the new pages are claimed.
+    HEADER_SIZE = "header copy: size": store, flush, fence;
+    /// The root table, the frontier and the descriptors, cleared before the first header is
+    /// written.
+    CREATE = "cleared roots": store, flush, fence;
     /// Descriptors of new pages, cleared: durable before the header's size holds them.
-    NEW_PAGES = "new pages' descriptors";
-    /// Descriptors of a claimed run.
-    CLAIM_DESCRIPTOR = "claimed run's descriptors";
-    /// The frontier, when a claim moves it.
-    CLAIM_FRONTIER = "frontier";
-    /// Both of the above are durable before the run's first block is linked.
-    CLAIM_FENCE = "fence after a claim";
+    NEW_PAGES = "new pages' descriptors": store, flush, fence;
+    /// Descriptors of a claimed run. Fenced by [`CLAIM_FENCE`].
+    CLAIM_DESCRIPTOR = "claimed run's descriptors": store, flush;
+    /// Descriptors of pages that a claim skips at the end of a region: free ones. As above.
+    CLAIM_SKIPPED = "skipped pages' descriptors": store, flush;
+    /// The frontier, when a claim moves it. As above.
+    CLAIM_FRONTIER = "frontier": store, flush;
+    /// All three are durable before the run's first block is linked.
+    CLAIM_FENCE = "fence after a claim": fence;
     /// The descriptor of a released run: durable before its pages are claimed again.
-    RELEASE = "released run's descriptor";
+    RELEASE = "released run's descriptor": store, flush, fence;
     /// The saved free state: durable before the header names it.
-    SAVED = "saved free state";
+    SAVED = "saved free state": store, flush, fence;
     /// The frontier and the roots as an open after a crash finds them: durable before
     /// anything is built on them.
-    FOUND = "what an open found";
+    FOUND = "what an open found": flush, fence;
     /// Fixed words of a new root: durable before its commit word.
-    ROOT_FIXED = "new root's fixed words";
+    ROOT_FIXED = "new root's fixed words": store, flush, fence;
     /// The commit word of a new root: the map exists.
-    ROOT_COMMIT = "new root's commit word";
+    ROOT_COMMIT = "new root's commit word": store, flush, fence;
     /// The commit word of a dropped root: the map is gone.
-    ROOT_DROP = "dropped root's commit word";
+    ROOT_DROP = "dropped root's commit word": store, flush, fence;
 }

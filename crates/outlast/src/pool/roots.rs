@@ -129,6 +129,10 @@ pub fn read_all<S: Seam>(core: &Core<S>) -> Vec<(usize, Result<MapInfo>)> {
 
 /// Writes a root into a free slot: the map exists when this returns, and a crash before
 /// its commit word leaves the slot free.
+///
+/// What the scheme has flushed for `scheme` to lead to is durable before the commit word,
+/// with the fixed words. The scheme's words share the commit word's line: they are durable
+/// whenever it is.
 pub fn commit<S: Seam>(
     core: &Core<S>,
     slot: usize,
@@ -140,11 +144,11 @@ pub fn commit<S: Seam>(
     for (word, value) in root.fixed.iter().zip(fixed) {
         core.memory.store(word, value, &points::ROOT_FIXED);
     }
-    for (word, value) in root.scheme.iter().zip(scheme) {
-        core.memory.store(word, value, &points::ROOT_FIXED);
-    }
-    core.memory.flush(root, &points::ROOT_FIXED);
+    core.memory.flush_words(&root.fixed, &points::ROOT_FIXED);
     core.memory.fence(&points::ROOT_FIXED);
+    for (word, value) in root.scheme.iter().zip(scheme) {
+        core.memory.store(word, value, &points::ROOT_COMMIT);
+    }
     core.memory.store_release(&root.commit, commit_word(&fixed), &points::ROOT_COMMIT);
     core.memory.persist(&root.commit, &points::ROOT_COMMIT);
     Ok(())

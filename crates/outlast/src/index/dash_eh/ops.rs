@@ -566,12 +566,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if let Some(new) = new {
             here.changing();
             let words = new.words();
-            if R::FORM == RecordForm::Inline {
+            let at = if R::FORM == RecordForm::Inline {
                 core.memory.store_release(&slot.second, words.second, &points::UPDATE);
+                &points::UPDATE
             } else {
-                core.memory.store_release(&slot.first, words.first, &points::UPDATE);
-            }
-            core.memory.persist(slot, &points::UPDATE);
+                core.memory.store_release(&slot.first, words.first, &points::UPDATE_LINK);
+                &points::UPDATE_LINK
+            };
+            core.memory.persist(slot, at);
             new.linked();
         } else {
             self.remove_at(here, hash, place)?;

@@ -1,50 +1,55 @@
 //! The commit points of Dash-EH; what each is for stands in the module's documentation.
 
 crate::commit_points! { "dash-eh":
-    /// Locks and metadata: rebuilt after a crash, never flushed.
-    VOLATILE = "bucket metadata";
     /// A new record's block.
-    RECORD = "record block";
+    RECORD = "record block": store, flush, fence;
     /// Insert into a bucket.
-    INSERT = "insert: slot";
+    INSERT = "insert: slot": store, flush, fence;
     /// Insert into a stash bucket or an overflow node.
-    INSERT_OVERFLOW = "insert into the stash: slot";
+    INSERT_OVERFLOW = "insert into the stash: slot": store, flush, fence;
     /// Displacement, first half: the copy.
-    DISPLACE_COPY = "displacement: copy";
+    DISPLACE_COPY = "displacement: copy": store, flush, fence;
     /// Displacement, second half: the new record over the moved one.
-    DISPLACE_FILL = "displacement: slot";
-    /// Update in place, or of the link to the record.
-    UPDATE = "update: slot";
+    DISPLACE_FILL = "displacement: slot": store, flush, fence;
+    /// Update in place: the value.
+    UPDATE = "update: slot": store, flush, fence;
+    /// Update of the link to the record.
+    UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove.
-    REMOVE = "remove: slot";
-    /// A map's first directory and segments.
-    CREATE = "create: directory and segments";
-    /// A split's new segment and its overflow nodes.
-    SPLIT_NEW = "split: new segment";
+    REMOVE = "remove: slot": store, flush, fence;
+    /// A map's first directory and segments. Fenced before the root's commit word, with the
+    /// root's fixed words.
+    CREATE = "create: directory and segments": store, flush;
+    /// A split's new segment. The fence is for its overflow nodes as well.
+    SPLIT_NEW = "split: new segment": store, flush, fence;
+    /// A split's overflow nodes. Fenced by [`SPLIT_NEW`].
+    SPLIT_NODE = "split: new overflow nodes": store, flush;
     /// A split's commit: the old segment's state.
-    SPLIT_COMMIT = "split: state";
+    SPLIT_COMMIT = "split: state": store, flush, fence;
     /// A split's directory entries.
-    SPLIT_DIRECTORY = "split: directory entries";
+    SPLIT_DIRECTORY = "split: directory entries": store, flush, fence;
     /// The old segment's state once the directory is durable. Not flushed: it only saves
     /// recovery a look at the directory.
-    SPLIT_DONE = "split: done";
+    SPLIT_DONE = "split: done": volatile;
     /// Records that come back from the stash after a split: their copies.
-    PULL_COPY = "back from the stash: copy";
+    PULL_COPY = "back from the stash: copy": store, flush, fence;
     /// And the stash slots they leave.
-    PULL_CLEAR = "back from the stash: slot";
+    PULL_CLEAR = "back from the stash: slot": store, flush, fence;
     /// The doubled directory.
-    DOUBLE_NEW = "doubling: new directory";
+    DOUBLE_NEW = "doubling: new directory": store, flush, fence;
     /// Doubling's commit: the root.
-    DOUBLE_COMMIT = "doubling: root";
+    DOUBLE_COMMIT = "doubling: root": store, flush, fence;
     /// A new overflow node.
-    NODE_NEW = "overflow: new node";
+    NODE_NEW = "overflow: new node": store, flush, fence;
     /// Its link.
-    NODE_COMMIT = "overflow: link";
+    NODE_COMMIT = "overflow: link": store, flush, fence;
     /// Recovery: what a segment holds, before it is served. An earlier process can have
     /// died between a store and its flush, with the store still in the processor's caches.
-    REPAIR_FOUND = "repair: what was found";
-    /// Recovery: the second copy of a record goes.
-    REPAIR_DUPLICATE = "repair: duplicate";
+    REPAIR_FOUND = "repair: what was found": flush, fence;
+    /// Recovery: a split's commit, found like that, before the entries that rest on it.
+    REPAIR_STATE = "repair: state of a split": flush, fence;
+    /// Recovery: second copies of records go. One fence for all of a segment.
+    REPAIR_DUPLICATE = "repair: duplicate": store, flush, fence;
     /// Recovery: a split's directory entries.
-    REPAIR_DIRECTORY = "repair: directory entries";
+    REPAIR_DIRECTORY = "repair: directory entries": store, flush, fence;
 }

@@ -133,7 +133,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         // The state, which may never have been flushed, before the entries that rest on it.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
-        memory.persist(&header.state, &points::REPAIR_FOUND);
+        memory.persist(&header.state, &points::REPAIR_STATE);
         let entries = self.directory_entries(structure.directory, structure.depth)?;
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
@@ -180,18 +180,24 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         for index in 0..self.shape.buckets() {
             self.repair_bucket(segment, self.bucket(segment, index), Some(index))?;
         }
+        let mut removed = 0;
         for index in 0..self.shape.buckets() {
-            self.remove_second_copies(segment, index);
+            removed += self.remove_second_copies(segment, index);
         }
         for stash in 0..self.shape.stash {
             let bucket = self.stash_bucket(segment, stash);
             self.repair_bucket(segment, bucket, None)?;
-            self.repair_overflow(segment, bucket, Some(stash));
+            removed += self.repair_overflow(segment, bucket, Some(stash));
         }
         for bucket in self.node_buckets(segment) {
             let bucket = bucket?;
             self.repair_bucket(segment, bucket, None)?;
-            self.repair_overflow(segment, bucket, None);
+            removed += self.repair_overflow(segment, bucket, None);
+        }
+        if removed > 0 {
+            // Durable before the segment is served: else a record that is removed from the
+            // other place would come back from this one.
+            self.core.memory.fence(&points::REPAIR_DUPLICATE);
         }
         Ok(())
     }
@@ -288,37 +294,46 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
     }
 
-    /// Displacement: a record that is in its home bucket goes from the next one.
-    fn remove_second_copies(&self, segment: Segment, index: u32) {
+    /// Displacement: a record that is in its home bucket goes from the next one. Returns
+    /// how many went; not fenced.
+    fn remove_second_copies(&self, segment: Segment, index: u32) -> usize {
         let bucket = self.bucket(segment, index);
         let home = self.bucket(segment, self.previous(index));
         let home_meta = self.meta(home);
         let at_home = home_meta.allocated() & !home_meta.membership();
         let moved = self.meta(bucket).membership();
+        let mut removed = 0;
         for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
             let words = self.words(&bucket.slots[slot]);
             let print = self.hash_of(words) as u8;
             if self.has_copy(home, at_home, words.first, print) {
                 self.remove_copy(segment, bucket, slot);
+                removed += 1;
             }
         }
+        removed
     }
 
+    /// Empties a slot and flushes it. Not fenced.
     fn remove_copy(&self, segment: Segment, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
         let empty = self.empty(segment.low);
         memory.store_release(&target.first, empty, &points::REPAIR_DUPLICATE);
-        // Durable before the segment is served: else a record that is removed from the
-        // other place would come back from this one.
-        memory.persist(target, &points::REPAIR_DUPLICATE);
+        memory.flush(target, &points::REPAIR_DUPLICATE);
         bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
     }
 
     /// Notes a stash bucket's or node's records in their homes; those that are there
-    /// too, taken back after a split, go from here.
-    fn repair_overflow(&self, segment: Segment, bucket: BucketRef<'_>, stash: Option<u32>) {
+    /// too, taken back after a split, go from here. Returns how many went; not fenced.
+    fn repair_overflow(
+        &self,
+        segment: Segment,
+        bucket: BucketRef<'_>,
+        stash: Option<u32>,
+    ) -> usize {
         let meta = self.meta(bucket);
+        let mut removed = 0;
         for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
@@ -330,6 +345,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 || self.has_copy(next, self.meta(next).allocated(), words.first, print)
             {
                 self.remove_copy(segment, bucket, slot);
+                removed += 1;
             } else {
                 // Nobody is served by the home yet: there is no lock to hold.
                 let seam = self.core.memory.seam();
@@ -339,6 +355,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 home.notes.set_lock(seam, overflow.within(lock), Ordering::Relaxed);
             }
         }
+        removed
     }
 }
 

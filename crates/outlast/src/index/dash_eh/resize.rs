@@ -116,6 +116,7 @@ impl Draft {
     }
 }
 
+/// Writes a directory and flushes it. Not fenced.
 fn write_directory<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
@@ -131,11 +132,11 @@ fn write_directory<S: Seam>(
         memory.store(word, entry, at);
     }
     memory.flush_words(words, at);
-    memory.fence(at);
     Ok(())
 }
 
-/// A new map's directory and segments.
+/// A new map's directory and segments, flushed. They are durable with the next fence,
+/// which is that before the commit word of the root.
 pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
     shape: Shape,
@@ -386,7 +387,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let next = if i + 1 < used { nodes[i + 1].offset } else { 0 };
             let empty = self.empty(draft.low);
-            write_node(&self.core.memory, nodes[i].offset, next, &node, empty, &points::SPLIT_NEW)?;
+            let at = &points::SPLIT_NODE;
+            write_node(&self.core.memory, nodes[i].offset, next, &node, empty, at)?;
         }
         draft.chain = if used > 0 { nodes[0].offset } else { 0 };
         Ok(used)
@@ -510,6 +512,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.directory_entries(old, depth)?.iter().map(|e| memory.load(e)).collect();
         let twice = entries.iter().flat_map(|&e| [e, e]);
         write_directory(memory, new.offset, depth + 1, twice, &points::DOUBLE_NEW)?;
+        memory.fence(&points::DOUBLE_NEW);
         self.core.before_unlink(old)?;
         let root = memory.at(self.root)?;
         let word = layout::pack_root(new.offset, depth + 1);

@@ -1,0 +1,388 @@
+//! Canaries: every flush and fence of the library is done wrong, one at a time, and the
+//! suite must notice.
+//!
+//! Each row of the tables of commit points says what the operation does under it. The
+//! recorded runs must do just that; and each flush and fence of each row is left out,
+//! left out once, shortened by a line or made too early in the recorded trace
+//! ([`mutation`]). The suite notices it by an answer that rests on what is not durable, or
+//! by a crash image that the original trace does not allow and the oracle rejects
+//! ([`trial`]). What it does not notice must stand in the table of [`equivalent`] canaries,
+//! with its reason; everything else is uncovered.
+
+pub mod equivalent;
+pub mod mutation;
+pub mod pairs;
+pub mod tape;
+pub mod trial;
+
+use crate::prefix::catalogue;
+use crate::session::alive;
+use crate::state::Checked;
+use mutation::{Act, Wrong, mutate};
+use outlast::pmem::{Access, Alive, Point};
+use outlast::{RecordForm, Scheme};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use tape::Tape;
+use trial::Verdict;
+
+/// How much is tried before a canary counts as not noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Images of each run of one life.
+    pub images: usize,
+    /// Images of each run of two lives, or of two threads.
+    pub images_second: usize,
+    /// Runs of two lives for each commit point that the first one dies after.
+    pub deaths: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { images: 120, images_second: 40, deaths: 2, threads: 2 }
+    }
+}
+
+/// One act of one commit point, done wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Canary {
+    /// The commit point.
+    pub point: &'static Point,
+    /// What is done wrong.
+    pub act: Act,
+    /// How.
+    pub wrong: Wrong,
+}
+
+impl fmt::Display for Canary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Canary { point, act, wrong } = self;
+        write!(f, "{}/{}: {act} {wrong}", point.owner, point.name)
+    }
+}
+
+/// What became of a canary.
+#[derive(Debug, Clone)]
+pub enum Fate {
+    /// The suite noticed it: how.
+    Killed(String),
+    /// It does no harm: why. All the images that it allows beyond the original were good.
+    Equivalent(equivalent::Reason),
+    /// It was not noticed.
+    Uncovered {
+        /// Images that were tried.
+        images: usize,
+    },
+    /// No run does this act in such a way that it could be done wrong like this.
+    NotApplicable,
+}
+
+/// What a run of all canaries found.
+#[derive(Debug, Clone)]
+pub struct CanaryReport {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// Commit points declared.
+    pub points: usize,
+    /// Points that do what they do not declare, or never do what they declare.
+    pub undeclared: Vec<String>,
+    /// Canaries that could be made, and what became of each.
+    pub fates: Vec<(Canary, Fate)>,
+    /// Runs that went wrong by themselves.
+    pub broken: Vec<String>,
+}
+
+impl CanaryReport {
+    fn count(&self, is: impl Fn(&Fate) -> bool) -> usize {
+        self.fates.iter().filter(|(_, fate)| is(fate)).count()
+    }
+
+    /// Canaries that could be made.
+    pub fn canaries(&self) -> usize {
+        self.fates.len()
+    }
+
+    /// Those that were noticed.
+    pub fn killed(&self) -> usize {
+        self.count(|f| matches!(f, Fate::Killed(_)))
+    }
+
+    /// Those that do no harm.
+    pub fn equivalent(&self) -> usize {
+        self.count(|f| matches!(f, Fate::Equivalent(_)))
+    }
+
+    /// Those that were not noticed, and do harm for all that is known.
+    pub fn uncovered(&self) -> Vec<Canary> {
+        let is = |(c, f): &(Canary, Fate)| matches!(f, Fate::Uncovered { .. }).then_some(*c);
+        self.fates.iter().filter_map(is).collect()
+    }
+
+    /// Whether declared = observed = killed + equivalent.
+    pub fn is_good(&self) -> bool {
+        self.undeclared.is_empty()
+            && self.broken.is_empty()
+            && self.canaries() > 0
+            && self.killed() + self.equivalent() == self.canaries()
+    }
+
+    /// The commit points, and what became of their canaries.
+    pub fn table(&self) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+        table.set_header(["commit point", "act", "canaries", "killed", "equivalent", "uncovered"]);
+        let mut rows: BTreeMap<(&str, &str, Act), [usize; 4]> = BTreeMap::new();
+        for (canary, fate) in &self.fates {
+            let row = rows.entry((canary.point.owner, canary.point.name, canary.act)).or_default();
+            row[0] += 1;
+            row[match fate {
+                Fate::Killed(_) => 1,
+                Fate::Equivalent(_) => 2,
+                Fate::Uncovered { .. } | Fate::NotApplicable => 3,
+            }] += 1;
+        }
+        for ((owner, name, act), counts) in rows {
+            let [all, killed, equivalent, uncovered] = counts.map(|n| n.to_string());
+            let point = format!("{owner}/{name}");
+            table.add_row([point, act.to_string(), all, killed, equivalent, uncovered]);
+        }
+        table.to_string()
+    }
+
+    /// What is wrong, for a person; empty if nothing is.
+    pub fn failures(&self) -> String {
+        let mut lines = self.broken.clone();
+        lines.extend(self.undeclared.iter().cloned());
+        for (canary, fate) in &self.fates {
+            if let Fate::Uncovered { images } = fate {
+                lines.push(format!("UNCOVERED {canary} ({images} images)"));
+            }
+        }
+        lines.join("\n")
+    }
+
+    /// The whole report, for a program.
+    pub fn json(&self) -> Value {
+        let fates: Vec<Value> = self
+            .fates
+            .iter()
+            .map(|(canary, fate)| {
+                let (fate, how) = match fate {
+                    Fate::Killed(how) => ("killed", how.clone()),
+                    Fate::Equivalent(reason) => ("equivalent", reason.to_string()),
+                    Fate::Uncovered { images } => ("uncovered", format!("{images} images")),
+                    Fate::NotApplicable => ("not applicable", String::new()),
+                };
+                json!({ "canary": canary.to_string(), "fate": fate, "how": how })
+            })
+            .collect();
+        json!({
+            "scheme": self.scheme.to_string(),
+            "record": self.form.to_string(),
+            "commit_points": self.points,
+            "undeclared": self.undeclared,
+            "canaries": self.canaries(),
+            "killed": self.killed(),
+            "equivalent": self.equivalent(),
+            "uncovered": self.uncovered().len(),
+            "broken": self.broken,
+            "fates": fates,
+        })
+    }
+}
+
+/// Every commit point that a map of a scheme rests on: its own and the pool's.
+pub fn declared(scheme: Scheme) -> Vec<&'static Point> {
+    [outlast::pool::points::ALL, scheme.commit_points()].concat()
+}
+
+/// The runs, from the cheapest to the dearest.
+struct Tapes<'a> {
+    alive: &'a Arc<Alive>,
+    first: Vec<Tape>,
+    /// The first life, and the moment of its death.
+    deaths: Vec<(usize, usize)>,
+    second: Vec<OnceLock<Checked<Option<Tape>>>>,
+    pairs: Vec<Tape>,
+}
+
+impl<'a> Tapes<'a> {
+    fn record(
+        scheme: Scheme,
+        form: RecordForm,
+        budget: &Budget,
+        alive: &'a Arc<Alive>,
+    ) -> Checked<Tapes<'a>> {
+        let scenarios = catalogue(scheme, form);
+        let mut first: Vec<Tape> =
+            scenarios.iter().map(|s| Tape::first(s, alive)).collect::<Checked<_>>()?;
+        first.sort_by_key(|t| t.events.len());
+        let mut seen: BTreeMap<Option<&Point>, usize> = BTreeMap::new();
+        let mut deaths = Vec::new();
+        for (i, tape) in first.iter().enumerate() {
+            for moment in tape.deaths() {
+                let times = seen.entry(tape.events[moment - 1].point).or_default();
+                *times += 1;
+                if *times <= budget.deaths {
+                    deaths.push((i, moment));
+                }
+            }
+        }
+        let second = deaths.iter().map(|_| OnceLock::new()).collect();
+        let pairs = pairs::record(scheme, form, alive)?;
+        Ok(Tapes { alive, first, deaths, second, pairs })
+    }
+
+    /// A run of two lives. `None` if the first of them left no pool, or went wrong.
+    fn second(&self, index: usize) -> Option<&Tape> {
+        let (first, moment) = self.deaths[index];
+        let made = self.second[index].get_or_init(|| self.first[first].second(moment, self.alive));
+        made.as_ref().ok()?.as_ref()
+    }
+
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = &Tape> {
+        let second = (0..self.deaths.len()).filter_map(|i| self.second(i));
+        self.first.iter().chain(second).chain(&self.pairs)
+    }
+
+    fn fate(&self, canary: Canary, budget: &Budget) -> Fate {
+        let made =
+            |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
+        let mut applies = false;
+        let mut images = 0;
+        let reason = equivalent::reason(canary);
+        type Group<'t, 'a> = (Box<dyn Iterator<Item = &'t Tape> + 'a>, usize);
+        let groups: [Group<'_, '_>; 3] = [
+            (Box::new(self.first.iter()), budget.images),
+            (Box::new(self.pairs.iter()), budget.images_second),
+            (Box::new((0..self.deaths.len()).filter_map(|i| self.second(i))), budget.images_second),
+        ];
+        for (tapes, budget) in groups {
+            let tapes: Vec<&Tape> = tapes.collect();
+            for tape in &tapes {
+                let Some(mutated) = made(tape) else { continue };
+                applies = true;
+                if let Some(found) = trial::by_answers(tape, &mutated) {
+                    return Fate::Killed(found);
+                }
+            }
+            for tape in &tapes {
+                let Some(mutated) = made(tape) else { continue };
+                match trial::by_images(tape, &mutated, budget, self.alive) {
+                    Verdict::Noticed(how) => return Fate::Killed(how),
+                    Verdict::Unnoticed(tried) => images += tried,
+                }
+            }
+        }
+        match reason {
+            _ if !applies => Fate::NotApplicable,
+            Some(reason) => Fate::Equivalent(reason),
+            None => Fate::Uncovered { images },
+        }
+    }
+}
+
+/// What the runs do under each point, beside what it declares.
+fn undeclared<'t>(points: &[&'static Point], tapes: impl Iterator<Item = &'t Tape>) -> Vec<String> {
+    let mut observed: BTreeMap<&Point, [bool; 3]> = BTreeMap::new();
+    for tape in tapes {
+        for event in &tape.events {
+            let Some(point) = event.point else { continue };
+            let does = observed.entry(point).or_default();
+            match event.access {
+                Access::Store { .. } | Access::CompareExchange { .. } => does[0] = true,
+                Access::Flush { .. } => does[1] = true,
+                Access::Fence => does[2] = true,
+                Access::Load { .. } | Access::Mark(_) => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for point in observed.keys().filter(|p| !points.contains(p)) {
+        found.push(format!("UNDECLARED {}/{} is in no table", point.owner, point.name));
+    }
+    for &point in points {
+        let does = observed.get(point).copied().unwrap_or_default();
+        for (name, declared, done) in [
+            ("store", point.store, does[0]),
+            ("flush", point.flush, does[1]),
+            ("fence", point.fence, does[2]),
+        ] {
+            if declared != done {
+                let what =
+                    if done { "is done and not declared" } else { "is declared, never done" };
+                found.push(format!("UNDECLARED {}/{}: {name} {what}", point.owner, point.name));
+            }
+        }
+    }
+    found
+}
+
+/// Makes every canary of a scheme and record form; `progress` is told of each fate.
+pub fn run(
+    scheme: Scheme,
+    form: RecordForm,
+    budget: &Budget,
+    progress: impl Fn(&Canary, &Fate) + Sync,
+) -> CanaryReport {
+    let alive = alive();
+    let points = declared(scheme);
+    let mut report = CanaryReport {
+        scheme,
+        form,
+        points: points.len(),
+        undeclared: Vec::new(),
+        fates: Vec::new(),
+        broken: Vec::new(),
+    };
+    let tapes = match Tapes::record(scheme, form, budget, &alive) {
+        Ok(tapes) => tapes,
+        Err(fault) => {
+            report.broken.push(format!("a run itself: {fault}"));
+            return report;
+        }
+    };
+    let mut canaries = Vec::new();
+    for &point in &points {
+        for (act, done) in [(Act::Flush, point.flush), (Act::Fence, point.fence)] {
+            if done {
+                canaries.extend(Wrong::all(act).into_iter().map(|wrong| Canary {
+                    point,
+                    act,
+                    wrong,
+                }));
+            }
+        }
+    }
+    let next = AtomicUsize::new(0);
+    let fates = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..budget.threads.max(1) {
+            scope.spawn(|| {
+                while let Some(&canary) = canaries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let fate = tapes.fate(canary, budget);
+                    progress(&canary, &fate);
+                    fates.lock().unwrap_or_else(|e| e.into_inner()).push((canary, fate));
+                }
+            });
+        }
+    });
+    report.fates = fates.into_inner().unwrap_or_else(|e| e.into_inner());
+    report.fates.retain(|(_, fate)| !matches!(fate, Fate::NotApplicable));
+    report.fates.sort_by_key(|(canary, _)| *canary);
+    report.undeclared = undeclared(&points, tapes.all());
+    for made in tapes.second.iter().filter_map(OnceLock::get) {
+        if let Err(fault) = made {
+            report.broken.push(format!("a second life: {fault}"));
+        }
+    }
+    report
+}

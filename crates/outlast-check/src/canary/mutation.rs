@@ -1,0 +1,280 @@
+//! Faults that are made in a recorded trace.
+//!
+//! Flush and fence do nothing to a run under the recorder but to be recorded, so the trace
+//! of a library that lacks one of them is the recorded trace without it: nothing needs to
+//! be run again. A mutated trace has as many events as the original, and the same stores
+//! in the same order.
+
+use outlast::pmem::{Access, Event, LINE, Mark, Point};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// What makes stores durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Act {
+    /// The write-back of some lines.
+    Flush,
+    /// The wait for it.
+    Fence,
+}
+
+impl Act {
+    /// Whether an event is this act.
+    pub fn is(self, event: &Event) -> bool {
+        match self {
+            Act::Flush => matches!(event.access, Access::Flush { .. }),
+            Act::Fence => matches!(event.access, Access::Fence),
+        }
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Act::Flush => "flush",
+            Act::Fence => "fence",
+        })
+    }
+}
+
+/// A way to do one act of a commit point wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wrong {
+    /// It is never done.
+    Dropped,
+    /// It is left out once in a run: this time.
+    DroppedOnce(Which),
+    /// Flushes leave out their last line, where they have more than one.
+    WithoutLastLine,
+    /// Flushes leave out their first line, where they have more than one.
+    WithoutFirstLine,
+    /// Flush, and fence if it follows, come before the stores that they are for.
+    BeforeStores,
+}
+
+/// One time of those that an act is done in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Which {
+    /// The first.
+    First,
+    /// The second, if there are two.
+    Second,
+    /// The last.
+    Last,
+    /// One that the number chooses.
+    Seeded(u64),
+}
+
+impl Which {
+    /// Its number among `count`.
+    fn of(self, count: usize) -> Option<usize> {
+        let last = count.checked_sub(1)?;
+        Some(match self {
+            Which::First => 0,
+            Which::Second => last.min(1),
+            Which::Last => last,
+            Which::Seeded(seed) => crate::random::Random::new(seed).below(count as u64) as usize,
+        })
+    }
+}
+
+impl Wrong {
+    /// All ways to do an act wrong.
+    pub fn all(act: Act) -> Vec<Wrong> {
+        let once = [Which::First, Which::Second, Which::Last, Which::Seeded(1), Which::Seeded(2)];
+        let mut all = vec![Wrong::Dropped];
+        all.extend(once.map(Wrong::DroppedOnce));
+        if act == Act::Flush {
+            all.extend([Wrong::WithoutLastLine, Wrong::WithoutFirstLine, Wrong::BeforeStores]);
+        }
+        all
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Dropped => f.write_str("dropped"),
+            Wrong::DroppedOnce(Which::First) => f.write_str("first dropped"),
+            Wrong::DroppedOnce(Which::Second) => f.write_str("second dropped"),
+            Wrong::DroppedOnce(Which::Last) => f.write_str("last dropped"),
+            Wrong::DroppedOnce(Which::Seeded(seed)) => write!(f, "one dropped (seed {seed})"),
+            Wrong::WithoutLastLine => f.write_str("without its last line"),
+            Wrong::WithoutFirstLine => f.write_str("without its first line"),
+            Wrong::BeforeStores => f.write_str("before its stores"),
+        }
+    }
+}
+
+/// A trace with a fault.
+pub struct Mutated {
+    /// The events.
+    pub events: Vec<Event>,
+    /// The first event that is not as it was.
+    pub first: usize,
+    /// The lines that may be durable later than they were, by number.
+    pub lines: BTreeSet<u64>,
+}
+
+/// What stands where an event was left out.
+const NOTHING: Access = Access::Flush { offset: 0, bytes: 0 };
+
+/// The lines that a flush writes back, by number.
+pub fn lines_of(offset: u64, bytes: u64) -> std::ops::Range<u64> {
+    offset / LINE..(offset + bytes).div_ceil(LINE)
+}
+
+/// Makes a fault in a trace, from its event `from` on. `None` where the trace has nothing
+/// that could be done wrong in this way.
+pub fn mutate(
+    original: &[Event],
+    from: usize,
+    point: &'static Point,
+    act: Act,
+    wrong: Wrong,
+) -> Option<Mutated> {
+    let at: Vec<usize> = (from..original.len())
+        .filter(|&i| original[i].point == Some(point) && act.is(&original[i]))
+        .collect();
+    let mut made =
+        Mutated { events: original.to_vec(), first: original.len(), lines: BTreeSet::new() };
+    match wrong {
+        Wrong::Dropped => at.iter().for_each(|&i| made.drop(original, i)),
+        Wrong::DroppedOnce(which) => made.drop(original, at[which.of(at.len())?]),
+        Wrong::WithoutLastLine => at.iter().for_each(|&i| made.shorten(i, true)),
+        Wrong::WithoutFirstLine => at.iter().for_each(|&i| made.shorten(i, false)),
+        Wrong::BeforeStores => at.iter().for_each(|&i| made.hurry(original, from, i)),
+    }
+    (made.first < original.len()).then_some(made)
+}
+
+impl Mutated {
+    fn note(&mut self, index: usize, lines: impl Iterator<Item = u64>) {
+        self.first = self.first.min(index);
+        self.lines.extend(lines);
+    }
+
+    fn drop(&mut self, original: &[Event], index: usize) {
+        match original[index].access {
+            Access::Flush { offset, bytes } => self.note(index, lines_of(offset, bytes)),
+            Access::Fence => self.note_fence(original, index),
+            _ => {}
+        }
+        self.events[index].access = NOTHING;
+    }
+
+    /// Notes what a fence completes: what its thread flushed since the fence before.
+    fn note_fence(&mut self, original: &[Event], index: usize) {
+        let own = |e: &&Event| e.thread == original[index].thread;
+        let since = original[..index].iter().rev().filter(own);
+        for event in since.take_while(|e| e.access != Access::Fence) {
+            if let Access::Flush { offset, bytes } = event.access {
+                self.note(index, lines_of(offset, bytes));
+            }
+        }
+        self.first = self.first.min(index);
+    }
+
+    fn shorten(&mut self, index: usize, last: bool) {
+        let Access::Flush { offset, bytes } = self.events[index].access else { return };
+        let lines = lines_of(offset, bytes);
+        if lines.end - lines.start < 2 {
+            return;
+        }
+        let (lost, offset, bytes) = if last {
+            (lines.end - 1, offset, (lines.end - 1) * LINE - offset)
+        } else {
+            let start = (lines.start + 1) * LINE;
+            (lines.start, start, offset + bytes - start)
+        };
+        self.events[index].access = Access::Flush { offset, bytes };
+        self.note(index, std::iter::once(lost));
+    }
+
+    /// Moves a flush, and the fence after it, before the stores that it is for: those of
+    /// its point since the flush before it, in the same operation.
+    fn hurry(&mut self, original: &[Event], from: usize, index: usize) {
+        let Access::Flush { offset, bytes } = original[index].access else { return };
+        let (thread, point) = (original[index].thread, original[index].point);
+        let mut first = None;
+        for i in (from..index).rev() {
+            let event = &original[i];
+            if event.thread != thread {
+                continue;
+            }
+            match event.access {
+                Access::Mark(Mark::Begin(_)) => break,
+                _ if event.point != point => {}
+                Access::Flush { .. } | Access::Fence => break,
+                Access::Store { .. } | Access::CompareExchange { .. } => first = Some(i),
+                _ => {}
+            }
+        }
+        let Some(first) = first else { return };
+        let fenced = original.get(index + 1).is_some_and(|next| {
+            next.thread == thread && next.point == point && next.access == Access::Fence
+        });
+        let end = index + 1 + usize::from(fenced);
+        self.events[first..end].rotate_right(end - index);
+        if fenced {
+            self.note_fence(original, index + 1);
+        }
+        self.note(first, lines_of(offset, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast::index::dash_eh::points::{INSERT, RECORD};
+
+    fn event(point: &'static Point, access: Access) -> Event {
+        Event { thread: 0, point: Some(point), access }
+    }
+    fn store(point: &'static Point, offset: u64) -> Event {
+        event(point, Access::Store { offset, value: 1, nontemporal: false })
+    }
+    fn flush(point: &'static Point, offset: u64, bytes: u64) -> Event {
+        event(point, Access::Flush { offset, bytes })
+    }
+    fn trace() -> Vec<Event> {
+        vec![
+            store(&RECORD, 64),
+            store(&RECORD, 136),
+            flush(&RECORD, 64, 80),
+            event(&RECORD, Access::Fence),
+            store(&INSERT, 256),
+            flush(&INSERT, 256, 16),
+            event(&INSERT, Access::Fence),
+        ]
+    }
+    fn made(point: &'static Point, act: Act, wrong: Wrong) -> Mutated {
+        mutate(&trace(), 0, point, act, wrong).unwrap()
+    }
+
+    #[test]
+    fn each_fault_is_made_where_it_belongs() {
+        let dropped = made(&RECORD, Act::Flush, Wrong::Dropped);
+        assert_eq!(dropped.events[2].access, NOTHING);
+        assert_eq!(dropped.events[5], trace()[5]);
+        assert_eq!(Vec::from_iter(dropped.lines), [1, 2]);
+        let unfenced = made(&RECORD, Act::Fence, Wrong::DroppedOnce(Which::First));
+        assert_eq!(unfenced.events[3].access, NOTHING);
+        assert_eq!((Vec::from_iter(unfenced.lines), unfenced.first), (vec![1, 2], 3));
+        let short = made(&RECORD, Act::Flush, Wrong::WithoutLastLine);
+        assert_eq!(short.events[2].access, Access::Flush { offset: 64, bytes: 64 });
+        assert_eq!(Vec::from_iter(short.lines), [2]);
+        let short = made(&RECORD, Act::Flush, Wrong::WithoutFirstLine);
+        assert_eq!(short.events[2].access, Access::Flush { offset: 128, bytes: 16 });
+        let early = made(&RECORD, Act::Flush, Wrong::BeforeStores);
+        let order = [2, 3, 0, 1, 4, 5, 6].map(|i| trace()[i].clone());
+        assert_eq!(early.events, order);
+    }
+
+    #[test]
+    fn what_cannot_be_done_wrong_is_left_out() {
+        let none = |act, wrong| mutate(&trace(), 0, &INSERT, act, wrong).is_none();
+        assert!(none(Act::Flush, Wrong::WithoutLastLine), "one line");
+        assert!(mutate(&trace(), 6, &RECORD, Act::Flush, Wrong::Dropped).is_none());
+    }
+}

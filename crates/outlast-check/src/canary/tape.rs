@@ -1,0 +1,225 @@
+//! The recorded runs that canaries are made in.
+
+use crate::prefix::scenario::Scenario;
+use crate::random::Random;
+use crate::response;
+use crate::session::{Do, GARBAGE, PAGE_BITS, Session, Shape, Step, recorder};
+use crate::state::{Checked, State};
+use outlast::pmem::{Access, Alive, Event, Mark};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Keys that only the second life uses.
+const FRESH: u64 = 7_000_000;
+/// Keys that are not there.
+const ABSENT: [u64; 3] = [FRESH + 1, FRESH + 11, FRESH + 12];
+
+/// What a crash may leave once so many events have happened.
+#[derive(Debug, Clone)]
+pub struct Allowed {
+    /// Events.
+    pub from: usize,
+    /// Any of these; `None` means no pool.
+    pub states: Vec<Option<Arc<State>>>,
+}
+
+/// A recorded run of one or two lives, and what its crashes may leave.
+pub struct Tape {
+    /// For a person.
+    pub name: String,
+    /// The bytes before the run, as many as the pool can grow to.
+    pub base: Vec<u8>,
+    /// The bytes of the file before the run.
+    pub len: u64,
+    /// What happened.
+    pub events: Vec<Event>,
+    /// The first event of the life in which faults are made.
+    pub start: usize,
+    /// Whether that is the second one, and what it finds may not be durable.
+    pub second: bool,
+    /// What a crash may leave, from which moment on, in ascending order.
+    pub allowed: Vec<Allowed>,
+    /// Every key that may be there, and some that never are.
+    pub universe: Vec<u64>,
+    /// What new maps look like.
+    pub shape: Shape,
+}
+
+/// What a crash may leave of the life that begins at `start`, by its steps' marks.
+pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<Allowed> {
+    let before = steps.first().and_then(|s| s.before.clone());
+    let mut placed = vec![Allowed { from: 0, states: vec![before] }];
+    let mut steps = steps.iter();
+    let mut step = None;
+    for (i, event) in events.iter().enumerate().skip(start) {
+        let states = match event.access {
+            Access::Mark(Mark::Begin(_)) => {
+                step = steps.next();
+                let Some(step) = step else { break };
+                let mut states = vec![step.before.clone(), Some(Arc::clone(&step.after))];
+                states.dedup();
+                states
+            }
+            Access::Mark(Mark::End(_)) => {
+                let Some(step) = step else { break };
+                vec![Some(Arc::clone(&step.after))]
+            }
+            _ => continue,
+        };
+        placed.push(Allowed { from: i + 1, states });
+    }
+    placed
+}
+
+impl Tape {
+    /// Plays a scenario.
+    ///
+    /// # Errors
+    /// If the run itself goes wrong.
+    pub fn first(scenario: &Scenario, alive: &Arc<Alive>) -> Checked<Tape> {
+        let played = scenario.record(alive)?;
+        if let Some(fault) = played.fault {
+            return Err(fault);
+        }
+        let run = played.recording;
+        let base = vec![GARBAGE; run.capacity() as usize];
+        Ok(Tape {
+            name: scenario.name.clone(),
+            base,
+            len: scenario.pool.pages << PAGE_BITS,
+            start: 0,
+            second: false,
+            allowed: placed(&run.events, 0, &run.steps),
+            events: run.events,
+            universe: run.universe,
+            shape: scenario.shape,
+        })
+    }
+
+    /// What a crash may leave after the first `moment` events; `None` means no pool.
+    pub fn allowed(&self, moment: usize) -> Vec<Option<&Arc<State>>> {
+        let known = self.allowed.partition_point(|a| a.from <= moment);
+        let states = &self.allowed[known.max(1) - 1].states;
+        states.iter().map(Option::as_ref).collect()
+    }
+
+    /// The run whose process dies after the first `moment` events of this one, leaving all
+    /// its stores in the caches, and the life after it, which finds them there.
+    ///
+    /// `None` if that moment leaves no pool.
+    ///
+    /// # Errors
+    /// If the second life goes wrong.
+    pub fn second(&self, moment: usize, alive: &Arc<Alive>) -> Checked<Option<Tape>> {
+        let mut timeline = crate::model::Timeline::new(&self.base, self.len, &self.events);
+        timeline.advance(moment);
+        let file = timeline.all().to_vec();
+        let seam = recorder(false);
+        let capacity = self.base.len() as u64;
+        let Ok(mut look) = Session::open(&file, capacity, alive, seam, None) else {
+            return Ok(None);
+        };
+        let allowed: Vec<&Arc<State>> = self.allowed(moment).into_iter().flatten().collect();
+        look.settle(&allowed, &self.universe, true)?;
+        let state = Arc::clone(look.state());
+        let seam = recorder(true);
+        seam.start(true);
+        let mut session = Session::open(&file, capacity, alive, seam.clone(), Some(&state))?;
+        let mut random = Random::new(moment as u64);
+        let mut universe = self.universe.clone();
+        random.shuffle(&mut universe);
+        // One by one, so that each answer must rest on what is durable when it is given.
+        let names: Vec<String> = state.maps.keys().cloned().collect();
+        for name in &names {
+            let keys = state.maps[name].records.keys().copied();
+            let mut keys: Vec<u64> = keys.chain(ABSENT).collect();
+            random.shuffle(&mut keys);
+            for key in keys {
+                session.get(name, key)?;
+            }
+        }
+        session.check(&universe, random.below(2) == 0)?;
+        // What comes now rests on what was repaired.
+        seam.start(false);
+        work(&mut session, &state, &mut random)?;
+        let (steps, life, used) = session.finish();
+        let mut events = self.events[..moment].to_vec();
+        events.push(Event { thread: 0, point: None, access: Access::Mark(Mark::Death) });
+        let start = events.len();
+        events.extend(life);
+        universe.extend(used);
+        let universe: BTreeSet<u64> = universe.into_iter().collect();
+        Ok(Some(Tape {
+            name: format!("{}, opened after event {moment}", self.name),
+            base: self.base.clone(),
+            len: self.len,
+            second: true,
+            allowed: placed(&events, start, &steps),
+            events,
+            start,
+            universe: universe.into_iter().collect(),
+            shape: self.shape,
+        }))
+    }
+
+    /// The moments at which a process that dies leaves something in the caches: after the
+    /// last store of each row of stores of one commit point, the first and some later row
+    /// of each.
+    pub fn deaths(&self) -> Vec<usize> {
+        let stores: Vec<usize> = (self.start..self.events.len())
+            .filter(|&i| {
+                crate::model::stored(&self.events[i]).is_some()
+                    && self.events[i].point.is_some_and(|p| !p.volatile)
+            })
+            .collect();
+        let mut rows: std::collections::BTreeMap<_, Vec<usize>> = Default::default();
+        for pair in stores.windows(2) {
+            let (this, next) = (&self.events[pair[0]], &self.events[pair[1]]);
+            if this.point != next.point {
+                rows.entry(this.point).or_default().push(pair[0] + 1);
+            }
+        }
+        let mut deaths: Vec<usize> = rows
+            .values()
+            .flat_map(|ends| [Some(ends[0]), (ends.len() > 2).then(|| ends[ends.len() / 2])])
+            .flatten()
+            .collect();
+        deaths.sort_unstable();
+        deaths.dedup();
+        deaths
+    }
+
+    /// What an answer rests on, or leaves, that is not durable: the first such.
+    pub fn undurable(&self, events: &[Event]) -> Option<String> {
+        let life = &events[self.start..];
+        if let Some(found) = response::undurable(life).first() {
+            return Some(found.to_string());
+        }
+        if !self.second {
+            return None;
+        }
+        let pending = response::pending_after(&events[..self.start]);
+        response::resting_on(pending, life).first().map(ToString::to_string)
+    }
+}
+
+fn work(session: &mut Session, state: &Arc<State>, random: &mut Random) -> Checked {
+    for (i, (name, map)) in state.maps.iter().enumerate().take(2) {
+        let present: Vec<u64> = map.records.keys().copied().collect();
+        for round in 0..6 {
+            if !present.is_empty() {
+                let key = present[random.below(present.len() as u64) as usize];
+                let change = if round % 2 == 0 { Do::Remove } else { Do::Put(FRESH + round) };
+                session.change(name, key, change)?;
+            }
+            session.change(name, FRESH + round + 100 * i as u64, Do::Insert(FRESH + 7))?;
+        }
+    }
+    while session.is_reclaiming() {
+        session.background()?;
+    }
+    for name in state.maps.keys() {
+        session.change(name, FRESH + 50, Do::Put(FRESH + 60_000))?;
+    }
+    session.sync()
+}

@@ -1,0 +1,135 @@
+//! Whether the suite notices a mutated trace.
+
+use super::mutation::Mutated;
+use super::tape::Tape;
+use crate::model::{Kept, Timeline, stored};
+use crate::prefix::image::Case;
+use crate::state::{Checked, Fault};
+use outlast::pmem::Alive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What a trial found.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// It was noticed: how.
+    Noticed(String),
+    /// It was not, in so many images that the original trace does not allow.
+    Unnoticed(usize),
+}
+
+/// Tries a mutated trace: by its answers, then by at most `images` crash images that the
+/// original does not allow.
+pub fn by_answers(tape: &Tape, mutated: &Mutated) -> Option<String> {
+    tape.undurable(&mutated.events)
+}
+
+/// A moment at which a crash can leave more than it could.
+struct Exposed {
+    /// Events of the original that have happened, and of the mutated trace.
+    moment: (usize, usize),
+    /// The lines, with the stores that each has lost at most beyond what the original can.
+    lines: Vec<(u64, usize)>,
+}
+
+/// The moments right after a store, from the first fault on, at which some line is less
+/// durable than in the original.
+fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
+    let positions = |events: &[outlast::pmem::Event]| -> Vec<usize> {
+        (mutated.first..events.len()).filter(|&i| stored(&events[i]).is_some()).collect()
+    };
+    let (before, after) = (positions(&tape.events), positions(&mutated.events));
+    let mut original = Timeline::new(&tape.base, tape.len, &tape.events);
+    let mut changed = Timeline::new(&tape.base, tape.len, &mutated.events);
+    let mut found = Vec::new();
+    for (&b, &a) in before.iter().zip(&after) {
+        original.advance(b + 1);
+        changed.advance(a + 1);
+        let lines: Vec<(u64, usize)> = mutated
+            .lines
+            .iter()
+            .filter_map(|&line| {
+                let open = |t: &Timeline<'_>| t.line(line).map_or(0, |o| o.stores.len());
+                let more = open(&changed).checked_sub(open(&original))?;
+                (more > 0).then_some((line, more))
+            })
+            .collect();
+        if !lines.is_empty() {
+            found.push(Exposed { moment: (b + 1, a + 1), lines });
+        }
+    }
+    found
+}
+
+/// At most `count` of the items, the ends and evenly spread ones between.
+fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
+    let len = items.len();
+    if len <= count || count < 2 {
+        return items;
+    }
+    let mut chosen = (0..count).map(|i| i * (len - 1) / (count - 1)).peekable();
+    let mut kept = Vec::new();
+    for (i, item) in items.into_iter().enumerate() {
+        if chosen.peek() == Some(&i) {
+            kept.push(item);
+            chosen.next();
+        }
+    }
+    kept
+}
+
+/// Tries at most about `budget` crash images of a mutated trace that the original does not
+/// allow: at each moment, all lines that can be lost beyond that, each of them alone with
+/// one store less and with all, everything else there; and nothing there that need not be.
+pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
+    let mut images = 0;
+    for exposed in spread(exposed(tape, mutated), (budget / 3).max(2)) {
+        timeline.advance(exposed.moment.1);
+        let lost = |kept: &[Kept], all: bool| {
+            let mut bytes = if all { timeline.all() } else { timeline.least() }.to_vec();
+            kept.iter().for_each(|&k| timeline.keep(&mut bytes, k));
+            bytes
+        };
+        let none = |&(line, _): &(u64, usize)| Kept { line, stores: 0 };
+        let mut tried: Vec<Vec<u8>> =
+            vec![lost(&exposed.lines.iter().map(none).collect::<Vec<_>>(), true), lost(&[], false)];
+        for entry in spread(exposed.lines, 4) {
+            tried.push(lost(&[none(&entry)], true));
+            if entry.1 > 1 {
+                tried.push(lost(&[Kept { line: entry.0, stores: entry.1 - 1 }], true));
+            }
+        }
+        tried.dedup();
+        for file in tried {
+            images += 1;
+            if let Err(fault) = check(tape, &file, exposed.moment.0, alive) {
+                return Verdict::Noticed(format!(
+                    "an image after event {} of {}: {fault}",
+                    exposed.moment.1, tape.name
+                ));
+            }
+        }
+    }
+    Verdict::Unnoticed(images)
+}
+
+/// Checks an image that a crash after the first `moment` events of a tape has left.
+pub(super) fn check(tape: &Tape, file: &[u8], moment: usize, alive: &Arc<Alive>) -> Checked {
+    let case = Case {
+        file,
+        capacity: tape.base.len() as u64,
+        allowed: tape.allowed(moment),
+        universe: &tape.universe,
+        shape: tape.shape,
+        seed: moment as u64,
+        thorough: false,
+    };
+    match catch_unwind(AssertUnwindSafe(|| case.check(alive))) {
+        Ok(checked) => checked.map(|_| ()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+            Err(Fault(format!("a panic: {text}")))
+        }
+    }
+}
