@@ -5,6 +5,7 @@
 //! depend on the machine. Why no fewer serve is said beside each, and argued in the
 //! module's documentation of the scheme.
 
+use outlast::index::dash_eh::layout::SLOTS;
 use outlast::index::dash_eh::points;
 use outlast::pmem::{Access, Counts, Event, Point, Traced};
 use outlast::{RecordForm, Scheme};
@@ -149,7 +150,7 @@ fn an_insert_flushes_one_line_and_its_record() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(form, 2);
         let mut homes = bench.homes();
-        for _ in 0..28 {
+        for _ in 0..2 * SLOTS {
             // One line, one fence: the slot's two words share the line, and its commit
             // word comes last. An operation that answers has fenced once at least.
             let key = homes[0].next().unwrap();
@@ -237,7 +238,7 @@ fn a_displacement_flushes_two_lines() {
         // Bucket 1 has guests from bucket 0, bucket 2 has guests from bucket 1 only.
         let guests: Vec<u64> = homes[0].by_ref().take(10).collect();
         bench.fill(guests);
-        bench.fill(homes[1].by_ref().take(23).collect::<Vec<_>>());
+        bench.fill(homes[1].by_ref().take(2 * SLOTS - 5).collect::<Vec<_>>());
         for _ in 0..3 {
             let events = bench.change(homes[1].next().unwrap(), Do::Insert(VALUE + 41));
             assert!(has(&events, &points::DISPLACE_COPY), "{form}");

@@ -6,6 +6,7 @@ use crate::codec::SPECIAL;
 use crate::random::Random;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
+use outlast::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
 use outlast::index::dash_eh::points as dash;
 use outlast::pmem::{Alive, Point};
 use outlast::pool::points as pool;
@@ -249,7 +250,7 @@ impl Play {
 
     /// Records that a map with two segments of this shape takes without a split.
     fn brim(&self) -> u64 {
-        let slots = ((1 << self.shape.bucket_bits) + self.shape.stash) as u64 * 14;
+        let slots = ((1 << self.shape.bucket_bits) + self.shape.stash) as u64 * SLOTS as u64;
         // Not all: keys do not spread evenly.
         slots * 2 * 7 / 10
     }
@@ -388,20 +389,20 @@ fn displace(play: &mut Play) -> Checked {
     // bucket 2, where all are guests: a guest of bucket 1 goes back to its home.
     let mut low = play.keys_by_home(0);
     let guests = low[0].drain(..10).collect::<Vec<_>>();
-    for key in guests.into_iter().chain(low[1].drain(..23)) {
+    for key in guests.into_iter().chain(low[1].drain(..2 * SLOTS - 5)) {
         play.change(key, Do::Insert(key + 100_000))?;
     }
     // Buckets 2 and 3 are filled by keys of bucket 2, and some of bucket 3 go again. Once
     // bucket 1 is full, a record that is at home in bucket 2 moves on to bucket 3.
     let mut high = play.keys_by_home(1);
-    let pairs: Vec<u64> = high[2].drain(..28).collect();
+    let pairs: Vec<u64> = high[2].drain(..2 * SLOTS).collect();
     for &key in &pairs {
         play.change(key, Do::Insert(key + 100_000))?;
     }
     for key in pairs.iter().skip(1).step_by(2).take(5) {
         play.change(*key, Do::Remove)?;
     }
-    for key in high[1].drain(..14) {
+    for key in high[1].drain(..SLOTS) {
         play.change(key, Do::Insert(key + 100_000))?;
     }
     play.prepared();
@@ -483,23 +484,26 @@ fn reclaim(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
+/// Keys of one hash that fit a home bucket, the next one and two stash buckets.
+const CROWD: u64 = 4 * SLOTS as u64;
+
 fn collide(play: &mut Play) -> Checked {
     play.map()?;
     // Fills a home bucket, the next one and the stash, and splits as long as that may
     // help, which it does not.
-    for key in 0..54 {
+    for key in 0..CROWD - 2 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.prepared();
-    for key in 54..64 {
+    for key in CROWD - 2..CROWD + 8 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
-    for key in (0..64).step_by(3) {
+    for key in (0..CROWD + 8).step_by(3) {
         play.change(SPECIAL + key, Do::Update(key + 600))?;
         play.change(SPECIAL + key + 1, Do::Remove)?;
     }
     play.session.crash()?;
-    for key in (50..64).step_by(2) {
+    for key in (CROWD - 6..CROWD + 8).step_by(2) {
         play.change(SPECIAL + key, Do::Put(key + 700))?;
         play.session.background()?;
         play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
@@ -509,22 +513,24 @@ fn collide(play: &mut Play) -> Checked {
 
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
+    // And a whole node.
+    let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
     // The chain must begin at a depth whose next bit is set in the hash that all the keys
     // have: 10. How far the directory is doubled depends on the number of segments.
     play.insert_and_remove_until_split(10, 10)?;
-    for key in 0..64 {
+    for key in 0..CROWD + 8 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.insert_and_remove_until_split(2_000, 36)?;
     // Now it may be doubled again: once the chain is full, it is carried over.
-    for key in 64..153 {
+    for key in CROWD + 8..chained - 1 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.prepared();
-    for key in 153..156 {
+    for key in chained - 1..chained + 2 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
-    for key in (0..156).step_by(50) {
+    for key in (0..chained + 2).step_by(50) {
         play.change(SPECIAL + key, Do::Remove)?;
     }
     Ok(())
