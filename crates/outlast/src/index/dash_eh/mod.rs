@@ -12,7 +12,7 @@
 //!             segments, local depth 3 ...   local depth 1
 //!
 //!  segment   [ header | bucket 0 | bucket 1 | ... | stash 0 | stash 1 ] -> overflow nodes
-//!  bucket    [ lock | meta | fingerprints | 14 slots of 16 bytes ]
+//!  bucket    [ 16 slots of 16 bytes ]          notes, in DRAM: [ lock | bits | fingerprints ]
 //!  hash      [ directory ............. | bucket (bits 8..) | fingerprint (bits 0..8) ]
 //! ```
 //!
@@ -33,8 +33,8 @@
 //!    the hash of the record begins with the segment's prefix. For byte strings the
 //!    empty word is 0. For inline records, where any key can occur, it is a key that
 //!    hashes to the other half of the hash space, which is why the depth is at least 1.
-//! 2. Slots are the truth. Locks and metadata are DRAM state that shares the bucket's
-//!    line: never flushed, rebuilt at first touch.
+//! 2. Slots are the truth. Locks, the bits of slots in use and fingerprints are DRAM state
+//!    (`notes`), made of the slots at first touch.
 //! 3. A segment's first hash never changes and its depth only grows, so what a split
 //!    leaves behind in the old segment never becomes a record again.
 //! 4. All directory entries in a segment's range point at it, but for those of the
@@ -67,7 +67,7 @@
 //!
 //! # Concurrency
 //!
-//! Linearization points: of an insert, the store of the bucket's metadata (after the
+//! Linearization points: of an insert, the store of the bucket's bits (after the
 //! fence); of an update or removal, the unlocking store of the home bucket; of a lookup,
 //! its first read of the home's version. Two inserts of one key meet at the home's lock.
 //! Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
@@ -82,7 +82,7 @@
 //! Opening reads the root. The first touch of a segment, by one thread at a time under
 //! `structure` and before anyone can be served by it: completes a split (entries of the
 //! upper half that still point at the old segment are set to the new one, durably),
-//! flushes what it found, resets locks, rebuilds the metadata from the slots, removes
+//! flushes what it found, resets locks, makes the notes from the slots, removes
 //! second copies durably, and only then fills the DRAM directory.
 //!
 //! Why what it found is flushed: a process that died leaves its stores in the caches, also
@@ -95,6 +95,11 @@
 //!
 //! # Deviations from the paper
 //!
+//! - The paper's buckets hold 14 records behind 32 bytes of metadata. Here the metadata is
+//!   in DRAM, an eighth of the size of the slots, and 16 records fit: a lookup reads it from
+//!   the caches, and a failed one reads no persistent memory at all.
+//! - A change locks the key's home bucket, and the next one only where it changes what that
+//!   one's notes say; the paper locks both.
 //! - The paper persists the allocation bitmap after the record (two flushes, two
 //!   fences). Here the slot itself commits the record, and the bitmap is volatile: one
 //!   of each. It also lets a split drop the moved records without a store.

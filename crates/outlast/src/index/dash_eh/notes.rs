@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_fields_are_apart() {
+    fn fields_are_apart() {
         let mut meta = Meta::default();
         for slot in 0..SLOTS {
             assert_eq!(meta.free_slot(), Some(slot));

@@ -174,7 +174,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Resets the locks of a segment and rebuilds its metadata from its slots. Removes
+    /// Resets the locks of a segment and makes its notes from its slots. Removes
     /// second copies, durably. Nobody is served by the segment yet.
     fn repair(&self, segment: Segment) -> Result<(), Damage> {
         for index in 0..self.shape.buckets() {

@@ -412,7 +412,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// After a split: drops the moved records from the old segment's metadata, and takes
+    /// After a split: drops the moved records from the old segment's notes, and takes
     /// records back from the stash where there is room now. All buckets are locked, and
     /// marked as changing.
     fn clean_up(
