@@ -164,7 +164,11 @@ pub fn walk(path: &Path) -> Result<Report> {
             other => Error::io("locking the pool", other.into()),
         },
     )?;
-    walk_image(Image { source: Source::File(&file), len: meta.len() }, None)
+    let walked = walk_image(Image { source: Source::File(&file), len: meta.len() }, None);
+    // Closing the file is not enough: a child that another thread is just starting holds a
+    // copy of it until it runs its program.
+    let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
+    walked
 }
 
 /// Walks a pool whose file's content is `bytes`.

@@ -285,8 +285,19 @@ impl PoolOptions {
             FlockOperation::NonBlockingLockExclusive
         };
         lock(&file, how)?;
+        let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
+        let opened = self.open_locked(path, file, meta.len(), read_only);
+        if opened.is_err() {
+            // Closing the file is not enough, see `Backing::unlock`.
+            let _ = rustix::fs::flock(&kept, FlockOperation::Unlock);
+        }
+        opened
+    }
+
+    fn open_locked(&self, path: &Path, file: File, len: u64, read_only: bool) -> Result<Pool> {
+        let action = || format!("opening {}", path.display());
         // Read, not mapped: nothing is mapped before it is known to be a pool.
-        let header = Header::read(meta.len(), |offset| {
+        let header = Header::read(len, |offset| {
             let mut bytes = [0; HEADER_WORDS * 8];
             file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io(action(), e))?;
             let (words, _) = bytes.as_chunks::<8>();
