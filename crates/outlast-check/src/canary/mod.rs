@@ -19,15 +19,18 @@ use crate::prefix::catalogue;
 use crate::session::alive;
 use crate::state::Checked;
 use mutation::{Act, Wrong, mutate};
-use outlast::pmem::{Access, Alive, Point};
+use outlast::pmem::{Access, Alive, LINE, Point};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tape::Tape;
 use trial::Verdict;
+
+/// Deaths that are chosen for one canary in one run.
+const DEATHS_CHOSEN: usize = 6;
 
 /// How much is tried before a canary counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,7 +226,13 @@ impl<'a> Tapes<'a> {
         let scenarios = catalogue(scheme, form);
         let mut first: Vec<Tape> =
             scenarios.iter().map(|s| Tape::first(s, alive)).collect::<Checked<_>>()?;
-        first.sort_by_key(|t| t.events.len());
+        let shape = scenarios.first().map(|s| s.shape);
+        if let Some(shape) = shape {
+            first.push(Tape::next_region(shape, alive)?);
+            first.push(Tape::every_root(shape, alive)?);
+        }
+        // Those of which only the answers are looked at come last.
+        first.sort_by_key(|t| (!t.images, t.events.len()));
         let mut seen: BTreeMap<Option<&Point>, usize> = BTreeMap::new();
         let mut deaths = Vec::new();
         for (i, tape) in first.iter().enumerate() {
@@ -253,6 +262,32 @@ impl<'a> Tapes<'a> {
         self.first.iter().chain(second).chain(&self.pairs)
     }
 
+    /// What is flushed as it was found matters only where the process before died with it
+    /// in the caches: lets it die right after it stored to the lines in question.
+    fn by_chosen_death(&self, canary: Canary) -> Option<String> {
+        let made =
+            |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
+        let mut lines = BTreeSet::new();
+        for index in 0..self.deaths.len() {
+            lines.extend(self.second(index).and_then(made).into_iter().flat_map(|m| m.lines));
+        }
+        for first in &self.first {
+            let stores = first.events.iter().enumerate().filter(|(_, event)| {
+                let line = crate::model::stored(event).map(|(offset, _)| offset / LINE);
+                event.point.is_some_and(|p| !p.volatile) && line.is_some_and(|l| lines.contains(&l))
+            });
+            // The last stores to them are the most likely to be found as they were left.
+            for (event, _) in stores.collect::<Vec<_>>().into_iter().rev().take(DEATHS_CHOSEN) {
+                let Ok(Some(tape)) = first.second(event + 1, self.alive) else { continue };
+                let Some(mutated) = made(&tape) else { continue };
+                if let Some(found) = trial::by_answers(&tape, &mutated) {
+                    return Some(format!("{found} ({})", tape.name));
+                }
+            }
+        }
+        None
+    }
+
     fn fate(&self, canary: Canary, budget: &Budget) -> Fate {
         let made =
             |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
@@ -274,9 +309,23 @@ impl<'a> Tapes<'a> {
                     return Fate::Killed(found);
                 }
             }
-            for tape in &tapes {
+            for tape in tapes.iter().filter(|t| t.images) {
                 let Some(mutated) = made(tape) else { continue };
                 match trial::by_images(tape, &mutated, budget, self.alive) {
+                    Verdict::Noticed(how) => return Fate::Killed(how),
+                    Verdict::Unnoticed(tried) => images += tried,
+                }
+            }
+        }
+        if applies && !canary.point.store {
+            if let Some(found) = self.by_chosen_death(canary) {
+                return Fate::Killed(found);
+            }
+        }
+        if applies && reason.is_none() {
+            for tape in self.first.iter().filter(|t| t.images) {
+                let Some(mutated) = made(tape) else { continue };
+                match trial::by_next_life(tape, &mutated, budget.images_second, self.alive) {
                     Verdict::Noticed(how) => return Fate::Killed(how),
                     Verdict::Unnoticed(tried) => images += tried,
                 }

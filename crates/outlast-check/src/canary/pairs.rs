@@ -235,6 +235,7 @@ impl Plan {
             allowed,
             universe,
             shape: self.shape,
+            images: true,
         }))
     }
 }

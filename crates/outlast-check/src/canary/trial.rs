@@ -2,10 +2,10 @@
 
 use super::mutation::Mutated;
 use super::tape::Tape;
-use crate::model::{Kept, Timeline, stored};
+use crate::model::{Kept, OpenLine, Timeline, stored, windows};
 use crate::prefix::image::Case;
 use crate::state::{Checked, Fault};
-use outlast::pmem::Alive;
+use outlast::pmem::{Access, Alive, Event, Mark};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -32,11 +32,15 @@ struct Exposed {
     lines: Vec<(u64, usize)>,
 }
 
-/// The moments right after a store, from the first fault on, at which some line is less
+/// The moments right after a store or an answer, from the first fault on, at which some line is less
 /// durable than in the original.
 fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
-    let positions = |events: &[outlast::pmem::Event]| -> Vec<usize> {
-        (mutated.first..events.len()).filter(|&i| stored(&events[i]).is_some()).collect()
+    let positions = |events: &[Event]| -> Vec<usize> {
+        // After an answer less is allowed than before.
+        let answers = |e: &Event| matches!(e.access, Access::Mark(Mark::End(_)));
+        (mutated.first..events.len())
+            .filter(|&i| stored(&events[i]).is_some() || answers(&events[i]))
+            .collect()
     };
     let (before, after) = (positions(&tape.events), positions(&mutated.events));
     let mut original = Timeline::new(&tape.base, tape.len, &tape.events);
@@ -114,6 +118,63 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
     Verdict::Unnoticed(images)
 }
 
+/// As [`by_images`], but what the crash has left lives on, and is hit by another power
+/// loss: an image can hold what only the next life stumbles over.
+pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
+    let mut images = 0;
+    for exposed in spread(exposed(tape, mutated), (budget / 12).max(2)) {
+        timeline.advance(exposed.moment.1);
+        let mut file = timeline.all().to_vec();
+        for &(line, _) in &exposed.lines {
+            timeline.keep(&mut file, Kept { line, stores: 0 });
+        }
+        let checked = caught(|| {
+            let Some(state) = tape.state_of(&file, exposed.moment.0, alive)? else {
+                return Ok(0);
+            };
+            let next = tape.next_life(&file, &state, alive)?;
+            crash_again(&next, 48, alive)
+        });
+        match checked {
+            Ok(tried) => images += tried,
+            Err(fault) => {
+                let at = exposed.moment.1;
+                return Verdict::Noticed(format!(
+                    "the life after an image after event {at} of {}: {fault}",
+                    tape.name
+                ));
+            }
+        }
+    }
+    Verdict::Unnoticed(images)
+}
+
+/// Checks images of a run: of some moments, everything but one line, and one line alone.
+fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    let mut images = 0;
+    for moment in spread(windows(&tape.events), budget) {
+        timeline.advance(moment);
+        let durable =
+            |o: &OpenLine<'_>| o.stores.iter().any(|s| s.point.is_none_or(|p| !p.volatile));
+        let lines: Vec<Kept> = timeline
+            .open()
+            .filter(durable)
+            .map(|o| Kept { line: o.line, stores: o.stores.len() })
+            .collect();
+        for kept in spread(lines, 6) {
+            let mut without = timeline.all().to_vec();
+            timeline.keep(&mut without, Kept { stores: 0, ..kept });
+            for file in [timeline.image(&[kept]), without] {
+                check(tape, &file, moment, alive)?;
+                images += 1;
+            }
+        }
+    }
+    Ok(images)
+}
+
 /// Checks an image that a crash after the first `moment` events of a tape has left.
 pub(super) fn check(tape: &Tape, file: &[u8], moment: usize, alive: &Arc<Alive>) -> Checked {
     let case = Case {
@@ -125,11 +186,13 @@ pub(super) fn check(tape: &Tape, file: &[u8], moment: usize, alive: &Arc<Alive>)
         seed: moment as u64,
         thorough: false,
     };
-    match catch_unwind(AssertUnwindSafe(|| case.check(alive))) {
-        Ok(checked) => checked.map(|_| ()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            Err(Fault(format!("a panic: {text}")))
-        }
-    }
+    caught(|| case.check(alive)).map(|_| ())
+}
+
+/// Runs a check; a panic is a finding like others.
+fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
+    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+        Err(Fault(format!("a panic: {text}")))
+    })
 }
