@@ -150,11 +150,46 @@ pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<A
     Verdict::Unnoticed(images)
 }
 
+/// Checks images that a crash of a run can leave: at about `budget` moments everything,
+/// and at as many what else a power loss can leave.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    let durable = |e: &Event| e.point.is_some_and(|p| !p.volatile);
+    let stores = (tape.start..tape.events.len())
+        .filter(|&i| stored(&tape.events[i]).is_some() && durable(&tape.events[i]));
+    let stores: Vec<usize> = stores.collect();
+    // First and last store of each row of stores of one commit point matter most.
+    let mut ends = Vec::new();
+    for pair in stores.windows(2) {
+        if tape.events[pair[0]].point != tape.events[pair[1]].point {
+            ends.extend(pair.iter().map(|i| i + 1));
+        }
+    }
+    ends.dedup();
+    let mut moments = spread(ends, budget);
+    moments.extend(spread(stores.iter().map(|i| i + 1).collect(), budget));
+    moments.push(tape.events.len());
+    moments.sort_unstable();
+    moments.dedup();
+    for moment in moments {
+        timeline.advance(moment);
+        check(tape, timeline.all(), moment, alive).map_err(|fault| {
+            Fault(format!("an image after event {moment} of {}: {fault}", tape.name))
+        })?;
+    }
+    let found = crash_again(tape, budget / 4, alive);
+    found.map(|_| ()).map_err(|fault| Fault(format!("an image of {}: {fault}", tape.name)))
+}
+
 /// Checks images of a run: of some moments, everything but one line, and one line alone.
 fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     let mut images = 0;
-    for moment in spread(windows(&tape.events), budget) {
+    let moments = windows(&tape.events).into_iter().filter(|&m| m >= tape.start).collect();
+    for moment in spread(moments, budget) {
         timeline.advance(moment);
         let durable =
             |o: &OpenLine<'_>| o.stores.iter().any(|s| s.point.is_none_or(|p| !p.volatile));
@@ -190,7 +225,7 @@ pub(super) fn check(tape: &Tape, file: &[u8], moment: usize, alive: &Arc<Alive>)
 }
 
 /// Runs a check; a panic is a finding like others.
-fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
+pub fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
     catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map_or("", String::as_str);
         Err(Fault(format!("a panic: {text}")))

@@ -19,6 +19,6 @@ pub use flush::{FlushInstruction, FlushMode, Latency, Real};
 pub use mapping::{Access as MapAccess, Mapping, MappingError};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, words_of};
-pub use seam::{Mark, Point, Seam};
+pub use seam::{Mark, Planted, Point, Seam};
 pub use traced::{Access, Control, Counts, Event, Traced};
 pub use word::{LINE, Media, Offset, Word};

@@ -24,7 +24,7 @@ use super::layout::Bucket;
 use super::{DashEh, Route, points};
 use crate::error::Result;
 use crate::index::record::Record;
-use crate::pmem::Seam;
+use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
 use std::sync::atomic::{Ordering, fence};
 
@@ -75,6 +75,9 @@ impl<S: Seam> Drop for Locked<'_, S> {
         if std::thread::panicking() && !self.unwinding {
             // The bucket may be half changed: it stays locked, and the gate, which this
             // thread is inside of, tells others not to wait.
+            return;
+        }
+        if self.word & CHANGING != 0 && self.core.memory.seam().planted(Planted::LockNotReleased) {
             return;
         }
         let mut word = self.word & !LOCKED;

@@ -124,7 +124,7 @@ mod verify;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Index, IndexStats, Scheme, Verified, Visitor};
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH};
@@ -311,6 +311,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn empty(&self, hash: u64) -> u64 {
         self.empty[(hash >> 63) as usize]
+    }
+
+    /// See [`Seam::planted`].
+    #[inline(always)]
+    fn planted(&self, bug: Planted) -> bool {
+        self.core.memory.seam().planted(bug)
     }
 
     // ---- Addressing -------------------------------------------------------------

@@ -6,7 +6,7 @@ use super::{DashEh, Route, Segment, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
-use crate::pmem::{Point, Seam};
+use crate::pmem::{Planted, Point, Seam};
 use std::sync::atomic::{Ordering, fence};
 
 /// The slots of a bit mask, lowest first.
@@ -73,7 +73,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Result<Option<Place<'m>>, Damage> {
         for slot in bits(mask) {
             let words = self.words(&bucket.slots[slot]);
-            if R::matches(&self.core, words, key, hash)? {
+            if R::matches(&self.core, words, key, hash)?
+                || self.planted(Planted::FingerprintDecides)
+            {
                 return Ok(Some(Place { part, bucket, slot, words }));
             }
         }
@@ -182,7 +184,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let bucket = self.bucket(route.segment, home);
             // Acquire: pairs with the Release of the unlocking store in `Locked`.
             let version = self.core.memory.load_acquire(&bucket.lock);
-            if version & CHANGING != 0 {
+            if version & CHANGING != 0 && !self.planted(Planted::ChangingIgnored) {
                 self.core.wait_for_lock(&mut turn, &bucket.lock, inside)?;
                 continue;
             }
@@ -348,6 +350,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if let Some(mut new) = new {
             here.changing();
             let words = new.words();
+            if self.planted(Planted::UpdateEmptiesFirst) {
+                core.memory.store(&slot.first, self.empty(route.segment.low), &points::UPDATE);
+                core.memory.persist(slot, &points::UPDATE);
+                core.memory.store(&slot.second, words.second, &points::UPDATE);
+                core.memory.store(&slot.first, words.first, &points::UPDATE);
+            }
             let at = if R::FORM == RecordForm::Inline {
                 core.memory.store_release(&slot.second, words.second, &points::UPDATE);
                 &points::UPDATE
@@ -382,6 +390,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let slot = &place.bucket.slots[place.slot];
         let empty = self.empty(route.segment.low);
+        if self.planted(Planted::RemovesNothing) && _overflow_lock.is_some() {
+            return Ok(());
+        }
+        if self.planted(Planted::LockedTwice) {
+            drop(self.lock(here.bucket())?);
+        }
         memory.store_release(&slot.first, empty, &points::REMOVE);
         memory.persist(slot, &points::REMOVE);
         let meta = self.meta(place.bucket).without(place.slot);
@@ -418,10 +432,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) {
         let memory = &self.core.memory;
         // What a split left here must not be joined with the new second word.
-        if memory.load(&slot.first) != empty {
+        if memory.load(&slot.first) != empty && !self.planted(Planted::SlotNotEmptied) {
             memory.store(&slot.first, empty, at);
         }
         // Release: the order of the stores is the order in which they become durable.
+        if self.planted(Planted::CommitBeforeValue) {
+            memory.store_release(&slot.first, words.first, at);
+        }
         memory.store_release(&slot.second, words.second, at);
         memory.store_release(&slot.first, words.first, at);
         memory.flush(slot, at);
@@ -456,6 +473,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             next_meta.free_slot().map(|slot| (next.bucket(), slot, true))
         };
         if let Some((bucket, slot, from_before)) = choice {
+            if self.planted(Planted::ShownBeforeDurable) {
+                self.fill_unfenced(&bucket.slots[slot], words, empty, &points::INSERT);
+                self.publish(bucket, slot, print, from_before);
+            }
             self.fill(&bucket.slots[slot], words, empty, &points::INSERT);
             self.publish(bucket, slot, print, from_before);
             return Ok(true);
@@ -547,6 +568,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.core.before_unlink(offset)?;
         }
         let empty = self.empty(route.segment.low);
+        if self.planted(Planted::DisplaceRemovesFirst) {
+            self.core.memory.store(&from.slots[slot].first, empty, &points::DISPLACE_FILL);
+            self.core.memory.persist(&from.slots[slot], &points::DISPLACE_FILL);
+        }
         self.fill(&to.slots[free], words, empty, &points::DISPLACE_COPY);
         let print = (self.prints(from)[slot / 8] >> (slot % 8 * 8)) as u8;
         self.publish(to, free, print, from_before);

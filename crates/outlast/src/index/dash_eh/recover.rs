@@ -8,7 +8,7 @@ use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Offset, Seam};
+use crate::pmem::{Offset, Planted, Seam};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let offset = self.entry_of(&structure, hash)?;
             let (low, state) = self.check_segment(offset)?;
-            if state.partner != 0 {
+            if state.partner != 0 && !self.planted(Planted::HalfSplitServed) {
                 self.complete_split(&structure, offset, low, state)?;
                 continue;
             }
@@ -138,7 +138,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
         for entry in upper {
-            if memory.load(entry) == offset {
+            if memory.load(entry) == offset || self.planted(Planted::SplitRedoneBlindly) {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
             }
         }
@@ -276,7 +276,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 words[word] = value;
             }
         }
-        memory.store(&bucket.lock, 0, &points::VOLATILE);
+        if !self.planted(Planted::LocksKept) {
+            memory.store(&bucket.lock, 0, &points::VOLATILE);
+        }
         memory.store(&bucket.prints[0], words[0], &points::VOLATILE);
         memory.store(&bucket.prints[1], words[1], &points::VOLATILE);
         memory.store(&bucket.meta, meta.0, &points::VOLATILE);
@@ -286,6 +288,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Whether a bucket holds a record with this first word among `mask`. Both copies of
     /// a record that a crash left twice have the same words.
     fn has_copy(&self, bucket: &Bucket, mask: u32, first: u64, print: u8) -> bool {
+        if self.planted(Planted::SecondCopyKept) {
+            return false;
+        }
         let candidates = prints::matching(self.prints(bucket), print) & mask;
         (0..SLOTS)
             .filter(|slot| candidates & 1 << slot != 0)
