@@ -30,7 +30,7 @@ use tape::Tape;
 use trial::Verdict;
 
 /// Deaths that are chosen for one canary in one run.
-const DEATHS_CHOSEN: usize = 6;
+const DEATHS_CHOSEN: usize = 10;
 
 /// How much is tried before a canary counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +74,14 @@ impl fmt::Display for Canary {
 pub enum Fate {
     /// The suite noticed it: how.
     Killed(String),
-    /// It does no harm: why. All the images that it allows beyond the original were good.
-    Equivalent(equivalent::Reason),
+    /// It does no harm. All images that were tried of those that it allows beyond the
+    /// original were good.
+    Equivalent {
+        /// Why.
+        reason: equivalent::Reason,
+        /// Images that were tried.
+        images: usize,
+    },
     /// It was not noticed.
     Uncovered {
         /// Images that were tried.
@@ -119,7 +125,7 @@ impl CanaryReport {
 
     /// Those that do no harm.
     pub fn equivalent(&self) -> usize {
-        self.count(|f| matches!(f, Fate::Equivalent(_)))
+        self.count(|f| matches!(f, Fate::Equivalent { .. }))
     }
 
     /// Those that were not noticed, and do harm for all that is known.
@@ -147,7 +153,7 @@ impl CanaryReport {
             row[0] += 1;
             row[match fate {
                 Fate::Killed(_) => 1,
-                Fate::Equivalent(_) => 2,
+                Fate::Equivalent { .. } => 2,
                 Fate::Uncovered { .. } | Fate::NotApplicable => 3,
             }] += 1;
         }
@@ -179,7 +185,9 @@ impl CanaryReport {
             .map(|(canary, fate)| {
                 let (fate, how) = match fate {
                     Fate::Killed(how) => ("killed", how.clone()),
-                    Fate::Equivalent(reason) => ("equivalent", reason.to_string()),
+                    Fate::Equivalent { reason, images } => {
+                        ("equivalent", format!("{reason} ({images} images)"))
+                    }
                     Fate::Uncovered { images } => ("uncovered", format!("{images} images")),
                     Fate::NotApplicable => ("not applicable", String::new()),
                 };
@@ -276,8 +284,7 @@ impl<'a> Tapes<'a> {
                 let line = crate::model::stored(event).map(|(offset, _)| offset / LINE);
                 event.point.is_some_and(|p| !p.volatile) && line.is_some_and(|l| lines.contains(&l))
             });
-            // The last stores to them are the most likely to be found as they were left.
-            for (event, _) in stores.collect::<Vec<_>>().into_iter().rev().take(DEATHS_CHOSEN) {
+            for (event, _) in trial::spread(stores.collect(), DEATHS_CHOSEN) {
                 let Ok(Some(tape)) = first.second(event + 1, self.alive) else { continue };
                 let Some(mutated) = made(&tape) else { continue };
                 if let Some(found) = trial::by_answers(&tape, &mutated) {
@@ -333,7 +340,7 @@ impl<'a> Tapes<'a> {
         }
         match reason {
             _ if !applies => Fate::NotApplicable,
-            Some(reason) => Fate::Equivalent(reason),
+            Some(reason) => Fate::Equivalent { reason, images },
             None => Fate::Uncovered { images },
         }
     }

@@ -46,6 +46,8 @@ impl Control for Shared {
         if !STOPS.get() {
             if waiting && stop.turns.fetch_add(1, Ordering::SeqCst) > PATIENCE {
                 stop.go_on.store(true, Ordering::SeqCst);
+                // The first one must get a processor before this one gives up.
+                std::thread::sleep(std::time::Duration::from_micros(20));
             }
             return;
         }
@@ -115,9 +117,19 @@ impl Plan {
             let mut accesses = 0;
             let mut fences = Vec::new();
             let mut points: BTreeSet<&Point> = BTreeSet::new();
-            for event in seam.take() {
+            let events = seam.take();
+            for (i, event) in events.iter().enumerate() {
                 accesses += u64::from(!matches!(event.access, Access::Mark(_)));
-                if let (Access::Fence, Some(point)) = (&event.access, event.point) {
+                let Some(point) = event.point else { continue };
+                // Where the fence is missing, the place is that of the flush before it.
+                let next = events.get(i + 1).map(|next| &next.access);
+                let more = matches!(next, Some(Access::Fence | Access::Flush { .. }));
+                let ends = match event.access {
+                    Access::Fence => true,
+                    Access::Flush { .. } => point.fence && !more,
+                    _ => false,
+                };
+                if ends {
                     fences.push(accesses);
                     points.insert(point);
                 }

@@ -87,6 +87,11 @@ impl Tape {
         }
         let run = played.recording;
         let base = vec![GARBAGE; run.capacity() as usize];
+        // Also what the scenario prepares and takes away again: all of the run counts here.
+        let maps = run.steps.iter().flat_map(|step| step.after.maps.values());
+        let mut universe: BTreeSet<u64> =
+            maps.flat_map(|map| map.records.keys().copied()).collect();
+        universe.extend(&run.universe);
         Ok(Tape {
             name: scenario.name.clone(),
             base,
@@ -95,7 +100,7 @@ impl Tape {
             second: false,
             allowed: placed(&run.events, 0, &run.steps),
             events: run.events,
-            universe: run.universe,
+            universe: universe.into_iter().collect(),
             shape: scenario.shape,
             images: true,
         })
@@ -190,6 +195,7 @@ impl Tape {
             }
         }
         session.check(&universe, random.below(2) == 0)?;
+        let read = session.logged();
         // What comes now rests on what was repaired.
         seam.start(false);
         work(&mut session, &state, &mut random)?;
@@ -200,12 +206,19 @@ impl Tape {
         events.extend(life);
         universe.extend(used);
         let universe: BTreeSet<u64> = universe.into_iter().collect();
+        // Until it was read, what the first life had not answered can still come or go: that
+        // answers do not rest on it is told from the trace. Two entries for each step.
+        let mut allowed = placed(&events, start, &steps);
+        let either: Vec<_> = self.allowed(moment).into_iter().map(Option::<&_>::cloned).collect();
+        for entry in allowed.iter_mut().take(2 * read) {
+            entry.states.clone_from(&either);
+        }
         Ok(Some(Tape {
             name: format!("{}, opened after event {moment}", self.name),
             base: self.base.clone(),
             len: self.len,
             second: true,
-            allowed: placed(&events, start, &steps),
+            allowed,
             events,
             start,
             universe: universe.into_iter().collect(),

@@ -66,7 +66,7 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
 }
 
 /// At most `count` of the items, the ends and evenly spread ones between.
-fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
+pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     let len = items.len();
     if len <= count || count < 2 {
         return items;
@@ -107,7 +107,9 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
         tried.dedup();
         for file in tried {
             images += 1;
-            if let Err(fault) = check(tape, &file, exposed.moment.0, alive) {
+            if let Err(fault) = check(tape, &file, exposed.moment.0, alive)
+                && is_good(tape, exposed.moment.0, alive)
+            {
                 return Verdict::Noticed(format!(
                     "an image after event {} of {}: {fault}",
                     exposed.moment.1, tape.name
@@ -116,6 +118,14 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
         }
     }
     Verdict::Unnoticed(images)
+}
+
+/// Whether the oracle takes what a crash leaves of the original: else its verdict on the
+/// mutated trace says nothing.
+fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    timeline.advance(moment);
+    check(tape, timeline.all(), moment, alive).is_ok()
 }
 
 /// As [`by_images`], but what the crash has left lives on, and is hit by another power
@@ -178,6 +188,16 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
         timeline.advance(moment);
         check(tape, timeline.all(), moment, alive).map_err(|fault| {
             Fault(format!("an image after event {moment} of {}: {fault}", tape.name))
+        })?;
+    }
+    // What an answer rested on is there, whatever else is lost.
+    let answered = |i: &usize| matches!(tape.events[*i].access, Access::Mark(Mark::End(_)));
+    let answers = (tape.start..tape.events.len()).filter(answered).map(|i| i + 1).collect();
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    for moment in spread(answers, budget / 2) {
+        timeline.advance(moment);
+        check(tape, timeline.least(), moment, alive).map_err(|fault| {
+            Fault(format!("the least after the answer {moment} of {}: {fault}", tape.name))
         })?;
     }
     let found = crash_again(tape, budget / 4, alive);

@@ -103,8 +103,10 @@ impl Subject {
         let guard = index.get_ref(&crate::codec::key_bytes(11))?;
         let guard = guard.ok_or_else(|| Fault("no record to hold".into()))?;
         session.change("m", 11, Do::Update(2_050))?;
-        for key in 20..30 {
-            session.change("m", key, Do::Insert(1_011 + 41))?;
+        // Records of the same size, until blocks are used again.
+        session.change("m", 16, Do::Insert(1_011 + 41))?;
+        for round in 2..200 {
+            session.change("m", 16, Do::Update(1_011 + 41 * round))?;
         }
         ensure(guard.equals(&value_bytes(1_011)), || {
             "a record changed under the reference to it".into()
