@@ -4,6 +4,7 @@
 //!   and for a sample of those, every image of a second crash during recovery;
 //! - [`model`]: what a crash can leave of a recorded run;
 //! - [`canary`]: every flush and fence done wrong, one at a time: the suite must notice;
+//! - [`planted`]: published bugs, patched into the shipped operations: all must be found;
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
@@ -21,6 +22,7 @@ pub mod full;
 pub mod growth;
 pub mod guard;
 pub mod model;
+pub mod planted;
 pub mod prefix;
 pub mod random;
 pub mod response;

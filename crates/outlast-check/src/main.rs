@@ -5,7 +5,7 @@ use outlast::{RecordForm, Scheme};
 use outlast_check::prefix::{self, report};
 use outlast_check::state::Checked;
 use outlast_check::torture::life::Subject;
-use outlast_check::{canary, full, growth, guard, torture};
+use outlast_check::{canary, full, growth, guard, planted, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +24,8 @@ enum Command {
     Prefix(PrefixArgs),
     /// Does every flush and fence wrong, one at a time: the suite must notice.
     Canaries(CanaryArgs),
+    /// Plants published bugs in the library, one at a time: each must be found.
+    Planted(PlantedArgs),
     /// Kills a process that works on a pool, again and again. Says nothing about flushes.
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes whose process is killed again and again.
@@ -98,6 +100,15 @@ struct CanaryArgs {
     /// Prints every canary and its fate, as JSON.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+struct PlantedArgs {
+    #[command(flatten)]
+    of: CanaryArgs,
+    /// Prints the table of published bugs and what stands for each, and does nothing else.
+    #[arg(long)]
+    markdown: bool,
 }
 
 #[derive(Args)]
@@ -187,6 +198,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Prefix(args) => run_prefix(args),
         Command::Canaries(args) => run_canaries(&args),
+        Command::Planted(args) => run_planted(&args),
         Command::Torture(args) => report_end(run_torture(args)),
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
@@ -280,6 +292,36 @@ fn run_canaries(args: &CanaryArgs) -> ExitCode {
                 report.uncovered().len(),
                 report.table(),
                 report.failures()
+            );
+        }
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_planted(args: &PlantedArgs) -> ExitCode {
+    if args.markdown {
+        println!("{}", planted::markdown());
+        return ExitCode::SUCCESS;
+    }
+    let mut good = true;
+    for form in RecordForm::ALL.into_iter().filter(|f| args.of.record.is_none_or(|r| r == *f)) {
+        let budget = planted::Budget::default();
+        let report = planted::run(args.of.scheme, form, &budget, |finding| {
+            if finding.found.is_none() {
+                eprintln!("not found: {}", finding.line.published);
+            }
+        });
+        good &= report.is_good();
+        if args.of.json {
+            println!("{}", report.json());
+        } else {
+            println!(
+                "{}, {form}: {} planted bugs, {} found\n{}\n{}",
+                report.scheme,
+                report.bugs(),
+                report.caught(),
+                report.table(),
+                report.false_alarms.join("\n")
             );
         }
     }

@@ -517,7 +517,9 @@ impl Session {
             None,
             |s| {
                 let found = outlast::pool::verify::verify(&s.store)?;
-                check_verification(&found, records)
+                check_verification(&found, records)?;
+                let kept = s.store.core().unfreeable();
+                ensure(kept == 0, || format!("{kept} blocks could not be freed"))
             },
         )
     }

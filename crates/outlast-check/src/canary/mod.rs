@@ -19,15 +19,18 @@ use crate::prefix::catalogue;
 use crate::session::alive;
 use crate::state::Checked;
 use mutation::{Act, Wrong, mutate};
-use outlast::pmem::{Access, Alive, Point};
+use outlast::pmem::{Access, Alive, LINE, Point};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tape::Tape;
 use trial::Verdict;
+
+/// Deaths that are chosen for one canary in one run.
+const DEATHS_CHOSEN: usize = 10;
 
 /// How much is tried before a canary counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +74,14 @@ impl fmt::Display for Canary {
 pub enum Fate {
     /// The suite noticed it: how.
     Killed(String),
-    /// It does no harm: why. All the images that it allows beyond the original were good.
-    Equivalent(equivalent::Reason),
+    /// It does no harm. All images that were tried of those that it allows beyond the
+    /// original were good.
+    Equivalent {
+        /// Why.
+        reason: equivalent::Reason,
+        /// Images that were tried.
+        images: usize,
+    },
     /// It was not noticed.
     Uncovered {
         /// Images that were tried.
@@ -116,7 +125,7 @@ impl CanaryReport {
 
     /// Those that do no harm.
     pub fn equivalent(&self) -> usize {
-        self.count(|f| matches!(f, Fate::Equivalent(_)))
+        self.count(|f| matches!(f, Fate::Equivalent { .. }))
     }
 
     /// Those that were not noticed, and do harm for all that is known.
@@ -144,7 +153,7 @@ impl CanaryReport {
             row[0] += 1;
             row[match fate {
                 Fate::Killed(_) => 1,
-                Fate::Equivalent(_) => 2,
+                Fate::Equivalent { .. } => 2,
                 Fate::Uncovered { .. } | Fate::NotApplicable => 3,
             }] += 1;
         }
@@ -176,7 +185,9 @@ impl CanaryReport {
             .map(|(canary, fate)| {
                 let (fate, how) = match fate {
                     Fate::Killed(how) => ("killed", how.clone()),
-                    Fate::Equivalent(reason) => ("equivalent", reason.to_string()),
+                    Fate::Equivalent { reason, images } => {
+                        ("equivalent", format!("{reason} ({images} images)"))
+                    }
                     Fate::Uncovered { images } => ("uncovered", format!("{images} images")),
                     Fate::NotApplicable => ("not applicable", String::new()),
                 };
@@ -223,7 +234,13 @@ impl<'a> Tapes<'a> {
         let scenarios = catalogue(scheme, form);
         let mut first: Vec<Tape> =
             scenarios.iter().map(|s| Tape::first(s, alive)).collect::<Checked<_>>()?;
-        first.sort_by_key(|t| t.events.len());
+        let shape = scenarios.first().map(|s| s.shape);
+        if let Some(shape) = shape {
+            first.push(Tape::next_region(shape, alive)?);
+            first.push(Tape::every_root(shape, alive)?);
+        }
+        // Those of which only the answers are looked at come last.
+        first.sort_by_key(|t| (!t.images, t.events.len()));
         let mut seen: BTreeMap<Option<&Point>, usize> = BTreeMap::new();
         let mut deaths = Vec::new();
         for (i, tape) in first.iter().enumerate() {
@@ -253,6 +270,31 @@ impl<'a> Tapes<'a> {
         self.first.iter().chain(second).chain(&self.pairs)
     }
 
+    /// What is flushed as it was found matters only where the process before died with it
+    /// in the caches: lets it die right after it stored to the lines in question.
+    fn by_chosen_death(&self, canary: Canary) -> Option<String> {
+        let made =
+            |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
+        let mut lines = BTreeSet::new();
+        for index in 0..self.deaths.len() {
+            lines.extend(self.second(index).and_then(made).into_iter().flat_map(|m| m.lines));
+        }
+        for first in &self.first {
+            let stores = first.events.iter().enumerate().filter(|(_, event)| {
+                let line = crate::model::stored(event).map(|(offset, _)| offset / LINE);
+                event.point.is_some_and(|p| !p.volatile) && line.is_some_and(|l| lines.contains(&l))
+            });
+            for (event, _) in trial::spread(stores.collect(), DEATHS_CHOSEN) {
+                let Ok(Some(tape)) = first.second(event + 1, self.alive) else { continue };
+                let Some(mutated) = made(&tape) else { continue };
+                if let Some(found) = trial::by_answers(&tape, &mutated) {
+                    return Some(format!("{found} ({})", tape.name));
+                }
+            }
+        }
+        None
+    }
+
     fn fate(&self, canary: Canary, budget: &Budget) -> Fate {
         let made =
             |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
@@ -274,7 +316,7 @@ impl<'a> Tapes<'a> {
                     return Fate::Killed(found);
                 }
             }
-            for tape in &tapes {
+            for tape in tapes.iter().filter(|t| t.images) {
                 let Some(mutated) = made(tape) else { continue };
                 match trial::by_images(tape, &mutated, budget, self.alive) {
                     Verdict::Noticed(how) => return Fate::Killed(how),
@@ -282,9 +324,23 @@ impl<'a> Tapes<'a> {
                 }
             }
         }
+        if applies && !canary.point.store {
+            if let Some(found) = self.by_chosen_death(canary) {
+                return Fate::Killed(found);
+            }
+        }
+        if applies && reason.is_none() {
+            for tape in self.first.iter().filter(|t| t.images) {
+                let Some(mutated) = made(tape) else { continue };
+                match trial::by_next_life(tape, &mutated, budget.images_second, self.alive) {
+                    Verdict::Noticed(how) => return Fate::Killed(how),
+                    Verdict::Unnoticed(tried) => images += tried,
+                }
+            }
+        }
         match reason {
             _ if !applies => Fate::NotApplicable,
-            Some(reason) => Fate::Equivalent(reason),
+            Some(reason) => Fate::Equivalent { reason, images },
             None => Fate::Uncovered { images },
         }
     }

@@ -7,7 +7,8 @@
 
 use super::tape::{Allowed, Tape};
 use crate::codec::{Form, SPECIAL};
-use crate::session::{Do, GARBAGE, PAGE_BITS, PoolShape, Session, Shape};
+use crate::model::Timeline;
+use crate::session::{Do, GARBAGE, PAGE_BITS, PoolShape, Session, Shape, open_bytes, recorder};
 use crate::state::{Checked, Fault, MapState, State};
 use crate::with_form;
 use outlast::index::{Change, Index, Record};
@@ -45,6 +46,8 @@ impl Control for Shared {
         if !STOPS.get() {
             if waiting && stop.turns.fetch_add(1, Ordering::SeqCst) > PATIENCE {
                 stop.go_on.store(true, Ordering::SeqCst);
+                // The first one must get a processor before this one gives up.
+                std::thread::sleep(std::time::Duration::from_micros(20));
             }
             return;
         }
@@ -114,9 +117,19 @@ impl Plan {
             let mut accesses = 0;
             let mut fences = Vec::new();
             let mut points: BTreeSet<&Point> = BTreeSet::new();
-            for event in seam.take() {
+            let events = seam.take();
+            for (i, event) in events.iter().enumerate() {
                 accesses += u64::from(!matches!(event.access, Access::Mark(_)));
-                if let (Access::Fence, Some(point)) = (&event.access, event.point) {
+                let Some(point) = event.point else { continue };
+                // Where the fence is missing, the place is that of the flush before it.
+                let next = events.get(i + 1).map(|next| &next.access);
+                let more = matches!(next, Some(Access::Fence | Access::Flush { .. }));
+                let ends = match event.access {
+                    Access::Fence => true,
+                    Access::Flush { .. } => point.fence && !more,
+                    _ => false,
+                };
+                if ends {
                     fences.push(accesses);
                     points.insert(point);
                 }
@@ -235,6 +248,7 @@ impl Plan {
             allowed,
             universe,
             shape: self.shape,
+            images: true,
         }))
     }
 }
@@ -289,4 +303,175 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
         }
     }
     Ok(tapes)
+}
+
+/// What a second thread asks while the first is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// It looks the first thread's key up.
+    Get,
+    /// It inserts that key, and is told whether it is there.
+    Insert,
+    /// It opens the map that the first thread creates, and inserts into it.
+    OpenMap,
+}
+
+/// Stops a thread for ever before each of its accesses in turn, while this one asks; then
+/// everything is lost that a power loss can take. What was told must still be so.
+///
+/// # Errors
+/// If it is not.
+pub fn told(scheme: Scheme, form: RecordForm, ask: Meanwhile, alive: &Arc<Alive>) -> Checked {
+    let plan = plans(scheme, form)[0];
+    let changes: &[Do] = match ask {
+        Meanwhile::Get => &[Do::Insert(55), Do::Update(66)],
+        Meanwhile::Insert | Meanwhile::OpenMap => &[Do::Insert(55)],
+    };
+    for &what in changes {
+        for stop_at in 1..2_000 {
+            if !plan.told_at(stop_at, what, ask, alive)? {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// `false` if the first thread has fewer accesses.
+    fn told_at(&self, stop_at: u64, what: Do, ask: Meanwhile, alive: &Arc<Alive>) -> Checked<bool> {
+        let stop = Arc::new(Stop::default());
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..8 {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let key = self.first + if matches!(what, Do::Insert(_)) { 20 } else { 3 };
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        let request = MapRequest { info: self.shape.info("n"), scheme_matters: true };
+        stop.left.store(stop_at, Ordering::SeqCst);
+        type Seen = (bool, Option<String>, Vec<Event>);
+        let (reached, seen, events) = std::thread::scope(|scope| -> Checked<Seen> {
+            let first = scope.spawn(|| {
+                STOPS.set(true);
+                match ask {
+                    Meanwhile::OpenMap => store.map(&request).map(|_| ()).map_err(Fault::from),
+                    Meanwhile::Get | Meanwhile::Insert => {
+                        // It may have been inserted by the other one.
+                        let _ = change(&map, key, what);
+                        Ok(())
+                    }
+                }
+            });
+            while !stop.stopped.load(Ordering::SeqCst) && !first.is_finished() {
+                std::thread::yield_now();
+            }
+            let reached = stop.stopped.load(Ordering::SeqCst);
+            let seen = match ask {
+                Meanwhile::Get => value(&map, key),
+                // Either it was there, or it is now.
+                Meanwhile::Insert => {
+                    let _ = change(&map, key, Do::Insert(77));
+                    Ok(Some(String::new()))
+                }
+                Meanwhile::OpenMap => match store.open_map("n") {
+                    Ok(map) => change(&map, key, what).map(|()| Some(String::new())),
+                    Err(_) => Ok(None),
+                },
+            };
+            let alone = !stop.go_on.load(Ordering::SeqCst);
+            let events = seam.take();
+            stop.go_on.store(true, Ordering::SeqCst);
+            first.join().unwrap_or_else(|_| Err(Fault("the stopped thread panicked".into())))?;
+            Ok((reached, seen?.filter(|_| alone), events))
+        })?;
+        let Some(seen) = seen else { return Ok(reached) };
+        let base = vec![GARBAGE; (self.pool.max_pages << PAGE_BITS) as usize];
+        let mut timeline = Timeline::new(&base, self.pool.pages << PAGE_BITS, &events);
+        timeline.advance(events.len());
+        let open = |name: &str| -> Checked<Option<String>> {
+            let capacity = base.len() as u64;
+            let left = open_bytes(timeline.least(), capacity, recorder(false), alive)?;
+            value(&*left.open_map(name)?, key)
+        };
+        let found = open(if ask == Meanwhile::OpenMap { "n" } else { "m" });
+        let same = match (&found, ask) {
+            (Ok(Some(found)), Meanwhile::Get) => *found == seen,
+            (Ok(found), _) => found.is_some(),
+            (Err(_), _) => false,
+        };
+        crate::state::ensure(same, || {
+            format!(
+                "{ask:?} beside {what:?}, stopped before access {stop_at}, was told of what a \
+                 power loss took back: {found:?}"
+            )
+        })?;
+        Ok(reached)
+    }
+}
+
+/// A key's value, as text.
+fn value(map: &OpenMap, key: u64) -> Checked<Option<String>> {
+    with_form!(map.index(), R, index => {
+        let key = R::nth_key(key);
+        let found = Index::<R>::get(&**index, R::key_of(&key))?;
+        Ok(found.map(|value| format!("{value:?}")))
+    })
+}
+
+/// Stops a thread before one of its accesses while another one inserts until things are
+/// not as the first had found them; then both go on, and everything must be there.
+///
+/// # Errors
+/// If it is not.
+pub fn paused(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked {
+    let plan = plans(scheme, form)[0];
+    for (n, fences) in plan.chosen(alive)? {
+        let last = fences.last().copied().unwrap_or(1);
+        for stop_at in (2..last + 10).step_by(5) {
+            plan.paused_at(n, stop_at, alive).map_err(|fault| {
+                Fault(format!("insert {n} paused before access {stop_at}: {fault}"))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn paused_at(&self, n: u64, stop_at: u64, alive: &Arc<Alive>) -> Checked {
+        const MORE: u64 = 24;
+        let stop = Arc::new(Stop::default());
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let map = session.store().open_map("m")?;
+        stop.left.store(stop_at, Ordering::SeqCst);
+        std::thread::scope(|scope| -> Checked {
+            let first = scope.spawn(|| {
+                STOPS.set(true);
+                change(&map, self.first + n, Do::Insert(Self::value(n)))
+            });
+            while !stop.stopped.load(Ordering::SeqCst) && !first.is_finished() {
+                std::thread::yield_now();
+            }
+            let mut made = Ok(());
+            for i in n + 1..n + 1 + MORE {
+                made = made
+                    .and_then(|()| session.change("m", self.first + i, Do::Insert(Self::value(i))));
+            }
+            stop.go_on.store(true, Ordering::SeqCst);
+            first.join().unwrap_or_else(|_| Err(Fault("the paused thread panicked".into())))?;
+            made
+        })?;
+        for i in 0..n + 1 + MORE {
+            let found = value(&map, self.first + i)?;
+            crate::state::ensure(found.is_some(), || format!("key {i} is lost"))?;
+        }
+        let found = outlast::pool::verify::verify(session.store())?;
+        crate::session::check_verification(&found, n + 1 + MORE)
+    }
 }

@@ -1,11 +1,13 @@
 //! The recorded runs that canaries are made in.
 
+use crate::model::{Timeline, stored};
 use crate::prefix::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
-use crate::session::{Do, GARBAGE, PAGE_BITS, Session, Shape, Step, recorder};
+use crate::session::{Do, GARBAGE, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
 use crate::state::{Checked, State};
-use outlast::pmem::{Access, Alive, Event, Mark};
+use outlast::pmem::{Access, Alive, Event, Mark, Seam};
+use outlast::pool::layout::ROOT_SLOTS;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ pub struct Tape {
     pub universe: Vec<u64>,
     /// What new maps look like.
     pub shape: Shape,
+    /// Whether its images are worth their time; if not, only its answers are checked.
+    pub images: bool,
 }
 
 /// What a crash may leave of the life that begins at `start`, by its steps' marks.
@@ -83,6 +87,11 @@ impl Tape {
         }
         let run = played.recording;
         let base = vec![GARBAGE; run.capacity() as usize];
+        // Also what the scenario prepares and takes away again: all of the run counts here.
+        let maps = run.steps.iter().flat_map(|step| step.after.maps.values());
+        let mut universe: BTreeSet<u64> =
+            maps.flat_map(|map| map.records.keys().copied()).collect();
+        universe.extend(&run.universe);
         Ok(Tape {
             name: scenario.name.clone(),
             base,
@@ -91,8 +100,9 @@ impl Tape {
             second: false,
             allowed: placed(&run.events, 0, &run.steps),
             events: run.events,
-            universe: run.universe,
+            universe: universe.into_iter().collect(),
             shape: scenario.shape,
+            images: true,
         })
     }
 
@@ -103,6 +113,58 @@ impl Tape {
         states.iter().map(Option::as_ref).collect()
     }
 
+    /// Which of the states that it may hold an image holds that a crash after the first
+    /// `moment` events has left; `None` if it is no pool.
+    pub(super) fn state_of(
+        &self,
+        file: &[u8],
+        moment: usize,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Arc<State>>> {
+        let capacity = self.base.len() as u64;
+        let Ok(mut look) = Session::open(file, capacity, alive, recorder(false), None) else {
+            return Ok(None);
+        };
+        let allowed: Vec<&Arc<State>> = self.allowed(moment).into_iter().flatten().collect();
+        look.settle(&allowed, &self.universe, true)?;
+        Ok(Some(Arc::clone(look.state())))
+    }
+
+    /// The life after a power loss in this run that has left `file`, which holds `state`.
+    ///
+    /// # Errors
+    /// If that life goes wrong.
+    pub(super) fn next_life(
+        &self,
+        file: &[u8],
+        state: &Arc<State>,
+        alive: &Arc<Alive>,
+    ) -> Checked<Tape> {
+        let capacity = self.base.len() as u64;
+        let mut session = Session::open(file, capacity, alive, recorder(true), Some(state))?;
+        // It takes space at once, beyond all that was in use before.
+        if state.maps.len() < ROOT_SLOTS {
+            session.create_map("late", self.shape)?;
+        }
+        work(&mut session, state, &mut Random::new(1))?;
+        let (steps, events, used) = session.finish();
+        let mut base = file.to_vec();
+        base.resize(self.base.len(), GARBAGE);
+        let universe: BTreeSet<u64> = self.universe.iter().copied().chain(used).collect();
+        Ok(Tape {
+            name: format!("a life after {}", self.name),
+            base,
+            len: file.len() as u64,
+            start: 0,
+            second: false,
+            allowed: placed(&events, 0, &steps),
+            events,
+            universe: universe.into_iter().collect(),
+            shape: self.shape,
+            images: true,
+        })
+    }
+
     /// The run whose process dies after the first `moment` events of this one, leaving all
     /// its stores in the caches, and the life after it, which finds them there.
     ///
@@ -111,17 +173,11 @@ impl Tape {
     /// # Errors
     /// If the second life goes wrong.
     pub fn second(&self, moment: usize, alive: &Arc<Alive>) -> Checked<Option<Tape>> {
-        let mut timeline = crate::model::Timeline::new(&self.base, self.len, &self.events);
+        let mut timeline = Timeline::new(&self.base, self.len, &self.events);
         timeline.advance(moment);
         let file = timeline.all().to_vec();
-        let seam = recorder(false);
         let capacity = self.base.len() as u64;
-        let Ok(mut look) = Session::open(&file, capacity, alive, seam, None) else {
-            return Ok(None);
-        };
-        let allowed: Vec<&Arc<State>> = self.allowed(moment).into_iter().flatten().collect();
-        look.settle(&allowed, &self.universe, true)?;
-        let state = Arc::clone(look.state());
+        let Some(state) = self.state_of(&file, moment, alive)? else { return Ok(None) };
         let seam = recorder(true);
         seam.start(true);
         let mut session = Session::open(&file, capacity, alive, seam.clone(), Some(&state))?;
@@ -139,6 +195,7 @@ impl Tape {
             }
         }
         session.check(&universe, random.below(2) == 0)?;
+        let read = session.logged();
         // What comes now rests on what was repaired.
         seam.start(false);
         work(&mut session, &state, &mut random)?;
@@ -149,17 +206,73 @@ impl Tape {
         events.extend(life);
         universe.extend(used);
         let universe: BTreeSet<u64> = universe.into_iter().collect();
+        // Until it was read, what the first life had not answered can still come or go: that
+        // answers do not rest on it is told from the trace. Two entries for each step.
+        let mut allowed = placed(&events, start, &steps);
+        let either: Vec<_> = self.allowed(moment).into_iter().map(Option::<&_>::cloned).collect();
+        for entry in allowed.iter_mut().take(2 * read) {
+            entry.states.clone_from(&either);
+        }
         Ok(Some(Tape {
             name: format!("{}, opened after event {moment}", self.name),
             base: self.base.clone(),
             len: self.len,
             second: true,
-            allowed: placed(&events, start, &steps),
+            allowed,
             events,
             start,
             universe: universe.into_iter().collect(),
             shape: self.shape,
+            images: self.images,
         }))
+    }
+
+    /// A run that uses every root there is.
+    ///
+    /// # Errors
+    /// If the run itself goes wrong.
+    pub fn every_root(shape: Shape, alive: &Arc<Alive>) -> Checked<Tape> {
+        let pool = PoolShape { max_pages: 256, ..PoolShape::default() };
+        let mut session = Session::create(pool, alive, recorder(true))?;
+        for n in 0..ROOT_SLOTS {
+            session.create_map(&format!("m{n}"), shape)?;
+        }
+        Ok(Self::of("every root", pool, shape, session))
+    }
+
+    /// A run that claims pages up to the end of a region and beyond.
+    ///
+    /// # Errors
+    /// If the run itself goes wrong.
+    pub fn next_region(shape: Shape, alive: &Arc<Alive>) -> Checked<Tape> {
+        let pool = PoolShape { max_pages: 800, ..PoolShape::default() };
+        let seam = recorder(true);
+        let session = Session::create(pool, alive, seam.clone())?;
+        let core = Arc::clone(session.store().core());
+        let writing = core.enter()?;
+        for _ in 0..6 {
+            seam.mark(|| Mark::Begin("allocate".into()));
+            core.allocate(100 << PAGE_BITS)?;
+            seam.mark(|| Mark::End("allocate".into()));
+        }
+        drop(writing);
+        Ok(Self::of("next region", pool, shape, session))
+    }
+
+    fn of(name: &str, pool: PoolShape, shape: Shape, session: Session) -> Tape {
+        let (steps, events, used) = session.finish();
+        Tape {
+            name: name.into(),
+            base: vec![GARBAGE; (pool.max_pages << PAGE_BITS) as usize],
+            len: pool.pages << PAGE_BITS,
+            start: 0,
+            second: false,
+            allowed: placed(&events, 0, &steps),
+            events,
+            universe: used.into_iter().collect(),
+            shape,
+            images: false,
+        }
     }
 
     /// The moments at which a process that dies leaves something in the caches: after the
@@ -168,7 +281,7 @@ impl Tape {
     pub fn deaths(&self) -> Vec<usize> {
         let stores: Vec<usize> = (self.start..self.events.len())
             .filter(|&i| {
-                crate::model::stored(&self.events[i]).is_some()
+                stored(&self.events[i]).is_some()
                     && self.events[i].point.is_some_and(|p| !p.volatile)
             })
             .collect();

@@ -2,10 +2,10 @@
 
 use super::mutation::Mutated;
 use super::tape::Tape;
-use crate::model::{Kept, Timeline, stored};
+use crate::model::{Kept, OpenLine, Timeline, stored, windows};
 use crate::prefix::image::Case;
 use crate::state::{Checked, Fault};
-use outlast::pmem::Alive;
+use outlast::pmem::{Access, Alive, Event, Mark};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -32,11 +32,15 @@ struct Exposed {
     lines: Vec<(u64, usize)>,
 }
 
-/// The moments right after a store, from the first fault on, at which some line is less
+/// The moments right after a store or an answer, from the first fault on, at which some line is less
 /// durable than in the original.
 fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
-    let positions = |events: &[outlast::pmem::Event]| -> Vec<usize> {
-        (mutated.first..events.len()).filter(|&i| stored(&events[i]).is_some()).collect()
+    let positions = |events: &[Event]| -> Vec<usize> {
+        // After an answer less is allowed than before.
+        let answers = |e: &Event| matches!(e.access, Access::Mark(Mark::End(_)));
+        (mutated.first..events.len())
+            .filter(|&i| stored(&events[i]).is_some() || answers(&events[i]))
+            .collect()
     };
     let (before, after) = (positions(&tape.events), positions(&mutated.events));
     let mut original = Timeline::new(&tape.base, tape.len, &tape.events);
@@ -62,7 +66,7 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
 }
 
 /// At most `count` of the items, the ends and evenly spread ones between.
-fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
+pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     let len = items.len();
     if len <= count || count < 2 {
         return items;
@@ -103,7 +107,9 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
         tried.dedup();
         for file in tried {
             images += 1;
-            if let Err(fault) = check(tape, &file, exposed.moment.0, alive) {
+            if let Err(fault) = check(tape, &file, exposed.moment.0, alive)
+                && is_good(tape, exposed.moment.0, alive)
+            {
                 return Verdict::Noticed(format!(
                     "an image after event {} of {}: {fault}",
                     exposed.moment.1, tape.name
@@ -112,6 +118,116 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
         }
     }
     Verdict::Unnoticed(images)
+}
+
+/// Whether the oracle takes what a crash leaves of the original: else its verdict on the
+/// mutated trace says nothing.
+fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    timeline.advance(moment);
+    check(tape, timeline.all(), moment, alive).is_ok()
+}
+
+/// As [`by_images`], but what the crash has left lives on, and is hit by another power
+/// loss: an image can hold what only the next life stumbles over.
+pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
+    let mut images = 0;
+    for exposed in spread(exposed(tape, mutated), (budget / 12).max(2)) {
+        timeline.advance(exposed.moment.1);
+        let mut file = timeline.all().to_vec();
+        for &(line, _) in &exposed.lines {
+            timeline.keep(&mut file, Kept { line, stores: 0 });
+        }
+        let checked = caught(|| {
+            let Some(state) = tape.state_of(&file, exposed.moment.0, alive)? else {
+                return Ok(0);
+            };
+            let next = tape.next_life(&file, &state, alive)?;
+            crash_again(&next, 48, alive)
+        });
+        match checked {
+            Ok(tried) => images += tried,
+            Err(fault) => {
+                let at = exposed.moment.1;
+                return Verdict::Noticed(format!(
+                    "the life after an image after event {at} of {}: {fault}",
+                    tape.name
+                ));
+            }
+        }
+    }
+    Verdict::Unnoticed(images)
+}
+
+/// Checks images that a crash of a run can leave: at about `budget` moments everything,
+/// and at as many what else a power loss can leave.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    let durable = |e: &Event| e.point.is_some_and(|p| !p.volatile);
+    let stores = (tape.start..tape.events.len())
+        .filter(|&i| stored(&tape.events[i]).is_some() && durable(&tape.events[i]));
+    let stores: Vec<usize> = stores.collect();
+    // First and last store of each row of stores of one commit point matter most.
+    let mut ends = Vec::new();
+    for pair in stores.windows(2) {
+        if tape.events[pair[0]].point != tape.events[pair[1]].point {
+            ends.extend(pair.iter().map(|i| i + 1));
+        }
+    }
+    ends.dedup();
+    let mut moments = spread(ends, budget);
+    moments.extend(spread(stores.iter().map(|i| i + 1).collect(), budget));
+    moments.push(tape.events.len());
+    moments.sort_unstable();
+    moments.dedup();
+    for moment in moments {
+        timeline.advance(moment);
+        check(tape, timeline.all(), moment, alive).map_err(|fault| {
+            Fault(format!("an image after event {moment} of {}: {fault}", tape.name))
+        })?;
+    }
+    // What an answer rested on is there, whatever else is lost.
+    let answered = |i: &usize| matches!(tape.events[*i].access, Access::Mark(Mark::End(_)));
+    let answers = (tape.start..tape.events.len()).filter(answered).map(|i| i + 1).collect();
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    for moment in spread(answers, budget / 2) {
+        timeline.advance(moment);
+        check(tape, timeline.least(), moment, alive).map_err(|fault| {
+            Fault(format!("the least after the answer {moment} of {}: {fault}", tape.name))
+        })?;
+    }
+    let found = crash_again(tape, budget / 4, alive);
+    found.map(|_| ()).map_err(|fault| Fault(format!("an image of {}: {fault}", tape.name)))
+}
+
+/// Checks images of a run: of some moments, everything but one line, and one line alone.
+fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    let mut images = 0;
+    let moments = windows(&tape.events).into_iter().filter(|&m| m >= tape.start).collect();
+    for moment in spread(moments, budget) {
+        timeline.advance(moment);
+        let durable =
+            |o: &OpenLine<'_>| o.stores.iter().any(|s| s.point.is_none_or(|p| !p.volatile));
+        let lines: Vec<Kept> = timeline
+            .open()
+            .filter(durable)
+            .map(|o| Kept { line: o.line, stores: o.stores.len() })
+            .collect();
+        for kept in spread(lines, 6) {
+            let mut without = timeline.all().to_vec();
+            timeline.keep(&mut without, Kept { stores: 0, ..kept });
+            for file in [timeline.image(&[kept]), without] {
+                check(tape, &file, moment, alive)?;
+                images += 1;
+            }
+        }
+    }
+    Ok(images)
 }
 
 /// Checks an image that a crash after the first `moment` events of a tape has left.
@@ -125,11 +241,13 @@ pub(super) fn check(tape: &Tape, file: &[u8], moment: usize, alive: &Arc<Alive>)
         seed: moment as u64,
         thorough: false,
     };
-    match catch_unwind(AssertUnwindSafe(|| case.check(alive))) {
-        Ok(checked) => checked.map(|_| ()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            Err(Fault(format!("a panic: {text}")))
-        }
-    }
+    caught(|| case.check(alive)).map(|_| ())
+}
+
+/// Runs a check; a panic is a finding like others.
+pub fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
+    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+        Err(Fault(format!("a panic: {text}")))
+    })
 }

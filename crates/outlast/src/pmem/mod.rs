@@ -20,6 +20,6 @@ pub use mapping::{Access as MapAccess, Mapping, MappingError};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, Shadow, words_of};
 pub use reserve::SHADOW_SHARE;
-pub use seam::{Mark, Point, Seam};
+pub use seam::{Mark, Planted, Point, Seam};
 pub use traced::{Access, Control, Counts, Event, Traced};
 pub use word::{LINE, Media, Offset, Word};

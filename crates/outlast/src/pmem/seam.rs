@@ -76,6 +76,78 @@ macro_rules! commit_points {
     };
 }
 
+/// A bug that the proof harness has a recorder make, to show that it would be found. Those
+/// at a commit point are made by the recorder itself, the others where they are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// Nothing is flushed under this point.
+    NoFlush(&'static Point),
+    /// No fence is made under this point.
+    NoFence(&'static Point),
+    /// Flushes under this point take the line after the one that was stored to.
+    WrongLine(&'static Point),
+    /// Words are stored in two halves under this point.
+    TornStore(&'static Point),
+    /// A slot's commit word is stored before the other one.
+    CommitBeforeValue,
+    /// A slot is filled without being emptied first.
+    SlotNotEmptied,
+    /// An update empties the slot first, durably.
+    UpdateEmptiesFirst,
+    /// A displacement removes the record before it copies it.
+    DisplaceRemovesFirst,
+    /// Recovery keeps the second copy of a record.
+    SecondCopyKept,
+    /// Recovery keeps locks as it finds them.
+    LocksKept,
+    /// A record is shown to readers before it is durable.
+    ShownBeforeDurable,
+    /// Lookups do not wait while a home is being changed.
+    ChangingIgnored,
+    /// A split takes its segment for unchanged, whatever happened before it had its locks.
+    SplitNotRechecked,
+    /// A split's commit does not name the new segment.
+    SplitUnnamed,
+    /// A split leaves out the last of its directory entries.
+    EntriesOneShort,
+    /// Recovery serves half a split as it is.
+    HalfSplitServed,
+    /// Recovery completes a split over entries that a later one has set.
+    SplitRedoneBlindly,
+    /// A doubled directory is used before the root that names it is durable.
+    DoubledBeforeDurable,
+    /// Directories are doubled for keys that no split separates.
+    DoubledWithoutEnd,
+    /// A removal from overflow answers and removes nothing.
+    RemovesNothing,
+    /// A key is told by its fingerprint.
+    FingerprintDecides,
+    /// A removal takes its lock twice.
+    LockedTwice,
+    /// A bucket stays locked after a change.
+    LockNotReleased,
+    /// A new map's commit word is stored before the words that it vouches for.
+    RootCommittedFirst,
+    /// Roots are read while they change.
+    RootReadEarly,
+    /// A new pool's header is written before what it promises.
+    HeaderFirst,
+    /// A growth is not told to the header.
+    SizeNotTold,
+    /// A changed pool stays marked clean, with its saved free state.
+    NotMarkedDirty,
+    /// An unlinked block is freed twice.
+    FreedTwice,
+    /// An unlinked block is never freed.
+    NeverFreed,
+    /// An unlinked block is freed under its readers.
+    FreedUnderReaders,
+    /// Space is swept before it was traced.
+    SweptUntraced,
+    /// Nothing resumes the reclaim after a crash.
+    NotReclaimed,
+}
+
 /// A call of the index interface, as the recorder sees it: its begin and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
@@ -141,6 +213,13 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// runs under one of ours.
     fn lock<'a, T: ?Sized>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         mutex.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether this planted bug is to be made here. Never in what ships: the answer is known
+    /// when it is compiled, and nothing of the bug is left.
+    #[inline(always)]
+    fn planted(&self, _bug: Planted) -> bool {
+        false
     }
 
     /// Notes an operation boundary. The text is made only where someone records.

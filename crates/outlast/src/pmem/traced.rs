@@ -1,8 +1,8 @@
 //! The seam of the proof harness: every access recorded, every access a place where
 //! another thread may run or a fault may strike.
 
-use super::Word;
-use super::seam::{Mark, Point, Seam};
+use super::seam::{Mark, Planted, Point, Seam};
+use super::{LINE, Word};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -77,6 +77,7 @@ struct Inner {
     events: Mutex<Vec<Event>>,
     control: Option<Box<dyn Control>>,
     threads: AtomicUsize,
+    planted: Option<Planted>,
     /// Tells the thread numbers of different recorders apart.
     id: usize,
 }
@@ -89,6 +90,7 @@ static RECORDERS: AtomicUsize = AtomicUsize::new(1);
 
 thread_local! {
     static THREAD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
 }
 
 impl Default for Traced {
@@ -116,8 +118,17 @@ impl Traced {
             events: Mutex::new(Vec::new()),
             control,
             threads: AtomicUsize::new(0),
+            planted: PLANTED.get(),
             id: RECORDERS.fetch_add(1, Ordering::Relaxed),
         }))
+    }
+
+    /// Runs `during`; recorders that this thread makes meanwhile make this bug.
+    pub fn planting<T>(bug: Option<Planted>, during: impl FnOnce() -> T) -> T {
+        let before = PLANTED.replace(bug);
+        let result = during();
+        PLANTED.set(before);
+        result
     }
 
     /// Starts recording; `loads` says whether loads are recorded too.
@@ -191,7 +202,18 @@ impl Seam for Traced {
         })
     }
 
+    fn planted(&self, bug: Planted) -> bool {
+        self.0.planted == Some(bug)
+    }
+
     fn store(&self, word: &Word, value: u64, order: Ordering, at: &'static Point) {
+        if self.planted(Planted::TornStore(at)) {
+            self.step(Some(at), || {
+                let value = word.0.load(Ordering::Relaxed) >> 32 << 32 | value & 0xffff_ffff;
+                word.0.store(value, order);
+                ((), Some(Access::Store { offset: self.offset(word), value, nontemporal: false }))
+            });
+        }
         self.step(Some(at), || {
             word.0.store(value, order);
             ((), Some(Access::Store { offset: self.offset(word), value, nontemporal: false }))
@@ -224,16 +246,23 @@ impl Seam for Traced {
     }
 
     fn flush(&self, words: &[Word], at: &'static Point) {
+        if self.planted(Planted::NoFlush(at)) {
+            return;
+        }
         if let Some(first) = words.first() {
             self.step(Some(at), || {
-                let access =
-                    Access::Flush { offset: self.offset(first), bytes: size_of_val(words) as u64 };
+                let wrong = if self.planted(Planted::WrongLine(at)) { LINE } else { 0 };
+                let offset = self.offset(first) + wrong;
+                let access = Access::Flush { offset, bytes: size_of_val(words) as u64 };
                 ((), Some(access))
             });
         }
     }
 
     fn fence(&self, at: &'static Point) {
+        if self.planted(Planted::NoFence(at)) {
+            return;
+        }
         self.step(Some(at), || {
             std::sync::atomic::fence(Ordering::SeqCst);
             ((), Some(Access::Fence))

@@ -343,11 +343,21 @@ impl Alloc {
         if frontier != space.frontier {
             // Skipped pages are free ones; what a claim that a crash cut short has left in
             // their descriptors must not be taken for a run.
-            for page in (space.frontier..head).filter(|&page| !self.geometry.is_system(page)) {
+            let mut page = space.frontier;
+            while page < head {
+                if self.geometry.is_system(page) {
+                    page += 1;
+                    continue;
+                }
+                let skipped = self.geometry.left_in_region(page).min(head - page);
                 let free = Descriptor { kind: PageKind::Free, class: 0, count: 1 };
-                self.write_descriptor(core, page, free, &points::CLAIM_SKIPPED)?;
-                let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
-                core.memory.flush(core.memory.at(offset)?, &points::CLAIM_SKIPPED);
+                for page in page..page + skipped {
+                    self.write_descriptor(core, page, free, &points::CLAIM_SKIPPED)?;
+                }
+                let first = self.geometry.descriptor_offset(page);
+                let words = core.memory.words(first, u64::from(skipped) * 8)?;
+                core.memory.flush_words(words, &points::CLAIM_SKIPPED);
+                page += skipped;
             }
             let word = core.memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
             core.memory.store(word, pack_frontier(frontier), &points::CLAIM_FRONTIER);

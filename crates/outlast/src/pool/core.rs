@@ -13,7 +13,7 @@ use super::points;
 use super::threads::thread_number;
 use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
-use crate::pmem::{MediumKind, Memory, Offset, Point, Seam, Word, words_of};
+use crate::pmem::{MediumKind, Memory, Offset, Planted, Point, Seam, Word, words_of};
 use crate::reclaim::{Epochs, Pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
@@ -137,6 +137,9 @@ impl<S: Seam> Core<S> {
         header.set(field::RECLAIMED_SIZE, size);
         header.set(field::MAX_SIZE, options.max_size);
         header.set(field::MEDIUM, options.medium as u64);
+        if memory.seam().planted(Planted::HeaderFirst) {
+            header.write(&memory, &points::HEADER)?;
+        }
         // Everything that the header promises is durable before the first copy of it:
         // a creation that is interrupted leaves no pool.
         for slot in 0..ROOT_SLOTS {
@@ -422,9 +425,11 @@ impl<S: Seam> Core<S> {
         {
             let (device, inode) = self.backing.identity()?;
             let mut header = seam.lock(&self.header);
-            header.set(field::DIRTY, 1);
-            header.set(field::SAVED, 0);
-            header.set(field::SAVED_BYTES, 0);
+            if !seam.planted(Planted::NotMarkedDirty) {
+                header.set(field::DIRTY, 1);
+                header.set(field::SAVED, 0);
+                header.set(field::SAVED_BYTES, 0);
+            }
             header.set(field::MEDIUM, self.options.medium as u64);
             header.set(field::BOOT_LOW, self.options.boot as u64);
             header.set(field::BOOT_HIGH, (self.options.boot >> 64) as u64);
@@ -566,6 +571,16 @@ impl<S: Seam> Core<S> {
 
     /// Takes a block whose unlinking is durable; frees it once no guard can read it.
     pub fn retire(&self, offset: u64, bytes: u64) {
+        let seam = self.memory.seam();
+        if seam.planted(Planted::NeverFreed) {
+            return;
+        }
+        if seam.planted(Planted::FreedTwice) || seam.planted(Planted::FreedUnderReaders) {
+            self.free_or_report(offset);
+        }
+        if seam.planted(Planted::FreedUnderReaders) {
+            return;
+        }
         self.epochs.retire(offset, bytes, |offset| self.free_or_report(offset));
     }
 
@@ -711,7 +726,9 @@ impl<S: Seam> Core<S> {
                         if !unreclaimed {
                             header.set(field::RECLAIMED_SIZE, target);
                         }
-                        header.write(&self.memory, &points::HEADER_SIZE)?;
+                        if !seam.planted(Planted::SizeNotTold) {
+                            header.write(&self.memory, &points::HEADER_SIZE)?;
+                        }
                     }
                     // Only now can pages be claimed there: a frontier behind the size
                     // that the header has would be damage. Release: pairs with `size`.

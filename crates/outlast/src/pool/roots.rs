@@ -8,7 +8,7 @@ use super::layout::{
 use super::points;
 use crate::error::{Damage, Error, Result};
 use crate::index::{RecordForm, Scheme};
-use crate::pmem::{Offset, Seam};
+use crate::pmem::{Offset, Planted, Seam};
 use std::sync::atomic::{Ordering, fence};
 
 /// A map as its root describes it. Fixed when the map is created.
@@ -141,6 +141,9 @@ pub fn commit<S: Seam>(
 ) -> Result<()> {
     let root = slot_of(core, slot)?;
     let fixed = info.fixed_words();
+    if core.memory.seam().planted(Planted::RootCommittedFirst) {
+        core.memory.store(&root.commit, commit_word(&fixed), &points::ROOT_COMMIT);
+    }
     for (word, value) in root.fixed.iter().zip(fixed) {
         core.memory.store(word, value, &points::ROOT_FIXED);
     }

@@ -25,7 +25,7 @@ use crate::error::{Damage, Error, Result};
 use crate::index::dash_eh::DashEh;
 use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
 use crate::map::Form;
-use crate::pmem::{Alive, Seam};
+use crate::pmem::{Alive, Planted, Seam};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -180,7 +180,8 @@ impl<S: Seam> Store<S> {
     /// As [`Store::new`], with a page that is there already: for crash images, of which
     /// there are millions.
     pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Arc<Self> {
-        let phase = if core.alloc().old_frontier() == 0 {
+        let forgets = core.memory.seam().planted(Planted::NotReclaimed);
+        let phase = if core.alloc().old_frontier() == 0 || forgets {
             Phase::Done
         } else {
             Phase::Trace { slot: 0, cursor: Cursor::start() }
@@ -225,7 +226,7 @@ impl<S: Seam> Store<S> {
         loop {
             // Acquire, and the fence: pair with `RootChange`.
             let before = self.root_changes.load(Ordering::Acquire);
-            if before.is_multiple_of(2) {
+            if before.is_multiple_of(2) || self.core.memory.seam().planted(Planted::RootReadEarly) {
                 let found = read();
                 fence(Ordering::Acquire);
                 if self.root_changes.load(Ordering::Relaxed) == before {
@@ -493,7 +494,7 @@ impl<S: Seam> Store<S> {
         let alloc = self.core.alloc();
         match phase {
             Phase::Trace { slot, cursor } => {
-                if *slot == ROOT_SLOTS {
+                if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
                     *phase = Phase::Sweep { page: self.core.geometry.first_page() };
                     return Ok(());
                 }

@@ -26,7 +26,7 @@ use super::notes::{BucketRef, Overflow};
 use super::{DashEh, Route};
 use crate::error::Result;
 use crate::index::record::Record;
-use crate::pmem::Seam;
+use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
 use std::sync::atomic::{Ordering, fence};
 
@@ -108,6 +108,9 @@ impl<S: Seam> Drop for Locked<'_, S> {
         if std::thread::panicking() && self.unwinding == 0 {
             // The bucket may be half changed: it stays locked, and the gate, which this
             // thread is inside of, tells others not to wait.
+            return;
+        }
+        if self.word & CHANGING != 0 && self.core.memory.seam().planted(Planted::LockNotReleased) {
             return;
         }
         let mut word = self.word & !LOCKED;

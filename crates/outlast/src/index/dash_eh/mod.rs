@@ -55,6 +55,7 @@
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
+//! | map | directory and segments whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks for the trace |
 //! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; directory entries; fence | segment + 1 + entries, 3 | before the commit, a block for the trace; after it, directory entries that first touch of the old segment sets |
 //! | back from the stash | copies; fence; stash slots: empty; fence | 2 a record, 2 | a record twice: first touch removes one |
 //! | doubling | new directory whole; fence; root (commit) | directory + 1, 2 | a block for the trace |
@@ -82,8 +83,8 @@
 //! Opening reads the root. The first touch of a segment, by one thread at a time under
 //! `structure` and before anyone can be served by it: completes a split (entries of the
 //! upper half that still point at the old segment are set to the new one, durably),
-//! flushes what it found, resets locks, makes the notes from the slots, removes
-//! second copies durably, and only then fills the DRAM directory.
+//! flushes what it found, resets locks, makes the notes from the slots, removes second
+//! copies durably (a line each, one fence for all), and only then fills the DRAM directory.
 //!
 //! Why what it found is flushed: a process that died leaves its stores in the caches, also
 //! those that it had not flushed. They are found, and answers rest on them; a power loss
@@ -130,7 +131,7 @@ mod verify;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Index, IndexStats, Scheme, Verified, Visitor};
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
@@ -340,6 +341,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn empty(&self, hash: u64) -> u64 {
         self.empty[(hash >> 63) as usize]
+    }
+
+    /// See [`Seam::planted`].
+    #[inline(always)]
+    fn planted(&self, bug: Planted) -> bool {
+        self.core.memory.seam().planted(bug)
     }
 
     // ---- Addressing -------------------------------------------------------------

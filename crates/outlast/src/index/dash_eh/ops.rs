@@ -7,7 +7,7 @@ use super::{DashEh, Route, Segment, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
-use crate::pmem::{Point, Seam};
+use crate::pmem::{Planted, Point, Seam};
 use std::sync::atomic::{Ordering, fence};
 
 /// The slots of a bit mask, lowest first.
@@ -93,7 +93,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let (in_next, index) = (bit >= SLOTS, bit % SLOTS);
             let slot = if in_next { &next.slots[index] } else { &bucket.slots[index] };
             let words = self.words(slot);
-            if R::matches(&self.core, words, key, hash)? {
+            if R::matches(&self.core, words, key, hash)?
+                || self.planted(Planted::FingerprintDecides)
+            {
                 return Ok(Some((InPair { slot, index, in_next }, words)));
             }
         }
@@ -216,7 +218,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let seam = self.core.memory.seam();
         // Acquire: pairs with the Release of the unlocking store in `Locked`.
         let version = notes.lock(seam, Ordering::Acquire);
-        if version & CHANGING != 0 {
+        if version & CHANGING != 0 && !self.planted(Planted::ChangingIgnored) {
             return None;
         }
         let found = match self.search(route.segment, home, version, key, hash) {
@@ -391,8 +393,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 if from_before { Some(self.lock_next(&route, home).ok()??) } else { None };
             let target = if from_before { next } else { bucket };
             let slot = self.meta(target).free_slot()?;
-            self.fill(&target.slots[slot], words?, self.empty(hash), &points::INSERT);
-            self.publish(target, slot, hash as u8, from_before);
+            self.insert_into(target, slot, words?, hash, from_before);
             return Some(Changed { applied: true, before: None, present: false });
         };
         // The blocks of records need more care.
@@ -407,8 +408,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             };
         if applied && let Some(words) = words {
             here.changing();
-            core.memory.store_release(&place.slot.second, words.second, &points::UPDATE);
-            core.memory.persist(place.slot, &points::UPDATE);
+            self.replace(place.slot, words, hash);
         } else if applied {
             // What a bucket's notes say of its slots changes under its own lock.
             let _next_lock =
@@ -565,15 +565,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let slot = &place.bucket.slots[place.slot];
         if let Some(new) = new {
             here.changing();
-            let words = new.words();
-            let at = if R::FORM == RecordForm::Inline {
-                core.memory.store_release(&slot.second, words.second, &points::UPDATE);
-                &points::UPDATE
-            } else {
-                core.memory.store_release(&slot.first, words.first, &points::UPDATE_LINK);
-                &points::UPDATE_LINK
-            };
-            core.memory.persist(slot, at);
+            self.replace(slot, new.words(), hash);
             new.linked();
         } else {
             self.remove_at(here, hash, place)?;
@@ -609,9 +601,33 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // A stash bucket's or node's own lock guards its notes against other homes.
         let _locked = self.lock(place.bucket)?;
         here.changing();
+        if self.planted(Planted::RemovesNothing) {
+            return Ok(());
+        }
         self.empty_slot(hash, place.bucket, place.slot);
         here.forget_overflow(hash as u8, stash);
         Ok(())
+    }
+
+    /// Puts another value in the place of a slot's, durably: one word. Its home is marked as
+    /// changing.
+    #[inline(always)]
+    fn replace(&self, slot: &Slot, words: SlotWords, hash: u64) {
+        let memory = &self.core.memory;
+        if self.planted(Planted::UpdateEmptiesFirst) {
+            memory.store(&slot.first, self.empty(hash), &points::UPDATE);
+            memory.persist(slot, &points::UPDATE);
+            memory.store(&slot.second, words.second, &points::UPDATE);
+            memory.store(&slot.first, words.first, &points::UPDATE);
+        }
+        let at = if R::FORM == RecordForm::Inline {
+            memory.store_release(&slot.second, words.second, &points::UPDATE);
+            &points::UPDATE
+        } else {
+            memory.store_release(&slot.first, words.first, &points::UPDATE_LINK);
+            &points::UPDATE_LINK
+        };
+        memory.persist(slot, at);
     }
 
     /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is
@@ -620,6 +636,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
+        if self.planted(Planted::LockedTwice) {
+            drop(self.lock(bucket));
+        }
         memory.store_release(&target.first, self.empty(hash), &points::REMOVE);
         memory.persist(target, &points::REMOVE);
         bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
@@ -645,10 +664,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) {
         let memory = &self.core.memory;
         // What a split left here must not be joined with the new second word.
-        if memory.load(&slot.first) != empty {
+        if memory.load(&slot.first) != empty && !self.planted(Planted::SlotNotEmptied) {
             memory.store(&slot.first, empty, at);
         }
         // Release: the order of the stores is the order in which they become durable.
+        if self.planted(Planted::CommitBeforeValue) {
+            memory.store_release(&slot.first, words.first, at);
+        }
         memory.store_release(&slot.second, words.second, at);
         memory.store_release(&slot.first, words.first, at);
         memory.flush(slot, at);
@@ -661,6 +683,25 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let (word, value) = prints::with(bucket.notes.prints(seam), slot, print);
         bucket.notes.set_prints(seam, word, value);
         bucket.notes.set_meta(seam, self.meta(bucket).with(slot, from_before));
+    }
+
+    /// Puts a new record into a free slot of a bucket that is locked.
+    #[inline(always)]
+    fn insert_into(
+        &self,
+        bucket: BucketRef<'_>,
+        slot: usize,
+        words: SlotWords,
+        hash: u64,
+        from_before: bool,
+    ) {
+        let (empty, target) = (self.empty(hash), &bucket.slots[slot]);
+        if self.planted(Planted::ShownBeforeDurable) {
+            self.fill_unfenced(target, words, empty, &points::INSERT);
+            self.publish(bucket, slot, hash as u8, from_before);
+        }
+        self.fill(target, words, empty, &points::INSERT);
+        self.publish(bucket, slot, hash as u8, from_before);
     }
 
     /// Puts a record whose key is absent somewhere in its segment. The home is locked, and
@@ -682,8 +723,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if meta.is_no_fuller_than(self.meta(next_bucket))
             && let Some(slot) = meta.free_slot()
         {
-            self.fill(&bucket.slots[slot], words, self.empty(hash), &points::INSERT);
-            self.publish(bucket, slot, hash as u8, false);
+            self.insert_into(bucket, slot, words, hash, false);
             return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         }
         self.insert_elsewhere(route, here, next, hash, words)
@@ -710,8 +750,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             .into_iter()
             .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot()?, from)));
         if let Some((bucket, slot, from_before)) = free {
-            self.fill(&bucket.slots[slot], words, empty, &points::INSERT);
-            self.publish(bucket, slot, print, from_before);
+            self.insert_into(bucket, slot, words, hash, from_before);
             return done;
         }
         // Both are full.
@@ -794,6 +833,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.core.before_unlink(offset)?;
         }
         let empty = self.empty(route.segment.low);
+        if self.planted(Planted::DisplaceRemovesFirst) {
+            self.core.memory.store(&from.slots[slot].first, empty, &points::DISPLACE_FILL);
+            self.core.memory.persist(&from.slots[slot], &points::DISPLACE_FILL);
+        }
         self.fill(&to.slots[free], words, empty, &points::DISPLACE_COPY);
         let prints = from.notes.prints(self.core.memory.seam());
         let print = (prints[slot / 8] >> (slot % 8 * 8)) as u8;

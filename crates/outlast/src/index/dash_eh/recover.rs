@@ -8,7 +8,7 @@ use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Offset, Seam};
+use crate::pmem::{Offset, Planted, Seam};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let offset = self.entry_of(&structure, hash)?;
             let (low, state) = self.check_segment(offset)?;
-            if state.partner != 0 {
+            if state.partner != 0 && !self.planted(Planted::HalfSplitServed) {
                 self.complete_split(&structure, offset, low, state)?;
                 continue;
             }
@@ -138,7 +138,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let first = (partner_low >> (64 - structure.depth)) as usize;
         let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
         for entry in upper {
-            if memory.load(entry) == offset {
+            if memory.load(entry) == offset || self.planted(Planted::SplitRedoneBlindly) {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
             }
         }
@@ -276,7 +276,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 words[word] = value;
             }
         }
-        bucket.notes.set_lock(seam, 0, Ordering::Relaxed);
+        if !self.planted(Planted::LocksKept) {
+            bucket.notes.set_lock(seam, 0, Ordering::Relaxed);
+        }
         for (word, prints) in words.into_iter().enumerate() {
             bucket.notes.set_prints(seam, word, prints);
         }
@@ -287,6 +289,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Whether a bucket holds a record with this first word among `mask`. Both copies of
     /// a record that a crash left twice have the same words.
     fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, print: u8) -> bool {
+        if self.planted(Planted::SecondCopyKept) {
+            return false;
+        }
         let prints = bucket.notes.prints(self.core.memory.seam());
         let candidates = prints::matching(prints, print) & mask;
         (0..SLOTS)

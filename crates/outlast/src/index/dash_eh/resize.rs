@@ -11,7 +11,7 @@ use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Memory, Offset, Point, Seam};
+use crate::pmem::{Memory, Offset, Planted, Point, Seam};
 use crate::pool::alloc::Block;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -225,7 +225,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut nodes: Vec<Block> = Vec::new();
         loop {
             let mut locks = self.lock_all(segment)?;
-            if !self.is_current(route) {
+            if !self.is_current(route) && !self.planted(Planted::SplitNotRechecked) {
                 return Ok(());
             }
             // As many overflow nodes as the old segment has are always enough.
@@ -293,7 +293,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.fence(at);
 
         let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
-        let state = State { depth: new.depth, partner: new.offset };
+        let partner = if self.planted(Planted::SplitUnnamed) { 0 } else { new.offset };
+        let state = State { depth: new.depth, partner };
         let at = &points::SPLIT_COMMIT;
         memory.store_release(&header.state, state.pack(old.offset), at);
         memory.persist(&header.state, at);
@@ -303,7 +304,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let first = (new.low >> (64 - structure.depth)) as usize;
             let upper = &entries[first..first + (1 << (structure.depth - new.depth))];
             let at = &points::SPLIT_DIRECTORY;
-            for entry in upper {
+            let short = self.planted(Planted::EntriesOneShort) && upper.len() > 1;
+            for entry in &upper[..upper.len() - usize::from(short)] {
                 memory.store(entry, new.offset, at);
             }
             memory.flush_words(upper, at);
@@ -479,7 +481,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if depth >= MAX_DEPTH || bytes > self.core.geometry.large_max() {
             return Ok(false);
         }
-        if depth < FREE_DEPTH {
+        if depth < FREE_DEPTH || self.planted(Planted::DoubledWithoutEnd) {
             return Ok(true);
         }
         let mut structure = self.core.memory.seam().lock(&self.structure);
@@ -517,7 +519,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let root = memory.at(self.root)?;
         let word = layout::pack_root(new.offset, depth + 1);
         memory.store_release(root, word, &points::DOUBLE_COMMIT);
-        memory.persist(root, &points::DOUBLE_COMMIT);
+        if !self.planted(Planted::DoubledBeforeDurable) {
+            memory.persist(root, &points::DOUBLE_COMMIT);
+        }
         blocks.keep();
         structure.directory = new.offset;
         structure.depth = depth + 1;
@@ -530,6 +534,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.set_directory(wide);
         self.doublings.fetch_add(1, Ordering::Relaxed);
         drop(structure);
+        if self.planted(Planted::DoubledBeforeDurable) {
+            memory.persist(root, &points::DOUBLE_COMMIT);
+        }
         // Only first touches and splits read the directory in PM, under `structure`.
         self.core.retire(old, layout::directory_bytes(depth));
         Ok(true)

@@ -1,0 +1,115 @@
+//! The checks that planted bugs must not pass.
+
+use super::Budget;
+use super::table::Checker;
+use crate::canary::pairs::{self, Meanwhile};
+use crate::canary::tape::Tape;
+use crate::canary::trial;
+use crate::codec::value_bytes;
+use crate::prefix::catalogue;
+use crate::session::{Do, PoolShape, Session, Shape, recorder};
+use crate::state::{Checked, Fault, ensure};
+use outlast::pmem::{Alive, Planted, Traced};
+use outlast::pool::store::AnyIndex;
+use outlast::{RecordForm, Scheme};
+use std::sync::Arc;
+
+/// What is checked.
+pub(super) struct Subject {
+    pub(super) scheme: Scheme,
+    pub(super) form: RecordForm,
+    pub(super) budget: Budget,
+    pub(super) alive: Arc<Alive>,
+}
+
+impl Subject {
+    /// Makes a check, with a bug or without: what it found.
+    pub(super) fn check(&self, checker: Checker, bug: Option<Planted>) -> Option<String> {
+        let checked = Traced::planting(bug, || {
+            trial::caught(|| match checker {
+                Checker::Alone => self.alone(),
+                Checker::Stopped => self.stopped(),
+                Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
+                Checker::Guard => self.guard(),
+            })
+        });
+        checked.err().map(|fault| fault.0)
+    }
+
+    /// Every scenario, from the shortest to the longest.
+    fn alone(&self) -> Checked {
+        let mut tapes = Vec::new();
+        for scenario in catalogue(self.scheme, self.form) {
+            let made = trial::caught(|| Tape::first(&scenario, &self.alive));
+            tapes.push(
+                made.map_err(|fault| Fault(format!("in the run {}: {fault}", scenario.name)))?,
+            );
+        }
+        tapes.sort_by_key(|t| t.events.len());
+        for tape in &tapes {
+            Self::answers(tape)?;
+        }
+        for tape in &tapes {
+            trial::images(tape, self.budget.images, &self.alive)?;
+        }
+        for tape in &tapes {
+            let deaths = tape.deaths();
+            let step = deaths.len().div_ceil(self.budget.lives).max(1);
+            for &moment in deaths.iter().step_by(step) {
+                let life = trial::caught(|| tape.second(moment, &self.alive));
+                let life = life.map_err(|fault| {
+                    Fault(format!("{}, opened after event {moment}: {fault}", tape.name))
+                })?;
+                if let Some(life) = life {
+                    Self::answers(&life)?;
+                    trial::images(&life, self.budget.images / 8, &self.alive)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answers(tape: &Tape) -> Checked {
+        match tape.undurable(&tape.events) {
+            Some(found) => Err(Fault(format!("{}: {found}", tape.name))),
+            None => Ok(()),
+        }
+    }
+
+    /// One thread stopped for ever; what another one was told must stay.
+    fn stopped(&self) -> Checked {
+        for meanwhile in [Meanwhile::Get, Meanwhile::Insert, Meanwhile::OpenMap] {
+            pairs::told(self.scheme, self.form, meanwhile, &self.alive)?;
+        }
+        for tape in pairs::record(self.scheme, self.form, &self.alive)? {
+            trial::images(&tape, self.budget.images / 4, &self.alive)?;
+        }
+        Ok(())
+    }
+
+    /// A reference is held while its record is replaced, and others are written.
+    fn guard(&self) -> Checked {
+        let shape =
+            Shape { scheme: self.scheme, form: RecordForm::Bytes, bucket_bits: 1, stash: 2 };
+        let mut session = Session::create(PoolShape::default(), &self.alive, recorder(false))?;
+        session.create_map("m", shape)?;
+        for key in 10..14 {
+            session.change("m", key, Do::Insert(key + 1_000))?;
+        }
+        let map = session.store().open_map("m")?;
+        let AnyIndex::Bytes(index) = map.index() else {
+            return Err(Fault("a map of byte strings".into()));
+        };
+        let guard = index.get_ref(&crate::codec::key_bytes(11))?;
+        let guard = guard.ok_or_else(|| Fault("no record to hold".into()))?;
+        session.change("m", 11, Do::Update(2_050))?;
+        // Records of the same size, until blocks are used again.
+        session.change("m", 16, Do::Insert(1_011 + 41))?;
+        for round in 2..200 {
+            session.change("m", 16, Do::Update(1_011 + 41 * round))?;
+        }
+        ensure(guard.equals(&value_bytes(1_011)), || {
+            "a record changed under the reference to it".into()
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Planted bugs: for each published bug that can apply, one like it is patched into the
+//! shipped operations, and the harness must find it.
+//!
+//! A bug is a switch of the seam ([`outlast::pmem::Planted`]): a recorder that is made
+//! while it is planted makes it. The same checks must find nothing without one.
+
+mod checkers;
+pub mod table;
+
+use crate::session::alive;
+use outlast::pmem::Planted;
+use outlast::{RecordForm, Scheme};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use table::{ALL, Checker, Line, Stand};
+
+/// How much is tried for each bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Images of each run.
+    pub images: usize,
+    /// Second lives of each run.
+    pub lives: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { images: 80, lives: 8, threads: 2 }
+    }
+}
+
+/// A bug, and how it was found.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// The published bug that it stands for.
+    pub line: &'static Line,
+    /// What was found; `None` if nothing was.
+    pub found: Option<String>,
+}
+
+/// What a run of all planted bugs found.
+#[derive(Debug, Clone)]
+pub struct PlantedReport {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// Every bug, in the order of the table.
+    pub findings: Vec<Finding>,
+    /// What the same checks found without a bug: must be nothing.
+    pub false_alarms: Vec<String>,
+}
+
+impl PlantedReport {
+    /// Bugs planted.
+    pub fn bugs(&self) -> usize {
+        self.findings.len()
+    }
+
+    /// Bugs found.
+    pub fn caught(&self) -> usize {
+        self.findings.iter().filter(|f| f.found.is_some()).count()
+    }
+
+    /// Bugs that were not found.
+    pub fn missed(&self) -> Vec<&'static Line> {
+        self.findings.iter().filter(|f| f.found.is_none()).map(|f| f.line).collect()
+    }
+
+    /// Whether every bug was found, and nothing else.
+    pub fn is_good(&self) -> bool {
+        self.bugs() > 0 && self.caught() == self.bugs() && self.false_alarms.is_empty()
+    }
+
+    /// The bugs and how they were found.
+    pub fn table(&self) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+        table.set_header(["planted", "found by", "what was found"]);
+        for Finding { line, found } in &self.findings {
+            let Stand::Bug { bug, checker, .. } = line.stand else { continue };
+            let found = found.as_ref().map_or("NOT FOUND".into(), |text| shortened(text));
+            table.add_row([name_of(bug), checker.name().into(), found]);
+        }
+        table.to_string()
+    }
+
+    /// The whole report, for a program.
+    pub fn json(&self) -> Value {
+        let findings: Vec<Value> = self
+            .findings
+            .iter()
+            .map(|f| json!({ "published": f.line.published, "found": f.found }))
+            .collect();
+        json!({
+            "scheme": self.scheme.to_string(),
+            "record": self.form.to_string(),
+            "planted_bugs": self.bugs(),
+            "planted_bugs_caught": self.caught(),
+            "false_alarms": self.false_alarms,
+            "findings": findings,
+        })
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let short: String = text.chars().take(150).collect();
+    if short.len() < text.len() { short + "..." } else { short }
+}
+
+/// A bug's name in reports.
+fn name_of(bug: Planted) -> String {
+    match bug {
+        Planted::NoFlush(p) => format!("no flush: {}/{}", p.owner, p.name),
+        Planted::NoFence(p) => format!("no fence: {}/{}", p.owner, p.name),
+        Planted::WrongLine(p) => format!("wrong line flushed: {}/{}", p.owner, p.name),
+        Planted::TornStore(p) => format!("torn store: {}/{}", p.owner, p.name),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The table of published bugs as Markdown, for the documentation.
+pub fn markdown() -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(["published bug", "planted as", "where", "found by"]);
+    for line in ALL {
+        match line.stand {
+            Stand::Bug { bug, place, checker, .. } => {
+                table.add_row([line.published, &name_of(bug), place, checker.name()]);
+            }
+            Stand::Cannot(why) => {
+                table.add_row([line.published, "cannot apply", why, ""]);
+            }
+        }
+    }
+    table.to_string()
+}
+
+/// Plants every bug in turn; `progress` is told of each.
+pub fn run(
+    scheme: Scheme,
+    form: RecordForm,
+    budget: &Budget,
+    progress: impl Fn(&Finding) + Sync,
+) -> PlantedReport {
+    let alive = alive();
+    let bugs: Vec<&'static Line> = ALL
+        .iter()
+        .filter(|line| match line.stand {
+            Stand::Bug { bytes_only, .. } => !bytes_only || form == RecordForm::Bytes,
+            Stand::Cannot(_) => false,
+        })
+        .collect();
+    let subject = checkers::Subject { scheme, form, budget: *budget, alive: Arc::clone(&alive) };
+    let all = [Checker::Alone, Checker::Stopped, Checker::Paused, Checker::Guard];
+    // The checks without a bug come first: they take longest.
+    let next = AtomicUsize::new(0);
+    let findings = Mutex::new(Vec::new());
+    let false_alarms = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..budget.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if let Some(&checker) = all.get(index) {
+                        if let Some(found) = subject.check(checker, None) {
+                            lock(&false_alarms).push(format!("{}: {found}", checker.name()));
+                        }
+                        continue;
+                    }
+                    let Some(&line) = bugs.get(index - all.len()) else { return };
+                    let Stand::Bug { bug, checker, .. } = line.stand else { continue };
+                    let finding = Finding { line, found: subject.check(checker, Some(bug)) };
+                    progress(&finding);
+                    lock(&findings).push((index, finding));
+                }
+            });
+        }
+    });
+    let mut findings = findings.into_inner().unwrap_or_else(|e| e.into_inner());
+    findings.sort_by_key(|(index, _)| *index);
+    PlantedReport {
+        scheme,
+        form,
+        findings: findings.into_iter().map(|(_, finding)| finding).collect(),
+        false_alarms: false_alarms.into_inner().unwrap_or_else(|e| e.into_inner()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

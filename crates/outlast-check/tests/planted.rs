@@ -1,0 +1,28 @@
+//! Published bugs, patched into the shipped operations: each is found, and nothing is found
+//! without one.
+
+use outlast::{RecordForm, Scheme};
+use outlast_check::planted::{Budget, markdown, run, table};
+
+#[test]
+fn every_planted_bug_is_found() {
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            let report = run(scheme, form, &Budget::default(), |_| ());
+            println!("{}", report.table());
+            let missed: Vec<_> = report.missed().iter().map(|l| l.published).collect();
+            assert!(report.false_alarms.is_empty(), "{:?}", report.false_alarms);
+            assert!(report.is_good(), "not found, {form}: {missed:#?}");
+        }
+    }
+}
+
+#[test]
+fn every_line_stands_once_in_the_table() {
+    let mut lines: Vec<_> = table::ALL.iter().map(|l| l.published).collect();
+    lines.sort_unstable();
+    let count = lines.len();
+    lines.dedup();
+    assert_eq!(lines.len(), count);
+    assert_eq!(markdown().lines().count(), count + 2);
+}
