@@ -89,6 +89,7 @@ enum Beside {
     Insert,
     Update,
     CreateMap,
+    RemoveAll,
 }
 
 impl Plan {
@@ -172,12 +173,21 @@ impl Plan {
             }
             state
         };
+        // The first keys, in the order of their removal.
+        let remove = |state: &State, count: u64| {
+            let mut state = state.clone();
+            if let Some(map) = state.maps.get_mut("m") {
+                map.records.retain(|key, _| !(self.first..self.first + count).contains(key));
+            }
+            state
+        };
         let value = Self::value(n);
         let do_beside = |state: &State| {
             let mut state = state.clone();
             match beside {
                 Beside::Insert => return insert(&state, other, value + 1),
                 Beside::Update => return insert(&state, self.first, value + 2),
+                Beside::RemoveAll => return remove(&state, n),
                 Beside::CreateMap => {
                     let map = MapState { form: self.shape.form, records: BTreeMap::new() };
                     state.maps.insert("n".into(), map);
@@ -203,6 +213,9 @@ impl Plan {
             let made = match beside {
                 Beside::Insert => change(&map, other, Do::Insert(value + 1)),
                 Beside::Update => change(&map, self.first, Do::Update(value + 2)),
+                Beside::RemoveAll => {
+                    (0..n).try_for_each(|i| change(&map, self.first + i, Do::Remove))
+                }
                 Beside::CreateMap => {
                     let request = MapRequest { info: self.shape.info("n"), scheme_matters: true };
                     store.map(&request).map(|_| ()).map_err(Fault::from)
@@ -218,7 +231,6 @@ impl Plan {
         });
         let Some(events) = done? else { return Ok(None) };
         let (steps, _, used) = session.finish();
-        let both = |states: [State; 4]| states.map(|s| Some(Arc::new(s))).to_vec();
         let first = insert(&before, key, value);
         let marks = marks(&events);
         let [begin_first, begin_second, end_second] = marks[marks.len() - 3..] else {
@@ -231,8 +243,12 @@ impl Plan {
             vec![Some(Arc::clone(&before)), Some(Arc::new(first.clone()))],
             begin_first,
         ));
-        let mixed = [State::clone(&before), first.clone(), do_beside(&before), do_beside(&first)];
-        allowed.push(states(both(mixed), begin_second));
+        let mut mixed =
+            vec![State::clone(&before), first.clone(), do_beside(&before), do_beside(&first)];
+        if beside == Beside::RemoveAll {
+            mixed.extend((1..n).flat_map(|i| [remove(&before, i), remove(&first, i)]));
+        }
+        allowed.push(states(mixed.into_iter().map(|s| Some(Arc::new(s))).collect(), begin_second));
         let after = vec![Some(Arc::new(do_beside(&before))), Some(Arc::new(do_beside(&first)))];
         allowed.push(states(after, end_second));
         let mut universe: Vec<u64> = used.into_iter().chain([key, other, 3, 999_999]).collect();
@@ -261,11 +277,13 @@ fn marks(events: &[Event]) -> Vec<usize> {
 fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
     with_form!(map.index(), R, index => {
         let key = R::nth_key(key);
-        let (Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v)) = what else {
-            return Err(Fault("a change with a value".into()));
+        let v = match what {
+            Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
+            Do::Remove => 0,
         };
         let value = R::nth_value(v);
         let change = match what {
+            Do::Remove => Change::Remove,
             Do::Insert(_) => Change::Insert(R::value_of(&value)),
             _ => Change::Update(R::value_of(&value)),
         };
@@ -285,8 +303,9 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
             for (i, &fence) in fences.iter().enumerate() {
                 // As soon after the fence as the other thread can pass.
                 let end = fences.get(i + 1).copied().unwrap_or(fence + 40);
-                for beside in [Beside::Insert, Beside::Update, Beside::CreateMap] {
-                    if n == 0 && beside == Beside::Update {
+                for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
+                {
+                    if n == 0 && matches!(beside, Beside::Update | Beside::RemoveAll) {
                         continue;
                     }
                     for distance in [1, 2, 4, 6, 9, 14, 24] {
