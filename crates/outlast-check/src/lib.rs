@@ -3,6 +3,7 @@
 //! - [`prefix`]: for every store of a recorded run, the image of a crash right after it,
 //!   and for a sample of those, every image of a second crash during recovery;
 //! - [`response`]: at each answer, everything the operation stored is durable;
+//! - [`history`]: whether what was answered, crashes included, is strictly linearizable;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
 //! - [`growth`]: the size of a pool whose process is killed again and again; [`full`]: one
@@ -17,6 +18,7 @@ pub mod codec;
 pub mod full;
 pub mod growth;
 pub mod guard;
+pub mod history;
 pub mod prefix;
 pub mod random;
 pub mod response;

@@ -3,9 +3,9 @@
 use clap::{Args, Parser, Subcommand};
 use outlast::{RecordForm, Scheme};
 use outlast_check::prefix::{self, report};
-use outlast_check::state::Checked;
+use outlast_check::state::{Checked, Fault};
 use outlast_check::torture::life::Subject;
-use outlast_check::{full, growth, guard, torture};
+use outlast_check::{full, growth, guard, history, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,6 +30,8 @@ enum Command {
     Guard(GuardArgs),
     /// Fills a pool that cannot grow, kills its process, and inserts at once.
     Full(PlaceArgs),
+    /// Checks a history, see docs/history-format.md; or records one from real threads.
+    History(HistoryArgs),
     #[command(hide = true)]
     TortureChild(TortureChildArgs),
     #[command(hide = true)]
@@ -55,6 +57,34 @@ struct GuardArgs {
     seconds: f64,
     #[command(flatten)]
     place: PlaceArgs,
+}
+
+#[derive(Args)]
+struct HistoryArgs {
+    /// The file: JSON lines.
+    file: PathBuf,
+    /// Records a history into the file, from real threads on a map that is split all the
+    /// time, before it is checked.
+    #[arg(long)]
+    write: bool,
+    /// The scheme of the map that is recorded.
+    #[arg(long, default_value_t = Scheme::ALL[0], requires = "write")]
+    scheme: Scheme,
+    /// Its record form: inline or bytes.
+    #[arg(long, value_parser = record_form, default_value = "inline", requires = "write")]
+    record: RecordForm,
+    /// Threads.
+    #[arg(long, default_value_t = 4, requires = "write")]
+    threads: usize,
+    /// Operations of each.
+    #[arg(long, default_value_t = 10_000, requires = "write")]
+    operations: u64,
+    /// Keys.
+    #[arg(long, default_value_t = 6, requires = "write")]
+    keys: u64,
+    /// Names the choices that each thread makes.
+    #[arg(long, default_value_t = 1, requires = "write")]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -175,6 +205,7 @@ fn main() -> ExitCode {
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
         Command::Full(args) => report_end(run_full(args)),
+        Command::History(args) => report_end(run_history(&args)),
         Command::FullChild(args) => {
             child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
         }
@@ -322,6 +353,33 @@ fn run_guard(args: GuardArgs) -> Checked {
         summary.updates, summary.held_bytes, summary.grown_bytes
     );
     Ok(())
+}
+
+fn run_history(args: &HistoryArgs) -> Checked {
+    let named = |error: &dyn std::fmt::Display| Fault(format!("{}: {error}", args.file.display()));
+    if args.write {
+        let (scheme, form, seed) = (args.scheme, args.record, args.seed);
+        let (threads, operations, keys) = (args.threads, args.operations, args.keys.max(1));
+        let options = history::live::Options { scheme, form, threads, operations, keys, seed };
+        let (recorded, splits) = history::live::record(&options)?;
+        println!("recorded beside {splits} splits");
+        std::fs::write(&args.file, history::json::export(&recorded)).map_err(|e| named(&e))?;
+    }
+    let text = std::fs::read_to_string(&args.file).map_err(|e| named(&e))?;
+    let read = history::json::import(&text).map_err(|e| named(&e))?;
+    match history::check(&read) {
+        Ok(figures) => {
+            println!(
+                "strictly linearizable: {} operations, {} without an answer, {} keys, {} crashes",
+                figures.operations, figures.pending, figures.keys, figures.crashes
+            );
+            Ok(())
+        }
+        Err(findings) => {
+            let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
+            Err(Fault(format!("not strictly linearizable\n{}", texts.join("\n"))))
+        }
+    }
 }
 
 fn run_full(args: PlaceArgs) -> Checked {
