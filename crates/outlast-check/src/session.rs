@@ -430,6 +430,7 @@ impl Session {
         let file = self.file();
         self.maps.clear();
         self.held.clear();
+        self.seam.mark(|| Mark::Death);
         self.store = open_bytes(&file, self.capacity, self.seam.clone(), &self.alive)?;
         Ok(())
     }

@@ -40,6 +40,9 @@ pub enum Mark {
     Begin(String),
     /// The calling thread's operation has answered.
     End(String),
+    /// The process died and another one took over, or will: flushes that no fence has
+    /// completed never do, stores stay in the caches.
+    Death,
 }
 
 /// How persistent memory is accessed.

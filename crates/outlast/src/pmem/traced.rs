@@ -53,7 +53,7 @@ pub enum Access {
 /// One recorded access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The thread, numbered in the order of first access.
+    /// The thread, numbered in the order of first access, or as it asked to be.
     pub thread: usize,
     /// The commit point, where the access carries one.
     pub point: Option<&'static Point>,
@@ -130,6 +130,12 @@ impl Traced {
     pub fn take(&self) -> Vec<Event> {
         self.0.recording.store(false, Ordering::SeqCst);
         std::mem::take(&mut self.events())
+    }
+
+    /// Gives the calling thread a number of its choice, where a run must be the same each
+    /// time. It must not be one that another thread has or will get by accessing first.
+    pub fn number_this_thread(&self, number: usize) {
+        THREAD.set((self.0.id, number));
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {

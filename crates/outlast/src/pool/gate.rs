@@ -68,12 +68,18 @@ pub enum Entered<'g> {
     Wait,
 }
 
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Gives the calling thread its number, where a run must be the same each time.
+pub fn number_this_thread(number: usize) {
+    NUMBER.set(number);
+}
+
 /// A small number for the calling thread, for choosing among shards.
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
     NUMBER.with(|n| {
         if n.get() == usize::MAX {
             n.set(NEXT.fetch_add(1, Ordering::Relaxed));

@@ -1,0 +1,524 @@
+//! What a crash can leave of a recorded run: the model of DESIGN.md 7.
+//!
+//! **Power loss** (Px86). What survives of a 64-byte line is a prefix of its stores, in
+//! the order in which they became visible, no shorter than what a completed flush has
+//! written back. A flush takes the stores that its line has had so far, whoever made
+//! them; it completes at the next fence of the thread that issued it, and of no other. A
+//! non-temporal store is a store that is flushed at once. Lines are independent of each
+//! other; an aligned word is never torn. A compare-exchange that succeeds is a store, one
+//! that fails is nothing, and neither is a fence. The flushes of a process that died
+//! ([`Mark::Death`]) never complete, its stores stay in the caches.
+//!
+//! **Persistent caches, and process death.** What survives is a prefix of all stores in
+//! the order in which they became visible; a tail that no fence of its own thread
+//! followed may vanish ([`Timeline::fenced`]).
+//!
+//! A [`Timeline`] follows a trace, of any number of threads, and tells for the moment
+//! that it has come to which lines are [open](Timeline::open), so that a crash has a
+//! choice, and what an [image](Timeline::keep) of one choice is. [`windows`] tells which
+//! moments are worth looking at: what a crash can leave at any other, it can leave at
+//! one of these, where no more contents are allowed.
+
+use outlast::pmem::{Access, Event, LINE, Mark, Point};
+use outlast::pool::layout::{HEADER_OFFSETS, field};
+use std::collections::BTreeMap;
+
+/// A store that a line has had and that is not certain to survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Store {
+    /// Its number in the trace.
+    pub event: usize,
+    /// Who made it.
+    pub thread: usize,
+    /// The word.
+    pub offset: u64,
+    /// What was written.
+    pub value: u64,
+    /// Its commit point.
+    pub point: Option<&'static Point>,
+}
+
+impl Store {
+    /// The store that an event is, if it is one: a compare-exchange that succeeded, too.
+    pub fn of(number: usize, event: &Event) -> Option<Store> {
+        let (offset, value) = stored(event)?;
+        Some(Store { event: number, thread: event.thread, offset, value, point: event.point })
+    }
+
+    /// The line of the word.
+    pub fn line(&self) -> u64 {
+        self.offset / LINE
+    }
+
+    fn apply(&self, bytes: &mut [u8]) {
+        bytes[self.offset as usize..][..8].copy_from_slice(&self.value.to_le_bytes());
+    }
+}
+
+/// Offset and value, if the event is a store that took place.
+pub fn stored(event: &Event) -> Option<(u64, u64)> {
+    match event.access {
+        Access::Store { offset, value, .. } => Some((offset, value)),
+        Access::CompareExchange { offset, new, exchanged: true, .. } => Some((offset, new)),
+        _ => None,
+    }
+}
+
+/// A line of which a crash may keep the first `n` of these stores, for every `n`.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenLine<'t> {
+    /// The line's number: its offset by its size.
+    pub line: u64,
+    /// The stores since the last that is durable, in the order of the trace.
+    pub stores: &'t [Store],
+}
+
+/// One line's part of an image: how many of the stores of an [open line](OpenLine) it keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kept {
+    /// The line's number.
+    pub line: u64,
+    /// Stores kept; 0 leaves what is durable.
+    pub stores: usize,
+}
+
+/// Which stores of a trace are durable: the bookkeeping of a [`Timeline`], without bytes.
+#[derive(Debug, Clone, Default)]
+struct Caches {
+    /// The stores that are not durable, by line.
+    open: BTreeMap<u64, Vec<Store>>,
+    /// Flushes in flight: the thread, the line, and the event before which a store must
+    /// have happened to be written back.
+    flushing: Vec<(usize, u64, usize)>,
+    /// By thread: the event after its last store.
+    last_store: BTreeMap<usize, usize>,
+    /// The event after the last store that a fence of its own thread has followed.
+    fenced: usize,
+}
+
+impl Caches {
+    /// Follows an event. `durable` is told of each store that is durable now, in order.
+    fn follow(&mut self, number: usize, event: &Event, mut durable: impl FnMut(&Store)) {
+        if let Some(store) = Store::of(number, event) {
+            self.open.entry(store.line()).or_default().push(store);
+            self.last_store.insert(event.thread, number + 1);
+        }
+        match event.access {
+            Access::Store { offset, nontemporal: true, .. } => {
+                self.flushing.push((event.thread, offset / LINE, number + 1));
+            }
+            Access::Flush { offset, bytes } => {
+                let lines = offset / LINE..(offset + bytes).div_ceil(LINE);
+                let dirty = self.open.range(lines).map(|(&line, _)| (event.thread, line, number));
+                self.flushing.extend(dirty);
+            }
+            Access::Fence => {
+                if let Some(&last) = self.last_store.get(&event.thread) {
+                    self.fenced = self.fenced.max(last);
+                }
+                let open = &mut self.open;
+                self.flushing.retain(|&(thread, line, before)| {
+                    if thread != event.thread {
+                        return true;
+                    }
+                    if let Some(stores) = open.get_mut(&line) {
+                        let kept = stores.partition_point(|s| s.event < before);
+                        stores.drain(..kept).for_each(|store| durable(&store));
+                        if stores.is_empty() {
+                            open.remove(&line);
+                        }
+                    }
+                    false
+                });
+            }
+            Access::Mark(Mark::Death) => {
+                self.flushing.clear();
+                self.last_store.clear();
+                // What the dead have stored is in the caches.
+                self.fenced = number;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A moment of a trace, and what a crash at it can leave.
+pub struct Timeline<'t> {
+    events: &'t [Event],
+    next: usize,
+    caches: Caches,
+    /// What is durable.
+    least: Vec<u8>,
+    /// What is visible.
+    all: Vec<u8>,
+    lengths: Vec<(usize, u64)>,
+}
+
+impl<'t> Timeline<'t> {
+    /// The beginning of a trace. `initial` are the bytes before it, as many as the pool
+    /// can grow to, of which the file holds the first `len`.
+    pub fn new(initial: &[u8], len: u64, events: &'t [Event]) -> Timeline<'t> {
+        Timeline {
+            events,
+            next: 0,
+            caches: Caches::default(),
+            least: initial.to_vec(),
+            all: initial.to_vec(),
+            lengths: lengths(events, len),
+        }
+    }
+
+    /// How many events have happened.
+    pub fn moment(&self) -> usize {
+        self.next
+    }
+
+    /// Moves on, until `moment` events have happened.
+    pub fn advance(&mut self, moment: usize) {
+        while self.next < moment {
+            let event = &self.events[self.next];
+            if let Some(store) = Store::of(self.next, event) {
+                store.apply(&mut self.all);
+            }
+            let least = &mut self.least;
+            self.caches.follow(self.next, event, |store| store.apply(least));
+            self.next += 1;
+        }
+    }
+
+    /// The lines of which a crash at this moment can keep more or less.
+    pub fn open(&self) -> impl Iterator<Item = OpenLine<'_>> {
+        self.caches.open.iter().map(|(&line, stores)| OpenLine { line, stores })
+    }
+
+    /// A line, if it is open.
+    pub fn line(&self, line: u64) -> Option<OpenLine<'_>> {
+        self.caches.open.get(&line).map(|stores| OpenLine { line, stores })
+    }
+
+    /// The bytes of the file where nothing survives that need not.
+    pub fn least(&self) -> &[u8] {
+        &self.least[..self.len()]
+    }
+
+    /// The bytes of the file where everything survives.
+    pub fn all(&self) -> &[u8] {
+        &self.all[..self.len()]
+    }
+
+    /// The length of the file.
+    pub fn len(&self) -> usize {
+        let known = self.lengths.partition_point(|l| l.0 < self.next.max(1)) - 1;
+        self.lengths[known].1 as usize
+    }
+
+    /// Whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes `line` of `bytes` what it is where a crash keeps that many of its stores.
+    ///
+    /// `bytes` is a copy of [`least`](Timeline::least), of [`all`](Timeline::all), or of
+    /// either with other lines made otherwise.
+    pub fn keep(&self, bytes: &mut [u8], kept: Kept) {
+        let start = (kept.line * LINE) as usize;
+        let Some(durable) = self.least.get(start..start + LINE as usize) else { return };
+        let end = start + LINE as usize;
+        if end > bytes.len() {
+            return;
+        }
+        bytes[start..end].copy_from_slice(durable);
+        if let Some(open) = self.line(kept.line) {
+            open.stores[..kept.stores.min(open.stores.len())].iter().for_each(|s| s.apply(bytes));
+        }
+    }
+
+    /// The image that keeps so many stores of these lines, and of all others only what is
+    /// durable.
+    pub fn image(&self, kept: &[Kept]) -> Vec<u8> {
+        let mut bytes = self.least().to_vec();
+        kept.iter().for_each(|&k| self.keep(&mut bytes, k));
+        bytes
+    }
+
+    /// With persistent caches: every store before this event survives. Of the stores
+    /// after it, up to this moment, a prefix does.
+    pub fn fenced(&self) -> usize {
+        self.caches.fenced
+    }
+}
+
+/// The moments, as numbers of events that have happened, at which the most can go wrong.
+///
+/// What a crash can leave grows with each store and shrinks when a fence makes something
+/// durable; what it is allowed to leave grows when an operation begins and shrinks when
+/// one answers. So the moments just before such a fence and such a beginning, and the
+/// end, are enough, and of those only the ones before which something was stored or
+/// answered since the last. The same holds for a file that grows: just before it does, it
+/// is still as short as it was.
+pub fn windows(events: &[Event]) -> Vec<usize> {
+    let mut caches = Caches::default();
+    let mut windows = Vec::new();
+    // The first length does not matter: only changes count.
+    let grown: Vec<usize> = lengths(events, 0).iter().skip(1).map(|l| l.0).collect();
+    let mut more = true;
+    for (number, event) in events.iter().enumerate() {
+        let mut raised = false;
+        caches.follow(number, event, |_| raised = true);
+        let begins = matches!(event.access, Access::Mark(Mark::Begin(_)));
+        let weaker = raised || begins || grown.binary_search(&number).is_ok();
+        if weaker && std::mem::take(&mut more) {
+            windows.push(number);
+        }
+        let answers = matches!(event.access, Access::Mark(Mark::End(_)));
+        more |= answers || stored(event).is_some();
+    }
+    if more {
+        windows.push(events.len());
+    }
+    windows
+}
+
+/// From which event on the file has which length. The pool tells of a growth when it
+/// writes its header, and the file must have grown before the first word of that.
+pub fn lengths(events: &[Event], initial: u64) -> Vec<(usize, u64)> {
+    let mut lengths = vec![(0, initial)];
+    for (i, event) in events.iter().enumerate() {
+        let Some((offset, size)) = stored(event) else { continue };
+        let is_size = HEADER_OFFSETS.iter().any(|start| offset == start + field::SIZE as u64 * 8);
+        if is_size && size > lengths.last().map_or(0, |l| l.1) {
+            // The size is this many words after the first of its header copy.
+            let mut words = field::SIZE;
+            let mut first = i;
+            // Other threads may store in between.
+            while words > 0 && first > 0 {
+                first -= 1;
+                let own = events[first].thread == event.thread;
+                words -= usize::from(own && stored(&events[first]).is_some());
+            }
+            lengths.push((first, size));
+        }
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast::index::dash_eh::points::INSERT;
+
+    fn event(thread: usize, access: Access) -> Event {
+        Event { thread, point: Some(&INSERT), access }
+    }
+    fn store(thread: usize, offset: u64, value: u64) -> Event {
+        event(thread, Access::Store { offset, value, nontemporal: false })
+    }
+    fn past_the_caches(thread: usize, offset: u64, value: u64) -> Event {
+        event(thread, Access::Store { offset, value, nontemporal: true })
+    }
+    fn exchange(thread: usize, offset: u64, new: u64, exchanged: bool) -> Event {
+        event(thread, Access::CompareExchange { offset, found: 0, new, exchanged })
+    }
+    fn flush(thread: usize, offset: u64, bytes: u64) -> Event {
+        event(thread, Access::Flush { offset, bytes })
+    }
+    fn fence(thread: usize) -> Event {
+        event(thread, Access::Fence)
+    }
+    fn mark(thread: usize, mark: Mark) -> Event {
+        event(thread, Access::Mark(mark))
+    }
+    fn begin() -> Event {
+        mark(0, Mark::Begin("op".into()))
+    }
+    fn end() -> Event {
+        mark(0, Mark::End("op".into()))
+    }
+
+    const LEN: usize = 4 * LINE as usize;
+    const INITIAL: [u8; LEN] = [0; LEN];
+
+    fn at_end(events: &[Event]) -> Timeline<'_> {
+        let mut timeline = Timeline::new(&INITIAL, LEN as u64, events);
+        timeline.advance(events.len());
+        timeline
+    }
+
+    fn word(bytes: &[u8], offset: usize) -> u64 {
+        u64::from_le_bytes(bytes[offset..][..8].try_into().unwrap())
+    }
+
+    /// What the words at 64, 72 and 128 can be after a crash at the end, sorted.
+    fn left(events: &[Event]) -> Vec<[u64; 3]> {
+        let timeline = at_end(events);
+        let open: Vec<(u64, usize)> = timeline.open().map(|o| (o.line, o.stores.len())).collect();
+        let mut choices = vec![Vec::new()];
+        for (line, count) in open {
+            let more = |kept: &Vec<Kept>| {
+                let kept = kept.clone();
+                (0..=count).map(move |stores| [&kept[..], &[Kept { line, stores }]].concat())
+            };
+            choices = choices.iter().flat_map(more).collect();
+        }
+        let words = |bytes: Vec<u8>| [64, 72, 128].map(|at| word(&bytes, at));
+        let mut left: Vec<_> = choices.iter().map(|kept| words(timeline.image(kept))).collect();
+        left.sort_unstable();
+        left.dedup();
+        assert!(left.contains(&words(timeline.least().to_vec())));
+        assert!(left.contains(&words(timeline.all().to_vec())));
+        left
+    }
+
+    #[test]
+    fn stored_flushed_and_fenced_survives() {
+        assert_eq!(left(&[store(0, 64, 1), flush(0, 64, 8), fence(0)]), [[1, 0, 0]]);
+    }
+
+    #[test]
+    fn without_a_flush_or_a_fence_it_may_or_may_not() {
+        let both = [[0, 0, 0], [1, 0, 0]];
+        assert_eq!(left(&[store(0, 64, 1)]), both);
+        assert_eq!(left(&[store(0, 64, 1), fence(0)]), both);
+        assert_eq!(left(&[store(0, 64, 1), flush(0, 64, 8)]), both);
+        assert_eq!(left(&[store(0, 64, 1), flush(0, 128, 8), fence(0)]), both, "another line");
+        assert_eq!(left(&[store(0, 64, 1), fence(0), flush(0, 64, 8)]), both, "the wrong order");
+    }
+
+    #[test]
+    fn a_flush_takes_what_was_stored_before_it() {
+        assert_eq!(left(&[flush(0, 64, 8), store(0, 64, 1), fence(0)]), [[0, 0, 0], [1, 0, 0]]);
+        let after = [store(0, 64, 1), flush(0, 64, 8), store(0, 64, 2), fence(0)];
+        assert_eq!(left(&after), [[1, 0, 0], [2, 0, 0]]);
+        let whole_line = [store(0, 64, 1), store(0, 72, 2), flush(0, 120, 8), fence(0)];
+        assert_eq!(left(&whole_line), [[1, 2, 0]]);
+        let range = [store(0, 64, 1), store(0, 128, 2), flush(0, 120, 16), fence(0)];
+        assert_eq!(left(&range), [[1, 0, 2]]);
+    }
+
+    #[test]
+    fn a_flush_takes_the_stores_of_all_threads_and_completes_with_its_own() {
+        let others = [store(1, 64, 1), flush(0, 64, 8), fence(0)];
+        assert_eq!(left(&others), [[1, 0, 0]]);
+        let wrong = [store(0, 64, 1), flush(0, 64, 8), fence(1)];
+        assert_eq!(left(&wrong), [[0, 0, 0], [1, 0, 0]]);
+        let late = [&wrong[..], &[fence(0)]].concat();
+        assert_eq!(left(&late), [[1, 0, 0]]);
+    }
+
+    #[test]
+    fn stores_to_a_line_survive_in_order() {
+        let line = [store(0, 64, 1), store(0, 72, 2), store(1, 64, 3)];
+        assert_eq!(left(&line), [[0, 0, 0], [1, 0, 0], [1, 2, 0], [3, 2, 0]]);
+    }
+
+    #[test]
+    fn lines_are_independent() {
+        let lines = [store(0, 64, 1), store(0, 128, 2)];
+        assert_eq!(left(&lines), [[0, 0, 0], [0, 0, 2], [1, 0, 0], [1, 0, 2]]);
+    }
+
+    #[test]
+    fn a_store_past_the_caches_needs_a_fence_only() {
+        assert_eq!(left(&[past_the_caches(0, 64, 1), fence(0)]), [[1, 0, 0]]);
+        let both = [[0, 0, 0], [1, 0, 0]];
+        assert_eq!(left(&[past_the_caches(0, 64, 1)]), both);
+        assert_eq!(left(&[past_the_caches(0, 64, 1), fence(1)]), both);
+    }
+
+    #[test]
+    fn a_compare_exchange_is_a_store_if_it_succeeds_and_never_a_fence() {
+        assert_eq!(left(&[exchange(0, 64, 1, true)]), [[0, 0, 0], [1, 0, 0]]);
+        assert_eq!(left(&[exchange(0, 64, 1, false)]), [[0, 0, 0]]);
+        assert_eq!(left(&[exchange(0, 64, 1, true), flush(0, 64, 8), fence(0)]), [[1, 0, 0]]);
+        let no_fence = [store(0, 64, 1), flush(0, 64, 8), exchange(0, 128, 2, true)];
+        assert_eq!(left(&no_fence).len(), 4);
+    }
+
+    #[test]
+    fn the_dead_complete_no_flush_and_leave_their_stores() {
+        let dead = [store(0, 64, 1), flush(0, 64, 8), mark(0, Mark::Death), fence(0)];
+        assert_eq!(left(&dead), [[0, 0, 0], [1, 0, 0]]);
+        let again = [&dead[..], &[flush(0, 64, 8), fence(0)]].concat();
+        assert_eq!(left(&again), [[1, 0, 0]]);
+    }
+
+    #[test]
+    fn a_line_that_was_closed_begins_anew() {
+        let events = [
+            store(0, 64, 1),
+            flush(1, 64, 8),
+            flush(0, 64, 8),
+            fence(0),
+            store(0, 64, 2),
+            fence(1),
+        ];
+        assert_eq!(left(&events), [[1, 0, 0], [2, 0, 0]], "a late fence of an old flush");
+    }
+
+    #[test]
+    fn an_older_flush_takes_nothing_back() {
+        let events = [store(0, 64, 1), flush(1, 64, 8), store(0, 64, 2), flush(0, 64, 8), fence(0)];
+        let late = [&events[..], &[fence(1)]].concat();
+        assert_eq!(left(&late), [[2, 0, 0]]);
+    }
+
+    #[test]
+    fn with_persistent_caches_a_fence_covers_its_own_threads_stores() {
+        assert_eq!(at_end(&[store(0, 64, 1)]).fenced(), 0);
+        assert_eq!(at_end(&[store(0, 64, 1), fence(0)]).fenced(), 1);
+        assert_eq!(at_end(&[store(0, 64, 1), fence(1)]).fenced(), 0);
+        assert_eq!(at_end(&[store(0, 64, 1), store(1, 72, 1), fence(0)]).fenced(), 1);
+        assert_eq!(at_end(&[store(0, 64, 1), mark(0, Mark::Death)]).fenced(), 1);
+    }
+
+    #[test]
+    fn windows_end_where_less_can_go_wrong() {
+        let events = [
+            begin(),
+            store(0, 64, 1),
+            flush(0, 64, 8),
+            fence(0),
+            fence(0),
+            store(0, 72, 2),
+            flush(0, 72, 8),
+            fence(0),
+            end(),
+            begin(),
+            end(),
+        ];
+        // Nothing before the first operation, each fence that completes something, after
+        // the answer, and after the last.
+        assert_eq!(windows(&events), [0, 3, 7, 9, 11]);
+        assert_eq!(windows(&events[..9]), [0, 3, 7, 9]);
+        assert_eq!(windows(&[begin(), store(0, 64, 1), fence(0), end()]), [0, 4]);
+    }
+
+    #[test]
+    fn what_any_moment_can_leave_some_window_can() {
+        let mut random = crate::random::Random::new(7);
+        for _ in 0..300 {
+            let mut events = Vec::new();
+            for _ in 0..12 {
+                let (thread, offset) = (random.below(2) as usize, 64 + 8 * random.below(9));
+                events.push(match random.below(6) {
+                    0 | 1 => store(thread, offset, random.below(3)),
+                    2 | 3 => flush(thread, offset, 8),
+                    4 => fence(thread),
+                    _ => mark(thread, Mark::Death),
+                });
+            }
+            let windows = windows(&events);
+            for moment in 0..=events.len() {
+                // A window dominates the moments after the one before it; some of those
+                // before a window that was left out belong to an earlier one.
+                let images = left(&events[..moment]);
+                let holds = |&w: &usize| {
+                    let larger = left(&events[..w]);
+                    images.iter().all(|i| larger.contains(i))
+                };
+                assert!(windows.iter().any(holds), "moment {moment} of {events:?}");
+            }
+        }
+    }
+}
