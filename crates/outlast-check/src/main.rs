@@ -3,9 +3,9 @@
 use clap::{Args, Parser, Subcommand};
 use outlast::{RecordForm, Scheme};
 use outlast_check::prefix::{self, report};
-use outlast_check::state::{Checked, Fault};
+use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::torture::life::Subject;
-use outlast_check::{full, growth, guard, history, torture};
+use outlast_check::{full, growth, guard, history, schedule, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,6 +30,8 @@ enum Command {
     Guard(GuardArgs),
     /// Fills a pool that cannot grow, kills its process, and inserts at once.
     Full(PlaceArgs),
+    /// Runs a few threads in chosen orders, crashes them, and checks their histories.
+    Schedule(ScheduleArgs),
     /// Checks a history, see docs/history-format.md; or records one from real threads.
     History(HistoryArgs),
     #[command(hide = true)]
@@ -57,6 +59,46 @@ struct GuardArgs {
     seconds: f64,
     #[command(flatten)]
     place: PlaceArgs,
+}
+
+#[derive(Args)]
+struct ScheduleArgs {
+    /// Only this scheme.
+    #[arg(long)]
+    scheme: Option<Scheme>,
+    /// Only this record form: inline or bytes.
+    #[arg(long, value_parser = record_form)]
+    record: Option<RecordForm>,
+    /// Only this kind of workload.
+    #[arg(long)]
+    workload: Option<String>,
+    /// Schedules of each scheme and record form.
+    #[arg(long, default_value_t = 2_400)]
+    schedules: u64,
+    /// Ends after so many seconds for each scheme and record form.
+    #[arg(long, default_value_t = 600.0)]
+    seconds: f64,
+    /// Crashes of each schedule, besides those at its answers.
+    #[arg(long, default_value_t = 4)]
+    crashes: usize,
+    /// Threads that run schedules.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// The first seed; with --strategy, the only one.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs the one schedule that strategy (random or pct), seed and workload name.
+    #[arg(long, requires = "workload")]
+    strategy: Option<schedule::Choice>,
+    /// The seed of its order, if it is another.
+    #[arg(long, requires = "strategy")]
+    order: Option<u64>,
+    /// Operations of it that are left out, by number.
+    #[arg(long, requires = "strategy", value_delimiter = ',')]
+    without: Vec<usize>,
+    /// Only the crash after this many events of its trace.
+    #[arg(long, requires = "strategy")]
+    crash: Option<usize>,
 }
 
 #[derive(Args)]
@@ -205,6 +247,7 @@ fn main() -> ExitCode {
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
         Command::Full(args) => report_end(run_full(args)),
+        Command::Schedule(args) => report_end(run_schedule(&args)),
         Command::History(args) => report_end(run_history(&args)),
         Command::FullChild(args) => {
             child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
@@ -353,6 +396,54 @@ fn run_guard(args: GuardArgs) -> Checked {
         summary.updates, summary.held_bytes, summary.grown_bytes
     );
     Ok(())
+}
+
+fn run_schedule(args: &ScheduleArgs) -> Checked {
+    // A panic in a schedule is reported with the schedule.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut found = Vec::new();
+    let schemes = Scheme::ALL.iter().filter(|s| args.scheme.is_none_or(|scheme| scheme == **s));
+    for &scheme in schemes {
+        for form in RecordForm::ALL {
+            if args.record.is_some_and(|record| record != form) {
+                continue;
+            }
+            if let (Some(strategy), Some(workload)) = (args.strategy, &args.workload) {
+                let (run, violation) = schedule::replay(&schedule::Replay {
+                    scheme,
+                    form,
+                    workload: workload.clone(),
+                    strategy,
+                    seed: args.seed,
+                    order: args.order,
+                    without: args.without.clone(),
+                    crash: args.crash,
+                })?;
+                println!("{scheme} {form}: {} steps, {} events", run.steps, run.events.len());
+                found.extend(violation);
+                continue;
+            }
+            let budget = schedule::Budget {
+                schedules: args.schedules,
+                crashes: args.crashes,
+                time: Duration::from_secs_f64(args.seconds.clamp(0.0, 1e6)),
+                threads: args.threads,
+                seed: args.seed,
+                workload: args.workload.clone(),
+                ..schedule::Budget::ci()
+            };
+            let bar = indicatif::ProgressBar::new(args.schedules);
+            let outcome =
+                schedule::run(scheme, form, &budget, &schedule::Counters::default(), |_| {
+                    bar.inc(1);
+                });
+            bar.finish_and_clear();
+            println!("{scheme} {form}: {outcome}");
+            found.extend(outcome.violations);
+        }
+    }
+    let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
+    ensure(found.is_empty(), || texts.join("\n"))
 }
 
 fn run_history(args: &HistoryArgs) -> Checked {
