@@ -245,14 +245,20 @@ impl Named {
         self.workload.make(self.shape, self.seed, alive)
     }
 
-    fn strategy(&self, instance: &Instance, seed: u64) -> Strategy {
-        match self.choice {
+    /// The strategy that a seed names. Where it has to know how long the run is, that is
+    /// found out by a run without switches.
+    fn strategy(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Strategy> {
+        Ok(match self.choice {
             Choice::Random => Strategy::walk(seed),
-            // As many steps as an operation takes on average, times operations.
             Choice::Pct => {
-                Strategy::pct(seed, instance.scripts.len(), instance.operations() as u64 * 60)
+                let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
+                Strategy::pct(seed, instance.scripts.len(), steps)
             }
-        }
+        })
+    }
+
+    fn run(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Run> {
+        run_once(instance, self.strategy(instance, seed, alive)?, alive)
     }
 
     fn replay(&self, crash: Option<usize>, without: &[usize], strategy_seed: u64) -> String {
@@ -497,10 +503,9 @@ pub fn run(
                     let named = Named {
                         workload,
                         shape: workload.shape(scheme, form),
-                        choice: if n / kinds.len() as u64 % 2 == 0 {
-                            Choice::Random
-                        } else {
-                            Choice::Pct
+                        choice: match n / kinds.len() as u64 % 3 {
+                            0 => Choice::Random,
+                            _ => Choice::Pct,
                         },
                         seed: budget.seed + n,
                     };
@@ -557,8 +562,7 @@ fn one(
         }
     };
     let operations = instance.scripts.iter().flatten().map(|act| act.kind()).collect();
-    let strategy = named.strategy(&instance, named.seed);
-    let run = match run_once(&instance, strategy, alive) {
+    let run = match named.run(&instance, named.seed, alive) {
         Ok(run) => run,
         Err(fault) => {
             let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
@@ -597,7 +601,7 @@ fn minimise(
                 break;
             }
             let seed = if attempt == 0 { best.3 } else { named.seed + attempt * 7_919 };
-            let Ok(run) = run_once(&smaller, named.strategy(&smaller, seed), alive) else { break };
+            let Ok(run) = named.run(&smaller, seed, alive) else { break };
             if let Some(found) = checker.check(&run, seed)
                 && found.kind == best.1.kind
             {
@@ -686,7 +690,7 @@ pub fn replay(replay: &Replay) -> Checked<(Run, Option<Violation>)> {
     let named = Named { workload, shape, choice: replay.strategy, seed: replay.seed };
     let instance = named.instance(&alive)?.without(&replay.without);
     let order = replay.order.unwrap_or(replay.seed);
-    let run = run_once(&instance, named.strategy(&instance, order), &alive)?;
+    let run = named.run(&instance, order, &alive)?;
     let counters = Counters::default();
     let (alive, counters) = (&alive, &counters);
     let checker =

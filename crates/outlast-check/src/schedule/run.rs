@@ -97,7 +97,7 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
     }
     .map(R::nth_value);
     let [first, second] = [R::value_of(&first), R::value_of(&second)];
-    let wanted = way % 3 != 0;
+    let wanted = !way.is_multiple_of(3);
     let done = index.change(
         R::key_of(&key),
         match change {

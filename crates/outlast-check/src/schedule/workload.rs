@@ -402,9 +402,8 @@ impl Maker<'_> {
     fn some_key(&mut self) -> u64 {
         let number = match self.random.below(8) {
             _ if self.workload.one_key && self.random.below(5) != 0 => self.fill,
-            0..3 => self.fill,
-            3 => self.fill + 1,
-            4 => self.fill + 2,
+            0..4 => self.fill,
+            4 => self.fill + 1,
             5 => self.fill.saturating_sub(1),
             6 => 0,
             _ => self.random.below(self.fill + 1),
