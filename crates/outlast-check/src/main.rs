@@ -419,7 +419,7 @@ fn run_schedule(args: &ScheduleArgs) -> Checked {
                     without: args.without.clone(),
                     crash: args.crash,
                 })?;
-                println!("{scheme} {form}: {} steps, {} events", run.steps, run.events.len());
+                println!("{scheme} {form}: {} steps, {} events", run.steps.all, run.events.len());
                 found.extend(violation);
                 continue;
             }

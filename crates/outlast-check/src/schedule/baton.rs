@@ -6,7 +6,9 @@
 //! locks go through the seam.
 
 use crate::random::Random;
-use outlast::pmem::Control;
+use crate::response::volatile_points;
+use outlast::Scheme;
+use outlast::pmem::{Access, Control, Point};
 use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -14,6 +16,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// Steps without an answer after which threads are taken to wait for each other, or to
 /// turn in a circle. Operations on tables as small as those here take hundreds.
 const STEPS_MAX: u64 = 60_000;
+
+/// For accesses that carry no commit point.
+static NONE: Point = Point { owner: "", name: "" };
 
 thread_local! {
     /// The number of this thread in its run, if it is scheduled.
@@ -37,6 +42,9 @@ pub enum Strategy {
         priorities: Vec<i64>,
         /// Steps at which the running thread's priority falls, ascending.
         changes: Vec<u64>,
+        /// Whether only those steps are counted that are made between a store and the
+        /// fence after it, where others can see what is not durable yet.
+        in_windows: bool,
         /// The next priority below all.
         lowest: i64,
     },
@@ -52,19 +60,23 @@ impl Strategy {
         Strategy::Walk { random, one_in }
     }
 
-    /// Priorities and change points that a seed names, for a run of about so many steps.
-    pub fn pct(seed: u64, threads: usize, steps: u64) -> Strategy {
+    /// Priorities and change points that a seed names, for a run of about so many steps, of
+    /// which so many lie between a store and a fence. Of every three seeds, two choose
+    /// among the latter: the windows are few and short, and most faults show there.
+    pub fn pct(seed: u64, threads: usize, steps: u64, windows: u64) -> Strategy {
         let mut random = Random::new(seed ^ 0x9c71);
         let depth = 2 + random.below(4);
+        let in_windows = random.below(3) != 0;
+        let steps = if in_windows { windows } else { steps };
         let mut priorities: Vec<i64> = (1..=threads as i64).collect();
         random.shuffle(&mut priorities);
         let mut changes: Vec<u64> = (1..depth).map(|_| random.below(steps.max(1))).collect();
         changes.sort_unstable();
-        Strategy::Pct { priorities, changes, lowest: 0 }
+        Strategy::Pct { priorities, changes, in_windows, lowest: 0 }
     }
 
     /// Who runs next, of those that can; `me` can, unless it waits and others can.
-    fn next(&mut self, me: usize, waiting: bool, step: u64, ready: &[usize]) -> usize {
+    fn next(&mut self, me: usize, waiting: bool, steps: Steps, ready: &[usize]) -> usize {
         match self {
             Strategy::Walk { random, one_in } => {
                 let others = ready.iter().filter(|t| **t != me).count() as u64;
@@ -75,8 +87,9 @@ impl Strategy {
                 let n = random.below(others) as usize;
                 ready.iter().copied().filter(|t| *t != me).nth(n).expect("as many as counted")
             }
-            Strategy::Pct { priorities, changes, lowest } => {
+            Strategy::Pct { priorities, changes, in_windows, lowest } => {
                 let mut falls = waiting;
+                let step = if *in_windows { steps.windows } else { steps.all };
                 while changes.first().is_some_and(|at| *at <= step) {
                     changes.remove(0);
                     falls = true;
@@ -96,6 +109,15 @@ impl Strategy {
     }
 }
 
+/// Steps that were made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// All.
+    pub all: u64,
+    /// Those that a thread made between a store and the fence after it.
+    pub windows: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     /// Has not come to the start yet.
@@ -112,7 +134,9 @@ struct State {
     /// Those that are ready.
     ready: Vec<usize>,
     running: Option<usize>,
-    steps: u64,
+    steps: Steps,
+    /// By thread: whether it has stored since its last fence.
+    unfenced: Vec<bool>,
     /// Steps since an operation answered.
     idle: u64,
     idle_max: u64,
@@ -157,7 +181,8 @@ impl Baton {
             threads: vec![Status::Away; threads],
             ready: Vec::new(),
             running: None,
-            steps: 0,
+            steps: Steps::default(),
+            unfenced: vec![false; threads],
             idle: 0,
             idle_max: STEPS_MAX,
             stop: None,
@@ -179,7 +204,7 @@ impl Baton {
     }
 
     /// Steps made so far.
-    pub fn steps(&self) -> u64 {
+    pub fn steps(&self) -> Steps {
         self.state().steps
     }
 
@@ -277,7 +302,8 @@ impl Control for Baton {
             drop(guard);
             resume_unwind(Box::new(Stuck));
         }
-        state.steps += 1;
+        state.steps.all += 1;
+        state.steps.windows += u64::from(state.unfenced[thread]);
         state.idle += 1;
         if state.idle > state.idle_max {
             state.stuck = true;
@@ -297,5 +323,22 @@ impl Control for Baton {
         }
         self.go_on(state, thread, waiting);
         self.wait_for_turn(guard, thread);
+    }
+
+    fn after(&self, access: &Access, at: Option<&'static Point>) {
+        let Some(thread) = THREAD.get() else { return };
+        let is_volatile = || {
+            let volatile =
+                |scheme: &Scheme| volatile_points(*scheme).contains(&at.unwrap_or(&NONE));
+            Scheme::ALL.iter().any(volatile)
+        };
+        match access {
+            Access::Store { .. } | Access::CompareExchange { .. } if is_volatile() => {}
+            Access::Store { .. } | Access::CompareExchange { exchanged: true, .. } => {
+                self.state().unfenced[thread] = true;
+            }
+            Access::Fence | Access::Mark(_) => self.state().unfenced[thread] = false,
+            _ => {}
+        }
     }
 }

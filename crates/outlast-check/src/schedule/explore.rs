@@ -252,7 +252,7 @@ impl Named {
             Choice::Random => Strategy::walk(seed),
             Choice::Pct => {
                 let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
-                Strategy::pct(seed, instance.scripts.len(), steps)
+                Strategy::pct(seed, instance.scripts.len(), steps.all, steps.windows)
             }
         })
     }
@@ -570,7 +570,7 @@ fn one(
         }
     };
     add(&counters.schedules, 1);
-    add(&counters.steps, run.steps);
+    add(&counters.steps, run.steps.all);
     let before = counters.images.load(Ordering::Relaxed);
     let found = checker.check(&run, named.seed);
     add(&counters.crashed, u64::from(counters.images.load(Ordering::Relaxed) > before));

@@ -1,6 +1,6 @@
 //! One run of a workload under the scheduler.
 
-use super::baton::{Baton, Strategy, Stuck};
+use super::baton::{Baton, Steps, Strategy, Stuck};
 use super::workload::{Act, Instance, MAP, MAPS, other};
 use crate::codec::Form;
 use crate::history::{Answer, Call, Event, History, OpId};
@@ -32,7 +32,7 @@ pub struct Run {
     /// Every access and every mark.
     pub events: Vec<pmem::Event>,
     /// Steps that the threads made.
-    pub steps: u64,
+    pub steps: Steps,
     /// By number: who asked what.
     asked: Vec<(usize, Act)>,
     /// By number: what was answered, if it is an answer of the history.
@@ -435,7 +435,7 @@ impl Run {
             session.crash()?;
         }
         let universe = self.universe();
-        let found = session.observe(&universe, self.steps.is_multiple_of(2))?;
+        let found = session.observe(&universe, self.steps.all.is_multiple_of(2))?;
         let history = self.history_with(self.events.len(), false, &found)?;
         if let Err(findings) = crate::history::check(&history) {
             return Err(Fault(findings[0].to_string()));

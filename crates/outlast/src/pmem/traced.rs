@@ -68,6 +68,9 @@ pub struct Event {
 pub trait Control: Send + Sync {
     /// Called before each access and at each turn of waiting.
     fn before(&self, thread: usize, waiting: bool);
+
+    /// Called after each access that is recorded, by the thread that made it.
+    fn after(&self, _access: &Access, _at: Option<&'static Point>) {}
 }
 
 struct Inner {
@@ -178,6 +181,9 @@ impl Traced {
         let mut events = self.events();
         let (result, access) = perform();
         if let Some(access) = access {
+            if let Some(control) = &self.0.control {
+                control.after(&access, point);
+            }
             events.push(Event { thread: self.thread(), point, access });
         }
         result
