@@ -21,21 +21,44 @@
 //! segment is first touched after opening.
 
 use super::layout::Bucket;
+use super::version::{self, LockWord};
 use super::{DashEh, Route, points};
 use crate::error::Result;
 use crate::index::record::Record;
-use crate::pmem::Seam;
+use crate::pmem::{Seam, Word};
 use crate::pool::core::Core;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-pub(super) const LOCKED: u64 = 1;
-pub(super) const CHANGING: u64 = 2;
-const VERSION: u64 = 4;
+/// A bucket's lock word, reached through the seam.
+pub(super) struct Reached<'m, S: Seam> {
+    core: &'m Core<S>,
+    word: &'m Word,
+}
 
-/// Whether what was read between two looks at a lock word counts.
-#[inline(always)]
-pub(super) fn unchanged(before: u64, after: u64) -> bool {
-    before & !LOCKED == after & !LOCKED
+impl<'m, S: Seam> Reached<'m, S> {
+    #[inline(always)]
+    pub(super) fn new(core: &'m Core<S>, bucket: &'m Bucket) -> Self {
+        Reached { core, word: &bucket.lock }
+    }
+}
+
+impl<S: Seam> LockWord for Reached<'_, S> {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        self.core.memory.seam().load(self.word, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64, order: Ordering) {
+        self.core.memory.seam().store(self.word, value, order, &points::VOLATILE);
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
+        let (failure, at) = (Ordering::Relaxed, &points::VOLATILE);
+        let seam = self.core.memory.seam();
+        seam.compare_exchange(self.word, current, new, success, failure, at).is_ok()
+    }
 }
 
 /// A locked bucket; unlocked when dropped.
@@ -56,11 +79,7 @@ impl<'m, S: Seam> Locked<'m, S> {
     /// Makes readers of this home's records wait, and read again.
     #[inline]
     pub(super) fn changing(&mut self) {
-        self.word |= CHANGING;
-        self.core.memory.store(&self.bucket.lock, self.word, &points::VOLATILE);
-        // Pairs with the Acquire fence in `find`: whoever reads what is stored from
-        // here on sees CHANGING or a newer version.
-        fence(Ordering::Release);
+        self.word = version::set_changing(&Reached::new(self.core, self.bucket), self.word);
     }
 
     /// The bucket's index in its segment.
@@ -77,41 +96,19 @@ impl<S: Seam> Drop for Locked<'_, S> {
             // thread is inside of, tells others not to wait.
             return;
         }
-        let mut word = self.word & !LOCKED;
-        if word & CHANGING != 0 {
-            word = (word & !CHANGING).wrapping_add(VERSION);
-        }
-        // Release: pairs with the Acquire of the next lock and of the next reader.
-        self.core.memory.store_release(&self.bucket.lock, word, &points::VOLATILE);
+        version::unlock(&Reached::new(self.core, self.bucket), self.word);
     }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline]
     pub(super) fn try_lock<'m>(&'m self, bucket: &'m Bucket) -> Option<Locked<'m, S>> {
-        let word = self.core.memory.load(&bucket.lock);
-        if word & LOCKED != 0 {
-            return None;
-        }
-        // Acquire: pairs with the Release of the unlocking store.
-        self.core
-            .memory
-            .seam()
-            .compare_exchange(
-                &bucket.lock,
-                word,
-                word | LOCKED,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-                &points::VOLATILE,
-            )
-            .is_ok()
-            .then(|| Locked {
-                core: &self.core,
-                bucket,
-                word: word | LOCKED,
-                unwinding: std::thread::panicking(),
-            })
+        version::try_lock(&Reached::new(&self.core, bucket)).map(|word| Locked {
+            core: &self.core,
+            bucket,
+            word,
+            unwinding: std::thread::panicking(),
+        })
     }
 
     #[inline]

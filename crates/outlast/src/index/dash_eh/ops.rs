@@ -1,13 +1,13 @@
 //! Lookups and changes of one key.
 
 use super::layout::{ALL_SLOTS, Bucket, Meta, OTHERS_MAX, OVERFLOW_PRINTS, SLOTS, Slot, overflow};
-use super::lock::{CHANGING, Locked, unchanged};
+use super::lock::{Locked, Reached};
+use super::version::{is_unchanged, version};
 use super::{DashEh, Route, Segment, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
 use crate::pmem::{Point, Seam};
-use std::sync::atomic::{Ordering, fence};
 
 /// The slots of a bit mask, lowest first.
 fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
@@ -180,22 +180,19 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         loop {
             let route = self.route(hash)?;
             let bucket = self.bucket(route.segment, home);
-            // Acquire: pairs with the Release of the unlocking store in `Locked`.
-            let version = self.core.memory.load_acquire(&bucket.lock);
-            if version & CHANGING != 0 {
+            let lock = Reached::new(&self.core, bucket);
+            let Some(before) = version(&lock) else {
                 self.core.wait_for_lock(&mut turn, &bucket.lock, inside)?;
                 continue;
-            }
+            };
             let found = match self.search(route.segment, home, key, hash) {
                 Ok(Some(place)) => read(place.words).map(Some),
                 Ok(None) => Ok(None),
                 Err(damage) => Err(damage),
             };
-            // Pairs with the Release fence in `Locked::changing` and the Release store
-            // of the directory entry in a split: if anything read above was newer than
-            // the version, the loads below see the newer version or entry.
-            fence(Ordering::Acquire);
-            if unchanged(version, self.core.memory.load(&bucket.lock)) && self.is_current(&route) {
+            // The version first, then the route: a split's Release store of the directory
+            // entry pairs with the fence in there, too.
+            if is_unchanged(&lock, before) && self.is_current(&route) {
                 return Ok(found?);
             }
             self.core.wait(&mut turn)?;

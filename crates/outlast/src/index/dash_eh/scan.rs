@@ -3,8 +3,9 @@
 use super::layout::{
     Bucket, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes, overflow,
 };
-use super::lock::{CHANGING, unchanged};
+use super::lock::Reached;
 use super::resize::endless_chain;
+use super::version::{is_unchanged, version};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
@@ -79,20 +80,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let route = self.route(at)?;
             let home = self.bucket(route.segment, cursor.part);
             // As in `find`: version, reading, version and route again.
-            let version = self.core.memory.load_acquire(&home.lock);
-            if version & CHANGING != 0 {
+            let lock = Reached::new(&self.core, home);
+            let Some(before) = version(&lock) else {
                 self.core.wait_for_lock(&mut turn, &home.lock, 0)?;
-            } else {
-                let read = self.read_home(&route, cursor, out);
-                fence(Ordering::Acquire);
-                if unchanged(version, self.core.memory.load(&home.lock)) && self.is_current(&route)
-                {
-                    read?;
-                    return Ok(route.segment);
-                }
-                out.truncate(start);
-                self.core.wait(&mut turn)?;
+                continue;
+            };
+            let read = self.read_home(&route, cursor, out);
+            if is_unchanged(&lock, before) && self.is_current(&route) {
+                read?;
+                return Ok(route.segment);
             }
+            out.truncate(start);
+            self.core.wait(&mut turn)?;
         }
     }
 
