@@ -2,10 +2,14 @@
 //! has it, and each scenario still reaches the phases that it is for.
 
 use outlast::index::dash_eh::points;
-use outlast::pmem::{Access, Event};
+use outlast::pmem::{Access, Event, Traced};
 use outlast::{RecordForm, Scheme};
-use outlast_check::explore::{Limits, Options, catalogue, first_violation_of, report, run};
-use outlast_check::session::alive;
+use outlast_check::explore::{
+    Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of, report, run,
+};
+use outlast_check::model::{Image, Timeline};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive, recorder};
+use outlast_check::state::{Allowed, Judge, State};
 use outlast_check::tally::Tally;
 
 #[test]
@@ -63,4 +67,64 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
             }
         }
     }
+}
+
+/// Crashes at one moment of a trace of two threads, held against a judge of our own: the
+/// insert of one thread has answered, that of the other is in flight.
+#[test]
+fn one_moment_of_several_threads_is_judged() {
+    let alive = alive();
+    let shape =
+        Shape { scheme: Scheme::DashEh, form: RecordForm::Inline, bucket_bits: 1, stash: 2 };
+    let pool = PoolShape::default();
+    let capacity = pool.max_pages << PAGE_BITS;
+    let mut session = Session::create(pool, &alive, recorder(false)).unwrap();
+    session.create_map("m", shape).unwrap();
+    let image = Image::of_file(&session.file(), capacity);
+    let len = session.file().len() as u64;
+
+    let seam = Traced::new();
+    let file = &image.bytes[..len as usize];
+    let mut session = Session::open(file, capacity, &alive, seam.clone(), None).unwrap();
+    let known = session.observe(&[], true).unwrap();
+    session.settle(&known, &[], true).unwrap();
+    seam.start(false);
+    session.change("m", 10, Do::Insert(1)).unwrap();
+    let mut other = std::thread::scope(|scope| {
+        let insert = || {
+            session.change("m", 11, Do::Insert(2)).unwrap();
+            session
+        };
+        scope.spawn(insert).join().unwrap()
+    });
+    let events = seam.take();
+    assert!(events.iter().any(|e| e.thread == 1), "two threads");
+    let after = std::sync::Arc::clone(other.state());
+    other.verify().unwrap();
+
+    // Before the last fence of the second thread.
+    let is_last = |e: &Event| matches!(e.access, Access::Fence) && e.thread == 1;
+    let moment = events.iter().rposition(is_last).unwrap();
+    let mut timeline = Timeline::new(&image, len, &events);
+    timeline.advance(moment);
+    let universe = [10, 11, 12];
+    let setting = Setting { capacity, universe: &universe, shape, alive: &alive };
+    let judged = |judge: &dyn Judge| {
+        let (mut images, mut faults) = (0, Vec::new());
+        let mut each = |looked: Looked<'_>| {
+            images += 1;
+            faults.extend(looked.result.err());
+            true
+        };
+        crash_at(setting, &timeline, judge, 64, &mut Scratch::default(), &mut each);
+        (images, faults)
+    };
+    let mut before = State::clone(&after);
+    before.maps.get_mut("m").unwrap().records.remove(&11);
+    let both = Allowed(vec![Some(before.clone().into()), Some(after)]);
+    let (images, faults) = judged(&both);
+    assert!(images > 1 && faults.is_empty(), "{images} images: {faults:?}");
+    // Neither of the two alone covers what a crash can leave here.
+    let (_, faults) = judged(&before);
+    assert!(!faults.is_empty());
 }

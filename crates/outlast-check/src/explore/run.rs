@@ -42,7 +42,7 @@ pub struct Budget {
     pub cuts: usize,
     /// Images of each scenario and round whose second crashes are explored, evenly spread,
     /// beside those whose recovery does something new.
-    pub seconds: usize,
+    pub second_runs: usize,
     /// Of the moments of a second run, one in this many is explored.
     pub second_stride: usize,
     /// Combinations of line cuts at one moment of a second run, at most.
@@ -56,7 +56,7 @@ impl Budget {
         distinct: None,
         stride: 6,
         cuts: 8,
-        seconds: 1,
+        second_runs: 1,
         second_stride: 4,
         second_cuts: 2,
     };
@@ -66,7 +66,7 @@ impl Budget {
         distinct: Some(110_000),
         stride: 1,
         cuts: 32,
-        seconds: 2,
+        second_runs: 2,
         second_stride: 2,
         second_cuts: 4,
     };
@@ -76,7 +76,7 @@ impl Budget {
         distinct: Some(5_000_000),
         stride: 1,
         cuts: 256,
-        seconds: 4,
+        second_runs: 4,
         second_stride: 1,
         second_cuts: 16,
     };
@@ -384,7 +384,7 @@ impl<'e> Explorer<'e> {
         // Later rounds look less often at what recovery makes anew or never sees.
         let stride = if self.place.round == 0 { 1 } else { LATER_STRIDE };
         let moments = run.moments(self.place.scenario.shape.scheme, stride);
-        let seconds = if self.place.scenario.costly { 1 } else { budget.seconds };
+        let seconds = if self.place.scenario.costly { 1 } else { budget.second_runs };
         let every = (moments.len() / seconds.max(1)).max(1);
         let mut timeline = run.timeline();
         let mut scratch = Scratch::default();
@@ -504,7 +504,7 @@ impl<'e> Explorer<'e> {
                 let seen = self.per_phase.entry(phase.clone()).or_default();
                 *seen += 1;
                 let enough = if self.place.scenario.costly { 0 } else { PER_PHASE };
-                wanted |= *seen <= enough && self.options.budget.seconds > 0;
+                wanted |= *seen <= enough && self.options.budget.second_runs > 0;
             }
         }
         self.recovery.extend(recovery);
