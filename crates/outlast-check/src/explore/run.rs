@@ -372,8 +372,6 @@ impl<'e> Explorer<'e> {
 
     /// A fault of a whole run.
     fn report_at_end(&mut self, run: &Recording, fault: &Fault) {
-        let mut timeline = run.timeline();
-        timeline.advance(run.events.len());
         let mut violation = self.place.violation(None, fault);
         violation.history = run.history(run.events.len());
         self.report(violation);
