@@ -1,7 +1,8 @@
 //! The proof harness of outlast: what a crash can leave is built, reopened and checked.
 //!
-//! - [`prefix`]: for every store of a recorded run, the image of a crash right after it,
-//!   and for a sample of those, every image of a second crash during recovery;
+//! - [`explore`]: what a crash can leave at any moment of recorded runs is built, reopened
+//!   and checked, and for a sample of the images, what a second crash during recovery
+//!   leaves; [`tally`] counts the images and keeps them distinct;
 //! - [`model`]: what a crash can leave of a recorded run;
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`history`]: whether what was answered, crashes included, is strictly linearizable;
@@ -17,15 +18,16 @@
 //! [`Session`](session::Session) that holds every answer against the state.
 
 pub mod codec;
+pub mod explore;
 pub mod full;
 pub mod growth;
 pub mod guard;
 pub mod history;
 pub mod model;
-pub mod prefix;
 pub mod random;
 pub mod response;
 pub mod schedule;
 pub mod session;
 pub mod state;
+pub mod tally;
 pub mod torture;

@@ -2,8 +2,9 @@
 
 use clap::{Args, Parser, Subcommand};
 use outlast::{RecordForm, Scheme};
-use outlast_check::prefix::{self, report};
+use outlast_check::explore::{self, report};
 use outlast_check::state::{Checked, Fault, ensure};
+use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
 use outlast_check::{full, growth, guard, history, schedule, torture};
 use std::path::PathBuf;
@@ -20,8 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Crashes a recorded run after every store, reopens what is left, and checks it.
-    Prefix(PrefixArgs),
+    /// Builds what crashes of recorded runs can leave, reopens it, and checks it.
+    Explore(ExploreArgs),
     /// Kills a process that works on a pool, again and again. Says nothing about flushes.
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes whose process is killed again and again.
@@ -59,6 +60,17 @@ struct GuardArgs {
     seconds: f64,
     #[command(flatten)]
     place: PlaceArgs,
+}
+
+/// How much is explored.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum BudgetName {
+    /// Seconds.
+    Quick,
+    /// Minutes.
+    Ci,
+    /// As long as it is let.
+    Deep,
 }
 
 #[derive(Args)]
@@ -130,7 +142,7 @@ struct HistoryArgs {
 }
 
 #[derive(Args)]
-struct PrefixArgs {
+struct ExploreArgs {
     /// Only this scheme.
     #[arg(long)]
     scheme: Option<Scheme>,
@@ -140,18 +152,27 @@ struct PrefixArgs {
     /// Only this scenario, in all shapes unless one is named.
     #[arg(long)]
     scenario: Option<String>,
-    /// Only the image after this many stores, with its second crashes.
+    /// How much.
+    #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
+    budget: BudgetName,
+    /// Ends as soon as so many distinct images were checked.
+    #[arg(long)]
+    distinct: Option<u64>,
+    /// The first round; each has other keys.
+    #[arg(long, default_value_t = 0)]
+    round: u64,
+    /// Only the image that this crash leaves, as a violation names it.
     #[arg(long, requires = "scenario")]
-    cut: Option<usize>,
-    /// Only the image after this many stores of the second run.
-    #[arg(long, requires = "cut")]
-    nested: Option<usize>,
-    /// Images of each scenario whose second crashes are explored.
-    #[arg(long, default_value_t = prefix::Options::default().samples)]
-    samples: usize,
+    crash: Option<explore::Crash>,
+    /// Only the image that this crash leaves of the run that reopened that one.
+    #[arg(long, requires = "crash")]
+    nested: Option<explore::Crash>,
     /// Threads.
-    #[arg(long, default_value_t = prefix::Options::default().threads)]
+    #[arg(long, default_value_t = explore::Options::default().threads)]
     threads: usize,
+    /// Prints the images by operation and cut.
+    #[arg(long)]
+    tables: bool,
     /// Prints the outcome as JSON.
     #[arg(long)]
     json: bool,
@@ -242,7 +263,7 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Prefix(args) => run_prefix(args),
+        Command::Explore(args) => run_explore(args),
         Command::Torture(args) => report_end(run_torture(args)),
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
@@ -281,29 +302,47 @@ fn child_end(result: Checked) -> ExitCode {
     ExitCode::from(torture::FOUND)
 }
 
-fn run_prefix(args: PrefixArgs) -> ExitCode {
-    let options = prefix::Options {
+fn run_explore(args: ExploreArgs) -> ExitCode {
+    let mut budget = match args.budget {
+        BudgetName::Quick => explore::Budget::QUICK,
+        BudgetName::Ci => explore::Budget::CI,
+        BudgetName::Deep => explore::Budget::DEEP,
+    };
+    budget.distinct = args.distinct.or(budget.distinct);
+    let options = explore::Options {
         scheme: args.scheme,
         record: args.record,
         scenario: args.scenario,
-        cut: args.cut,
+        round: args.round,
+        crash: args.crash,
         nested: args.nested,
-        samples: args.samples,
+        budget,
         threads: args.threads,
     };
     // A panic in an image is reported with the image.
     std::panic::set_hook(Box::new(|_| {}));
-    let progress = indicatif::ProgressBar::new_spinner();
-    let outcome = prefix::explore(&options, |row| {
-        progress.inc(1);
-        progress.set_message(format!("{} {}: {} images", row.scenario, row.form, row.images));
-    });
+    let tally = Tally::default();
+    // Draws nothing where stderr is no terminal.
+    let progress = match options.budget.distinct {
+        Some(distinct) => indicatif::ProgressBar::new(distinct),
+        None => indicatif::ProgressBar::no_length(),
+    };
+    let style = indicatif::ProgressStyle::with_template(
+        "{elapsed_precise} {wide_bar} {human_pos} of {human_len} distinct images, {eta} {msg}",
+    );
+    if let Ok(style) = style {
+        progress.set_style(style);
+    }
+    let outcome = explore::run(&options, &tally, &|| progress.set_position(tally.all().distinct));
     progress.finish_and_clear();
     if args.json {
-        println!("{}", report::json(&outcome));
+        println!("{}", report::json(&outcome, &tally));
     } else {
         print!("{}", report::failures(&outcome));
         println!("{}", report::table(&outcome));
+        if args.tables {
+            println!("{}", tally.tables());
+        }
     }
     if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

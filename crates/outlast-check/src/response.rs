@@ -51,6 +51,28 @@ pub fn volatile_points(scheme: Scheme) -> &'static [&'static Point] {
     }
 }
 
+/// Commit points of operations that change the structure, whatever they are called for.
+pub fn structural_points(scheme: Scheme) -> &'static [&'static Point] {
+    use dash_eh::points as dash;
+    static DASH_EH: [&Point; 11] = [
+        &dash::DISPLACE_COPY,
+        &dash::DISPLACE_FILL,
+        &dash::SPLIT_NEW,
+        &dash::SPLIT_COMMIT,
+        &dash::SPLIT_DIRECTORY,
+        &dash::PULL_COPY,
+        &dash::PULL_CLEAR,
+        &dash::DOUBLE_NEW,
+        &dash::DOUBLE_COMMIT,
+        &dash::NODE_NEW,
+        &dash::NODE_COMMIT,
+    ];
+    match scheme {
+        Scheme::DashEh => &DASH_EH,
+        _ => &[],
+    }
+}
+
 /// A word as it waits to become durable.
 #[derive(Debug, Clone, Copy)]
 pub struct Pending {

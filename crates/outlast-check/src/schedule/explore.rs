@@ -4,7 +4,7 @@ use super::baton::Strategy;
 use super::run::{Run, run as run_once};
 use super::workload::{self, Instance, MAP, Workload};
 use crate::history::{self, json};
-use crate::model::{Kept, Timeline, windows};
+use crate::model::{Image, Kept, Timeline, windows};
 use crate::random::Random;
 use crate::response::{undurable, volatile_points};
 use crate::session::{Do, Session, Shape, alive, recorder};
@@ -288,6 +288,20 @@ fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
     })
 }
 
+/// The file where open lines keep no more than this.
+fn kept(timeline: &Timeline<'_>, kept: &[Kept]) -> Vec<u8> {
+    let mut image = Image::default();
+    timeline.least_and(kept, &mut image);
+    image.bytes
+}
+
+/// The file where everything survives.
+fn all(timeline: &Timeline<'_>) -> Vec<u8> {
+    let mut image = Image::default();
+    timeline.all_but(&[], &mut image);
+    image.bytes
+}
+
 /// Checks runs and crashes in them.
 struct Checker<'c> {
     alive: &'c Arc<Alive>,
@@ -313,7 +327,11 @@ impl Checker<'_> {
             return Some(Found { kind: Kind::Undurable, crash: None, fault });
         }
         let mut random = Random::new(seed ^ 0xc4a5);
-        let mut timeline = Timeline::new(&run.initial, run.initial_len, &run.events);
+        let mut timeline = Timeline::new(
+            &Image::of_file(&run.initial, run.initial.len() as u64),
+            run.initial_len,
+            &run.events,
+        );
         let answers: HashMap<usize, usize> = run.answers().collect();
         let mut moments: Vec<usize> = match self.only {
             Some(only) => vec![only.min(run.events.len())],
@@ -345,7 +363,7 @@ impl Checker<'_> {
             });
             if answered && is_open {
                 add(&self.counters.responses_imaged, 1);
-                let image = timeline.least().to_vec();
+                let image = kept(&timeline, &[]);
                 self.is_new(run, moment, &image);
                 if let Err(fault) = self.check_image(run, moment, &image, &mut random) {
                     let fault = format!("a power loss that leaves the least:\n{fault}");
@@ -382,11 +400,11 @@ impl Checker<'_> {
                     },
                 })
                 .collect();
-            timeline.image(&kept)
+            self::kept(timeline, &kept)
         };
         let mut images = vec![
-            ("a power loss that leaves the least", timeline.least().to_vec()),
-            ("a process death", timeline.all().to_vec()),
+            ("a power loss that leaves the least", kept(timeline, &[])),
+            ("a process death", all(timeline)),
         ];
         if !open.is_empty() {
             images.push(("a power loss that leaves some of the open lines", cut()));
@@ -438,7 +456,7 @@ impl Checker<'_> {
             if let Err(findings) = history::check(&history) {
                 return Err(Fault(findings[0].to_string()));
             }
-            session.settle(&[&found], &universe, true)?;
+            session.settle(&*found, &universe, true)?;
             work_on(&mut session, run, &universe, random)
                 .map_err(|fault| Fault(format!("working on: {fault}")))
         })

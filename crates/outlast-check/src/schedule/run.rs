@@ -440,7 +440,7 @@ impl Run {
         if let Err(findings) = crate::history::check(&history) {
             return Err(Fault(findings[0].to_string()));
         }
-        session.settle(&[&Arc::new(found)], &universe, true)?;
+        session.settle(&found, &universe, true)?;
         session.verify()?;
         session.change(MAP, 7_000_000, Do::Insert(1))?;
         session.check(&[&universe[..], &[7_000_000]].concat(), true)

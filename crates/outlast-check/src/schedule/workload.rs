@@ -1,8 +1,8 @@
 //! What threads do in a schedule.
 
 use crate::codec::SPECIAL;
+use crate::explore::phases::{self, Phase, phases_of};
 use crate::history::Call;
-use crate::prefix::phases::{self, Phase, phases_of};
 use crate::random::Random;
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};

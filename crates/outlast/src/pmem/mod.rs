@@ -20,5 +20,5 @@ pub use mapping::{Access as MapAccess, Mapping, MappingError};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, words_of};
 pub use seam::{Mark, Point, Seam};
-pub use traced::{Access, Control, Counts, Event, Traced};
+pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};
