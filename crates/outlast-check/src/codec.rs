@@ -31,6 +31,8 @@ pub trait Form: Record {
     fn key_number(key: &Self::OwnedKey) -> Option<u64>;
     /// The number of a value; `None` if no number has it.
     fn value_number(value: &Self::Owned) -> Option<u64>;
+    /// The number of a value, from its bytes; `None` if no number has it.
+    fn raw_number(value: &[u8]) -> Option<u64>;
     /// The index, if it is of this form.
     fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>>;
 }
@@ -47,6 +49,9 @@ impl Form for Inline {
     }
     fn value_number(value: &u64) -> Option<u64> {
         Some(*value)
+    }
+    fn raw_number(value: &[u8]) -> Option<u64> {
+        Some(u64::from_le_bytes(value.try_into().ok()?))
     }
     fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>> {
         match any {
@@ -91,6 +96,9 @@ impl Form for Bytes {
         number(key).filter(|n| Self::nth_key(*n) == *key)
     }
     fn value_number(value: &Vec<u8>) -> Option<u64> {
+        Self::raw_number(value)
+    }
+    fn raw_number(value: &[u8]) -> Option<u64> {
         number(value).filter(|n| Self::nth_value(*n) == *value)
     }
     fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>> {

@@ -1,11 +1,14 @@
 //! The proof harness of outlast: what a crash can leave is built, reopened and checked.
 //!
-//! - [`prefix`]: for every store of a recorded run, the image of a crash right after it,
-//!   and for a sample of those, every image of a second crash during recovery;
+//! - [`explore`]: what a crash can leave at any moment of recorded runs is built, reopened
+//!   and checked, and for a sample of the images, what a second crash during recovery
+//!   leaves; [`tally`] counts the images and keeps them distinct;
 //! - [`model`]: what a crash can leave of a recorded run;
 //! - [`canary`]: every flush and fence done wrong, one at a time: the suite must notice;
 //! - [`planted`]: published bugs, patched into the shipped operations: all must be found;
 //! - [`response`]: at each answer, everything the operation stored is durable;
+//! - [`history`]: whether what was answered, crashes included, is strictly linearizable;
+//! - [`schedule`]: chosen interleavings of a few threads, and crashes in them;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
 //! - [`growth`]: the size of a pool whose process is killed again and again; [`full`]: one
@@ -18,14 +21,17 @@
 
 pub mod canary;
 pub mod codec;
+pub mod explore;
 pub mod full;
 pub mod growth;
 pub mod guard;
+pub mod history;
 pub mod model;
 pub mod planted;
-pub mod prefix;
 pub mod random;
 pub mod response;
+pub mod schedule;
 pub mod session;
 pub mod state;
+pub mod tally;
 pub mod torture;

@@ -2,10 +2,11 @@
 
 use clap::{Args, Parser, Subcommand};
 use outlast::{RecordForm, Scheme};
-use outlast_check::prefix::{self, report};
-use outlast_check::state::Checked;
+use outlast_check::explore::{self, report};
+use outlast_check::state::{Checked, Fault, ensure};
+use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
-use outlast_check::{canary, full, growth, guard, planted, torture};
+use outlast_check::{canary, full, growth, guard, history, planted, schedule, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,8 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Crashes a recorded run after every store, reopens what is left, and checks it.
-    Prefix(PrefixArgs),
+    /// Builds what crashes of recorded runs can leave, reopens it, and checks it.
+    Explore(ExploreArgs),
     /// Does every flush and fence wrong, one at a time: the suite must notice.
     Canaries(CanaryArgs),
     /// Plants published bugs in the library, one at a time: each must be found.
@@ -34,6 +35,10 @@ enum Command {
     Guard(GuardArgs),
     /// Fills a pool that cannot grow, kills its process, and inserts at once.
     Full(PlaceArgs),
+    /// Runs a few threads in chosen orders, crashes them, and checks their histories.
+    Schedule(ScheduleArgs),
+    /// Checks a history, see docs/history-format.md; or records one from real threads.
+    History(HistoryArgs),
     #[command(hide = true)]
     TortureChild(TortureChildArgs),
     #[command(hide = true)]
@@ -61,8 +66,87 @@ struct GuardArgs {
     place: PlaceArgs,
 }
 
+/// How much is explored.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum BudgetName {
+    /// Seconds.
+    Quick,
+    /// Minutes.
+    Ci,
+    /// As long as it is let.
+    Deep,
+}
+
 #[derive(Args)]
-struct PrefixArgs {
+struct ScheduleArgs {
+    /// Only this scheme.
+    #[arg(long)]
+    scheme: Option<Scheme>,
+    /// Only this record form: inline or bytes.
+    #[arg(long, value_parser = record_form)]
+    record: Option<RecordForm>,
+    /// Only this kind of workload.
+    #[arg(long)]
+    workload: Option<String>,
+    /// Schedules of each scheme and record form.
+    #[arg(long, default_value_t = 2_400)]
+    schedules: u64,
+    /// Ends after so many seconds for each scheme and record form.
+    #[arg(long, default_value_t = 600.0)]
+    seconds: f64,
+    /// Crashes of each schedule, besides those at its answers.
+    #[arg(long, default_value_t = 4)]
+    crashes: usize,
+    /// Threads that run schedules.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// The first seed; with --strategy, the only one.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs the one schedule that strategy (random or pct), seed and workload name.
+    #[arg(long, requires = "workload")]
+    strategy: Option<schedule::Choice>,
+    /// The seed of its order, if it is another.
+    #[arg(long, requires = "strategy")]
+    order: Option<u64>,
+    /// Operations of it that are left out, by number.
+    #[arg(long, requires = "strategy", value_delimiter = ',')]
+    without: Vec<usize>,
+    /// Only the crash after this many events of its trace.
+    #[arg(long, requires = "strategy")]
+    crash: Option<usize>,
+}
+
+#[derive(Args)]
+struct HistoryArgs {
+    /// The file: JSON lines.
+    file: PathBuf,
+    /// Records a history into the file, from real threads on a map that is split all the
+    /// time, before it is checked.
+    #[arg(long)]
+    write: bool,
+    /// The scheme of the map that is recorded.
+    #[arg(long, default_value_t = Scheme::ALL[0], requires = "write")]
+    scheme: Scheme,
+    /// Its record form: inline or bytes.
+    #[arg(long, value_parser = record_form, default_value = "inline", requires = "write")]
+    record: RecordForm,
+    /// Threads.
+    #[arg(long, default_value_t = 4, requires = "write")]
+    threads: usize,
+    /// Operations of each.
+    #[arg(long, default_value_t = 10_000, requires = "write")]
+    operations: u64,
+    /// Keys.
+    #[arg(long, default_value_t = 6, requires = "write")]
+    keys: u64,
+    /// Names the choices that each thread makes.
+    #[arg(long, default_value_t = 1, requires = "write")]
+    seed: u64,
+}
+
+#[derive(Args)]
+struct ExploreArgs {
     /// Only this scheme.
     #[arg(long)]
     scheme: Option<Scheme>,
@@ -72,18 +156,27 @@ struct PrefixArgs {
     /// Only this scenario, in all shapes unless one is named.
     #[arg(long)]
     scenario: Option<String>,
-    /// Only the image after this many stores, with its second crashes.
+    /// How much.
+    #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
+    budget: BudgetName,
+    /// Ends as soon as so many distinct images were checked.
+    #[arg(long)]
+    distinct: Option<u64>,
+    /// The first round; each has other keys.
+    #[arg(long, default_value_t = 0)]
+    round: u64,
+    /// Only the image that this crash leaves, as a violation names it.
     #[arg(long, requires = "scenario")]
-    cut: Option<usize>,
-    /// Only the image after this many stores of the second run.
-    #[arg(long, requires = "cut")]
-    nested: Option<usize>,
-    /// Images of each scenario whose second crashes are explored.
-    #[arg(long, default_value_t = prefix::Options::default().samples)]
-    samples: usize,
+    crash: Option<explore::Crash>,
+    /// Only the image that this crash leaves of the run that reopened that one.
+    #[arg(long, requires = "crash")]
+    nested: Option<explore::Crash>,
     /// Threads.
-    #[arg(long, default_value_t = prefix::Options::default().threads)]
+    #[arg(long, default_value_t = explore::Options::default().threads)]
     threads: usize,
+    /// Prints the images by operation and cut.
+    #[arg(long)]
+    tables: bool,
     /// Prints the outcome as JSON.
     #[arg(long)]
     json: bool,
@@ -196,13 +289,15 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Prefix(args) => run_prefix(args),
+        Command::Explore(args) => run_explore(args),
         Command::Canaries(args) => run_canaries(&args),
         Command::Planted(args) => run_planted(&args),
         Command::Torture(args) => report_end(run_torture(args)),
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
         Command::Full(args) => report_end(run_full(args)),
+        Command::Schedule(args) => report_end(run_schedule(&args)),
+        Command::History(args) => report_end(run_history(&args)),
         Command::FullChild(args) => {
             child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
         }
@@ -235,29 +330,47 @@ fn child_end(result: Checked) -> ExitCode {
     ExitCode::from(torture::FOUND)
 }
 
-fn run_prefix(args: PrefixArgs) -> ExitCode {
-    let options = prefix::Options {
+fn run_explore(args: ExploreArgs) -> ExitCode {
+    let mut budget = match args.budget {
+        BudgetName::Quick => explore::Budget::QUICK,
+        BudgetName::Ci => explore::Budget::CI,
+        BudgetName::Deep => explore::Budget::DEEP,
+    };
+    budget.distinct = args.distinct.or(budget.distinct);
+    let options = explore::Options {
         scheme: args.scheme,
         record: args.record,
         scenario: args.scenario,
-        cut: args.cut,
+        round: args.round,
+        crash: args.crash,
         nested: args.nested,
-        samples: args.samples,
+        budget,
         threads: args.threads,
     };
     // A panic in an image is reported with the image.
     std::panic::set_hook(Box::new(|_| {}));
-    let progress = indicatif::ProgressBar::new_spinner();
-    let outcome = prefix::explore(&options, |row| {
-        progress.inc(1);
-        progress.set_message(format!("{} {}: {} images", row.scenario, row.form, row.images));
-    });
+    let tally = Tally::default();
+    // Draws nothing where stderr is no terminal.
+    let progress = match options.budget.distinct {
+        Some(distinct) => indicatif::ProgressBar::new(distinct),
+        None => indicatif::ProgressBar::no_length(),
+    };
+    let style = indicatif::ProgressStyle::with_template(
+        "{elapsed_precise} {wide_bar} {human_pos} of {human_len} distinct images, {eta} {msg}",
+    );
+    if let Ok(style) = style {
+        progress.set_style(style);
+    }
+    let outcome = explore::run(&options, &tally, &|| progress.set_position(tally.all().distinct));
     progress.finish_and_clear();
     if args.json {
-        println!("{}", report::json(&outcome));
+        println!("{}", report::json(&outcome, &tally));
     } else {
         print!("{}", report::failures(&outcome));
         println!("{}", report::table(&outcome));
+        if args.tables {
+            println!("{}", tally.tables());
+        }
     }
     if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -409,6 +522,81 @@ fn run_guard(args: GuardArgs) -> Checked {
         summary.updates, summary.held_bytes, summary.grown_bytes
     );
     Ok(())
+}
+
+fn run_schedule(args: &ScheduleArgs) -> Checked {
+    // A panic in a schedule is reported with the schedule.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut found = Vec::new();
+    let schemes = Scheme::ALL.iter().filter(|s| args.scheme.is_none_or(|scheme| scheme == **s));
+    for &scheme in schemes {
+        for form in RecordForm::ALL {
+            if args.record.is_some_and(|record| record != form) {
+                continue;
+            }
+            if let (Some(strategy), Some(workload)) = (args.strategy, &args.workload) {
+                let (run, violation) = schedule::replay(&schedule::Replay {
+                    scheme,
+                    form,
+                    workload: workload.clone(),
+                    strategy,
+                    seed: args.seed,
+                    order: args.order,
+                    without: args.without.clone(),
+                    crash: args.crash,
+                })?;
+                println!("{scheme} {form}: {} steps, {} events", run.steps.all, run.events.len());
+                found.extend(violation);
+                continue;
+            }
+            let budget = schedule::Budget {
+                schedules: args.schedules,
+                crashes: args.crashes,
+                time: Duration::from_secs_f64(args.seconds.clamp(0.0, 1e6)),
+                threads: args.threads,
+                seed: args.seed,
+                workload: args.workload.clone(),
+                ..schedule::Budget::ci()
+            };
+            let bar = indicatif::ProgressBar::new(args.schedules);
+            let outcome =
+                schedule::run(scheme, form, &budget, &schedule::Counters::default(), |_| {
+                    bar.inc(1);
+                });
+            bar.finish_and_clear();
+            println!("{scheme} {form}: {outcome}");
+            found.extend(outcome.violations);
+        }
+    }
+    let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
+    ensure(found.is_empty(), || texts.join("\n"))
+}
+
+fn run_history(args: &HistoryArgs) -> Checked {
+    let named = |error: &dyn std::fmt::Display| Fault(format!("{}: {error}", args.file.display()));
+    if args.write {
+        let (scheme, form, seed) = (args.scheme, args.record, args.seed);
+        let (threads, operations, keys) = (args.threads, args.operations, args.keys.max(1));
+        let options = history::live::Options { scheme, form, threads, operations, keys, seed };
+        let (recorded, splits) = history::live::record(&options)?;
+        println!("recorded beside {splits} splits");
+        std::fs::write(&args.file, history::json::export(&recorded)).map_err(|e| named(&e))?;
+    }
+    let text = std::fs::read_to_string(&args.file).map_err(|e| named(&e))?;
+    let read = history::json::import(&text).map_err(|e| named(&e))?;
+    match history::check(&read) {
+        Ok(figures) => {
+            println!(
+                "strictly linearizable: {} operations, {} without an answer, {} keys, {} crashes",
+                figures.operations, figures.pending, figures.keys, figures.crashes
+            );
+            Ok(())
+        }
+        Err(findings) => {
+            let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
+            Err(Fault(format!("not strictly linearizable\n{}", texts.join("\n"))))
+        }
+    }
 }
 
 fn run_full(args: PlaceArgs) -> Checked {

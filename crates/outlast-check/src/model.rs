@@ -15,10 +15,12 @@
 //!
 //! A [`Timeline`] follows a trace, of any number of threads, and tells for the moment
 //! that it has come to which lines are [open](Timeline::open), so that a crash has a
-//! choice, and what an [image](Timeline::keep) of one choice is. [`windows`] tells which
+//! choice, and makes the [image](Timeline::least_and) of one choice. [`windows`] tells which
 //! moments are worth looking at: what a crash can leave at any other, it can leave at
 //! one of these, where no more contents are allowed.
 
+use crate::random::Random;
+use crate::session::GARBAGE;
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use outlast::pool::layout::{HEADER_OFFSETS, field};
 use std::collections::BTreeMap;
@@ -48,10 +50,6 @@ impl Store {
     /// The line of the word.
     pub fn line(&self) -> u64 {
         self.offset / LINE
-    }
-
-    fn apply(&self, bytes: &mut [u8]) {
-        bytes[self.offset as usize..][..8].copy_from_slice(&self.value.to_le_bytes());
     }
 }
 
@@ -142,28 +140,68 @@ impl Caches {
     }
 }
 
+/// The bytes of a file, and a hash of them that follows each store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// A hash of what was stored: equal for images with equal bytes whose stores began at
+    /// equal bytes.
+    pub hash: u64,
+}
+
+impl Image {
+    /// A file, or nothing yet, with room to grow to `capacity`, which is filled as fresh
+    /// space is in every pool here.
+    pub fn of_file(file: &[u8], capacity: u64) -> Image {
+        let mut bytes = file.to_vec();
+        bytes.resize(capacity as usize, GARBAGE);
+        Image { bytes, hash: 0 }
+    }
+
+    fn store(&mut self, store: &Store) {
+        let at = store.offset as usize;
+        let Some(bytes) = self.bytes.get_mut(at..at + 8) else { return };
+        let old = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        bytes.copy_from_slice(&store.value.to_le_bytes());
+        let change = mix(store.offset, store.value).wrapping_sub(mix(store.offset, old));
+        self.hash = self.hash.wrapping_add(change);
+    }
+
+    /// A number that the bytes and the length determine.
+    pub fn number(&self) -> u64 {
+        mix(self.bytes.len() as u64, self.hash)
+    }
+}
+
+/// A hash of a word at its place.
+pub fn mix(offset: u64, value: u64) -> u64 {
+    let mut random = Random::new(value ^ offset.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    random.next()
+}
+
 /// A moment of a trace, and what a crash at it can leave.
 pub struct Timeline<'t> {
     events: &'t [Event],
     next: usize,
     caches: Caches,
     /// What is durable.
-    least: Vec<u8>,
+    least: Image,
     /// What is visible.
-    all: Vec<u8>,
+    all: Image,
     lengths: Vec<(usize, u64)>,
 }
 
 impl<'t> Timeline<'t> {
-    /// The beginning of a trace. `initial` are the bytes before it, as many as the pool
-    /// can grow to, of which the file holds the first `len`.
-    pub fn new(initial: &[u8], len: u64, events: &'t [Event]) -> Timeline<'t> {
+    /// The beginning of a trace. `initial` is the file before it, with as many bytes as
+    /// the pool can grow to, of which the file has the first `len`.
+    pub fn new(initial: &Image, len: u64, events: &'t [Event]) -> Timeline<'t> {
         Timeline {
             events,
             next: 0,
             caches: Caches::default(),
-            least: initial.to_vec(),
-            all: initial.to_vec(),
+            least: initial.clone(),
+            all: initial.clone(),
             lengths: lengths(events, len),
         }
     }
@@ -178,10 +216,10 @@ impl<'t> Timeline<'t> {
         while self.next < moment {
             let event = &self.events[self.next];
             if let Some(store) = Store::of(self.next, event) {
-                store.apply(&mut self.all);
+                self.all.store(&store);
             }
             let least = &mut self.least;
-            self.caches.follow(self.next, event, |store| store.apply(least));
+            self.caches.follow(self.next, event, |store| least.store(store));
             self.next += 1;
         }
     }
@@ -196,16 +234,6 @@ impl<'t> Timeline<'t> {
         self.caches.open.get(&line).map(|stores| OpenLine { line, stores })
     }
 
-    /// The bytes of the file where nothing survives that need not.
-    pub fn least(&self) -> &[u8] {
-        &self.least[..self.len()]
-    }
-
-    /// The bytes of the file where everything survives.
-    pub fn all(&self) -> &[u8] {
-        &self.all[..self.len()]
-    }
-
     /// The length of the file.
     pub fn len(&self) -> usize {
         let known = self.lengths.partition_point(|l| l.0 < self.next.max(1)) - 1;
@@ -217,29 +245,34 @@ impl<'t> Timeline<'t> {
         self.len() == 0
     }
 
-    /// Makes `line` of `bytes` what it is where a crash keeps that many of its stores.
-    ///
-    /// `bytes` is a copy of [`least`](Timeline::least), of [`all`](Timeline::all), or of
-    /// either with other lines made otherwise.
-    pub fn keep(&self, bytes: &mut [u8], kept: Kept) {
-        let start = (kept.line * LINE) as usize;
-        let Some(durable) = self.least.get(start..start + LINE as usize) else { return };
-        let end = start + LINE as usize;
-        if end > bytes.len() {
-            return;
-        }
-        bytes[start..end].copy_from_slice(durable);
-        if let Some(open) = self.line(kept.line) {
-            open.stores[..kept.stores.min(open.stores.len())].iter().for_each(|s| s.apply(bytes));
+    /// Makes `image` the file where these lines keep so many of their stores, and all
+    /// other open lines what is durable only.
+    pub fn least_and(&self, kept: &[Kept], image: &mut Image) {
+        copy(&self.least, self.len(), image);
+        for kept in kept {
+            if let Some(open) = self.line(kept.line) {
+                let count = kept.stores.min(open.stores.len());
+                open.stores[..count].iter().for_each(|store| image.store(store));
+            }
         }
     }
 
-    /// The image that keeps so many stores of these lines, and of all others only what is
-    /// durable.
-    pub fn image(&self, kept: &[Kept]) -> Vec<u8> {
-        let mut bytes = self.least().to_vec();
-        kept.iter().for_each(|&k| self.keep(&mut bytes, k));
-        bytes
+    /// Makes `image` the file where these lines keep so many of their stores, and all
+    /// other open lines everything.
+    pub fn all_but(&self, kept: &[Kept], image: &mut Image) {
+        copy(&self.all, self.len(), image);
+        for kept in kept {
+            let Some(open) = self.line(kept.line) else { continue };
+            // Backwards to what is durable, then forwards again.
+            for store in open.stores {
+                let at = store.offset as usize;
+                let Some(durable) = self.least.bytes.get(at..at + 8) else { continue };
+                let value = u64::from_le_bytes(durable.try_into().expect("8 bytes"));
+                image.store(&Store { value, ..*store });
+            }
+            let count = kept.stores.min(open.stores.len());
+            open.stores[..count].iter().for_each(|store| image.store(store));
+        }
     }
 
     /// With persistent caches: every store before this event survives. Of the stores
@@ -247,6 +280,12 @@ impl<'t> Timeline<'t> {
     pub fn fenced(&self) -> usize {
         self.caches.fenced
     }
+}
+
+fn copy(from: &Image, len: usize, to: &mut Image) {
+    to.bytes.clear();
+    to.bytes.extend_from_slice(&from.bytes[..len]);
+    to.hash = from.hash;
 }
 
 /// The moments, as numbers of events that have happened, at which the most can go wrong.
@@ -307,6 +346,7 @@ pub fn lengths(events: &[Event], initial: u64) -> Vec<(usize, u64)> {
 mod tests {
     use super::*;
     use outlast::index::dash_eh::points::INSERT;
+    use std::collections::BTreeSet;
 
     fn event(thread: usize, access: Access) -> Event {
         Event { thread, point: Some(&INSERT), access }
@@ -337,10 +377,10 @@ mod tests {
     }
 
     const LEN: usize = 4 * LINE as usize;
-    const INITIAL: [u8; LEN] = [0; LEN];
 
     fn at_end(events: &[Event]) -> Timeline<'_> {
-        let mut timeline = Timeline::new(&INITIAL, LEN as u64, events);
+        let initial = Image { bytes: vec![0; LEN], hash: 0 };
+        let mut timeline = Timeline::new(&initial, LEN as u64, events);
         timeline.advance(events.len());
         timeline
     }
@@ -361,12 +401,20 @@ mod tests {
             };
             choices = choices.iter().flat_map(more).collect();
         }
-        let words = |bytes: Vec<u8>| [64, 72, 128].map(|at| word(&bytes, at));
-        let mut left: Vec<_> = choices.iter().map(|kept| words(timeline.image(kept))).collect();
+        let (mut up, mut down) = (Image::default(), Image::default());
+        let mut hashes = BTreeMap::new();
+        let mut words = |kept: &Vec<Kept>| {
+            timeline.least_and(kept, &mut up);
+            timeline.all_but(kept, &mut down);
+            assert_eq!(up, down, "both name every open line");
+            let hash = hashes.entry(up.bytes.clone()).or_insert(up.hash);
+            assert_eq!(*hash, up.hash);
+            [64, 72, 128].map(|at| word(&up.bytes, at))
+        };
+        let mut left: Vec<_> = choices.iter().map(&mut words).collect();
+        assert_eq!(hashes.values().collect::<BTreeSet<_>>().len(), hashes.len());
         left.sort_unstable();
         left.dedup();
-        assert!(left.contains(&words(timeline.least().to_vec())));
-        assert!(left.contains(&words(timeline.all().to_vec())));
         left
     }
 

@@ -40,6 +40,11 @@ impl fmt::Display for Undurable {
     }
 }
 
+/// Whether what was stored at a commit point is meant to become durable.
+pub fn is_durable(point: Option<&'static Point>) -> bool {
+    point.is_some_and(|p| !p.volatile)
+}
+
 /// A word as it waits to become durable.
 #[derive(Debug, Clone, Copy)]
 pub struct Pending {

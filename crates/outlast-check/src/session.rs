@@ -2,7 +2,7 @@
 
 use crate::codec::Form;
 use crate::random::Random;
-use crate::state::{Checked, Fault, MapState, State, ensure};
+use crate::state::{Checked, Fault, Judge, MapState, State, ensure};
 use crate::with_form;
 use outlast::index::{Change, Cursor, Index};
 use outlast::pmem::{Alive, Control, Event, Mark, MediumKind, Seam, Traced};
@@ -14,15 +14,75 @@ use outlast::pool::roots::MapInfo;
 use outlast::pool::store::{MapRequest, OpenMap, ReclaimState, Store};
 use outlast::{RecordForm, Scheme, Verification};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What fresh space is filled with: nothing may rely on its being zero.
 pub const GARBAGE: u8 = 0xa5;
 
+/// What kind of operation a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A pool is created.
+    CreatePool,
+    /// A pool is opened, after a crash as a rule.
+    Open,
+    /// A pool is closed and opened again.
+    Reopen,
+    /// A map is created.
+    CreateMap,
+    /// A map is dropped.
+    DropMap,
+    /// Insert if absent.
+    Insert,
+    /// Insert or replace.
+    Put,
+    /// Replace if present.
+    Update,
+    /// Compare and swap.
+    Swap,
+    /// Remove.
+    Remove,
+    /// Lookups and iteration: they store where they touch something first after a crash.
+    Read,
+    /// Sync.
+    Sync,
+    /// A copy of the pool is made.
+    Snapshot,
+    /// A step of background work.
+    Background,
+    /// The pool is verified.
+    Verify,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::CreatePool => "create pool",
+            Kind::Open => "open",
+            Kind::Reopen => "close and reopen",
+            Kind::CreateMap => "create map",
+            Kind::DropMap => "drop map",
+            Kind::Insert => "insert",
+            Kind::Put => "put",
+            Kind::Update => "update",
+            Kind::Swap => "swap",
+            Kind::Remove => "remove",
+            Kind::Read => "read",
+            Kind::Sync => "sync",
+            Kind::Snapshot => "snapshot",
+            Kind::Background => "background",
+            Kind::Verify => "verify",
+        })
+    }
+}
+
 /// A step that a session made and that a crash may interrupt.
 #[derive(Debug, Clone)]
 pub struct Step {
+    /// What kind of operation it is.
+    pub kind: Kind,
     /// For a person.
     pub text: String,
     /// What the pool held before; `None` before it was created.
@@ -78,6 +138,17 @@ pub enum Do {
 }
 
 impl Do {
+    /// The kind of operation.
+    pub fn kind(self) -> Kind {
+        match self {
+            Do::Insert(_) => Kind::Insert,
+            Do::Put(_) => Kind::Put,
+            Do::Update(_) => Kind::Update,
+            Do::Swap(..) => Kind::Swap,
+            Do::Remove => Kind::Remove,
+        }
+    }
+
     /// Whether it applies to a key with this value, and what the value is afterwards.
     pub fn on(self, before: Option<u64>) -> (bool, Option<u64>) {
         match (self, before) {
@@ -101,6 +172,10 @@ impl Control for Alone {
             let turns = self.0.fetch_add(1, Ordering::Relaxed);
             assert!(turns < 10_000, "the only thread waits for ever");
         }
+    }
+
+    fn only_waiting(&self) -> bool {
+        true
     }
 }
 
@@ -150,6 +225,13 @@ pub fn recorder(recording: bool) -> Traced {
     seam
 }
 
+/// As [`recorder`], and it keeps a digest of what is read in a pool of `bytes`.
+pub fn watcher(bytes: u64) -> Traced {
+    let seam = Traced::watching(Box::new(Alone::default()), bytes);
+    seam.start(false);
+    seam
+}
+
 /// Opens a file's bytes as a pool.
 ///
 /// # Errors
@@ -163,7 +245,9 @@ pub fn open_bytes(
     let header = Header::read(file.len() as u64, |offset| {
         let bytes = &file[offset as usize..][..HEADER_WORDS * 8];
         let (words, _) = bytes.as_chunks::<8>();
-        Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+        let words: [u64; HEADER_WORDS] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
+        (offset..).step_by(8).zip(words).for_each(|(at, value)| seam.saw(at, value));
+        Ok(words)
     })?;
     let backing = Backing::Heap(Heap::new(file, capacity, GARBAGE));
     let core = Core::open(backing, seam, header, options())?;
@@ -191,8 +275,12 @@ impl Session {
         let core = Core::create(backing, seam.clone(), options)?;
         seam.mark(|| Mark::End("created".into()));
         let state = Arc::new(State::default());
-        let log =
-            vec![Step { text: "create pool".into(), before: None, after: Arc::clone(&state) }];
+        let log = vec![Step {
+            kind: Kind::CreatePool,
+            text: "create pool".into(),
+            before: None,
+            after: Arc::clone(&state),
+        }];
         Ok(Session {
             store: Store::with_alive(core, Arc::clone(alive)),
             seam,
@@ -222,7 +310,7 @@ impl Session {
         let log = logged.map(|state| {
             seam.mark(|| Mark::Begin("open".into()));
             let (before, after) = (Some(Arc::clone(state)), Arc::clone(state));
-            vec![Step { text: "open".into(), before, after }]
+            vec![Step { kind: Kind::Open, text: "open".into(), before, after }]
         });
         let store = open_bytes(file, capacity, seam.clone(), alive)?;
         if log.is_some() {
@@ -276,6 +364,7 @@ impl Session {
     /// Makes one step: what a crash during it may leave is the state before or after.
     fn step<T>(
         &mut self,
+        kind: Kind,
         text: impl FnOnce() -> String,
         after: Option<Arc<State>>,
         run: impl FnOnce(&mut Self) -> Checked<T>,
@@ -288,6 +377,7 @@ impl Session {
         };
         let text = text();
         log.push(Step {
+            kind,
             text: text.clone(),
             before: Some(Arc::clone(&self.state)),
             after: Arc::clone(&after),
@@ -309,6 +399,7 @@ impl Session {
             .or_insert_with(|| MapState { form: shape.form, records: BTreeMap::new() });
         let request = MapRequest { info: shape.info(name), scheme_matters: true };
         self.step(
+            Kind::CreateMap,
             || format!("create map {name:?}"),
             Some(Arc::new(after)),
             |s| {
@@ -331,6 +422,7 @@ impl Session {
             drop(handle);
         }
         self.step(
+            Kind::DropMap,
             || format!("drop map {name:?}"),
             Some(Arc::new(after)),
             |s| Ok(s.store.drop_map(name)?),
@@ -376,7 +468,7 @@ impl Session {
         } else {
             None
         };
-        self.step(text, state, run)
+        self.step(change.kind(), text, state, run)
     }
 
     /// Looks a key up, all ways there are, and checks the answers.
@@ -385,6 +477,7 @@ impl Session {
         let expected = self.value_of(name, key);
         let map = self.map(name)?;
         self.step(
+            Kind::Read,
             || format!("get of key {key} in {name:?}"),
             None,
             |_| {
@@ -396,12 +489,12 @@ impl Session {
 
     /// Makes the pool clean and durable.
     pub fn sync(&mut self) -> Checked {
-        self.step(|| "sync".into(), None, |s| Ok(s.store.sync()?))
+        self.step(Kind::Sync, || "sync".into(), None, |s| Ok(s.store.sync()?))
     }
 
     /// One step of the pool's background work. Whether there may be more.
     pub fn background(&mut self) -> Checked<bool> {
-        self.step(|| "background step".into(), None, |s| Ok(s.store.step()?))
+        self.step(Kind::Background, || "background step".into(), None, |s| Ok(s.store.step()?))
     }
 
     /// Whether space from before a crash is still to be accounted for.
@@ -409,21 +502,53 @@ impl Session {
         self.store.reclaim_state() == ReclaimState::Running
     }
 
-    /// Closes the pool and opens it again.
-    pub fn reopen(&mut self) -> Checked {
+    /// Copies the pool as a snapshot does, but into memory: the writers are held back, the
+    /// pool is made clean, the copy is made through the mapping. It must be a clean pool
+    /// with the same contents.
+    pub fn snapshot(&mut self) -> Checked {
+        let state = Arc::clone(&self.state);
         self.step(
+            Kind::Snapshot,
+            || "snapshot".into(),
+            None,
+            |s| {
+                let copy = s.store.sync_and(|core| {
+                    let mut copy = vec![0; core.memory.len() as usize];
+                    let words = core.memory.words(0, core.memory.len())?;
+                    core.memory.read_bytes(words, 0, &mut copy);
+                    Ok(copy)
+                })?;
+                check_closed(&copy, state.records())
+            },
+        )
+    }
+
+    /// Closes the pool and opens it again; with `walk`, an offline walk over the closed
+    /// file must find every block accounted for.
+    pub fn reopen_and(&mut self, walk: bool) -> Checked {
+        let records = self.state.records();
+        self.step(
+            Kind::Reopen,
             || "close and reopen".into(),
             None,
             |s| {
                 s.store.close()?;
+                if walk {
+                    check_closed(&s.file(), records)?;
+                }
                 s.open_again()
             },
         )
     }
 
+    /// Closes the pool and opens it again.
+    pub fn reopen(&mut self) -> Checked {
+        self.reopen_and(false)
+    }
+
     /// Opens the pool again as it is, as if the process had died between two steps.
     pub fn crash(&mut self) -> Checked {
-        self.step(|| "crash and reopen".into(), None, Self::open_again)
+        self.step(Kind::Open, || "crash and reopen".into(), None, Self::open_again)
     }
 
     fn open_again(&mut self) -> Checked {
@@ -464,6 +589,7 @@ impl Session {
     pub fn check(&mut self, universe: &[u64], gets_first: bool) -> Checked {
         let state = Arc::clone(&self.state);
         self.step(
+            Kind::Read,
             || "read everything".into(),
             None,
             |s| {
@@ -489,30 +615,19 @@ impl Session {
         Ok(())
     }
 
-    /// Finds out which of the states that are allowed this pool holds.
-    pub fn settle(
-        &mut self,
-        allowed: &[&Arc<State>],
-        universe: &[u64],
-        gets_first: bool,
-    ) -> Checked {
+    /// Finds out what the pool holds, which `judge` must allow.
+    pub fn settle(&mut self, judge: &dyn Judge, universe: &[u64], gets_first: bool) -> Checked {
         let found = self.observe(universe, gets_first)?;
-        match allowed.iter().find(|state| ****state == found) {
-            Some(state) => {
-                self.state = Arc::clone(state);
-                Ok(())
-            }
-            None => {
-                let ways: Vec<_> = allowed.iter().map(|s| s.difference(&found)).collect();
-                Err(Fault(format!("contents: {}", ways.join(" -- or -- "))))
-            }
-        }
+        judge.judge(&found)?;
+        self.state = Arc::new(found);
+        Ok(())
     }
 
     /// Verifies the pool; what reclaim is left is finished.
     pub fn verify(&mut self) -> Checked {
         let records = self.state.records();
         self.step(
+            Kind::Verify,
             || "verify".into(),
             None,
             |s| {
@@ -587,6 +702,15 @@ fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
             None => map.records.remove(&key),
         };
     }
+}
+
+/// Holds a closed pool's file against a walk that shares no code with the allocator.
+fn check_closed(file: &[u8], records: u64) -> Checked {
+    let report = outlast::offline::walk_bytes(file)?;
+    let held = report.records == records && report.leaked_bytes == 0 && report.problems.is_empty();
+    ensure(held && report.sum() == report.file_bytes, || {
+        format!("offline walk: {records} records expected, {report:?}")
+    })
 }
 
 /// What a check of a whole pool must find.

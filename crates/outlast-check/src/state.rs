@@ -3,6 +3,7 @@
 use outlast::RecordForm;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// A finding: something is not as the contract has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +66,55 @@ impl State {
             lines.push(format!("map {name:?} should not be there"));
         }
         if lines.is_empty() { "nothing".into() } else { lines.join("; ") }
+    }
+}
+
+/// Says whether what a pool holds after a crash is what it may hold.
+pub trait Judge: Sync {
+    /// Finds fault with contents that are not allowed.
+    fn judge(&self, found: &State) -> Checked;
+
+    /// Whether there may be no pool at all.
+    fn may_be_absent(&self) -> bool {
+        false
+    }
+
+    /// Tells judges of one run apart that do not allow the same.
+    fn key(&self) -> u64;
+}
+
+/// Allows itself only.
+impl Judge for State {
+    fn judge(&self, found: &State) -> Checked {
+        ensure(self == found, || format!("contents: {}", self.difference(found)))
+    }
+
+    fn key(&self) -> u64 {
+        0
+    }
+}
+
+/// Any of some states; `None` is no pool at all.
+#[derive(Debug, Clone, Default)]
+pub struct Allowed(pub Vec<Option<Arc<State>>>);
+
+impl Judge for Allowed {
+    fn judge(&self, found: &State) -> Checked {
+        let states = self.0.iter().flatten();
+        ensure(states.clone().any(|state| **state == *found), || {
+            let ways: Vec<_> = states.map(|s| s.difference(found)).collect();
+            format!("contents: {}", ways.join(" -- or -- "))
+        })
+    }
+
+    fn may_be_absent(&self) -> bool {
+        self.0.contains(&None)
+    }
+
+    fn key(&self) -> u64 {
+        // Steps that change nothing share one state.
+        let address = |s: &Option<Arc<State>>| s.as_ref().map_or(1, |s| Arc::as_ptr(s).addr());
+        self.0.iter().map(address).fold(0, |key: u64, at| key.rotate_left(23) ^ at as u64)
     }
 }
 

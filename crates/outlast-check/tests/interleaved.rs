@@ -11,7 +11,7 @@ use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
 use outlast::pool::store::Store;
 use outlast::{RecordForm, Scheme};
-use outlast_check::prefix::catalogue;
+use outlast_check::explore::catalogue;
 use outlast_check::session::{Do, GARBAGE, PoolShape, Session, Shape, alive, recorder};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,7 +69,7 @@ fn beside_the_trace(
         let mut session = Session::open(file, capacity, alive, seam, None).unwrap();
         let universe: Vec<u64> = (0..1_000).collect();
         let known = session.observe(&universe, true).unwrap();
-        session.settle(&[&Arc::new(known)], &universe, true).unwrap();
+        session.settle(&known, &universe, true).unwrap();
         let store = Arc::clone(session.store());
         let reached = std::thread::scope(|scope| {
             let tracer = scope.spawn(|| {

@@ -15,7 +15,7 @@ pub mod pairs;
 pub mod tape;
 pub mod trial;
 
-use crate::prefix::catalogue;
+use crate::explore::catalogue;
 use crate::session::alive;
 use crate::state::Checked;
 use mutation::{Act, Wrong, mutate};

@@ -5,10 +5,10 @@
 //! does no harm as long as the same thread goes on. Here it does not: it is stopped for
 //! ever, soon after each of its fences, and another thread builds on what it has done.
 
-use super::tape::{Allowed, Tape};
+use super::tape::{Allowed, Tape, least_and};
 use crate::codec::{Form, SPECIAL};
-use crate::model::Timeline;
-use crate::session::{Do, GARBAGE, PAGE_BITS, PoolShape, Session, Shape, open_bytes, recorder};
+use crate::model::{Image, Timeline};
+use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, open_bytes, recorder};
 use crate::state::{Checked, Fault, MapState, State};
 use crate::with_form;
 use outlast::index::{Change, Index, Record};
@@ -256,7 +256,7 @@ impl Plan {
         universe.dedup();
         Ok(Some(Tape {
             name: format!("{}: insert {n} stopped before access {stop_at}", self.name),
-            base: vec![GARBAGE; (self.pool.max_pages << PAGE_BITS) as usize],
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
             len: self.pool.pages << PAGE_BITS,
             start: begin_first,
             events,
@@ -407,12 +407,13 @@ impl Plan {
             Ok((reached, seen?.filter(|_| alone), events))
         })?;
         let Some(seen) = seen else { return Ok(reached) };
-        let base = vec![GARBAGE; (self.pool.max_pages << PAGE_BITS) as usize];
+        let base = Image::of_file(&[], self.pool.max_pages << PAGE_BITS);
         let mut timeline = Timeline::new(&base, self.pool.pages << PAGE_BITS, &events);
         timeline.advance(events.len());
         let open = |name: &str| -> Checked<Option<String>> {
-            let capacity = base.len() as u64;
-            let left = open_bytes(timeline.least(), capacity, recorder(false), alive)?;
+            let capacity = base.bytes.len() as u64;
+            let least = least_and(&timeline, &[]).bytes;
+            let left = open_bytes(&least, capacity, recorder(false), alive)?;
             value(&*left.open_map(name)?, key)
         };
         let found = open(if ask == Meanwhile::OpenMap { "n" } else { "m" });

@@ -1,11 +1,11 @@
 //! The recorded runs that canaries are made in.
 
-use crate::model::{Timeline, stored};
-use crate::prefix::scenario::Scenario;
+use crate::explore::scenario::Scenario;
+use crate::model::{Image, Kept, Timeline, stored};
 use crate::random::Random;
 use crate::response;
-use crate::session::{Do, GARBAGE, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
-use crate::state::{Checked, State};
+use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
+use crate::state::{self, Checked, State};
 use outlast::pmem::{Access, Alive, Event, Mark, Seam};
 use outlast::pool::layout::ROOT_SLOTS;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub struct Tape {
     /// For a person.
     pub name: String,
     /// The bytes before the run, as many as the pool can grow to.
-    pub base: Vec<u8>,
+    pub base: Image,
     /// The bytes of the file before the run.
     pub len: u64,
     /// What happened.
@@ -47,6 +47,20 @@ pub struct Tape {
     pub shape: Shape,
     /// Whether its images are worth their time; if not, only its answers are checked.
     pub images: bool,
+}
+
+/// Everything that is visible.
+pub(super) fn all(timeline: &Timeline<'_>) -> Image {
+    let mut image = Image::default();
+    timeline.all_but(&[], &mut image);
+    image
+}
+
+/// What is durable, and these stores.
+pub(super) fn least_and(timeline: &Timeline<'_>, kept: &[Kept]) -> Image {
+    let mut image = Image::default();
+    timeline.least_and(kept, &mut image);
+    image
 }
 
 /// What a crash may leave of the life that begins at `start`, by its steps' marks.
@@ -81,12 +95,12 @@ impl Tape {
     /// # Errors
     /// If the run itself goes wrong.
     pub fn first(scenario: &Scenario, alive: &Arc<Alive>) -> Checked<Tape> {
-        let played = scenario.record(alive)?;
+        let played = scenario.record(0, alive)?;
         if let Some(fault) = played.fault {
             return Err(fault);
         }
         let run = played.recording;
-        let base = vec![GARBAGE; run.capacity() as usize];
+        let base = Image::of_file(&[], run.capacity());
         // Also what the scenario prepares and takes away again: all of the run counts here.
         let maps = run.steps.iter().flat_map(|step| step.after.maps.values());
         let mut universe: BTreeSet<u64> =
@@ -106,11 +120,15 @@ impl Tape {
         })
     }
 
+    /// Bytes that the pool can grow to.
+    pub fn capacity(&self) -> u64 {
+        self.base.bytes.len() as u64
+    }
+
     /// What a crash may leave after the first `moment` events; `None` means no pool.
-    pub fn allowed(&self, moment: usize) -> Vec<Option<&Arc<State>>> {
+    pub fn allowed(&self, moment: usize) -> state::Allowed {
         let known = self.allowed.partition_point(|a| a.from <= moment);
-        let states = &self.allowed[known.max(1) - 1].states;
-        states.iter().map(Option::as_ref).collect()
+        state::Allowed(self.allowed[known.max(1) - 1].states.clone())
     }
 
     /// Which of the states that it may hold an image holds that a crash after the first
@@ -121,11 +139,11 @@ impl Tape {
         moment: usize,
         alive: &Arc<Alive>,
     ) -> Checked<Option<Arc<State>>> {
-        let capacity = self.base.len() as u64;
+        let capacity = self.capacity();
         let Ok(mut look) = Session::open(file, capacity, alive, recorder(false), None) else {
             return Ok(None);
         };
-        let allowed: Vec<&Arc<State>> = self.allowed(moment).into_iter().flatten().collect();
+        let allowed = self.allowed(moment);
         look.settle(&allowed, &self.universe, true)?;
         Ok(Some(Arc::clone(look.state())))
     }
@@ -140,7 +158,7 @@ impl Tape {
         state: &Arc<State>,
         alive: &Arc<Alive>,
     ) -> Checked<Tape> {
-        let capacity = self.base.len() as u64;
+        let capacity = self.capacity();
         let mut session = Session::open(file, capacity, alive, recorder(true), Some(state))?;
         // It takes space at once, beyond all that was in use before.
         if state.maps.len() < ROOT_SLOTS {
@@ -148,8 +166,7 @@ impl Tape {
         }
         work(&mut session, state, &mut Random::new(1))?;
         let (steps, events, used) = session.finish();
-        let mut base = file.to_vec();
-        base.resize(self.base.len(), GARBAGE);
+        let base = Image::of_file(file, capacity);
         let universe: BTreeSet<u64> = self.universe.iter().copied().chain(used).collect();
         Ok(Tape {
             name: format!("a life after {}", self.name),
@@ -175,8 +192,8 @@ impl Tape {
     pub fn second(&self, moment: usize, alive: &Arc<Alive>) -> Checked<Option<Tape>> {
         let mut timeline = Timeline::new(&self.base, self.len, &self.events);
         timeline.advance(moment);
-        let file = timeline.all().to_vec();
-        let capacity = self.base.len() as u64;
+        let file = all(&timeline).bytes;
+        let capacity = self.capacity();
         let Some(state) = self.state_of(&file, moment, alive)? else { return Ok(None) };
         let seam = recorder(true);
         seam.start(true);
@@ -209,7 +226,7 @@ impl Tape {
         // Until it was read, what the first life had not answered can still come or go: that
         // answers do not rest on it is told from the trace. Two entries for each step.
         let mut allowed = placed(&events, start, &steps);
-        let either: Vec<_> = self.allowed(moment).into_iter().map(Option::<&_>::cloned).collect();
+        let either = self.allowed(moment).0;
         for entry in allowed.iter_mut().take(2 * read) {
             entry.states.clone_from(&either);
         }
@@ -263,7 +280,7 @@ impl Tape {
         let (steps, events, used) = session.finish();
         Tape {
             name: name.into(),
-            base: vec![GARBAGE; (pool.max_pages << PAGE_BITS) as usize],
+            base: Image::of_file(&[], pool.max_pages << PAGE_BITS),
             len: pool.pages << PAGE_BITS,
             start: 0,
             second: false,

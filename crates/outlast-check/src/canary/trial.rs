@@ -1,12 +1,12 @@
 //! Whether the suite notices a mutated trace.
 
 use super::mutation::Mutated;
-use super::tape::Tape;
-use crate::model::{Kept, OpenLine, Timeline, stored, windows};
-use crate::prefix::image::Case;
+use super::tape::{Tape, all, least_and};
+use crate::explore::image::caught;
+use crate::explore::{Case, Setting};
+use crate::model::{Image, Kept, OpenLine, Timeline, stored, windows};
 use crate::state::{Checked, Fault};
 use outlast::pmem::{Access, Alive, Event, Mark};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What a trial found.
@@ -90,18 +90,20 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
     let mut images = 0;
     for exposed in spread(exposed(tape, mutated), (budget / 3).max(2)) {
         timeline.advance(exposed.moment.1);
-        let lost = |kept: &[Kept], all: bool| {
-            let mut bytes = if all { timeline.all() } else { timeline.least() }.to_vec();
-            kept.iter().for_each(|&k| timeline.keep(&mut bytes, k));
-            bytes
+        let all_but = |kept: &[Kept]| {
+            let mut image = Image::default();
+            timeline.all_but(kept, &mut image);
+            image
         };
         let none = |&(line, _): &(u64, usize)| Kept { line, stores: 0 };
-        let mut tried: Vec<Vec<u8>> =
-            vec![lost(&exposed.lines.iter().map(none).collect::<Vec<_>>(), true), lost(&[], false)];
+        let mut tried = vec![
+            all_but(&exposed.lines.iter().map(none).collect::<Vec<_>>()),
+            least_and(&timeline, &[]),
+        ];
         for entry in spread(exposed.lines, 4) {
-            tried.push(lost(&[none(&entry)], true));
+            tried.push(all_but(&[none(&entry)]));
             if entry.1 > 1 {
-                tried.push(lost(&[Kept { line: entry.0, stores: entry.1 - 1 }], true));
+                tried.push(all_but(&[Kept { line: entry.0, stores: entry.1 - 1 }]));
             }
         }
         tried.dedup();
@@ -125,7 +127,7 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
 fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     timeline.advance(moment);
-    check(tape, timeline.all(), moment, alive).is_ok()
+    check(tape, &all(&timeline), moment, alive).is_ok()
 }
 
 /// As [`by_images`], but what the crash has left lives on, and is hit by another power
@@ -135,10 +137,11 @@ pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<A
     let mut images = 0;
     for exposed in spread(exposed(tape, mutated), (budget / 12).max(2)) {
         timeline.advance(exposed.moment.1);
-        let mut file = timeline.all().to_vec();
-        for &(line, _) in &exposed.lines {
-            timeline.keep(&mut file, Kept { line, stores: 0 });
-        }
+        let none: Vec<Kept> =
+            exposed.lines.iter().map(|&(line, _)| Kept { line, stores: 0 }).collect();
+        let mut image = Image::default();
+        timeline.all_but(&none, &mut image);
+        let file = image.bytes;
         let checked = caught(|| {
             let Some(state) = tape.state_of(&file, exposed.moment.0, alive)? else {
                 return Ok(0);
@@ -186,7 +189,7 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     moments.dedup();
     for moment in moments {
         timeline.advance(moment);
-        check(tape, timeline.all(), moment, alive).map_err(|fault| {
+        check(tape, &all(&timeline), moment, alive).map_err(|fault| {
             Fault(format!("an image after event {moment} of {}: {fault}", tape.name))
         })?;
     }
@@ -196,7 +199,7 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     for moment in spread(answers, budget / 2) {
         timeline.advance(moment);
-        check(tape, timeline.least(), moment, alive).map_err(|fault| {
+        check(tape, &least_and(&timeline, &[]), moment, alive).map_err(|fault| {
             Fault(format!("the least after the answer {moment} of {}: {fault}", tape.name))
         })?;
     }
@@ -219,9 +222,9 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
             .map(|o| Kept { line: o.line, stores: o.stores.len() })
             .collect();
         for kept in spread(lines, 6) {
-            let mut without = timeline.all().to_vec();
-            timeline.keep(&mut without, Kept { stores: 0, ..kept });
-            for file in [timeline.image(&[kept]), without] {
+            let mut without = Image::default();
+            timeline.all_but(&[Kept { stores: 0, ..kept }], &mut without);
+            for file in [least_and(&timeline, &[kept]), without] {
                 check(tape, &file, moment, alive)?;
                 images += 1;
             }
@@ -231,23 +234,11 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
 }
 
 /// Checks an image that a crash after the first `moment` events of a tape has left.
-pub(super) fn check(tape: &Tape, file: &[u8], moment: usize, alive: &Arc<Alive>) -> Checked {
-    let case = Case {
-        file,
-        capacity: tape.base.len() as u64,
-        allowed: tape.allowed(moment),
-        universe: &tape.universe,
-        shape: tape.shape,
-        seed: moment as u64,
-        thorough: false,
-    };
-    caught(|| case.check(alive)).map(|_| ())
-}
-
-/// Runs a check; a panic is a finding like others.
-pub fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
-    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-        Err(Fault(format!("a panic: {text}")))
-    })
+pub(super) fn check(tape: &Tape, image: &Image, moment: usize, alive: &Arc<Alive>) -> Checked {
+    let setting =
+        Setting { capacity: tape.capacity(), universe: &tape.universe, shape: tape.shape, alive };
+    // Always in the lighter way: many images say more than a few that are worked on.
+    let case =
+        Case { setting, image, judge: &tape.allowed(moment), order: 64 + moment as u64 % 64 };
+    case.check().map(|_| ())
 }

@@ -6,7 +6,8 @@ use crate::canary::pairs::{self, Meanwhile};
 use crate::canary::tape::Tape;
 use crate::canary::trial;
 use crate::codec::value_bytes;
-use crate::prefix::catalogue;
+use crate::explore::catalogue;
+use crate::explore::image::caught;
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault, ensure};
 use outlast::pmem::{Alive, Planted, Traced};
@@ -26,7 +27,7 @@ impl Subject {
     /// Makes a check, with a bug or without: what it found.
     pub(super) fn check(&self, checker: Checker, bug: Option<Planted>) -> Option<String> {
         let checked = Traced::planting(bug, || {
-            trial::caught(|| match checker {
+            caught(|| match checker {
                 Checker::Alone => self.alone(),
                 Checker::Stopped => self.stopped(),
                 Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
@@ -40,7 +41,7 @@ impl Subject {
     fn alone(&self) -> Checked {
         let mut tapes = Vec::new();
         for scenario in catalogue(self.scheme, self.form) {
-            let made = trial::caught(|| Tape::first(&scenario, &self.alive));
+            let made = caught(|| Tape::first(&scenario, &self.alive));
             tapes.push(
                 made.map_err(|fault| Fault(format!("in the run {}: {fault}", scenario.name)))?,
             );
@@ -56,7 +57,7 @@ impl Subject {
             let deaths = tape.deaths();
             let step = deaths.len().div_ceil(self.budget.lives).max(1);
             for &moment in deaths.iter().step_by(step) {
-                let life = trial::caught(|| tape.second(moment, &self.alive));
+                let life = caught(|| tape.second(moment, &self.alive));
                 let life = life.map_err(|fault| {
                     Fault(format!("{}, opened after event {moment}: {fault}", tape.name))
                 })?;

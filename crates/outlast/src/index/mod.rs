@@ -37,6 +37,13 @@ impl Scheme {
         Scheme::ALL.iter().copied().find(|s| *s as u8 == number)
     }
 
+    /// Whether some thread always completes its operation, wherever others are stopped.
+    pub fn is_lock_free(self) -> bool {
+        match self {
+            Scheme::DashEh => false,
+        }
+    }
+
     /// Its name, as commands take and print it.
     pub fn name(self) -> &'static str {
         match self {

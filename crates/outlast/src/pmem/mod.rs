@@ -21,5 +21,5 @@ pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, Shadow, words_of};
 pub use reserve::SHADOW_SHARE;
 pub use seam::{Mark, Planted, Point, Seam};
-pub use traced::{Access, Control, Counts, Event, Traced};
+pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};

@@ -1,10 +1,11 @@
 //! The seam of the proof harness: every access recorded, every access a place where
 //! another thread may run or a fault may strike.
 
+use super::Word;
 use super::seam::{Mark, Planted, Point, Seam};
-use super::{LINE, Word};
+use super::word::LINE;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// What one access did.
@@ -53,7 +54,7 @@ pub enum Access {
 /// One recorded access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The thread, numbered in the order of first access.
+    /// The thread, numbered in the order of first access, or as it asked to be.
     pub thread: usize,
     /// The commit point, where the access carries one.
     pub point: Option<&'static Point>,
@@ -68,14 +69,91 @@ pub struct Event {
 pub trait Control: Send + Sync {
     /// Called before each access and at each turn of waiting.
     fn before(&self, thread: usize, waiting: bool);
+
+    /// Called after each access that is recorded, by the thread that made it.
+    fn after(&self, _access: &Access, _at: Option<&'static Point>) {}
+
+    /// Whether it is only to be called at turns of waiting.
+    fn only_waiting(&self) -> bool {
+        false
+    }
+}
+
+/// A set of lines, by number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LineSet(Vec<u64>);
+
+impl LineSet {
+    /// Whether a line is in it.
+    pub fn contains(&self, line: u64) -> bool {
+        let bits = self.0.get((line / 64) as usize).copied().unwrap_or(0);
+        bits >> (line % 64) & 1 == 1
+    }
+
+    /// Adds the lines of another set.
+    pub fn extend(&mut self, other: &LineSet) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(own, more)| *own |= more);
+    }
+}
+
+/// What was read, without a log: for a recorder that sees thousands of pools a second.
+struct Watch {
+    /// Words that were read or stored, a bit each.
+    seen: Box<[AtomicU64]>,
+    /// Lines that were read, a bit each.
+    lines: Box<[AtomicU64]>,
+    /// A sum over the words that were read before they were stored: it does not depend on
+    /// the order.
+    digest: AtomicU64,
+}
+
+impl Watch {
+    fn new(bytes: u64) -> Watch {
+        let bits = |bits: u64| (0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Watch { seen: bits(bytes / 8), lines: bits(bytes / LINE), digest: AtomicU64::new(0) }
+    }
+
+    /// Sets a bit. Whether it was set before, or there is none.
+    fn set(bits: &[AtomicU64], bit: u64) -> bool {
+        let Some(word) = bits.get((bit / 64) as usize) else { return true };
+        let mask = 1 << (bit % 64);
+        // Most are set already, and a load is cheaper.
+        word.load(Ordering::Relaxed) & mask != 0
+            || word.fetch_or(mask, Ordering::Relaxed) & mask != 0
+    }
+
+    fn read(&self, offset: u64, value: u64) {
+        if !Self::set(&self.seen, offset / 8) {
+            Self::set(&self.lines, offset / LINE);
+            self.digest.fetch_add(mix(offset, value), Ordering::Relaxed);
+        }
+    }
+
+    fn stored(&self, offset: u64) {
+        Self::set(&self.seen, offset / 8);
+    }
+}
+
+/// A hash of a word at its place.
+fn mix(offset: u64, value: u64) -> u64 {
+    let product = u128::from(value ^ 0xa076_1d64_78bd_642f)
+        * u128::from(offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xe703_7ed1_a0b4_28db);
+    let folded = (product ^ (product >> 64)) as u64;
+    folded.wrapping_mul(0x9fb2_1c65_1e98_df25) ^ (folded >> 29)
 }
 
 struct Inner {
     base: AtomicUsize,
     recording: AtomicBool,
     loads: AtomicBool,
+    watch: Option<Watch>,
     events: Mutex<Vec<Event>>,
     control: Option<Box<dyn Control>>,
+    /// Whether it is called before each access.
+    controlled: bool,
     threads: AtomicUsize,
     planted: Option<Planted>,
     /// Tells the thread numbers of different recorders apart.
@@ -102,20 +180,28 @@ impl Default for Traced {
 impl Traced {
     /// A recorder that records nothing yet.
     pub fn new() -> Self {
-        Self::build(None)
+        Self::build(None, None)
     }
 
     /// A recorder whose accesses `control` releases one by one.
     pub fn with_control(control: Box<dyn Control>) -> Self {
-        Self::build(Some(control))
+        Self::build(Some(control), None)
     }
 
-    fn build(control: Option<Box<dyn Control>>) -> Self {
+    /// A recorder that also keeps a digest of what is read, and the set of lines, in the
+    /// first `bytes` of the pool.
+    pub fn watching(control: Box<dyn Control>, bytes: u64) -> Self {
+        Self::build(Some(control), Some(Watch::new(bytes)))
+    }
+
+    fn build(control: Option<Box<dyn Control>>, watch: Option<Watch>) -> Self {
         Traced(Arc::new(Inner {
             base: AtomicUsize::new(0),
             recording: AtomicBool::new(false),
             loads: AtomicBool::new(false),
+            watch,
             events: Mutex::new(Vec::new()),
+            controlled: control.as_ref().is_some_and(|c| !c.only_waiting()),
             control,
             threads: AtomicUsize::new(0),
             planted: PLANTED.get(),
@@ -140,7 +226,33 @@ impl Traced {
     /// Stops recording and hands out what was recorded.
     pub fn take(&self) -> Vec<Event> {
         self.0.recording.store(false, Ordering::SeqCst);
+        self.0.loads.store(false, Ordering::SeqCst);
         std::mem::take(&mut self.events())
+    }
+
+    /// Gives the calling thread a number of its choice, where a run must be the same each
+    /// time. It must not be one that another thread has or will get by accessing first.
+    pub fn number_this_thread(&self, number: usize) {
+        THREAD.set((self.0.id, number));
+    }
+
+    /// Tells the watch of a word that was read before the memory was attached.
+    pub fn saw(&self, offset: u64, value: u64) {
+        if let Some(watch) = &self.0.watch {
+            watch.read(offset, value);
+        }
+    }
+
+    /// The digest of every word that was read so far before it was stored, with its place,
+    /// in no order; 0 where nobody watches.
+    pub fn digest(&self) -> u64 {
+        self.0.watch.as_ref().map_or(0, |w| w.digest.load(Ordering::Relaxed))
+    }
+
+    /// The lines with such words.
+    pub fn lines_read(&self) -> LineSet {
+        let lines = self.0.watch.iter().flat_map(|w| &w.lines);
+        LineSet(lines.map(|bits| bits.load(Ordering::Relaxed)).collect())
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
@@ -163,7 +275,16 @@ impl Traced {
         (std::ptr::from_ref(word).addr() - self.0.base.load(Ordering::Relaxed)) as u64
     }
 
+    fn note_store(&self, word: &Word) {
+        if let Some(watch) = &self.0.watch {
+            watch.stored(self.offset(word));
+        }
+    }
+
     fn before(&self, waiting: bool) {
+        if !waiting && !self.0.controlled {
+            return;
+        }
         if let Some(control) = &self.0.control {
             control.before(self.thread(), waiting);
         }
@@ -183,6 +304,9 @@ impl Traced {
         let mut events = self.events();
         let (result, access) = perform();
         if let Some(access) = access {
+            if let Some(control) = &self.0.control {
+                control.after(&access, point);
+            }
             events.push(Event { thread: self.thread(), point, access });
         }
         result
@@ -195,11 +319,19 @@ impl Seam for Traced {
     }
 
     fn load(&self, word: &Word, order: Ordering) -> u64 {
-        self.step(None, || {
-            let value = word.0.load(order);
-            let loads = self.0.loads.load(Ordering::Relaxed);
-            (value, loads.then(|| Access::Load { offset: self.offset(word), value }))
-        })
+        let value = if self.0.loads.load(Ordering::Relaxed) {
+            self.step(None, || {
+                let value = word.0.load(order);
+                (value, Some(Access::Load { offset: self.offset(word), value }))
+            })
+        } else {
+            self.before(false);
+            word.0.load(order)
+        };
+        if let Some(watch) = &self.0.watch {
+            watch.read(self.offset(word), value);
+        }
+        value
     }
 
     fn planted(&self, bug: Planted) -> bool {
@@ -214,6 +346,7 @@ impl Seam for Traced {
                 ((), Some(Access::Store { offset: self.offset(word), value, nontemporal: false }))
             });
         }
+        self.note_store(word);
         self.step(Some(at), || {
             word.0.store(value, order);
             ((), Some(Access::Store { offset: self.offset(word), value, nontemporal: false }))
@@ -229,16 +362,22 @@ impl Seam for Traced {
         failure: Ordering,
         at: &'static Point,
     ) -> Result<u64, u64> {
-        self.step(Some(at), || {
+        let result = self.step(Some(at), || {
             let result = word.0.compare_exchange(current, new, success, failure);
             let (Ok(found) | Err(found)) = result;
             let exchanged = result.is_ok();
             let offset = self.offset(word);
             (result, Some(Access::CompareExchange { offset, found, new, exchanged }))
-        })
+        });
+        if let Some(watch) = &self.0.watch {
+            let (Ok(found) | Err(found)) = result;
+            watch.read(self.offset(word), found);
+        }
+        result
     }
 
     fn store_nontemporal(&self, word: &Word, value: u64, at: &'static Point) {
+        self.note_store(word);
         self.step(Some(at), || {
             word.0.store(value, Ordering::Relaxed);
             ((), Some(Access::Store { offset: self.offset(word), value, nontemporal: true }))
@@ -332,5 +471,83 @@ impl Counts {
         }
         counts.lines_read = read.len() as u64;
         counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::Memory;
+
+    struct Never;
+
+    impl Control for Never {
+        fn before(&self, _: usize, waiting: bool) {
+            assert!(waiting, "called before an access");
+        }
+        fn only_waiting(&self) -> bool {
+            true
+        }
+    }
+
+    #[repr(C, align(4096))]
+    struct Page([u64; 512]);
+
+    /// What a watch makes of `touch` on a page whose words are their numbers.
+    fn watched(touch: impl Fn(&Memory<Traced>, &[Word])) -> (u64, Vec<u64>) {
+        static AT: Point = Point { owner: "test", name: "test" };
+        let mut page = Page(std::array::from_fn(|i| i as u64));
+        let seam = Traced::watching(Box::new(Never), 4096);
+        // SAFETY: a page, aligned, that nobody else uses and that outlives the memory.
+        let memory = unsafe { Memory::new((&raw mut page).cast(), 4096, seam.clone()) };
+        let words = memory.words(0, 4096).unwrap();
+        memory.store(&words[100], 7, &AT);
+        touch(&memory, words);
+        let lines = seam.lines_read();
+        (seam.digest(), (0..64).filter(|&line| lines.contains(line)).collect())
+    }
+
+    #[test]
+    fn a_watch_tells_what_was_read_and_where_in_no_order() {
+        let nothing = watched(|_, _| ());
+        assert_eq!(nothing, (0, vec![]));
+        let one = watched(|memory, words| {
+            memory.load(&words[9]);
+        });
+        assert_eq!(one.1, [1]);
+        let both = watched(|memory, words| {
+            memory.load(&words[9]);
+            memory.load(&words[511]);
+        });
+        assert_eq!(both.1, [1, 63]);
+        let otherwise = watched(|memory, words| {
+            memory.load(&words[511]);
+            memory.load(&words[9]);
+            memory.load(&words[9]);
+        });
+        assert_eq!(both, otherwise);
+        let other = watched(|memory, words| {
+            memory.load(&words[10]);
+        });
+        assert!(nothing.0 != one.0 && one.0 != both.0 && one.0 != other.0);
+    }
+
+    #[test]
+    fn what_was_stored_first_is_not_read_of_the_image() {
+        let own = watched(|memory, words| {
+            memory.load(&words[100]);
+        });
+        assert_eq!(own, (0, vec![]));
+        let exchanged = watched(|memory, words| {
+            let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
+            static AT: Point = Point { owner: "test", name: "test" };
+            let result = memory.seam().compare_exchange(&words[9], 9, 10, now, then, &AT);
+            assert_eq!(result, Ok(9));
+            memory.load(&words[9]);
+        });
+        let read = watched(|memory, words| {
+            memory.load(&words[9]);
+        });
+        assert_eq!(exchanged, read);
     }
 }

@@ -39,6 +39,12 @@ pub fn thread_number() -> usize {
     if number == NONE { take_number() } else { number }
 }
 
+/// Gives the calling thread a number, where a run must be the same each time. No other
+/// thread that uses the same pool may have it.
+pub fn number_this_thread(number: usize) {
+    NUMBER.set(number);
+}
+
 #[cold]
 fn take_number() -> usize {
     let mut numbers = lock();

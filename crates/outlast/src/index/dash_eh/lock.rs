@@ -22,22 +22,41 @@
 //! changes of one bucket to see one twice. Locks are DRAM state, reset when a segment is
 //! first touched after opening.
 
-use super::notes::{BucketRef, Overflow};
+use super::notes::{BucketRef, Notes, Overflow};
+use super::version::{self, CHANGING, LockWord};
 use super::{DashEh, Route};
 use crate::error::Result;
 use crate::index::record::Record;
 use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-pub(super) const LOCKED: u64 = 1 << Overflow::BITS;
-pub(super) const CHANGING: u64 = LOCKED << 1;
-const VERSION: u64 = CHANGING << 1;
+/// A bucket's lock word, where other threads may run before each access.
+pub(super) struct Reached<'m, S: Seam> {
+    seam: &'m S,
+    notes: &'m Notes,
+}
 
-/// Whether what was read between two looks at a lock word counts.
 #[inline(always)]
-pub(super) fn unchanged(before: u64, after: u64) -> bool {
-    before & !LOCKED == after & !LOCKED
+pub(super) fn reached<'m, S: Seam>(core: &'m Core<S>, bucket: BucketRef<'m>) -> Reached<'m, S> {
+    Reached { seam: core.memory.seam(), notes: bucket.notes }
+}
+
+impl<S: Seam> LockWord for Reached<'_, S> {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        self.notes.lock(self.seam, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64, order: Ordering) {
+        self.notes.set_lock(self.seam, value, order);
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
+        self.notes.exchange_lock(self.seam, current, new, success)
+    }
 }
 
 /// A locked bucket; unlocked when dropped.
@@ -59,11 +78,7 @@ impl<'m, S: Seam> Locked<'m, S> {
     /// Makes readers of this home's records wait, and read again.
     #[inline]
     pub(super) fn changing(&mut self) {
-        self.word |= CHANGING;
-        self.bucket.notes.set_lock(self.core.memory.seam(), self.word, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `find`: whoever reads what is stored from
-        // here on sees CHANGING or a newer version.
-        fence(Ordering::Release);
+        self.word = version::set_changing(&reached(self.core, self.bucket), self.word);
     }
 
     /// The lock word.
@@ -113,25 +128,17 @@ impl<S: Seam> Drop for Locked<'_, S> {
         if self.word & CHANGING != 0 && self.core.memory.seam().planted(Planted::LockNotReleased) {
             return;
         }
-        let mut word = self.word & !LOCKED;
-        if word & CHANGING != 0 {
-            word = (word & !CHANGING).wrapping_add(VERSION);
-        }
-        // Release: pairs with the Acquire of the next lock and of the next reader.
-        self.bucket.notes.set_lock(self.core.memory.seam(), word, Ordering::Release);
+        version::unlock(&reached(self.core, self.bucket), self.word);
     }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     pub(super) fn try_lock<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
-        let seam = self.core.memory.seam();
-        let word = bucket.notes.lock(seam, Ordering::Relaxed);
-        let free = word & LOCKED == 0;
-        (free && bucket.notes.exchange_lock(seam, word, word | LOCKED)).then(|| Locked {
+        version::try_lock(&reached(&self.core, bucket)).map(|word| Locked {
             core: &self.core,
             bucket,
-            word: word | LOCKED,
+            word,
             unwinding: u64::from(std::thread::panicking()),
         })
     }

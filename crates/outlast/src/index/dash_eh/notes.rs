@@ -7,6 +7,7 @@
 //! lookup that finds nothing reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, OVERFLOW_PRINTS, SLOTS, Slot};
+use super::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,10 +53,15 @@ impl Notes {
 
     /// Whether the lock word was `old`, and is `new` now.
     #[inline(always)]
-    pub(super) fn exchange_lock(&self, seam: &impl Seam, old: u64, new: u64) -> bool {
+    pub(super) fn exchange_lock(
+        &self,
+        seam: &impl Seam,
+        old: u64,
+        new: u64,
+        success: Ordering,
+    ) -> bool {
         seam.dram();
-        // Acquire: pairs with the Release of the unlocking store.
-        self.lock.compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.lock.compare_exchange(old, new, success, Ordering::Relaxed).is_ok()
     }
 
     #[inline(always)]
@@ -188,9 +194,7 @@ pub(super) struct Overflow(u64);
 const OTHERS_MAX: u32 = 15;
 
 impl Overflow {
-    /// Bits of a lock word that it takes.
-    pub(super) const BITS: u32 = 16;
-    const MASK: u64 = (1 << Self::BITS) - 1;
+    const MASK: u64 = (1 << OTHER_BITS) - 1;
 
     /// Of a lock word.
     #[inline(always)]

@@ -1,14 +1,15 @@
 //! Lookups and changes of one key.
 
 use super::layout::{ALL_SLOTS, SLOTS, Slot};
-use super::lock::{CHANGING, Locked, unchanged};
+use super::lock::{Locked, reached};
 use super::notes::{BucketRef, Meta, Overflow};
+use super::version::{LockWord, is_unchanged, version};
 use super::{DashEh, Route, Segment, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
 use crate::pmem::{Planted, Point, Seam};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// The slots of a bit mask, lowest first.
 fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
@@ -214,24 +215,19 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>> {
         let home = self.home(hash);
-        let notes = self.bucket(route.segment, home).notes;
-        let seam = self.core.memory.seam();
-        // Acquire: pairs with the Release of the unlocking store in `Locked`.
-        let version = notes.lock(seam, Ordering::Acquire);
-        if version & CHANGING != 0 && !self.planted(Planted::ChangingIgnored) {
-            return None;
-        }
-        let found = match self.search(route.segment, home, version, key, hash) {
+        let lock = reached(&self.core, self.bucket(route.segment, home));
+        let before = match version(&lock) {
+            None if self.planted(Planted::ChangingIgnored) => lock.load(Ordering::Relaxed),
+            before => before?,
+        };
+        let found = match self.search(route.segment, home, before, key, hash) {
             Ok(Some(place)) => read(place.words).map(Some),
             Ok(None) => Ok(None),
             Err(damage) => Err(damage),
         };
-        // Pairs with the Release fence in `Locked::changing` and the Release store of the
-        // directory entry in a split: if anything read above was newer than the version,
-        // the loads below see the newer version or entry.
-        fence(Ordering::Acquire);
-        let now = notes.lock(seam, Ordering::Relaxed);
-        (unchanged(version, now) && self.is_current(route)).then_some(found)
+        // The version first, then the route: a split's Release store of the directory
+        // entry pairs with the fence in there, too.
+        (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
     /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate

@@ -1,9 +1,10 @@
 //! Walking the table: iteration, the trace of all blocks, samples.
 
 use super::layout::{NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes};
-use super::lock::{CHANGING, unchanged};
+use super::lock::reached;
 use super::notes::{BucketRef, Notes, Overflow};
 use super::resize::endless_chain;
+use super::version::{is_unchanged, version};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
@@ -78,21 +79,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let route = self.route(at)?;
             let home = self.bucket(route.segment, cursor.part);
             // As in `find`: version, reading, version and route again.
-            let seam = self.core.memory.seam();
-            let version = home.notes.lock(seam, Ordering::Acquire);
-            if version & CHANGING != 0 {
+            let lock = reached(&self.core, home);
+            let Some(before) = version(&lock) else {
                 self.wait_for_bucket(&mut turn, home, 0)?;
-            } else {
-                let read = self.read_home(&route, Overflow::of(version), cursor, out);
-                fence(Ordering::Acquire);
-                let now = home.notes.lock(seam, Ordering::Relaxed);
-                if unchanged(version, now) && self.is_current(&route) {
-                    read?;
-                    return Ok(route.segment);
-                }
-                out.truncate(start);
-                self.core.wait(&mut turn)?;
+                continue;
+            };
+            let read = self.read_home(&route, Overflow::of(before), cursor, out);
+            if is_unchanged(&lock, before) && self.is_current(&route) {
+                read?;
+                return Ok(route.segment);
             }
+            out.truncate(start);
+            self.core.wait(&mut turn)?;
         }
     }
 

@@ -3,6 +3,7 @@
 use super::phases::{BACKWARD, FORWARD, Phase, SPLIT_STASH, phase};
 use super::recording::Recording;
 use crate::codec::SPECIAL;
+use crate::model::Image;
 use crate::random::Random;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
@@ -15,6 +16,12 @@ use std::sync::Arc;
 
 /// Keys that no run ever writes.
 const ABSENT: [u64; 4] = [3, 999_999, SPECIAL + 999_999, u64::MAX - 7];
+
+/// By how much the keys of one round differ from those of the one before; more than a
+/// scenario has.
+const STEP: u64 = 100_003;
+/// Where the keys of the second round begin: those of the checks lie before.
+const FIRST: u64 = 100_000_000;
 
 /// A named run.
 #[derive(Clone)]
@@ -43,6 +50,8 @@ struct Play {
     session: Session,
     shape: Shape,
     random: Random,
+    /// What is added to the keys that are no special ones.
+    base: u64,
     /// The first step that is explored.
     from: usize,
 }
@@ -56,14 +65,16 @@ pub struct Played {
 }
 
 impl Scenario {
-    /// Plays it, recording.
+    /// Plays it, recording. Each round has other keys.
     ///
     /// # Errors
     /// If not even a pool could be made.
-    pub fn record(&self, alive: &Arc<Alive>) -> Checked<Played> {
+    pub fn record(&self, round: u64, alive: &Arc<Alive>) -> Checked<Played> {
         let session = Session::create(self.pool, alive, recorder(true))?;
-        let random = Random::new(0x5eed);
-        let mut play = Play { session, shape: self.shape, random, from: 0 };
+        let random = Random::new(0x5eed + round);
+        let base = (round * STEP) % (SPECIAL / 2);
+        let base = if round == 0 { 0 } else { base + FIRST };
+        let mut play = Play { session, shape: self.shape, random, base, from: 0 };
         let fault = (self.play)(&mut play).err();
         let from = play.from;
         let (mut steps, mut events, used) = play.session.finish();
@@ -79,7 +90,8 @@ impl Scenario {
         universe.dedup();
         let len = self.pool.pages << PAGE_BITS;
         let capacity = self.pool.max_pages << PAGE_BITS;
-        let mut recording = Recording::new(&[], len, capacity, (steps, events), from, universe);
+        let mut recording =
+            Recording::new(&Image::default(), len, capacity, (steps, events), from, universe);
         if let Some(point) = self.begin {
             recording.begin_at(point);
         }
@@ -121,6 +133,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     add("maps", "creating and dropping maps", small_shape, usual, maps, MAPS, &[]);
     add("growth", "growth of the pool", small_shape, small, growth, &[&pool::HEADER_SIZE], &[]);
     add("sync", "sync, then more work", small_shape, usual, sync, &[&pool::SAVED], &[]);
+    add("snapshot", "copies of the pool", small_shape, usual, snapshot, &[&pool::SAVED], &[]);
     add("reopen", "close and reopen", small_shape, usual, reopen, &[&pool::SAVED], &[]);
     for (bits, stash) in SHAPES {
         let name = |what: &str| format!("{what}-b{bits}s{stash}");
@@ -192,8 +205,21 @@ impl Play {
         self.session.create_map("m", self.shape)
     }
 
+    /// The key of this round that stands for `key` of the first.
+    fn key(&self, key: u64) -> u64 {
+        if (3..SPECIAL).contains(&key) { key + self.base } else { key }
+    }
+
     fn change(&mut self, key: u64, change: Do) -> Checked {
-        self.session.change("m", key, change)
+        self.change_in("m", key, change)
+    }
+
+    fn change_in(&mut self, name: &str, key: u64, change: Do) -> Checked {
+        self.session.change(name, self.key(key), change)
+    }
+
+    fn get(&mut self, key: u64) -> Checked {
+        self.session.get("m", self.key(key))
     }
 
     /// Inserts keys from `first` on until the map was split `splits` times.
@@ -240,7 +266,7 @@ impl Play {
         let buckets = 1 << self.shape.bucket_bits;
         let mut homes = vec![Vec::new(); buckets];
         for key in 10..2_000 {
-            let hash = self.session.hash(self.shape.form, key);
+            let hash = self.session.hash(self.shape.form, self.key(key));
             if hash >> 63 == half {
                 homes[(hash >> 8) as usize % buckets].push(key);
             }
@@ -267,40 +293,39 @@ fn maps(play: &mut Play) -> Checked {
     };
     let (this, other) = (play.shape, Shape { form: other, ..play.shape });
     play.prepared();
-    let s = &mut play.session;
     for (name, shape) in [("a", this), ("b", other), ("c", this)] {
-        s.create_map(name, shape)?;
+        play.session.create_map(name, shape)?;
         for key in 10..14 {
-            s.change(name, key, Do::Insert(key + 500))?;
+            play.change_in(name, key, Do::Insert(key + 500))?;
         }
     }
-    s.drop_map("a", false)?;
+    play.session.drop_map("a", false)?;
     // In the slot that was freed.
-    s.create_map("d", other)?;
-    s.change("d", 12, Do::Insert(700))?;
+    play.session.create_map("d", other)?;
+    play.change_in("d", 12, Do::Insert(700))?;
     // Someone still reads it: neither slot nor space is reused.
-    s.drop_map("b", true)?;
-    s.create_map("e", this)?;
-    s.change("e", 10, Do::Insert(701))?;
-    s.let_go();
-    s.background()?;
-    s.create_map("b", this)?;
-    s.change("b", 11, Do::Insert(702))?;
-    s.create_map("b", this)?;
+    play.session.drop_map("b", true)?;
+    play.session.create_map("e", this)?;
+    play.change_in("e", 10, Do::Insert(701))?;
+    play.session.let_go();
+    play.session.background()?;
+    play.session.create_map("b", this)?;
+    play.change_in("b", 11, Do::Insert(702))?;
+    play.session.create_map("b", this)?;
     // The same while space from before a crash is not accounted for.
-    s.crash()?;
-    s.drop_map("c", true)?;
-    s.create_map("f", this)?;
-    s.drop_map("d", false)?;
-    s.create_map("g", other)?;
-    s.change("g", 12, Do::Insert(703))?;
-    while s.is_reclaiming() {
-        s.background()?;
+    play.session.crash()?;
+    play.session.drop_map("c", true)?;
+    play.session.create_map("f", this)?;
+    play.session.drop_map("d", false)?;
+    play.session.create_map("g", other)?;
+    play.change_in("g", 12, Do::Insert(703))?;
+    while play.session.is_reclaiming() {
+        play.session.background()?;
     }
-    s.let_go();
-    s.background()?;
-    s.change("e", 10, Do::Remove)?;
-    s.verify()
+    play.session.let_go();
+    play.session.background()?;
+    play.change_in("e", 10, Do::Remove)?;
+    play.session.verify()
 }
 
 fn growth(play: &mut Play) -> Checked {
@@ -326,7 +351,7 @@ fn sync(play: &mut Play) -> Checked {
     play.change(20, Do::Insert(1))?;
     play.session.sync()?;
     play.session.sync()?;
-    play.session.get("m", 20)?;
+    play.get(20)?;
     play.change(10, Do::Remove)?;
     play.change(11, Do::Update(2))?;
     play.session.sync()?;
@@ -341,6 +366,31 @@ fn sync(play: &mut Play) -> Checked {
     play.session.sync()
 }
 
+fn snapshot(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(12)?;
+    play.prepared();
+    play.session.snapshot()?;
+    play.change(20, Do::Put(1))?;
+    play.change(11, Do::Remove)?;
+    play.session.snapshot()?;
+    play.session.snapshot()?;
+    play.session.crash()?;
+    // While space from before the crash is not accounted for, and once it is.
+    play.session.snapshot()?;
+    play.change(10, Do::Update(2))?;
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+        play.session.snapshot()?;
+    }
+    play.change(21, Do::Insert(3))?;
+    play.session.snapshot()?;
+    play.insert_until_split(30, 1)?;
+    play.session.snapshot()?;
+    play.session.reopen()?;
+    play.session.snapshot()
+}
+
 fn reopen(play: &mut Play) -> Checked {
     play.map()?;
     play.insert_to_the_brim(40)?;
@@ -349,7 +399,7 @@ fn reopen(play: &mut Play) -> Checked {
     }
     play.prepared();
     play.session.reopen()?;
-    play.session.get("m", 10)?;
+    play.get(10)?;
     // What was freed before is handed out again.
     for key in 12..16 {
         play.change(key, Do::Insert(key))?;
@@ -366,7 +416,7 @@ fn reopen(play: &mut Play) -> Checked {
     play.session.reopen()?;
     play.insert_until_split(50, 1)?;
     play.session.reopen()?;
-    play.session.get("m", 50)
+    play.get(50)
 }
 
 fn fill(play: &mut Play) -> Checked {

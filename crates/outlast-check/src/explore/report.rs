@@ -1,6 +1,8 @@
 //! The report of an exploration, for people and for programs.
 
-use super::explore::{Outcome, Row, Violation};
+use super::run::{Outcome, Row};
+use super::violation::Violation;
+use crate::tally::Tally;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -13,8 +15,10 @@ pub fn table(outcome: &Outcome) -> String {
         "scenario",
         "scheme",
         "record",
+        "rounds",
         "stores",
         "images",
+        "distinct",
         "nested",
         "violations",
         "seconds",
@@ -25,8 +29,10 @@ pub fn table(outcome: &Outcome) -> String {
             row.scenario.clone(),
             row.scheme.to_string(),
             row.form.to_string(),
+            row.rounds.to_string(),
             row.stores.to_string(),
             row.images.to_string(),
+            row.distinct.to_string(),
             row.nested.to_string(),
             row.violations.to_string(),
             format!("{:.2}", seconds(row)),
@@ -37,13 +43,15 @@ pub fn table(outcome: &Outcome) -> String {
         "all".into(),
         String::new(),
         String::new(),
+        String::new(),
         sum(|r| r.stores),
         sum(|r| r.images),
+        sum(|r| r.distinct),
         sum(|r| r.nested),
         sum(|r| r.violations),
         format!("{:.2}", outcome.rows.iter().map(seconds).sum::<f64>()),
     ]);
-    for column in 3..8 {
+    for column in 3..10 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -51,29 +59,12 @@ pub fn table(outcome: &Outcome) -> String {
     table.to_string()
 }
 
-/// A violation, for a person.
-pub fn describe(violation: &Violation) -> String {
-    let mut text = String::new();
-    let Violation { scenario, form, cut, nested, around, in_flight, fault, replay } = violation;
-    let _ = write!(text, "VIOLATION in {scenario}, {form}: cut {cut}");
-    if let Some(nested) = nested {
-        let _ = write!(text, ", second cut {nested}");
-    }
-    let _ = write!(
-        text,
-        "\n  before the crash: {}\n  not any more:     {}\n  in flight:        {in_flight}\n  \
-         found:            {fault}\n  replay:           {replay}",
-        around.0, around.1
-    );
-    text
-}
-
 /// All that went wrong, for a person; empty if nothing did.
 pub fn failures(outcome: &Outcome) -> String {
     let mut text = String::new();
     for row in &outcome.rows {
         for violation in &row.described {
-            let _ = writeln!(text, "{}", describe(violation));
+            let _ = writeln!(text, "{violation}");
         }
         let more = row.violations - row.described.len();
         if more > 0 {
@@ -88,15 +79,16 @@ pub fn failures(outcome: &Outcome) -> String {
 }
 
 /// The whole outcome, for a program.
-pub fn json(outcome: &Outcome) -> Value {
+pub fn json(outcome: &Outcome, tally: &Tally) -> Value {
     let violation = |v: &Violation| {
         json!({
-            "cut": v.cut,
-            "nested": v.nested,
-            "before": v.around.0,
-            "after": v.around.1,
-            "in_flight": v.in_flight,
+            "round": v.round,
+            "crash": v.crash.as_ref().map(ToString::to_string),
+            "nested": v.nested.as_ref().map(ToString::to_string),
             "fault": v.fault,
+            "history": v.history,
+            "trace": v.trace,
+            "lost": v.lost,
             "replay": v.replay,
         })
     };
@@ -109,16 +101,18 @@ pub fn json(outcome: &Outcome) -> Value {
                 "about": row.about,
                 "scheme": row.scheme.to_string(),
                 "record": row.form.to_string(),
+                "rounds": row.rounds,
                 "stores": row.stores,
                 "images": row.images,
+                "images_distinct": row.distinct,
                 "nested": row.nested,
                 "violations": row.violations,
-                "undurable_responses": row.responses,
+                "responses_checked": row.responses,
                 "described": row.described.iter().map(violation).collect::<Vec<_>>(),
                 "not_reached": row.missing,
                 "seconds": row.took.as_secs_f64(),
             })
         })
         .collect();
-    json!({ "good": outcome.is_good(), "scenarios": rows })
+    json!({ "good": outcome.is_good(), "tally": tally.json(), "scenarios": rows })
 }

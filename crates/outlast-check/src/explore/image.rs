@@ -2,17 +2,22 @@
 
 use super::phases::{Phase, phases_of};
 use super::recording::Recording;
+use crate::model::Image;
 use crate::random::Random;
 use crate::response::{self, Pending};
-use crate::session::{Do, Session, Shape, check_verification, recorder};
-use crate::state::{Checked, Fault, State, ensure};
+use crate::session::{Do, Session, Shape, check_verification, recorder, watcher};
+use crate::state::{Checked, Fault, Judge, State, ensure};
 use outlast::Error;
-use outlast::pmem::Alive;
+use outlast::pmem::{Alive, LineSet};
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Keys that only the work on an image uses.
 pub const FRESH: u64 = 5_000_000;
+/// Of the images, one in this many is worked on with a close and a walk over all of it,
+/// one in the square of it until something splits.
+const CLOSELY: u64 = 8;
 
 /// What a good image told.
 pub struct Good {
@@ -20,41 +25,96 @@ pub struct Good {
     pub recovery: BTreeSet<Phase>,
     /// What it held; `None` if there was no pool yet.
     pub state: Option<Arc<State>>,
+    /// Everything that recovery and reading read of it, as a number.
+    pub digest: u64,
+    /// The lines of it that anything read.
+    pub lines: LineSet,
 }
 
-/// An image and what it may hold.
-pub struct Case<'a> {
-    /// The file's bytes.
-    pub file: &'a [u8],
-    /// Bytes that it can grow to.
+/// What the images of one run have in common.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// Bytes that the pool can grow to.
     pub capacity: u64,
-    /// What it may hold; `None`: no pool.
-    pub allowed: Vec<Option<&'a Arc<State>>>,
     /// Every key that may be there, and some that never are.
     pub universe: &'a [u64],
     /// What new maps look like.
     pub shape: Shape,
-    /// Chooses orders.
-    pub seed: u64,
-    /// Whether to work on it until something splits, or a little only.
-    pub thorough: bool,
+    /// A page that all pools share.
+    pub alive: &'a Arc<Alive>,
+}
+
+/// An image and what it may hold.
+#[derive(Clone, Copy)]
+pub struct Case<'a> {
+    /// What it has in common with others.
+    pub setting: Setting<'a>,
+    /// The file.
+    pub image: &'a Image,
+    /// Tells what it may hold.
+    pub judge: &'a dyn Judge,
+    /// Chooses orders, and how closely to look. The image's own number as a rule, so that
+    /// one image is always looked at in one way.
+    pub order: u64,
+}
+
+/// How closely an image is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    /// Recovery, all contents, a few changes, verification.
+    Lightly,
+    /// As well many changes, a close or a crash, and another verification.
+    Closely,
+    /// As well until something splits.
+    Thoroughly,
+}
+
+/// Runs a check; a panic is a finding like others.
+pub fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
+    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("of an unknown kind");
+        Err(Fault(format!("a panic: {text}")))
+    })
 }
 
 impl Case<'_> {
-    /// Reopens the image and checks everything.
-    pub fn check(&self, alive: &Arc<Alive>) -> Checked<Good> {
-        let mut random = Random::new(self.seed);
-        let mut universe = self.universe.to_vec();
+    /// Reopens the image and checks everything. A panic is a fault.
+    pub fn check(&self) -> Checked<Good> {
+        caught(|| self.look())
+    }
+
+    fn closeness(&self) -> Look {
+        match (self.order / 64).is_multiple_of(CLOSELY) {
+            true if (self.order / 64).is_multiple_of(CLOSELY * CLOSELY) => Look::Thoroughly,
+            true => Look::Closely,
+            false => Look::Lightly,
+        }
+    }
+
+    fn look(&self) -> Checked<Good> {
+        let Setting { capacity, universe, alive, shape } = self.setting;
+        let mut random = Random::new(self.order);
+        let mut universe = universe.to_vec();
         random.shuffle(&mut universe);
-        let seam = recorder(true);
-        let mut session = match Session::open(self.file, self.capacity, alive, seam.clone(), None) {
+        let seam = watcher(capacity);
+        let file = &self.image.bytes;
+        let mut session = match Session::open(file, capacity, alive, seam.clone(), None) {
             Ok(session) => session,
             Err(
                 error
                 @ (Error::NotAPool { .. } | Error::DamagedHeader(_) | Error::Truncated { .. }),
             ) => {
-                ensure(self.allowed.contains(&None), || format!("opening: {error}"))?;
-                return Ok(Good { recovery: BTreeSet::new(), state: None });
+                ensure(self.judge.may_be_absent(), || format!("opening: {error}"))?;
+                return Ok(Good {
+                    recovery: BTreeSet::new(),
+                    state: None,
+                    digest: seam.digest(),
+                    lines: seam.lines_read(),
+                });
             }
             Err(error) => return Err(Fault(format!("opening: {error}"))),
         };
@@ -62,30 +122,35 @@ impl Case<'_> {
         let way = random.below(3);
         let verified =
             if way == 0 { Some(outlast::pool::verify::verify(session.store())?) } else { None };
-        let allowed: Vec<_> = self.allowed.iter().copied().flatten().collect();
-        session.settle(&allowed, &universe, way == 1)?;
-        let recovery = phases_of(&seam.take(), self.shape.bucket_bits);
+        session.settle(self.judge, &universe, way == 1)?;
+        let digest = seam.digest();
+        let recovery = phases_of(&seam.take(), shape.bucket_bits);
         let state = Arc::clone(session.state());
         if let Some(found) = verified {
             check_verification(&found, state.records())?;
         }
         let working = |fault: Fault| Fault(format!("working on: {fault}"));
         self.work(&mut session, &mut random, &universe).map_err(working)?;
-        Ok(Good { recovery, state: Some(state) })
+        Ok(Good { recovery, state: Some(state), digest, lines: seam.lines_read() })
     }
 
     fn work(&self, session: &mut Session, random: &mut Random, universe: &[u64]) -> Checked {
         let names: Vec<String> = session.state().maps.keys().cloned().collect();
         let name = if names.is_empty() {
-            session.create_map("fresh", self.shape)?;
+            session.create_map("fresh", self.setting.shape)?;
             "fresh".into()
         } else {
             names[random.below(names.len() as u64) as usize].clone()
         };
-        if self.thorough {
-            session.work(&name, FRESH, random)?;
-        } else {
-            a_little(session, &name, FRESH, random)?;
+        let look = self.closeness();
+        match look {
+            Look::Thoroughly => session.work(&name, FRESH, random)?,
+            Look::Closely => a_little(session, &name, FRESH, random, usize::MAX)?,
+            Look::Lightly => a_little(session, &name, FRESH, random, 6)?,
+        }
+        if look == Look::Lightly {
+            session.check_walk()?;
+            return session.verify();
         }
         let mut universe = universe.to_vec();
         universe.extend(session.used_keys().iter().filter(|k| **k >= FRESH));
@@ -94,7 +159,7 @@ impl Case<'_> {
         session.check(&universe, true)?;
         if random.below(2) == 0 {
             // What is leaked now is still leaked after it: the free state is saved.
-            session.reopen()?;
+            session.reopen_and(true)?;
         } else {
             session.verify()?;
             session.crash()?;
@@ -106,9 +171,17 @@ impl Case<'_> {
     }
 }
 
-fn a_little(session: &mut Session, name: &str, fresh: u64, random: &mut Random) -> Checked {
+/// Changes some of the records that are there, at most `most`, and adds some.
+fn a_little(
+    session: &mut Session,
+    name: &str,
+    fresh: u64,
+    random: &mut Random,
+    most: usize,
+) -> Checked {
     let present: Vec<u64> = session.state().maps[name].records.keys().copied().collect();
-    for (i, &key) in present.iter().enumerate() {
+    let skip = random.below((present.len().saturating_sub(most) + 1) as u64) as usize;
+    for (i, &key) in present.iter().enumerate().skip(skip).take(most) {
         let value = fresh + 50_000 + i as u64;
         match random.below(5) {
             0 => session.change(name, key, Do::Put(value))?,
@@ -119,7 +192,7 @@ fn a_little(session: &mut Session, name: &str, fresh: u64, random: &mut Random) 
             session.background()?;
         }
     }
-    for i in 0..12 {
+    for i in 0..most.min(12) as u64 {
         session.change(name, fresh + i, Do::Insert(fresh + 70_000 + i))?;
     }
     Ok(())
@@ -131,14 +204,14 @@ pub fn answers_rest_on(
     case: &Case<'_>,
     state: &Arc<State>,
     pending: BTreeMap<u64, Pending>,
-    alive: &Arc<Alive>,
 ) -> Checked {
+    let Setting { capacity, universe, alive, .. } = case.setting;
     let seam = recorder(true);
     seam.start(true);
-    let mut session = Session::open(case.file, case.capacity, alive, seam, Some(state))?;
-    let mut universe = case.universe.to_vec();
-    Random::new(case.seed).shuffle(&mut universe);
-    session.check(&universe, case.seed % 8 < 4)?;
+    let mut session = Session::open(&case.image.bytes, capacity, alive, seam, Some(state))?;
+    let mut universe = universe.to_vec();
+    Random::new(case.order).shuffle(&mut universe);
+    session.check(&universe, case.order & 1 == 0)?;
     let (_, events, _) = session.finish();
     match response::resting_on(pending, &events).first() {
         None => Ok(()),
@@ -148,11 +221,12 @@ pub fn answers_rest_on(
 
 /// Reopens an image under the recorder and works on it: the run whose own images are
 /// those of a second crash, during recovery or soon after.
-pub fn second_run(case: &Case<'_>, state: &Arc<State>, alive: &Arc<Alive>) -> Checked<Recording> {
-    let mut random = Random::new(case.seed ^ 0xdead);
+pub fn second_run(case: &Case<'_>, state: &Arc<State>) -> Checked<Recording> {
+    let Setting { capacity, universe, alive, .. } = case.setting;
+    let mut random = Random::new(case.order ^ 0xdead);
     let seam = recorder(true);
-    let mut session = Session::open(case.file, case.capacity, alive, seam, Some(state))?;
-    let mut universe = case.universe.to_vec();
+    let mut session = Session::open(&case.image.bytes, capacity, alive, seam, Some(state))?;
+    let mut universe = universe.to_vec();
     random.shuffle(&mut universe);
     let fresh = FRESH + 1_000_000;
     if random.below(2) == 0 {
@@ -189,5 +263,5 @@ pub fn second_run(case: &Case<'_>, state: &Arc<State>, alive: &Arc<Alive>) -> Ch
     universe.extend(used);
     universe.sort_unstable();
     universe.dedup();
-    Ok(Recording::new(case.file, 0, case.capacity, (steps, events), 0, universe))
+    Ok(Recording::new(case.image, 0, capacity, (steps, events), 0, universe))
 }

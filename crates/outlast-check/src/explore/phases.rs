@@ -3,7 +3,7 @@
 //! A scenario says which phases it is for; the tests hold it to that, so that a change of
 //! sizes or keys cannot silently make it miss them.
 
-use super::recording::stored;
+use crate::model::stored;
 use outlast::index::dash_eh::points;
 use outlast::pmem::{Event, Point};
 use std::collections::{BTreeSet, HashSet};

@@ -1,0 +1,159 @@
+//! The images that a power loss at one moment can leave, one by one.
+
+use crate::model::{Kept, OpenLine, Timeline};
+use crate::random::Random;
+use crate::response::is_durable;
+
+/// The ways to cut one line.
+///
+/// Words that are volatile by design share lines with others. Where they are stored again
+/// and again, cuts between them alone tell nothing new: a level is a number of durable
+/// stores that survive, and which of the volatile stores after those do is left to chance.
+struct Levels {
+    line: u64,
+    /// For each level, the least and the most stores kept.
+    kept: Vec<(usize, usize)>,
+}
+
+impl Levels {
+    fn of(open: OpenLine<'_>) -> Levels {
+        let mut kept = Vec::new();
+        let mut least = 0;
+        for (i, store) in open.stores.iter().enumerate() {
+            if is_durable(store.point) {
+                kept.push((least, i));
+                least = i + 1;
+            }
+        }
+        kept.push((least, open.stores.len()));
+        Levels { line: open.line, kept }
+    }
+
+    fn at(&self, level: usize, random: &mut Random) -> Kept {
+        let (least, most) = self.kept[level];
+        // Often all or none: that is how a line is when it was evicted, or was not.
+        let stores = match random.below(4) {
+            0 => least,
+            1 | 2 => most,
+            _ => least + random.below((most - least) as u64 + 1) as usize,
+        };
+        Kept { line: self.line, stores }
+    }
+}
+
+/// The cuts of the open lines at one moment: each combination while there are few, else a
+/// sample that a seed chooses.
+pub struct Cuts {
+    /// Lines that are known to matter.
+    known: Vec<Levels>,
+    /// The others.
+    rest: Vec<Levels>,
+    limit: usize,
+    next: usize,
+}
+
+impl Cuts {
+    /// The cuts at the moment that `timeline` has come to; `matters` tells which lines
+    /// anybody reads.
+    pub fn new(timeline: &Timeline<'_>, matters: impl Fn(u64) -> bool, limit: usize) -> Cuts {
+        let all = timeline.open().map(Levels::of);
+        let (known, rest) = all.partition(|levels: &Levels| matters(levels.line));
+        Cuts { known, rest, limit, next: 0 }
+    }
+
+    /// How many combinations the lines that matter have, or `None` if they are more than
+    /// the limit.
+    fn combinations(&self) -> Option<usize> {
+        self.known.iter().try_fold(1_usize, |product, levels| {
+            product.checked_mul(levels.kept.len()).filter(|&p| p <= self.limit)
+        })
+    }
+
+    /// The next cut, of all open lines; the lines that do not matter are cut by chance.
+    ///
+    /// That everything is lost, and that nothing is, is left to the caller where no line
+    /// that matters has a choice.
+    pub fn next(&mut self, random: &mut Random) -> Option<Vec<Kept>> {
+        let count = self.combinations();
+        // Volatile words alone: whether all or none of them survive is enough.
+        if count == Some(1) {
+            return None;
+        }
+        if self.next >= count.unwrap_or(self.limit) {
+            return None;
+        }
+        let mut number = self.next;
+        self.next += 1;
+        let mut cut = Vec::with_capacity(self.known.len() + self.rest.len());
+        // Where not all can be tried: all but a few survive, or only a few do, or any.
+        let few = 1 + random.below(3);
+        let way = random.below(3);
+        let lines = self.known.len().max(1) as u64;
+        for levels in &self.known {
+            let top = levels.kept.len() - 1;
+            let any = random.below(top as u64 + 1) as usize;
+            let is_one_of_few = random.below(lines) < few;
+            let level = match (count, way) {
+                (Some(_), _) => {
+                    let level = number % (top + 1);
+                    number /= top + 1;
+                    level
+                }
+                (None, 0) if !is_one_of_few => top,
+                (None, 1) if !is_one_of_few => 0,
+                (None, _) => any,
+            };
+            cut.push(levels.at(level, random));
+        }
+        for levels in &self.rest {
+            let level = random.below(levels.kept.len() as u64) as usize;
+            cut.push(levels.at(level, random));
+        }
+        Some(cut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Image;
+    use outlast::index::dash_eh::points::{INSERT, SPLIT_DONE as VOLATILE};
+    use outlast::pmem::Point;
+    use outlast::pmem::{Access, Event};
+    use std::collections::BTreeSet;
+
+    fn cuts(stores: &[(u64, &'static Point)], limit: usize) -> BTreeSet<Vec<(u64, usize)>> {
+        let event = |&(offset, point): &(u64, &'static Point)| Event {
+            thread: 0,
+            point: Some(point),
+            access: Access::Store { offset, value: 1, nontemporal: false },
+        };
+        let events: Vec<_> = stores.iter().map(event).collect();
+        let initial = Image { bytes: vec![0; 512], hash: 0 };
+        let mut timeline = Timeline::new(&initial, 512, &events);
+        timeline.advance(events.len());
+        let mut cuts = Cuts::new(&timeline, |_| true, limit);
+        let mut random = Random::new(1);
+        std::iter::from_fn(|| cuts.next(&mut random))
+            .map(|cut| cut.iter().map(|k| (k.line, k.stores)).collect())
+            .collect()
+    }
+
+    #[test]
+    fn every_combination_is_tried_once() {
+        let stores = [(0, &INSERT), (8, &INSERT), (64, &INSERT), (128, &INSERT)];
+        assert_eq!(cuts(&stores, 100).len(), 3 * 2 * 2);
+        assert_eq!(cuts(&stores, 12).len(), 12);
+        let sample = cuts(&stores, 11).len();
+        assert!((4..=11).contains(&sample), "{sample}");
+    }
+
+    #[test]
+    fn volatile_stores_make_no_cuts_of_their_own() {
+        let stores = [(0, &VOLATILE), (8, &VOLATILE), (16, &INSERT), (8, &VOLATILE)];
+        let cuts = cuts(&stores, 100);
+        assert_eq!(cuts.len(), 2);
+        let below = cuts.iter().filter(|cut| cut[0].1 < 3).count();
+        assert_eq!(below, 1, "one with the durable store, one without: {cuts:?}");
+    }
+}

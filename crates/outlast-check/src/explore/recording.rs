@@ -1,0 +1,244 @@
+//! A recorded run of one thread, and what a crash in it may leave.
+
+use crate::model::{Image, Timeline, stored, windows};
+use crate::response::{self, Pending, is_durable};
+use crate::session::{GARBAGE, Kind, Step};
+use crate::state::Allowed;
+use outlast::pmem::{Access, Event, Mark, Point};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// A run: where it began, what it stored, and what its steps were.
+///
+/// Its moments are numbers of events that have happened.
+pub struct Recording {
+    initial: Image,
+    initial_len: u64,
+    /// What was recorded.
+    pub events: Vec<Event>,
+    /// The steps, in the order of their marks.
+    pub steps: Vec<Step>,
+    /// Every key that may be there, and some that never are.
+    pub universe: Vec<u64>,
+    /// First and last event of each step.
+    spans: Vec<(usize, usize)>,
+    /// The moment from which on it is explored.
+    first: usize,
+}
+
+/// The events that begin and end each step.
+fn spans(events: &[Event]) -> Vec<(usize, usize)> {
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for (i, event) in events.iter().enumerate() {
+        match event.access {
+            Access::Mark(Mark::Begin(_)) => spans.push((i, usize::MAX)),
+            Access::Mark(Mark::End(_)) => {
+                spans.last_mut().expect("a step ends after it began").1 = i;
+            }
+            _ => {}
+        }
+    }
+    spans
+}
+
+impl Recording {
+    /// A run on a pool whose file was `initial` (nothing, for a run that creates it),
+    /// explored from its step `from` on.
+    pub fn new(
+        initial: &Image,
+        created_len: u64,
+        capacity: u64,
+        (steps, events): (Vec<Step>, Vec<Event>),
+        from: usize,
+        universe: Vec<u64>,
+    ) -> Recording {
+        let mut image = initial.clone();
+        image.bytes.resize(capacity as usize, GARBAGE);
+        let spans = spans(&events);
+        assert_eq!(spans.len(), steps.len(), "every step is marked");
+        let first = spans.get(from).map_or(events.len(), |s| s.0);
+        let initial_len = match initial.bytes.len() {
+            0 => created_len,
+            len => len as u64,
+        };
+        Recording { initial: image, initial_len, events, steps, universe, spans, first }
+    }
+
+    /// The same run with another trace: flushes and fences left out, moved or shortened.
+    /// Every store and every mark must still be there, in the same order.
+    pub fn with_events(&self, events: Vec<Event>) -> Recording {
+        let rest = |events: &[Event], until: usize| {
+            events[..until].iter().filter(|e| !is_flush_or_fence(e)).count()
+        };
+        let before = rest(&self.events, self.first);
+        let spans = spans(&events);
+        assert_eq!(spans.len(), self.spans.len(), "a mutated trace keeps its marks");
+        let first = (0..=events.len()).find(|&m| rest(&events, m) == before).unwrap_or(0);
+        Recording {
+            initial: self.initial.clone(),
+            initial_len: self.initial_len,
+            events,
+            steps: self.steps.clone(),
+            universe: self.universe.clone(),
+            spans,
+            first,
+        }
+    }
+
+    /// Explores from the first store at a commit point on, if there is one.
+    pub fn begin_at(&mut self, point: &'static Point) {
+        let is_there =
+            |&i: &usize| self.events[i].point == Some(point) && stored(&self.events[i]).is_some();
+        if let Some(first) = (self.first..self.events.len()).find(is_there) {
+            self.first = first;
+        }
+    }
+
+    /// The beginning of the trace.
+    pub fn timeline(&self) -> Timeline<'_> {
+        Timeline::new(&self.initial, self.initial_len, &self.events)
+    }
+
+    /// The moment from which on it is explored.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// The moments to crash at, in order: after each store that is explored (`false`), and
+    /// the [`windows`] of line cuts (`true`). Of the stores to volatile words, and in
+    /// the middle of a row of stores to words that nothing links to yet, one in `stride`.
+    pub fn moments(&self, stride: usize) -> Vec<(usize, bool)> {
+        let stores = (self.first..self.events.len())
+            .filter(|&i| stored(&self.events[i]).is_some())
+            .filter(|&i| {
+                let is_volatile = !is_durable(self.events[i].point);
+                i.is_multiple_of(stride) || !(is_volatile || self.is_midway(i + 1))
+            })
+            .map(|i| (i + 1, false));
+        let windows = windows(&self.events).into_iter().filter(|&w| w >= self.first);
+        let mut moments: Vec<_> = stores.chain(windows.map(|w| (w, true))).collect();
+        moments.sort_unstable();
+        moments
+    }
+
+    /// Stores that are explored.
+    pub fn stores(&self) -> usize {
+        self.events[self.first..].iter().filter(|e| stored(e).is_some()).count()
+    }
+
+    /// Bytes that the pool can grow to.
+    pub fn capacity(&self) -> u64 {
+        self.initial.bytes.len() as u64
+    }
+
+    /// Whether a moment is in the middle of a row of stores of one commit point: words of a
+    /// structure, say, that nothing links to yet.
+    fn is_midway(&self, moment: usize) -> bool {
+        let point =
+            |i: usize| self.events.get(i).filter(|e| stored(e).is_some()).and_then(|e| e.point);
+        let Some(last) = moment.checked_sub(1).and_then(point) else { return false };
+        moment >= 2 && point(moment - 2) == Some(last) && point(moment) == Some(last)
+    }
+
+    /// The step that has begun last.
+    fn begun(&self, moment: usize) -> Option<usize> {
+        self.spans.partition_point(|s| s.0 < moment).checked_sub(1)
+    }
+
+    /// The step in flight at a moment, if one is.
+    pub fn in_flight(&self, moment: usize) -> Option<&Step> {
+        let step = self.begun(moment)?;
+        (moment <= self.spans[step].1).then(|| &self.steps[step])
+    }
+
+    /// What kind of operation is in flight at a moment, or was the last.
+    pub fn kind(&self, moment: usize) -> Kind {
+        self.begun(moment).map_or(Kind::CreatePool, |step| self.steps[step].kind)
+    }
+
+    /// The commit point of the last store before a moment, in the step in flight or the
+    /// last one, that was no volatile one.
+    pub fn phase(&self, moment: usize) -> Option<&'static Point> {
+        let begin = self.begun(moment).map_or(0, |step| self.spans[step].0);
+        let stores = self.events[begin..moment].iter().rev().filter(|e| stored(e).is_some());
+        stores.filter_map(|e| e.point).find(|p| !p.volatile)
+    }
+
+    /// What a pool may hold after a crash at a moment.
+    pub fn allowed(&self, moment: usize) -> Allowed {
+        if let Some(step) = self.in_flight(moment) {
+            let mut allowed = vec![step.before.clone()];
+            if !step.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &step.after)) {
+                allowed.push(Some(Arc::clone(&step.after)));
+            }
+            return Allowed(allowed);
+        }
+        Allowed(vec![match self.begun(moment) {
+            Some(step) => Some(Arc::clone(&self.steps[step].after)),
+            None => self.steps.first().and_then(|s| s.before.clone()),
+        }])
+    }
+
+    /// What was stored before a moment and had not become durable.
+    pub fn pending(&self, moment: usize) -> BTreeMap<u64, Pending> {
+        response::pending_after(&self.events[..moment])
+    }
+
+    /// The last steps before a moment, for a person.
+    pub fn history(&self, moment: usize) -> Vec<String> {
+        let Some(last) = self.begun(moment) else { return Vec::new() };
+        (last.saturating_sub(7)..=last)
+            .map(|step| {
+                let answered = self.spans[step].1 < moment;
+                let how = if answered { "answered" } else { "in flight" };
+                format!("{} ({how})", self.steps[step].text)
+            })
+            .collect()
+    }
+
+    /// The trace around a moment, for a person.
+    pub fn trace_around(&self, moment: usize) -> Vec<String> {
+        let from = moment.saturating_sub(16);
+        let to = (moment + 4).min(self.events.len());
+        let mut lines = Vec::new();
+        for number in from..to {
+            if number == moment {
+                lines.push("-------- the crash".into());
+            }
+            lines.push(show(number, &self.events[number]));
+        }
+        if moment >= to {
+            lines.push("-------- the crash".into());
+        }
+        lines
+    }
+}
+
+/// Whether it is a flush or a fence: what a canary may drop.
+pub fn is_flush_or_fence(event: &Event) -> bool {
+    matches!(event.access, Access::Flush { .. } | Access::Fence)
+}
+
+/// An event in one line.
+pub fn show(number: usize, event: &Event) -> String {
+    let mut text = format!("{number:>8} t{} ", event.thread);
+    if let Some(point) = event.point {
+        let _ = write!(text, "[{}: {}] ", point.owner, point.name);
+    }
+    let _ = match &event.access {
+        Access::Load { offset, value } => write!(text, "load {offset:#x} = {value:#x}"),
+        Access::Store { offset, value, nontemporal } => {
+            let past = if *nontemporal { " past the caches" } else { "" };
+            write!(text, "store {offset:#x} = {value:#x}{past}")
+        }
+        Access::CompareExchange { offset, found, new, exchanged } => {
+            let how = if *exchanged { "exchanged" } else { "failed" };
+            write!(text, "compare-exchange {offset:#x} {found:#x} -> {new:#x} {how}")
+        }
+        Access::Flush { offset, bytes } => write!(text, "flush {offset:#x}, {bytes} bytes"),
+        Access::Fence => write!(text, "fence"),
+        Access::Mark(mark) => write!(text, "{mark:?}"),
+    };
+    text
+}

@@ -1,0 +1,192 @@
+//! Histories of real threads, through the public interface.
+//!
+//! Events are stamped from one counter, before the call and after the answer; each thread
+//! keeps its own, so that the recording orders them as little as can be.
+
+use super::record::{Answer, Call, Event, History};
+use crate::codec::{Form, key_bytes, value_bytes};
+use crate::random::Random;
+use crate::session::Do;
+use crate::state::{Checked, Fault};
+use crate::torture::maps::{AnyMap, MapShape};
+use outlast::index::Inline;
+use outlast::{PoolOptions, RecordForm, Scheme};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// The scheme of the map.
+    pub scheme: Scheme,
+    /// Its record form.
+    pub form: RecordForm,
+    /// Threads.
+    pub threads: usize,
+    /// Operations of each on the keys that are recorded.
+    pub operations: u64,
+    /// Keys that are recorded.
+    pub keys: u64,
+    /// Names the choices that each thread makes.
+    pub seed: u64,
+}
+
+/// Keys from here on only make the map grow, and are not recorded.
+const FILL: u64 = 1_000_000;
+
+struct Thread<'r> {
+    number: usize,
+    map: &'r AnyMap,
+    name: &'r Arc<str>,
+    clock: &'r AtomicU64,
+    ops: &'r AtomicU64,
+    events: Vec<(u64, Event)>,
+}
+
+impl Thread<'_> {
+    fn note(&mut self, event: Event) {
+        // SeqCst: a stamp is drawn before what comes after it in the program, and after
+        // what comes before it.
+        self.events.push((self.clock.fetch_add(1, Ordering::SeqCst), event));
+    }
+
+    fn record(&mut self, call: Call) -> Checked {
+        let op = self.ops.fetch_add(1, Ordering::Relaxed);
+        self.note(Event::Begin { op, thread: self.number, map: Arc::clone(self.name), call });
+        let answer = ask(self.map, call)?;
+        self.note(Event::End { op, answer });
+        Ok(())
+    }
+}
+
+/// Asks a public map, and says what it answered.
+///
+/// # Errors
+/// If the map fails, or holds what nobody wrote.
+pub fn ask(map: &AnyMap, call: Call) -> Checked<Answer> {
+    let said = |applied, present, before| Answer::Changed { applied, present, before };
+    let (key, change) = match call {
+        Call::Get(key) => return Ok(Answer::Value(map.get(key)?)),
+        Call::Scan => {
+            let records = map.records()?.into_iter().filter(|r| r.0 < FILL);
+            return Ok(Answer::Records(records.collect()));
+        }
+        Call::Change(key, change) => (key, change),
+    };
+    // Only what was there before matters of an insert, an update or a swap that the public
+    // interface answers with yes or no.
+    Ok(match change {
+        Do::Insert(value) => {
+            let applied = match map {
+                AnyMap::Inline(map) => map.insert(&Inline::nth_key(key), &value)?,
+                AnyMap::Bytes(map) => map.insert(&key_bytes(key), &value_bytes(value))?,
+            };
+            said(applied, Some(!applied), None)
+        }
+        Do::Update(value) => {
+            let applied = match map {
+                AnyMap::Inline(map) => map.update(&Inline::nth_key(key), &value)?,
+                AnyMap::Bytes(map) => map.update(&key_bytes(key), &value_bytes(value))?,
+            };
+            said(applied, Some(applied), None)
+        }
+        Do::Swap(old, new) => {
+            let applied = match map {
+                AnyMap::Inline(map) => map.compare_swap(&Inline::nth_key(key), &old, &new)?,
+                AnyMap::Bytes(map) => {
+                    map.compare_swap(&key_bytes(key), &value_bytes(old), &value_bytes(new))?
+                }
+            };
+            said(applied, applied.then_some(true), None)
+        }
+        Do::Put(value) => {
+            let before = match map {
+                AnyMap::Inline(map) => map.put(&Inline::nth_key(key), &value)?,
+                AnyMap::Bytes(map) => number(map.put(&key_bytes(key), &value_bytes(value))?)?,
+            };
+            said(true, Some(before.is_some()), before)
+        }
+        Do::Remove => {
+            let before = match map {
+                AnyMap::Inline(map) => map.remove(&Inline::nth_key(key))?,
+                AnyMap::Bytes(map) => number(map.remove(&key_bytes(key))?)?,
+            };
+            said(before.is_some(), Some(before.is_some()), before)
+        }
+    })
+}
+
+fn number(value: Option<Vec<u8>>) -> Checked<Option<u64>> {
+    value
+        .map(|value| {
+            outlast::index::Bytes::value_number(&value)
+                .ok_or_else(|| Fault(format!("a value that nobody wrote: {value:02x?}")))
+        })
+        .transpose()
+}
+
+/// Runs threads on a map in memory that is split all the time, and returns their history
+/// and the splits there were.
+///
+/// # Errors
+/// If an operation fails.
+pub fn record(options: &Options) -> Checked<(History, u64)> {
+    let pool = PoolOptions::new().page_bits(12).anonymous()?;
+    let shape = MapShape { name: "live", form: options.form, bucket_bits: 1, stash: 2 };
+    let map = AnyMap::open(&pool, &shape, options.scheme)?;
+    let name: Arc<str> = shape.name.into();
+    let (clock, ops) = (AtomicU64::new(0), AtomicU64::new(0));
+    let threads: Vec<Checked<Vec<(u64, Event)>>> = std::thread::scope(|scope| {
+        let spawn = |number: usize| {
+            let (map, name, clock, ops) = (&map, &name, &clock, &ops);
+            scope.spawn(move || {
+                let thread = Thread { number, map, name, clock, ops, events: Vec::new() };
+                run(thread, options)
+            })
+        };
+        let handles: Vec<_> = (0..options.threads).map(spawn).collect();
+        let lost = |_| Err(Fault("a thread panicked".into()));
+        handles.into_iter().map(|h| h.join().unwrap_or_else(lost)).collect()
+    });
+    let mut stamped = Vec::new();
+    for events in threads {
+        stamped.append(&mut events?);
+    }
+    stamped.sort_unstable_by_key(|(stamp, _)| *stamp);
+    let splits = match &map {
+        AnyMap::Inline(map) => map.stats()?.splits,
+        AnyMap::Bytes(map) => map.stats()?.splits,
+    };
+    Ok((History { events: stamped.into_iter().map(|(_, event)| event).collect() }, splits))
+}
+
+fn run(mut thread: Thread<'_>, options: &Options) -> Checked<Vec<(u64, Event)>> {
+    let mut random = Random::new(options.seed ^ (thread.number as u64) << 32);
+    let first = FILL * (1 + thread.number as u64);
+    for i in 0..options.operations {
+        let key = random.below(options.keys);
+        let value = 1 + random.below(1 << 20);
+        thread.record(match random.below(10) {
+            0..3 => Call::Get(key),
+            3 | 4 => Call::Change(key, Do::Insert(value)),
+            5 => Call::Change(key, Do::Put(value)),
+            6 => Call::Change(key, Do::Update(value)),
+            7 => {
+                let old = thread.map.get(key)?.unwrap_or(value);
+                Call::Change(key, Do::Swap(old, value))
+            }
+            _ => Call::Change(key, Do::Remove),
+        })?;
+        if i % 512 == 17 {
+            thread.record(Call::Scan)?;
+        }
+        if i % 4 == 0 {
+            ask(thread.map, Call::Change(first + i, Do::Insert(value)))?;
+        }
+        if i % 8 == 7 && i > 600 {
+            // The map stays small enough to iterate over.
+            ask(thread.map, Call::Change(first + i - 7 - 512, Do::Remove))?;
+        }
+    }
+    Ok(thread.events)
+}

@@ -1,0 +1,335 @@
+//! The scheduler: of all threads, the one that has the baton runs.
+//!
+//! Before each access to memory, and at each turn of waiting, the thread that runs asks
+//! the [`Strategy`] who is next, and hands the baton on. So an interleaving is the strategy's
+//! choices, and the same choices make the same run. What can block asks too: waits and
+//! locks go through the seam.
+
+use crate::random::Random;
+use crate::response::is_durable;
+use outlast::pmem::{Access, Control, Point};
+use std::cell::Cell;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Steps without an answer after which threads are taken to wait for each other, or to
+/// turn in a circle. Operations on tables as small as those here take hundreds.
+const STEPS_MAX: u64 = 60_000;
+
+thread_local! {
+    /// The number of this thread in its run, if it is scheduled.
+    static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// How the next thread is chosen.
+#[derive(Debug, Clone)]
+pub enum Strategy {
+    /// At each step, one time in so many, any thread goes on.
+    Walk {
+        /// Chooses.
+        random: Random,
+        /// One step in this many is a switch.
+        one_in: u64,
+    },
+    /// Probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010): the thread of
+    /// the highest priority runs; at a few steps, chosen before, it becomes the lowest.
+    Pct {
+        /// By thread; higher goes first.
+        priorities: Vec<i64>,
+        /// Steps at which the running thread's priority falls, ascending.
+        changes: Vec<u64>,
+        /// Whether only those steps are counted that are made between a store and the
+        /// fence after it, where others can see what is not durable yet.
+        in_windows: bool,
+        /// The next priority below all.
+        lowest: i64,
+    },
+    /// One thread after the other, each as far as it can go.
+    InTurn,
+}
+
+impl Strategy {
+    /// A walk that a seed names, its pace included.
+    pub fn walk(seed: u64) -> Strategy {
+        let mut random = Random::new(seed ^ 0x3a1c);
+        let one_in = [2, 4, 8, 20, 60][random.below(5) as usize];
+        Strategy::Walk { random, one_in }
+    }
+
+    /// Priorities and change points that a seed names, for a run of about so many steps, of
+    /// which so many lie between a store and a fence. Of every three seeds, two choose
+    /// among the latter: the windows are few and short, and most faults show there.
+    pub fn pct(seed: u64, threads: usize, steps: u64, windows: u64) -> Strategy {
+        let mut random = Random::new(seed ^ 0x9c71);
+        let depth = 2 + random.below(4);
+        let in_windows = random.below(3) != 0;
+        let steps = if in_windows { windows } else { steps };
+        let mut priorities: Vec<i64> = (1..=threads as i64).collect();
+        random.shuffle(&mut priorities);
+        let mut changes: Vec<u64> = (1..depth).map(|_| random.below(steps.max(1))).collect();
+        changes.sort_unstable();
+        Strategy::Pct { priorities, changes, in_windows, lowest: 0 }
+    }
+
+    /// Who runs next, of those that can; `me` can, unless it waits and others can.
+    fn next(&mut self, me: usize, waiting: bool, steps: Steps, ready: &[usize]) -> usize {
+        match self {
+            Strategy::Walk { random, one_in } => {
+                let others = ready.iter().filter(|t| **t != me).count() as u64;
+                let switches = others > 0 && (waiting || random.below(*one_in) == 0);
+                if !switches && ready.contains(&me) {
+                    return me;
+                }
+                let n = random.below(others) as usize;
+                ready.iter().copied().filter(|t| *t != me).nth(n).expect("as many as counted")
+            }
+            Strategy::Pct { priorities, changes, in_windows, lowest } => {
+                let mut falls = waiting;
+                let step = if *in_windows { steps.windows } else { steps.all };
+                while changes.first().is_some_and(|at| *at <= step) {
+                    changes.remove(0);
+                    falls = true;
+                }
+                if falls {
+                    priorities[me] = *lowest;
+                    *lowest -= 1;
+                }
+                ready.iter().copied().max_by_key(|t| priorities[*t]).expect("a thread that can")
+            }
+            Strategy::InTurn => match ready.iter().find(|t| **t > me || (**t == me && !waiting)) {
+                _ if !waiting && ready.contains(&me) => me,
+                Some(&next) => next,
+                None => ready[0],
+            },
+        }
+    }
+}
+
+/// Steps that were made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// All.
+    pub all: u64,
+    /// Those that a thread made between a store and the fence after it.
+    pub windows: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    /// Has not come to the start yet.
+    Away,
+    Ready,
+    /// Stopped for ever, or until all others are done.
+    Stopped,
+    Done,
+}
+
+struct State {
+    strategy: Strategy,
+    threads: Vec<Status>,
+    /// Those that are ready.
+    ready: Vec<usize>,
+    running: Option<usize>,
+    steps: Steps,
+    /// By thread: whether it has stored since its last fence.
+    unfenced: Vec<bool>,
+    /// Steps since an operation answered.
+    idle: u64,
+    idle_max: u64,
+    /// The thread that is to be stopped, and how many steps it may make before.
+    stop: Option<(usize, u64)>,
+    /// Whether the thread was stopped.
+    stopped: bool,
+    /// Nobody gets on: everybody unwinds.
+    stuck: bool,
+}
+
+impl State {
+    fn set(&mut self, thread: usize, status: Status) {
+        self.threads[thread] = status;
+        let all = self.threads.iter().enumerate();
+        self.ready = all.filter(|(_, s)| **s == Status::Ready).map(|(t, _)| t).collect();
+    }
+
+    fn next(&mut self, me: usize, waiting: bool) -> usize {
+        self.strategy.next(me, waiting, self.steps, &self.ready)
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    turns: Vec<Condvar>,
+}
+
+/// The baton of one run. Clones are the same one.
+#[derive(Clone)]
+pub struct Baton(Arc<Shared>);
+
+/// What a thread of a stuck run unwinds with.
+#[derive(Debug)]
+pub struct Stuck;
+
+impl Baton {
+    /// A baton for so many threads.
+    pub fn new(threads: usize, strategy: Strategy) -> Baton {
+        let state = State {
+            strategy,
+            threads: vec![Status::Away; threads],
+            ready: Vec::new(),
+            running: None,
+            steps: Steps::default(),
+            unfenced: vec![false; threads],
+            idle: 0,
+            idle_max: STEPS_MAX,
+            stop: None,
+            stopped: false,
+            stuck: false,
+        };
+        let turns = (0..threads).map(|_| Condvar::new()).collect();
+        Baton(Arc::new(Shared { state: Mutex::new(state), turns }))
+    }
+
+    /// Stops a thread before its step of this number, until all others are done.
+    pub fn stop(&self, thread: usize, step: u64) {
+        self.state().stop = Some((thread, step));
+    }
+
+    /// How many steps an operation may take at most, those of others beside it included.
+    pub fn limit(&self, steps: u64) {
+        self.state().idle_max = steps;
+    }
+
+    /// Steps made so far.
+    pub fn steps(&self) -> Steps {
+        self.state().steps
+    }
+
+    /// Whether the thread that was to be stopped has come so far.
+    pub fn has_stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    /// Whether the run could not go on.
+    pub fn is_stuck(&self) -> bool {
+        self.state().stuck
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Makes the calling thread one of the run; returns when all are there and it has the
+    /// baton.
+    pub fn enter(&self, thread: usize) {
+        THREAD.set(Some(thread));
+        let mut state = self.state();
+        state.set(thread, Status::Ready);
+        if state.ready.len() == state.threads.len() {
+            let first = state.next(0, false);
+            self.hand_to(&mut state, first);
+        }
+        self.wait_for_turn(state, thread);
+    }
+
+    /// The calling thread is done.
+    pub fn leave(&self) {
+        let Some(thread) = THREAD.take() else { return };
+        let mut state = self.state();
+        state.set(thread, Status::Done);
+        if state.running == Some(thread) {
+            self.go_on(&mut state, thread, true);
+        }
+    }
+
+    /// An operation of the calling thread was answered.
+    pub fn answered(&self) {
+        self.state().idle = 0;
+    }
+
+    fn hand_to(&self, state: &mut State, thread: usize) {
+        state.running = Some(thread);
+        self.0.turns[thread].notify_one();
+    }
+
+    /// Chooses who is next. If that is nobody, those that were stopped go on.
+    fn go_on(&self, state: &mut State, me: usize, waiting: bool) {
+        if state.ready.is_empty() {
+            state.stop = None;
+            for thread in 0..state.threads.len() {
+                if state.threads[thread] == Status::Stopped {
+                    state.set(thread, Status::Ready);
+                }
+            }
+        }
+        if state.ready.is_empty() {
+            state.running = None;
+            return;
+        }
+        let next = state.next(me, waiting);
+        if state.running != Some(next) || next != me {
+            self.hand_to(state, next);
+        }
+    }
+
+    fn wait_for_turn(&self, mut state: MutexGuard<'_, State>, thread: usize) {
+        while state.running != Some(thread) && !state.stuck {
+            state = self.0.turns[thread].wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+        if state.stuck {
+            drop(state);
+            resume_unwind(Box::new(Stuck));
+        }
+    }
+}
+
+impl Control for Baton {
+    fn before(&self, _thread: usize, waiting: bool) {
+        let Some(thread) = THREAD.get() else { return };
+        if std::thread::panicking() {
+            // Whoever unwinds is not scheduled any more, so that it gets to its end.
+            if waiting {
+                std::thread::yield_now();
+            }
+            return;
+        }
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.stuck {
+            drop(guard);
+            resume_unwind(Box::new(Stuck));
+        }
+        state.steps.all += 1;
+        state.steps.windows += u64::from(state.unfenced[thread]);
+        state.idle += 1;
+        if state.idle > state.idle_max {
+            state.stuck = true;
+            self.0.turns.iter().for_each(Condvar::notify_all);
+            drop(guard);
+            resume_unwind(Box::new(Stuck));
+        }
+        if let Some((victim, left)) = &mut state.stop
+            && *victim == thread
+        {
+            if *left == 0 {
+                state.set(thread, Status::Stopped);
+                state.stopped = true;
+            } else {
+                *left -= 1;
+            }
+        }
+        self.go_on(state, thread, waiting);
+        self.wait_for_turn(guard, thread);
+    }
+
+    fn after(&self, access: &Access, at: Option<&'static Point>) {
+        let Some(thread) = THREAD.get() else { return };
+        match access {
+            Access::Store { .. } | Access::CompareExchange { .. } if !is_durable(at) => {}
+            Access::Store { .. } | Access::CompareExchange { exchanged: true, .. } => {
+                self.state().unfenced[thread] = true;
+            }
+            Access::Fence | Access::Mark(_) => self.state().unfenced[thread] = false,
+            _ => {}
+        }
+    }
+}

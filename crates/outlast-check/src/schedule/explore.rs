@@ -1,0 +1,715 @@
+//! Many schedules, crashes in them, and what is wrong made small.
+
+use super::baton::Strategy;
+use super::run::{Run, run as run_once};
+use super::workload::{self, Instance, MAP, Workload};
+use crate::history::{self, json};
+use crate::model::{Image, Kept, Timeline, windows};
+use crate::random::Random;
+use crate::response::{is_durable, undurable};
+use crate::session::{Do, Session, Shape, alive, recorder};
+use crate::state::{Checked, Fault};
+use outlast::pmem::Alive;
+use outlast::{RecordForm, Scheme};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How much is tried.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    /// Schedules.
+    pub schedules: u64,
+    /// Crashes of each at moments of its trace, besides those at answers.
+    pub crashes: usize,
+    /// Ends earlier after this time.
+    pub time: Duration,
+    /// Threads that run schedules, each its own.
+    pub threads: usize,
+    /// The first seed.
+    pub seed: u64,
+    /// Only workloads of this name.
+    pub workload: Option<String>,
+    /// Violations after which no more is tried.
+    pub violations: usize,
+}
+
+impl Budget {
+    /// For a test: seconds.
+    pub fn quick() -> Budget {
+        Budget { schedules: 300, time: Duration::from_secs(15), ..Budget::ci() }
+    }
+
+    /// At least 2,000 schedules.
+    pub fn ci() -> Budget {
+        Budget {
+            schedules: 2_400,
+            crashes: 4,
+            time: Duration::from_secs(600),
+            threads: 2,
+            seed: 1,
+            workload: None,
+            violations: 3,
+        }
+    }
+}
+
+/// Which strategy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// [`Strategy::walk`].
+    Random,
+    /// [`Strategy::pct`].
+    Pct,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Choice::Random => "random",
+            Choice::Pct => "pct",
+        })
+    }
+}
+
+impl std::str::FromStr for Choice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "random" => Ok(Choice::Random),
+            "pct" => Ok(Choice::Pct),
+            _ => Err(format!("unknown strategy {text:?}; known: random, pct")),
+        }
+    }
+}
+
+/// What was done so far.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Schedules run.
+    pub schedules: AtomicU64,
+    /// Those with at least one crash image.
+    pub crashed: AtomicU64,
+    /// Histories checked.
+    pub histories: AtomicU64,
+    /// Crash images reopened.
+    pub images: AtomicU64,
+    /// Those that differ in bytes or in the history before them.
+    pub images_distinct: AtomicU64,
+    /// Answers whose durability was checked.
+    pub responses: AtomicU64,
+    /// Those for which an image had to be reopened.
+    pub responses_imaged: AtomicU64,
+    /// Steps of all schedules.
+    pub steps: AtomicU64,
+    /// Violations.
+    pub violations: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Where a violation shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The run itself: its history, its end, a panic.
+    Run,
+    /// Nobody gets on.
+    Stuck,
+    /// An operation's own stores are not durable when it answers.
+    Undurable,
+    /// The least that a power loss leaves when an operation has answered.
+    Response,
+    /// A crash at some moment.
+    Crash,
+}
+
+/// Something that is not as the contract has it.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The workload.
+    pub workload: &'static str,
+    /// The record form.
+    pub form: RecordForm,
+    /// The strategy.
+    pub strategy: Choice,
+    /// The seed of the workload and of the strategy.
+    pub seed: u64,
+    /// Events of the trace before the crash, if there was one.
+    pub crash: Option<usize>,
+    /// Where it shows.
+    pub kind: Kind,
+    /// What was found; for a history, a picture.
+    pub fault: String,
+    /// The smallest workload that was found to show it, thread by thread, and how.
+    pub minimised: String,
+    /// The history as JSON lines.
+    pub history: String,
+    /// The command that shows it again.
+    pub replay: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} {} seed {}", self.workload, self.form, self.strategy, self.seed)?;
+        if let Some(crash) = self.crash {
+            writeln!(f, "  crash after event {crash}, {:?}", self.kind)?;
+        }
+        writeln!(f, "{}\n{}\n  replay: {}", self.fault, self.minimised, self.replay)
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// What was done: see [`Counters`].
+    pub schedules: u64,
+    /// Schedules with a crash.
+    pub crashed: u64,
+    /// Histories.
+    pub histories: u64,
+    /// Crash images.
+    pub images: u64,
+    /// Distinct ones.
+    pub images_distinct: u64,
+    /// Answers.
+    pub responses: u64,
+    /// Of these, with an image.
+    pub responses_imaged: u64,
+    /// By kind, how many operations there were.
+    pub operations: BTreeMap<&'static str, u64>,
+    /// What is wrong.
+    pub violations: Vec<Violation>,
+    /// Time taken.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// The largest share that one kind of operation has of all, in percent.
+    pub fn largest_share(&self) -> u64 {
+        let all: u64 = self.operations.values().sum();
+        self.operations.values().max().map_or(0, |max| max * 100 / all.max(1))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: u64 = self.operations.values().sum();
+        let shares: Vec<_> = self
+            .operations
+            .iter()
+            .map(|(kind, n)| format!("{kind} {}%", n * 100 / all.max(1)))
+            .collect();
+        write!(
+            f,
+            "{} schedules, {} of them crashed; {} histories, {} crash images ({} distinct), {} \
+             answers, {} of them with an image; {} violations; {:.1} s\n  {all} operations: {}",
+            self.schedules,
+            self.crashed,
+            self.histories,
+            self.images,
+            self.images_distinct,
+            self.responses,
+            self.responses_imaged,
+            self.violations.len(),
+            self.took.as_secs_f64(),
+            shares.join(", ")
+        )
+    }
+}
+
+/// Something wrong with a run, before it is made small.
+#[derive(Debug, Clone)]
+struct Found {
+    kind: Kind,
+    crash: Option<usize>,
+    fault: String,
+}
+
+/// A schedule by its names.
+#[derive(Debug, Clone, Copy)]
+struct Named {
+    workload: &'static Workload,
+    shape: Shape,
+    choice: Choice,
+    seed: u64,
+}
+
+impl Named {
+    fn instance(&self, alive: &Arc<Alive>) -> Checked<Instance> {
+        self.workload.make(self.shape, self.seed, alive)
+    }
+
+    /// The strategy that a seed names. Where it has to know how long the run is, that is
+    /// found out by a run without switches.
+    fn strategy(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Strategy> {
+        Ok(match self.choice {
+            Choice::Random => Strategy::walk(seed),
+            Choice::Pct => {
+                let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
+                Strategy::pct(seed, instance.scripts.len(), steps.all, steps.windows)
+            }
+        })
+    }
+
+    fn run(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Run> {
+        run_once(instance, self.strategy(instance, seed, alive)?, alive)
+    }
+
+    fn replay(&self, crash: Option<usize>, without: &[usize], strategy_seed: u64) -> String {
+        let mut command = format!(
+            "outlast-check schedule --scheme {} --record {} --workload {} --strategy {} --seed {}",
+            self.shape.scheme, self.shape.form, self.workload.name, self.choice, self.seed
+        );
+        if strategy_seed != self.seed {
+            command.push_str(&format!(" --order {strategy_seed}"));
+        }
+        if !without.is_empty() {
+            let list: Vec<_> = without.iter().map(ToString::to_string).collect();
+            command.push_str(&format!(" --without {}", list.join(",")));
+        }
+        if let Some(crash) = crash {
+            command.push_str(&format!(" --crash {crash}"));
+        }
+        command
+    }
+}
+
+fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
+    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Fault(format!("a panic: {}", text.unwrap_or("of an unknown kind"))))
+    })
+}
+
+/// The file where open lines keep no more than this.
+fn kept(timeline: &Timeline<'_>, kept: &[Kept]) -> Vec<u8> {
+    let mut image = Image::default();
+    timeline.least_and(kept, &mut image);
+    image.bytes
+}
+
+/// The file where everything survives.
+fn all(timeline: &Timeline<'_>) -> Vec<u8> {
+    let mut image = Image::default();
+    timeline.all_but(&[], &mut image);
+    image.bytes
+}
+
+/// Checks runs and crashes in them.
+struct Checker<'c> {
+    alive: &'c Arc<Alive>,
+    counters: &'c Counters,
+    crashes: usize,
+    /// Only the crash at this moment.
+    only: Option<usize>,
+    /// Images that were looked at, by their bytes and the history before them.
+    seen: Mutex<HashSet<u64>>,
+}
+
+impl Checker<'_> {
+    /// What is wrong with a run, or a crash in it.
+    fn check(&self, run: &Run, seed: u64) -> Option<Found> {
+        if let Some(fault) = &run.fault {
+            let kind = if run.is_stuck() { Kind::Stuck } else { Kind::Run };
+            return Some(Found { kind, crash: None, fault: fault.to_string() });
+        }
+        add(&self.counters.histories, 1);
+        if let Some(found) = undurable(&run.events).first() {
+            let fault = found.to_string();
+            return Some(Found { kind: Kind::Undurable, crash: None, fault });
+        }
+        let mut random = Random::new(seed ^ 0xc4a5);
+        let mut timeline = Timeline::new(
+            &Image::of_file(&run.initial, run.initial.len() as u64),
+            run.initial_len,
+            &run.events,
+        );
+        let answers: HashMap<usize, usize> = run.answers().collect();
+        let mut moments: Vec<usize> = match self.only {
+            Some(only) => vec![only.min(run.events.len())],
+            None => {
+                let mut windows = windows(&run.events);
+                random.shuffle(&mut windows);
+                windows.truncate(self.crashes);
+                // And one anywhere, for process death.
+                windows.push(random.below(run.events.len() as u64 + 1) as usize);
+                windows
+            }
+        };
+        let chosen: HashSet<usize> = moments.iter().copied().collect();
+        if self.only.is_none() {
+            moments.extend(answers.keys());
+        }
+        moments.sort_unstable();
+        moments.dedup();
+        for moment in moments {
+            timeline.advance(moment);
+            let answered = answers.contains_key(&moment);
+            if answered {
+                add(&self.counters.responses, 1);
+            }
+            let is_open =
+                timeline.open().any(|line| line.stores.iter().any(|store| is_durable(store.point)));
+            if answered && is_open {
+                add(&self.counters.responses_imaged, 1);
+                let image = kept(&timeline, &[]);
+                self.is_new(run, moment, &image);
+                if let Err(fault) = self.check_image(run, moment, &image, &mut random) {
+                    let fault = format!("a power loss that leaves the least:\n{fault}");
+                    return Some(Found { kind: Kind::Response, crash: Some(moment), fault });
+                }
+            }
+            if chosen.contains(&moment)
+                && let Some(found) = self.check_moment(run, &timeline, &mut random)
+            {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    fn check_moment(
+        &self,
+        run: &Run,
+        timeline: &Timeline<'_>,
+        random: &mut Random,
+    ) -> Option<Found> {
+        let moment = timeline.moment();
+        let open: Vec<(u64, usize)> =
+            timeline.open().map(|line| (line.line, line.stores.len())).collect();
+        let mut cut = || {
+            let kept: Vec<Kept> = open
+                .iter()
+                .map(|&(line, stores)| Kept {
+                    line,
+                    stores: match random.below(3) {
+                        0 => 0,
+                        1 => stores,
+                        _ => random.below(stores as u64 + 1) as usize,
+                    },
+                })
+                .collect();
+            self::kept(timeline, &kept)
+        };
+        let mut images = vec![
+            ("a power loss that leaves the least", kept(timeline, &[])),
+            ("a process death", all(timeline)),
+        ];
+        if !open.is_empty() {
+            images.push(("a power loss that leaves some of the open lines", cut()));
+            images.push(("a power loss that leaves some of the open lines", cut()));
+        }
+        for (what, image) in images {
+            if !self.is_new(run, moment, &image) {
+                continue;
+            }
+            if let Err(fault) = self.check_image(run, moment, &image, random) {
+                let fault = format!("{what}:\n{fault}");
+                return Some(Found { kind: Kind::Crash, crash: Some(moment), fault });
+            }
+        }
+        None
+    }
+
+    /// Whether an image, with the operations before it, has not been looked at.
+    fn is_new(&self, run: &Run, moment: usize, image: &[u8]) -> bool {
+        let mut hasher = DefaultHasher::new();
+        image.hash(&mut hasher);
+        run.marks_before(moment).hash(&mut hasher);
+        let new = self.seen.lock().unwrap_or_else(|e| e.into_inner()).insert(hasher.finish());
+        add(&self.counters.images_distinct, u64::from(new));
+        new
+    }
+
+    /// Reopens an image: it must verify, hold what the history allows, and work on.
+    fn check_image(&self, run: &Run, moment: usize, file: &[u8], random: &mut Random) -> Checked {
+        add(&self.counters.images, 1);
+        caught(|| {
+            let mut universe = run.universe();
+            random.shuffle(&mut universe);
+            let capacity = run.instance.capacity();
+            let opened = Session::open(file, capacity, self.alive, recorder(false), None);
+            let mut session = opened.map_err(|e| Fault(format!("opening: {e}")))?;
+            // Whoever comes first recovers: a verification, a lookup, an iteration.
+            let way = random.below(3);
+            if way == 0 {
+                let found = outlast::pool::verify::verify(session.store())?;
+                let damage: Vec<_> = found.all_damage().map(ToString::to_string).collect();
+                if !damage.is_empty() {
+                    return Err(Fault(format!("damage: {}", damage.join("; "))));
+                }
+            }
+            let found = Arc::new(session.observe(&universe, way == 1)?);
+            add(&self.counters.histories, 1);
+            let history = run.history_with(moment, true, &found)?;
+            if let Err(findings) = history::check(&history) {
+                return Err(Fault(findings[0].to_string()));
+            }
+            session.settle(&*found, &universe, true)?;
+            work_on(&mut session, run, &universe, random)
+                .map_err(|fault| Fault(format!("working on: {fault}")))
+        })
+    }
+}
+
+/// A little of everything, and a verification.
+fn work_on(session: &mut Session, run: &Run, universe: &[u64], random: &mut Random) -> Checked {
+    for i in 0..10 {
+        let key = universe[random.below(universe.len() as u64) as usize];
+        let value = 8_000_000 + i;
+        let change = match random.below(4) {
+            0 => Do::Remove,
+            1 => Do::Put(value),
+            2 => Do::Update(value),
+            _ => Do::Insert(value),
+        };
+        session.change(MAP, key, change)?;
+        if random.below(4) == 0 && session.is_reclaiming() {
+            session.background()?;
+        }
+    }
+    for n in 0..2 {
+        if random.below(4) == 0 {
+            session.create_map(&workload::other(n), run.instance.shape)?;
+        }
+    }
+    session.verify()?;
+    session.check(universe, random.below(2) == 0)
+}
+
+/// Runs schedules of all workloads, with crashes in them, within a budget.
+pub fn run(
+    scheme: Scheme,
+    form: RecordForm,
+    budget: &Budget,
+    counters: &Counters,
+    progress: impl Fn(&Counters) + Sync,
+) -> Outcome {
+    let start = Instant::now();
+    let alive = alive();
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let found = Mutex::new((Vec::new(), BTreeMap::new(), HashSet::new()));
+    let kinds: Vec<&'static Workload> = workload::ALL
+        .iter()
+        .filter(|w| budget.workload.as_ref().is_none_or(|name| name == w.name))
+        .collect();
+    if kinds.is_empty() {
+        return Outcome::default();
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..budget.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    let over = n >= budget.schedules || start.elapsed() > budget.time;
+                    if over || stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let workload = kinds[(n % kinds.len() as u64) as usize];
+                    let named = Named {
+                        workload,
+                        shape: workload.shape(scheme, form),
+                        choice: match n / kinds.len() as u64 % 3 {
+                            0 => Choice::Random,
+                            _ => Choice::Pct,
+                        },
+                        seed: budget.seed + n,
+                    };
+                    let (operations, violation) = one(named, budget, counters, &alive);
+                    let mut found = found.lock().unwrap_or_else(|e| e.into_inner());
+                    for kind in operations {
+                        *found.1.entry(kind).or_insert(0) += 1;
+                    }
+                    if let Some(violation) = violation {
+                        add(&counters.violations, 1);
+                        // One of each sort is enough to stop for.
+                        found.2.insert((violation.workload, violation.kind as u8));
+                        found.0.push(violation);
+                        if found.0.len() >= budget.violations {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    drop(found);
+                    progress(counters);
+                }
+            });
+        }
+    });
+    let (violations, operations, _) = found.into_inner().unwrap_or_else(|e| e.into_inner());
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    Outcome {
+        schedules: count(&counters.schedules),
+        crashed: count(&counters.crashed),
+        histories: count(&counters.histories),
+        images: count(&counters.images),
+        images_distinct: count(&counters.images_distinct),
+        responses: count(&counters.responses),
+        responses_imaged: count(&counters.responses_imaged),
+        operations,
+        violations,
+        took: start.elapsed(),
+    }
+}
+
+/// One schedule.
+fn one(
+    named: Named,
+    budget: &Budget,
+    counters: &Counters,
+    alive: &Arc<Alive>,
+) -> (Vec<&'static str>, Option<Violation>) {
+    let checker =
+        Checker { alive, counters, crashes: budget.crashes, only: None, seen: Mutex::default() };
+    let instance = match named.instance(alive) {
+        Ok(instance) => instance,
+        Err(fault) => {
+            let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
+            return (Vec::new(), Some(describe(named, &found, None, &[], named.seed)));
+        }
+    };
+    let operations = instance.scripts.iter().flatten().map(|act| act.kind()).collect();
+    let run = match named.run(&instance, named.seed, alive) {
+        Ok(run) => run,
+        Err(fault) => {
+            let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
+            return (operations, Some(describe(named, &found, None, &[], named.seed)));
+        }
+    };
+    add(&counters.schedules, 1);
+    add(&counters.steps, run.steps.all);
+    let before = counters.images.load(Ordering::Relaxed);
+    let found = checker.check(&run, named.seed);
+    add(&counters.crashed, u64::from(counters.images.load(Ordering::Relaxed) > before));
+    (operations, found.map(|found| minimise(named, &instance, run, found, alive)))
+}
+
+/// Makes a violation small: operations are dropped as long as something of the same kind
+/// still shows, under this or one of a few other orders.
+fn minimise(
+    named: Named,
+    instance: &Instance,
+    run: Run,
+    found: Found,
+    alive: &Arc<Alive>,
+) -> Violation {
+    let counters = Counters::default();
+    let checker =
+        Checker { alive, counters: &counters, crashes: 12, only: None, seen: Mutex::default() };
+    let mut best = (run, found, Vec::new(), named.seed);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for number in (0..instance.operations()).rev() {
+        let mut dropped: Vec<usize> = best.2.clone();
+        dropped.push(number);
+        dropped.sort_unstable();
+        let smaller = instance.without(&dropped);
+        for attempt in 0..40 {
+            if Instant::now() > deadline {
+                break;
+            }
+            let seed = if attempt == 0 { best.3 } else { named.seed + attempt * 7_919 };
+            let Ok(run) = named.run(&smaller, seed, alive) else { break };
+            if let Some(found) = checker.check(&run, seed)
+                && found.kind == best.1.kind
+            {
+                best = (run, found, dropped, seed);
+                break;
+            }
+        }
+    }
+    let (run, found, dropped, seed) = best;
+    describe(named, &found, Some(&run), &dropped, seed)
+}
+
+fn describe(
+    named: Named,
+    found: &Found,
+    run: Option<&Run>,
+    dropped: &[usize],
+    seed: u64,
+) -> Violation {
+    let mut minimised = String::new();
+    let mut text = String::new();
+    if let Some(run) = run {
+        for (thread, script) in run.instance.scripts.iter().enumerate() {
+            let acts: Vec<_> = script.iter().map(ToString::to_string).collect();
+            minimised.push_str(&format!("  thread {thread}: {}\n", acts.join(", ")));
+        }
+        let moment = found.crash.unwrap_or(run.events.len());
+        if let Ok(history) = run.history(moment) {
+            text = json::export(&history);
+        }
+        let from = moment.saturating_sub(12);
+        minimised.push_str("  trace:\n");
+        for (i, event) in run.events[from..(moment + 3).min(run.events.len())].iter().enumerate() {
+            let point = event.point.map_or("-", |p| p.name);
+            let cut = if from + i == moment { "  ---- crash\n" } else { "" };
+            let what = format!("{:x?}", event.access);
+            minimised.push_str(&format!("{cut}    T{} [{point}] {what}\n", event.thread));
+        }
+    }
+    Violation {
+        workload: named.workload.name,
+        form: named.shape.form,
+        strategy: named.choice,
+        seed: named.seed,
+        crash: found.crash,
+        kind: found.kind,
+        fault: found.fault.clone(),
+        minimised,
+        history: text,
+        replay: named.replay(found.crash, dropped, seed),
+    }
+}
+
+/// What names one schedule on the command line.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// The workload.
+    pub workload: String,
+    /// The strategy.
+    pub strategy: Choice,
+    /// The seed of the workload.
+    pub seed: u64,
+    /// The seed of the order, if it is another one.
+    pub order: Option<u64>,
+    /// Operations that are left out.
+    pub without: Vec<usize>,
+    /// Only the crash at this moment.
+    pub crash: Option<usize>,
+}
+
+/// Runs one schedule again. Its trace, and what is wrong with it.
+///
+/// # Errors
+/// If there is no such schedule.
+pub fn replay(replay: &Replay) -> Checked<(Run, Option<Violation>)> {
+    let workload = Workload::named(&replay.workload).ok_or_else(|| {
+        let known: Vec<_> = workload::ALL.iter().map(|w| w.name).collect();
+        Fault(format!("unknown workload {:?}; known: {}", replay.workload, known.join(", ")))
+    })?;
+    let alive = alive();
+    let shape = workload.shape(replay.scheme, replay.form);
+    let named = Named { workload, shape, choice: replay.strategy, seed: replay.seed };
+    let instance = named.instance(&alive)?.without(&replay.without);
+    let order = replay.order.unwrap_or(replay.seed);
+    let run = named.run(&instance, order, &alive)?;
+    let counters = Counters::default();
+    let (alive, counters) = (&alive, &counters);
+    let checker =
+        Checker { alive, counters, crashes: 40, only: replay.crash, seen: Mutex::default() };
+    let found = checker.check(&run, order);
+    let violation = found.map(|found| describe(named, &found, Some(&run), &replay.without, order));
+    Ok((run, violation))
+}

@@ -1,0 +1,161 @@
+//! What goes on when one thread is stopped for ever.
+//!
+//! A thread is stopped before each of its steps in turn, and stays so; the others must
+//! complete 1,000 operations within a bound of steps. A scheme that is lock-free
+//! ([`Scheme::is_lock_free`]) keeps that with any thread stopped; every scheme, with any
+//! reader stopped: who looks a key up, holds a reference or iterates.
+
+use super::baton::{Baton, Strategy};
+use super::workload::MAP;
+use crate::codec::Form;
+use crate::session::{Do, PoolShape, Session, Shape, alive};
+use crate::state::{Checked, Fault, ensure};
+use crate::with_form;
+use outlast::index::{Change, Cursor, Index};
+use outlast::pmem::Traced;
+use outlast::pool::threads;
+use outlast::{RecordForm, Scheme};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What the thread does that is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// Looks keys up.
+    Get,
+    /// Holds a reference.
+    Reference,
+    /// Iterates.
+    Scan,
+    /// Changes keys.
+    Change,
+}
+
+/// Operations that the others make.
+pub const OPERATIONS: u64 = 1_000;
+/// Steps that one of them may take, those of all threads counted.
+const STEPS_MAX: u64 = 20_000;
+
+impl Victim {
+    /// Those that a scheme promises not to be kept up by.
+    pub fn of(scheme: Scheme) -> &'static [Victim] {
+        if scheme.is_lock_free() {
+            &[Victim::Get, Victim::Reference, Victim::Scan, Victim::Change]
+        } else {
+            &[Victim::Get, Victim::Reference, Victim::Scan]
+        }
+    }
+
+    fn act<R: Form>(self, index: &dyn Index<R>) -> outlast::Result<()> {
+        let key = |n| R::nth_key(n);
+        match self {
+            Victim::Get => {
+                for n in [3, 9_999] {
+                    index.get(R::key_of(&key(n)))?;
+                }
+            }
+            Victim::Reference => {
+                let reference = index.get_ref(R::key_of(&key(3)))?;
+                drop(index.get(R::key_of(&key(5)))?);
+                drop(reference);
+            }
+            Victim::Scan => {
+                let (mut cursor, mut batch) = (Cursor::start(), Vec::new());
+                // A part of it: all is only more of the same.
+                for _ in 0..3 {
+                    index.scan(&mut cursor, &mut batch)?;
+                }
+            }
+            Victim::Change => {
+                for n in [3, 50_000] {
+                    let value = R::nth_value(n + 1);
+                    index.change(R::key_of(&key(n)), Change::Put(R::value_of(&value)), true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the others do: changes of the keys that the victim is at, and inserts that split.
+fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast::Result<()> {
+    for i in 0..OPERATIONS / 2 {
+        let n = match i % 5 {
+            0 => 3,
+            1 => 5,
+            _ => 1_000 * (thread + 1) + i % 60,
+        };
+        let key = R::nth_key(n);
+        let value = R::nth_value(10_000 + i);
+        let change = match i % 7 {
+            0 | 4 => Change::Remove,
+            1 => Change::Update(R::value_of(&value)),
+            _ => Change::Put(R::value_of(&value)),
+        };
+        index.change(R::key_of(&key), change, false)?;
+        if i % 9 == 0 {
+            index.get(R::key_of(&key))?;
+        }
+        baton.answered();
+    }
+    Ok(())
+}
+
+/// Stops the victim before each `stride`-th of its steps. Returns how many steps were tried.
+///
+/// # Errors
+/// Where the others did not get on.
+pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> Checked<u64> {
+    let alive = alive();
+    let shape = Shape { scheme, form, bucket_bits: 1, stash: 2 };
+    let mut tried = 0;
+    for step in (0..).step_by(stride.max(1) as usize) {
+        threads::number_this_thread(0);
+        let baton = Baton::new(3, Strategy::InTurn);
+        baton.stop(0, step);
+        baton.limit(STEPS_MAX);
+        let seam = Traced::with_control(Box::new(baton.clone()));
+        let pool = PoolShape { pages: 64, max_pages: 512, ..PoolShape::default() };
+        let mut session = Session::create(pool, &alive, seam.clone())?;
+        session.create_map(MAP, shape)?;
+        for key in 0..30 {
+            session.change(MAP, key, Do::Insert(key + 700))?;
+        }
+        let store = session.store();
+        let map = store.open_map(MAP)?;
+        // The others are the first to be done: then the victim is let go on.
+        let ends: Vec<Checked> = std::thread::scope(|scope| {
+            let spawn = |thread: usize| {
+                let (baton, seam, map) = (&baton, &seam, &map);
+                scope.spawn(move || {
+                    threads::number_this_thread(1 + thread);
+                    seam.number_this_thread(1 + thread);
+                    let done = catch_unwind(AssertUnwindSafe(|| {
+                        baton.enter(thread);
+                        with_form!(map.index(), R, index => match thread {
+                            0 => victim.act::<R>(&**index),
+                            _ => others::<R>(&**index, thread as u64, baton),
+                        })
+                    }));
+                    baton.leave();
+                    done.map_err(|_| Fault("did not get on".into()))?.map_err(Fault::from)
+                })
+            };
+            let threads: Vec<_> = (0..3).map(spawn).collect();
+            let lost = |_| Err(Fault("did not get on".into()));
+            threads.into_iter().map(|t| t.join().unwrap_or_else(lost)).collect()
+        });
+        for (thread, end) in ends.into_iter().enumerate() {
+            end.map_err(|fault| {
+                Fault(format!("{victim:?} stopped before step {step}: thread {thread}: {fault}"))
+            })?;
+        }
+        drop(map);
+        session.crash()?;
+        tried += 1;
+        if !baton.has_stopped() {
+            ensure(step > 0, || "the victim makes no step".into())?;
+            return Ok(tried);
+        }
+    }
+    unreachable!("the victim ends")
+}

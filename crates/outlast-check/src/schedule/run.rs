@@ -1,0 +1,448 @@
+//! One run of a workload under the scheduler.
+
+use super::baton::{Baton, Steps, Strategy, Stuck};
+use super::workload::{Act, Instance, MAP, MAPS, other};
+use crate::codec::Form;
+use crate::history::{Answer, Call, Event, History, OpId};
+use crate::session::{Do, Session};
+use crate::state::{Checked, Fault, State};
+use crate::with_form;
+use outlast::Error;
+use outlast::index::{Change, Cursor, Index};
+use outlast::pmem::{self, Access, Alive, Mark, Seam, Traced};
+use outlast::pool::store::{MapRequest, OpenMap, Store};
+use outlast::pool::threads;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+/// Threads of a run have numbers from here on in the trace; the one that set it up has 0.
+const FIRST: usize = 1;
+/// The thread that looks at what is left, in histories.
+const OBSERVER: usize = 99;
+
+/// A run and all that was recorded of it.
+pub struct Run {
+    /// What was run.
+    pub instance: Instance,
+    /// The file when recording began, as long as it can grow.
+    pub initial: Vec<u8>,
+    /// How long it was then.
+    pub initial_len: u64,
+    /// Every access and every mark.
+    pub events: Vec<pmem::Event>,
+    /// Steps that the threads made.
+    pub steps: Steps,
+    /// By number: who asked what.
+    asked: Vec<(usize, Act)>,
+    /// By number: what was answered, if it is an answer of the history.
+    answers: Vec<Option<Answer>>,
+    /// Keys that the operations name.
+    touched: BTreeSet<u64>,
+    /// What was wrong with the run itself.
+    pub fault: Option<Fault>,
+}
+
+/// Asks an index, all ways that there are of looking a key up in turn.
+///
+/// # Errors
+/// The index's; whatever it holds that nobody wrote is one, too.
+fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
+    let number = |value: &R::Owned| {
+        R::value_number(value).ok_or_else(|| Asked::Wrong(format!("nobody wrote {value:?}")))
+    };
+    let (key, change) = match call {
+        Call::Get(key) => {
+            let key = R::nth_key(key);
+            let key = R::key_of(&key);
+            let found =
+                match way % 4 {
+                    0 => match index.get_ref(key)? {
+                        None => None,
+                        Some(reference) => {
+                            let bytes = reference.to_vec();
+                            let number = R::raw_number(&bytes);
+                            Some(number.ok_or_else(|| {
+                                Asked::Wrong(format!("a reference to {bytes:02x?}"))
+                            })?)
+                        }
+                    },
+                    1 => {
+                        let mut found = Vec::new();
+                        index.get_many(&[key], &mut found)?;
+                        found.first().and_then(Option::as_ref).map(number).transpose()?
+                    }
+                    _ => index.get(key)?.as_ref().map(number).transpose()?,
+                };
+            return Ok(Answer::Value(found));
+        }
+        Call::Scan => {
+            let (mut cursor, mut batch) = (Cursor::start(), Vec::new());
+            while !cursor.is_done() {
+                index.scan(&mut cursor, &mut batch)?;
+            }
+            let record = |(key, value): &(R::OwnedKey, R::Owned)| {
+                let key = R::key_number(key)
+                    .ok_or_else(|| Asked::Wrong(format!("nobody wrote key {key:?}")))?;
+                Ok((key, number(value)?))
+            };
+            return Ok(Answer::Records(batch.iter().map(record).collect::<Result<_, Asked>>()?));
+        }
+        Call::Change(key, change) => (R::nth_key(key), change),
+    };
+    let [first, second] = match change {
+        Do::Insert(v) | Do::Put(v) | Do::Update(v) => [v, 0],
+        Do::Swap(expected, new) => [expected, new],
+        Do::Remove => [0, 0],
+    }
+    .map(R::nth_value);
+    let [first, second] = [R::value_of(&first), R::value_of(&second)];
+    let wanted = !way.is_multiple_of(3);
+    let done = index.change(
+        R::key_of(&key),
+        match change {
+            Do::Insert(_) => Change::Insert(first),
+            Do::Put(_) => Change::Put(first),
+            Do::Update(_) => Change::Update(first),
+            Do::Swap(..) => Change::Swap { expected: first, new: second },
+            Do::Remove => Change::Remove,
+        },
+        wanted,
+    )?;
+    let before = done.before.as_ref().map(number).transpose()?;
+    if wanted && done.present && before.is_none() {
+        return Err(Asked::Wrong(format!("{call}: the value before was not told")));
+    }
+    Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
+}
+
+enum Asked {
+    /// The pool was closed: nothing was answered, nor will be.
+    Refused,
+    Failed(Error),
+    Wrong(String),
+}
+
+impl From<Error> for Asked {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotOpen("it was closed" | "it is being closed") => Asked::Refused,
+            error => Asked::Failed(error),
+        }
+    }
+}
+
+/// What one thread of a run works with.
+struct Worker<'r> {
+    baton: Baton,
+    seam: Traced,
+    store: Arc<Store<Traced>>,
+    map: Arc<OpenMap>,
+    instance: &'r Instance,
+    answers: &'r Mutex<Vec<Option<Answer>>>,
+}
+
+impl Worker<'_> {
+    fn act(&self, op: usize, act: Act) -> Result<Option<Answer>, Asked> {
+        let said = |applied, present| Answer::Changed { applied, present, before: None };
+        Ok(match act {
+            Act::Call(call) => {
+                let answer =
+                    with_form!(self.map.index(), R, index => ask::<R>(&**index, call, op as u64))?;
+                Some(answer)
+            }
+            Act::Background => {
+                self.store.step()?;
+                None
+            }
+            Act::Sync => {
+                self.store.sync()?;
+                None
+            }
+            Act::Close => {
+                self.store.close()?;
+                None
+            }
+            Act::CreateMap(n) => {
+                let info = self.instance.shape.info(&other(n));
+                self.store.map(&MapRequest { info, scheme_matters: true })?;
+                Some(said(true, None))
+            }
+            Act::DropMap(n) => match self.store.drop_map(&other(n)) {
+                Ok(()) => Some(said(true, Some(true))),
+                Err(Error::NoSuchMap { .. }) => Some(said(false, Some(false))),
+                Err(error) => return Err(error.into()),
+            },
+        })
+    }
+
+    fn run(&self, first: usize, script: &[Act]) -> Checked {
+        for (i, &act) in script.iter().enumerate() {
+            let op = first + i;
+            let name = || format!("{op} {act}");
+            self.seam.mark(|| Mark::Begin(name()));
+            match self.act(op, act) {
+                Ok(answer) => {
+                    self.answers.lock().unwrap_or_else(|e| e.into_inner())[op] = answer;
+                    self.seam.mark(|| Mark::End(name()));
+                    self.baton.answered();
+                }
+                Err(Asked::Refused) => return Ok(()),
+                Err(Asked::Failed(error)) => return Err(Fault(format!("{act}: {error}"))),
+                Err(Asked::Wrong(what)) => return Err(Fault(format!("{act}: {what}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs a workload. What is wrong with the run is in [`Run::fault`].
+///
+/// # Errors
+/// If the workload cannot be set up.
+pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Checked<Run> {
+    threads::number_this_thread(0);
+    let baton = Baton::new(instance.scripts.len(), strategy);
+    let seam = Traced::with_control(Box::new(baton.clone()));
+    let mut session = instance.fill(alive, seam.clone())?;
+    if instance.crashed {
+        session.crash()?;
+    }
+    let store = Arc::clone(session.store());
+    let map = store.open_map(MAP)?;
+    let mut initial = session.file();
+    let initial_len = initial.len() as u64;
+    initial.resize(instance.capacity() as usize, crate::session::GARBAGE);
+    let asked: Vec<(usize, Act)> = instance
+        .scripts
+        .iter()
+        .enumerate()
+        .flat_map(|(thread, script)| script.iter().map(move |act| (thread, *act)))
+        .collect();
+    let answers = Mutex::new(vec![None; asked.len()]);
+    seam.start(false);
+    let fault = std::thread::scope(|scope| {
+        let mut first = 0;
+        let mut threads = Vec::new();
+        for (thread, script) in instance.scripts.iter().enumerate() {
+            let worker = Worker {
+                baton: baton.clone(),
+                seam: seam.clone(),
+                store: Arc::clone(&store),
+                map: Arc::clone(&map),
+                instance,
+                answers: &answers,
+            };
+            let begin = first;
+            first += script.len();
+            threads.push(scope.spawn(move || {
+                threads::number_this_thread(FIRST + thread);
+                worker.seam.number_this_thread(FIRST + thread);
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    worker.baton.enter(thread);
+                    worker.run(begin, script)
+                }));
+                worker.baton.leave();
+                done.unwrap_or_else(|panic| Err(unwound(&*panic)))
+            }));
+        }
+        let ends: Vec<Checked> =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|p| Err(unwound(&*p)))).collect();
+        // A thread that panicked explains why others could not go on.
+        let faults: Vec<Fault> = ends.into_iter().filter_map(Result::err).collect();
+        faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
+    });
+    let events = seam.take();
+    drop(map);
+    let answers = answers.into_inner().unwrap_or_else(|e| e.into_inner());
+    let touched = asked
+        .iter()
+        .filter_map(|(_, act)| act.call())
+        .filter(|(map, _)| *map == MAP)
+        .filter_map(|(_, call)| call.key())
+        .collect();
+    let mut run = Run {
+        instance: instance.clone(),
+        initial,
+        initial_len,
+        events,
+        steps: baton.steps(),
+        asked,
+        answers,
+        touched,
+        fault,
+    };
+    if run.fault.is_none() {
+        run.fault = run.check_end(session).err();
+    }
+    Ok(run)
+}
+
+const STUCK: &str = "the threads do not get on: each waits, or turns in a circle";
+
+fn unwound(panic: &(dyn std::any::Any + Send)) -> Fault {
+    if panic.is::<Stuck>() {
+        return Fault(STUCK.into());
+    }
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text =
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of an unknown kind");
+    Fault(format!("a panic: {text}"))
+}
+
+/// The operation that a mark names.
+fn op_of(mark: &str) -> Option<usize> {
+    mark.split(' ').next()?.parse().ok()
+}
+
+impl Run {
+    /// Whether nothing went on any more.
+    pub fn is_stuck(&self) -> bool {
+        self.fault.as_ref().is_some_and(|f| f.0 == STUCK)
+    }
+
+    /// The number of an operation's script and what it is.
+    pub fn operation(&self, op: usize) -> (usize, Act) {
+        self.asked[op]
+    }
+
+    /// The moments after an answer: just after its mark, and the operation.
+    pub fn answers(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.events.iter().enumerate().filter_map(|(i, event)| match &event.access {
+            Access::Mark(Mark::End(name)) => Some((i + 1, op_of(name)?)),
+            _ => None,
+        })
+    }
+
+    /// Begins and answers among the first `moment` events of the trace.
+    pub fn marks_before(&self, moment: usize) -> usize {
+        let marks = |e: &&pmem::Event| matches!(e.access, Access::Mark(_));
+        self.events[..moment].iter().filter(marks).count()
+    }
+
+    /// The history of the first `moment` events of the trace.
+    ///
+    /// # Errors
+    /// If an iteration told of a record that nobody touches what is not so: such records
+    /// are left out of the history.
+    pub fn history(&self, moment: usize) -> Checked<History> {
+        let mut events = Vec::new();
+        let initial = self.instance.initial();
+        for (key, value) in initial.iter().filter(|(key, _)| self.touched.contains(key)) {
+            events.push(Event::Initial { map: MAP.into(), key: *key, value: *value });
+        }
+        for &n in &self.instance.others {
+            events.push(Event::Initial { map: MAPS.into(), key: n, value: 1 });
+        }
+        for event in &self.events[..moment] {
+            let (mark, ends) = match &event.access {
+                Access::Mark(Mark::Begin(name)) => (name, false),
+                Access::Mark(Mark::End(name)) => (name, true),
+                _ => continue,
+            };
+            let Some(op) = op_of(mark) else { continue };
+            let (thread, act) = self.asked[op];
+            let Some((map, call)) = act.call() else { continue };
+            if ends {
+                let answer = self.answers[op].clone().expect("what was answered is kept");
+                let answer = match answer {
+                    Answer::Records(records) => Answer::Records(self.told(op, records)?),
+                    answer => answer,
+                };
+                events.push(Event::End { op: op as OpId, answer });
+            } else {
+                events.push(Event::Begin { op: op as OpId, thread, map: map.into(), call });
+            }
+        }
+        Ok(History { events })
+    }
+
+    /// Of what an iteration reported, what is touched; the rest must be as it always was.
+    fn told(&self, op: usize, records: Vec<(u64, u64)>) -> Checked<Vec<(u64, u64)>> {
+        let (touched, rest): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|(key, _)| self.touched.contains(key));
+        let mut found = BTreeMap::new();
+        for (key, value) in rest {
+            if found.insert(key, value).is_some() {
+                return Err(Fault(format!("iteration {op} reports key {key} twice")));
+            }
+        }
+        self.compare_untouched(&found).map_err(|f| Fault(format!("iteration {op}: {f}")))?;
+        Ok(touched)
+    }
+
+    fn compare_untouched(&self, found: &BTreeMap<u64, u64>) -> Checked {
+        let initial = self.instance.initial();
+        let keys = initial.keys().chain(found.keys());
+        for key in keys.filter(|key| !self.touched.contains(key)) {
+            if initial.get(key) != found.get(key) {
+                let (was, is) = (initial.get(key), found.get(key));
+                return Err(Fault(format!("key {key}, which nobody touched: {was:?}, now {is:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The history of the first `moment` events and what was found afterwards.
+    ///
+    /// # Errors
+    /// If something is not as it was that nobody touches, or the like.
+    pub fn history_with(&self, moment: usize, crashed: bool, found: &State) -> Checked<History> {
+        let mut history = self.history(moment)?;
+        if crashed {
+            history.events.push(Event::Crash);
+        }
+        let none = BTreeMap::new();
+        let records = match found.maps.get(MAP) {
+            Some(map) => &map.records,
+            None => return Err(Fault(format!("the map {MAP:?} is gone"))),
+        };
+        self.compare_untouched(records)?;
+        let mut op = self.asked.len() as OpId;
+        let mut read = |map: &str, key: u64, value: Option<u64>| {
+            let (call, answer) = (Call::Get(key), Answer::Value(value));
+            history.events.push(Event::Begin { op, thread: OBSERVER, map: map.into(), call });
+            history.events.push(Event::End { op, answer });
+            op += 1;
+        };
+        for &key in &self.touched {
+            read(MAP, key, records.get(&key).copied());
+        }
+        for n in 0..2 {
+            let map = found.maps.get(&other(n));
+            read(MAPS, n, map.map(|_| 1));
+            let holds = map.map_or(&none, |m| &m.records);
+            if !holds.is_empty() {
+                return Err(Fault(format!("{:?} holds {holds:?}", other(n))));
+            }
+        }
+        Ok(history)
+    }
+
+    /// Every key that may be there, and some that never are.
+    pub fn universe(&self) -> Vec<u64> {
+        let mut keys: BTreeSet<u64> = self.instance.initial().into_keys().collect();
+        keys.extend(&self.touched);
+        let last = keys.last().copied().unwrap_or(0);
+        keys.extend([last + 1, last + 2]);
+        keys.into_iter().collect()
+    }
+
+    /// Nobody crashed: looks at everything, verifies, works on.
+    fn check_end(&self, mut session: Session) -> Checked {
+        if session.store().core().check().is_err() {
+            // A close was part of it. What it left is opened again.
+            session.crash()?;
+        }
+        let universe = self.universe();
+        let found = session.observe(&universe, self.steps.all.is_multiple_of(2))?;
+        let history = self.history_with(self.events.len(), false, &found)?;
+        if let Err(findings) = crate::history::check(&history) {
+            return Err(Fault(findings[0].to_string()));
+        }
+        session.settle(&found, &universe, true)?;
+        session.verify()?;
+        session.change(MAP, 7_000_000, Do::Insert(1))?;
+        session.check(&[&universe[..], &[7_000_000]].concat(), true)
+    }
+}

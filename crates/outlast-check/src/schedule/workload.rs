@@ -1,0 +1,503 @@
+//! What threads do in a schedule.
+
+use crate::codec::SPECIAL;
+use crate::explore::phases::{self, Phase, phases_of};
+use crate::history::Call;
+use crate::random::Random;
+use crate::session::{Do, PoolShape, Session, Shape, recorder};
+use crate::state::{Checked, Fault};
+use outlast::index::dash_eh::points;
+use outlast::pmem::Alive;
+use outlast::{RecordForm, Scheme};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The map that is worked on.
+pub const MAP: &str = "m";
+/// The map of the maps: key `n` is there as long as the map of [`other`] is.
+pub const MAPS: &str = "(maps)";
+
+/// The name of another map.
+pub fn other(number: u64) -> String {
+    format!("other {number}")
+}
+
+/// One step of a thread's script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// An operation on the map.
+    Call(Call),
+    /// A step of the pool's background work.
+    Background,
+    /// Makes the pool clean and durable.
+    Sync,
+    /// Closes the pool: whoever comes later is refused.
+    Close,
+    /// Opens another map, or creates it.
+    CreateMap(u64),
+    /// Drops another map.
+    DropMap(u64),
+}
+
+impl Act {
+    /// The call that it is in the history, and on which map.
+    pub fn call(self) -> Option<(&'static str, Call)> {
+        match self {
+            Act::Call(call) => Some((MAP, call)),
+            Act::CreateMap(n) => Some((MAPS, Call::Change(n, Do::Put(1)))),
+            Act::DropMap(n) => Some((MAPS, Call::Change(n, Do::Remove))),
+            Act::Background | Act::Sync | Act::Close => None,
+        }
+    }
+
+    /// What kind of operation it is, for counting.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Act::Call(Call::Get(_)) => "get",
+            Act::Call(Call::Scan) => "scan",
+            Act::Call(Call::Change(_, change)) => match change {
+                Do::Insert(_) => "insert",
+                Do::Put(_) => "put",
+                Do::Update(_) => "update",
+                Do::Swap(..) => "swap",
+                Do::Remove => "remove",
+            },
+            Act::Background => "background",
+            Act::Sync => "sync",
+            Act::Close => "close",
+            Act::CreateMap(_) => "create",
+            Act::DropMap(_) => "drop",
+        }
+    }
+}
+
+impl std::fmt::Display for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Act::Call(call) => write!(f, "{call}"),
+            Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
+            Act::DropMap(n) => write!(f, "drop {:?}", other(*n)),
+            Act::Background | Act::Sync | Act::Close => f.write_str(self.kind()),
+        }
+    }
+}
+
+/// What the run begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The pool as it was filled.
+    Open,
+    /// The same, opened again after its process died.
+    Crashed,
+}
+
+/// A kind of workload. The seed makes one of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// The table is filled until its next insert goes through this.
+    before: fn(Scheme) -> Option<Phase>,
+    start: Start,
+    /// log2 of the buckets to a segment.
+    bucket_bits: u32,
+    /// All keys have one hash.
+    degenerate: bool,
+    /// Every key but a few is the same one.
+    one_key: bool,
+    /// What one thread does besides.
+    beside: Beside,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Scan,
+    Background,
+    Sync,
+    Close,
+    Maps,
+    Removals,
+}
+
+macro_rules! phase_of {
+    ($phase:expr) => {
+        |scheme| match scheme {
+            Scheme::DashEh => Some($phase),
+            _ => None,
+        }
+    };
+}
+
+/// Every kind of workload.
+pub const ALL: &[Workload] = &{
+    const PLAIN: Workload = Workload {
+        name: "",
+        about: "",
+        before: |_| None,
+        start: Start::Open,
+        bucket_bits: 1,
+        degenerate: false,
+        one_key: false,
+        beside: Beside::Nothing,
+    };
+    [
+        Workload {
+            name: "displacement",
+            about: "an insert moves a record to the bucket after",
+            before: phase_of!(phases::FORWARD.into()),
+            bucket_bits: 2,
+            ..PLAIN
+        },
+        Workload {
+            name: "displacement-back",
+            about: "an insert moves a record back to its home",
+            before: phase_of!(phases::BACKWARD.into()),
+            bucket_bits: 2,
+            ..PLAIN
+        },
+        Workload {
+            name: "stash",
+            about: "an insert goes to the stash",
+            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
+            ..PLAIN
+        },
+        Workload {
+            name: "split",
+            about: "an insert splits a segment",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            ..PLAIN
+        },
+        Workload {
+            name: "doubling",
+            about: "an insert doubles the directory",
+            before: phase_of!(phases::phase(&points::DOUBLE_COMMIT)),
+            ..PLAIN
+        },
+        Workload {
+            name: "split-removals",
+            about: "removals beside a split",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            beside: Beside::Removals,
+            ..PLAIN
+        },
+        Workload {
+            name: "split-scan",
+            about: "an iteration beside a split",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            beside: Beside::Scan,
+            ..PLAIN
+        },
+        Workload {
+            name: "overflow",
+            about: "keys that no split separates, and a new overflow node",
+            before: phase_of!(phases::phase(&points::NODE_COMMIT)),
+            degenerate: true,
+            ..PLAIN
+        },
+        Workload {
+            name: "one-key",
+            about: "several changes of one key at once",
+            one_key: true,
+            ..PLAIN
+        },
+        Workload {
+            name: "repair",
+            about: "first touches after a crash, before an insert that splits",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            start: Start::Crashed,
+            ..PLAIN
+        },
+        Workload {
+            name: "reclaim",
+            about: "the reclaim after a crash beside operations",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            start: Start::Crashed,
+            beside: Beside::Background,
+            ..PLAIN
+        },
+        Workload {
+            name: "sync",
+            about: "the pool made clean beside operations",
+            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
+            beside: Beside::Sync,
+            ..PLAIN
+        },
+        Workload {
+            name: "close",
+            about: "the pool closed beside operations",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            beside: Beside::Close,
+            ..PLAIN
+        },
+        Workload {
+            name: "maps",
+            about: "other maps created and dropped beside operations",
+            beside: Beside::Maps,
+            ..PLAIN
+        },
+        Workload {
+            name: "maps-reclaim",
+            about: "other maps created and dropped beside the reclaim after a crash",
+            start: Start::Crashed,
+            beside: Beside::Maps,
+            ..PLAIN
+        },
+    ]
+};
+
+impl Workload {
+    /// The workload of this name.
+    pub fn named(name: &str) -> Option<&'static Workload> {
+        ALL.iter().find(|w| w.name == name)
+    }
+
+    fn pool(&self) -> PoolShape {
+        let hash_function = if self.degenerate { 0x7e57 } else { 1 };
+        PoolShape { hash_function, ..PoolShape::default() }
+    }
+
+    fn key(&self, number: u64) -> u64 {
+        if self.degenerate { SPECIAL + number } else { number }
+    }
+
+    /// What the map looks like.
+    pub fn shape(&self, scheme: Scheme, form: RecordForm) -> Shape {
+        Shape { scheme, form, bucket_bits: self.bucket_bits, stash: 2 }
+    }
+
+    /// The numbers of records after which the next insert goes through the phase.
+    fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<u64>> {
+        let Some(phase) = (self.before)(shape.scheme) else { return Ok(vec![3, 8, 20, 40]) };
+        type Known = BTreeMap<(&'static str, String), Vec<u64>>;
+        static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+        let known = KNOWN.get_or_init(Mutex::default);
+        // Held while it is found out, so that it is once.
+        let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
+        let name = (self.name, format!("{shape:?}"));
+        if let Some(fills) = known.get(&name) {
+            return Ok(fills.clone());
+        }
+        let seam = recorder(false);
+        let mut session = Session::create(self.pool(), alive, seam.clone())?;
+        session.create_map(MAP, shape)?;
+        let mut fills = Vec::new();
+        for number in 0..400 {
+            seam.start(false);
+            session.change(MAP, self.key(number), Do::Insert(value_of(number)))?;
+            if phases_of(&seam.take(), shape.bucket_bits).contains(&phase) {
+                fills.push(number);
+            }
+            if fills.len() == 6 {
+                break;
+            }
+        }
+        if fills.is_empty() {
+            return Err(Fault(format!("workload {}: no insert goes through {phase}", self.name)));
+        }
+        known.insert(name, fills.clone());
+        Ok(fills)
+    }
+
+    /// The workload that a seed names.
+    ///
+    /// # Errors
+    /// If the table never comes to what the workload is for.
+    pub fn make(&self, shape: Shape, seed: u64, alive: &Arc<Alive>) -> Checked<Instance> {
+        let mut random = Random::new(seed);
+        let fills = self.fills(shape, alive)?;
+        let fill = fills[random.below(fills.len() as u64) as usize];
+        let mut others = Vec::new();
+        if self.beside == Beside::Maps {
+            others.extend((0..2).filter(|_| random.below(2) == 0));
+        }
+        let mut maker = Maker { workload: self, random, fill, value: 1_000 };
+        let scripts = maker.scripts();
+        Ok(Instance {
+            workload: *self,
+            shape,
+            fill,
+            others,
+            crashed: self.start == Start::Crashed,
+            scripts,
+        })
+    }
+}
+
+/// The value that a record is filled in with.
+fn value_of(key: u64) -> u64 {
+    500_000 + key
+}
+
+struct Maker<'w> {
+    workload: &'w Workload,
+    random: Random,
+    fill: u64,
+    value: u64,
+}
+
+impl Maker<'_> {
+    fn scripts(&mut self) -> Vec<Vec<Act>> {
+        let beside = self.workload.beside;
+        let busy = beside != Beside::Nothing;
+        let threads = 2 + self.random.below(if busy { 2 } else { 3 });
+        let mut scripts = Vec::new();
+        for thread in 0..threads {
+            let count = 2 + self.random.below(if threads > 2 { 3 } else { 5 });
+            let mut script: Vec<Act> = (0..count).map(|_| Act::Call(self.call())).collect();
+            if thread == 0 && (self.workload.before)(Scheme::ALL[0]).is_some() {
+                // What the workload is for, at a moment that is not always the first.
+                let at = self.random.below(2) as usize;
+                let value = self.fresh();
+                script[at] = Act::Call(Call::Change(self.key(self.fill), Do::Insert(value)));
+            }
+            scripts.push(script);
+        }
+        if busy {
+            let count = 2 + self.random.below(3);
+            scripts.push((0..count).map(|_| self.beside(beside)).collect());
+        }
+        if beside == Beside::Close {
+            // Once is enough.
+            if let Some(last) = scripts.last_mut() {
+                last.truncate(1);
+            }
+        }
+        scripts
+    }
+
+    fn beside(&mut self, beside: Beside) -> Act {
+        match beside {
+            Beside::Nothing => Act::Call(self.call()),
+            Beside::Scan if self.random.below(3) != 0 => Act::Call(Call::Scan),
+            Beside::Scan => Act::Call(self.call()),
+            Beside::Background => Act::Background,
+            Beside::Sync if self.random.below(2) == 0 => Act::Sync,
+            Beside::Sync => Act::Call(self.call()),
+            Beside::Close => Act::Close,
+            Beside::Maps => {
+                let n = self.random.below(2);
+                if self.random.below(2) == 0 { Act::CreateMap(n) } else { Act::DropMap(n) }
+            }
+            Beside::Removals => {
+                let number = self.random.below(self.fill.max(1));
+                Act::Call(Call::Change(self.key(number), Do::Remove))
+            }
+        }
+    }
+
+    fn key(&self, number: u64) -> u64 {
+        self.workload.key(number)
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.value += 1;
+        self.value
+    }
+
+    /// A key: often the one that the next insert is about, or one of the next; else one of
+    /// a few that are there.
+    fn some_key(&mut self) -> u64 {
+        let number = match self.random.below(8) {
+            _ if self.workload.one_key && self.random.below(5) != 0 => self.fill,
+            0..4 => self.fill,
+            4 => self.fill + 1,
+            5 => self.fill.saturating_sub(1),
+            6 => 0,
+            _ => self.random.below(self.fill + 1),
+        };
+        self.key(number)
+    }
+
+    fn call(&mut self) -> Call {
+        let key = self.some_key();
+        let value = self.fresh();
+        match self.random.below(100) {
+            0..22 => Call::Get(key),
+            22..44 => Call::Change(key, Do::Insert(value)),
+            44..59 => Call::Change(key, Do::Put(value)),
+            59..71 => Call::Change(key, Do::Update(value)),
+            71..80 => {
+                // One that may well be there.
+                let expected = match self.random.below(2) {
+                    0 => value_of(key % SPECIAL),
+                    _ => value - 1 - self.random.below(4),
+                };
+                Call::Change(key, Do::Swap(expected, value))
+            }
+            80..96 => Call::Change(key, Do::Remove),
+            _ => Call::Scan,
+        }
+    }
+}
+
+/// What one run does.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    /// Its kind.
+    pub workload: Workload,
+    /// What the map looks like.
+    pub shape: Shape,
+    /// Records that are there at first.
+    pub fill: u64,
+    /// Other maps that are there at first.
+    pub others: Vec<u64>,
+    /// Whether the process has died since.
+    pub crashed: bool,
+    /// What each thread does.
+    pub scripts: Vec<Vec<Act>>,
+}
+
+impl Instance {
+    /// The records that are there at first.
+    pub fn initial(&self) -> BTreeMap<u64, u64> {
+        (0..self.fill).map(|n| (self.workload.key(n), value_of(n))).collect()
+    }
+
+    /// Makes the pool and fills it.
+    ///
+    /// # Errors
+    /// If an operation fails, or answers what is not so.
+    pub fn fill(&self, alive: &Arc<Alive>, seam: outlast::pmem::Traced) -> Checked<Session> {
+        let mut session = Session::create(self.workload.pool(), alive, seam)?;
+        session.create_map(MAP, self.shape)?;
+        for &n in &self.others {
+            session.create_map(&other(n), self.shape)?;
+        }
+        for (key, value) in self.initial() {
+            session.change(MAP, key, Do::Insert(value))?;
+        }
+        Ok(session)
+    }
+
+    /// Bytes that the pool can grow to.
+    pub fn capacity(&self) -> u64 {
+        self.workload.pool().max_pages << crate::session::PAGE_BITS
+    }
+
+    /// Operations of all threads.
+    pub fn operations(&self) -> usize {
+        self.scripts.iter().map(Vec::len).sum()
+    }
+
+    /// The same without some operations, by their numbers in the order of the scripts.
+    #[must_use]
+    pub fn without(&self, dropped: &[usize]) -> Instance {
+        let mut instance = self.clone();
+        let mut number = 0;
+        for script in &mut instance.scripts {
+            script.retain(|_| {
+                number += 1;
+                !dropped.contains(&(number - 1))
+            });
+        }
+        instance
+    }
+
+    /// The form of its records.
+    pub fn form(&self) -> RecordForm {
+        self.shape.form
+    }
+}

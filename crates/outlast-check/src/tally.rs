@@ -1,0 +1,240 @@
+//! The count of crash images, and which of them are distinct.
+//!
+//! An image counts as distinct by the kind of the operation in flight, the structural
+//! phase that it was in, the cut (the commit points of the last store that survives and of
+//! the first that does not), and everything that recovery and reading read of the image.
+
+use crate::session::Kind;
+use comfy_table::{CellAlignment, Table, presets};
+use outlast::pmem::Point;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::{Mutex, MutexGuard};
+
+/// No kind of operation has a larger part of the images, by default.
+const SHARE: f64 = 0.27;
+/// So many images of each kind of operation are taken, however few there are in all.
+const FREE: u64 = 500;
+
+/// Where a crash cut a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// The operation.
+    pub kind: Kind,
+    /// The commit point of its last store before the crash: its structural phase.
+    pub phase: Option<&'static Point>,
+    /// The commit point of the last store that survives, of those that need not.
+    pub kept: Option<&'static Point>,
+    /// The commit point of the first store that does not survive.
+    pub lost: Option<&'static Point>,
+    /// Whether it is the second crash, in recovery or soon after.
+    pub nested: bool,
+}
+
+struct Name(Option<&'static Point>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(point) => write!(f, "{}: {}", point.owner, point.name),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+/// How many images there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Images checked.
+    pub images: u64,
+    /// Distinct ones.
+    pub distinct: u64,
+}
+
+impl Count {
+    fn add(&mut self, distinct: bool) {
+        self.images += 1;
+        self.distinct += u64::from(distinct);
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    all: Count,
+    nested: Count,
+    kinds: BTreeMap<Kind, Count>,
+    /// By kind and the commit point of the first store that was lost.
+    cuts: BTreeMap<(Kind, Option<&'static Point>), Count>,
+    seen: HashSet<u64>,
+    skipped: u64,
+}
+
+/// Counts images, from any number of threads.
+pub struct Tally {
+    share: f64,
+    inner: Mutex<Inner>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Tally { share: SHARE, inner: Mutex::default() }
+    }
+}
+
+impl Tally {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A tally of which no kind of operation has a larger part than `share`.
+    pub fn with_share(share: f64) -> Tally {
+        Tally { share, ..Tally::default() }
+    }
+
+    /// Whether images of this kind are wanted, or there are too many already.
+    pub fn wants(&self, kind: Kind) -> bool {
+        let mut inner = self.inner();
+        let has = inner.kinds.get(&kind).copied().unwrap_or_default();
+        let over = |has: u64, all: u64| has > FREE && has as f64 >= self.share * all as f64;
+        let wants = !over(has.images, inner.all.images) && !over(has.distinct, inner.all.distinct);
+        inner.skipped += u64::from(!wants);
+        wants
+    }
+
+    /// Counts an image. `digest` stands for everything that recovery and reading read of
+    /// it. Whether it was the first of its kind.
+    pub fn note(&self, site: Site, digest: u64) -> bool {
+        // The same in every run.
+        let key = BuildHasherDefault::<DefaultHasher>::default().hash_one((site, digest));
+        let mut inner = self.inner();
+        let distinct = inner.seen.insert(key);
+        inner.all.add(distinct);
+        if site.nested {
+            inner.nested.add(distinct);
+        }
+        inner.kinds.entry(site.kind).or_default().add(distinct);
+        inner.cuts.entry((site.kind, site.lost)).or_default().add(distinct);
+        distinct
+    }
+
+    /// All images.
+    pub fn all(&self) -> Count {
+        self.inner().all
+    }
+
+    /// Those of a second crash.
+    pub fn nested(&self) -> Count {
+        self.inner().nested
+    }
+
+    /// By kind of operation.
+    pub fn kinds(&self) -> BTreeMap<Kind, Count> {
+        self.inner().kinds.clone()
+    }
+
+    /// The largest part of the images that one kind of operation has.
+    pub fn largest_share(&self) -> f64 {
+        let inner = self.inner();
+        let of = |count: fn(&Count) -> u64| {
+            let largest = inner.kinds.values().map(count).max().unwrap_or(0);
+            largest as f64 / count(&inner.all).max(1) as f64
+        };
+        of(|c| c.images).max(of(|c| c.distinct))
+    }
+
+    /// The images by operation, and by operation and cut.
+    pub fn tables(&self) -> String {
+        let inner = self.inner();
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header(["operation", "first store lost", "images", "distinct", "share"]);
+        let part = |count: &Count| {
+            let share = 100.0 * count.distinct as f64 / inner.all.distinct.max(1) as f64;
+            [count.images.to_string(), count.distinct.to_string(), format!("{share:.1}%")]
+        };
+        for (kind, count) in &inner.kinds {
+            let [images, distinct, share] = part(count);
+            table.add_row([kind.to_string(), "all".into(), images, distinct, share]);
+            for ((_, lost), count) in inner.cuts.iter().filter(|((k, _), _)| k == kind) {
+                let [images, distinct, share] = part(count);
+                let lost = lost.map_or("nothing".into(), |p| Name(Some(p)).to_string());
+                table.add_row([String::new(), lost, images, distinct, share]);
+            }
+        }
+        let [images, distinct, share] = part(&inner.all);
+        table.add_row(["all".into(), "all".into(), images, distinct, share]);
+        for column in 2..5 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.to_string()
+    }
+
+    /// The same for a program.
+    pub fn json(&self) -> Value {
+        let inner = self.inner();
+        let count = |c: &Count| json!({ "images": c.images, "distinct": c.distinct });
+        let kinds: serde_json::Map<_, _> =
+            inner.kinds.iter().map(|(kind, c)| (kind.to_string(), count(c))).collect();
+        let cuts: Vec<_> = inner
+            .cuts
+            .iter()
+            .map(|((kind, lost), c)| {
+                json!({
+                    "operation": kind.to_string(),
+                    "lost": Name(*lost).to_string(),
+                    "images": c.images,
+                    "distinct": c.distinct,
+                })
+            })
+            .collect();
+        json!({
+            "images": inner.all.images,
+            "images_distinct": inner.all.distinct,
+            "nested": count(&inner.nested),
+            "skipped_by_quota": inner.skipped,
+            "operations": kinds,
+            "cuts": cuts,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast::index::dash_eh::points::INSERT;
+
+    fn site(kind: Kind) -> Site {
+        Site { kind, phase: None, kept: None, lost: Some(&INSERT), nested: false }
+    }
+
+    #[test]
+    fn images_are_distinct_by_operation_site_and_what_is_read() {
+        let tally = Tally::default();
+        assert!(tally.note(site(Kind::Insert), 1));
+        assert!(!tally.note(site(Kind::Insert), 1));
+        assert!(tally.note(site(Kind::Insert), 2));
+        assert!(tally.note(site(Kind::Put), 1));
+        let (nested, kept) = (site(Kind::Insert), site(Kind::Insert));
+        assert!(tally.note(Site { nested: true, ..nested }, 1));
+        assert!(tally.note(Site { kept: Some(&INSERT), ..kept }, 1));
+        assert_eq!(tally.all(), Count { images: 6, distinct: 5 });
+        assert_eq!(tally.nested(), Count { images: 1, distinct: 1 });
+    }
+
+    #[test]
+    fn no_kind_gets_more_than_its_share() {
+        let tally = Tally::with_share(0.3);
+        for digest in 0..10_000 {
+            for kind in [Kind::Insert, Kind::Put, Kind::Remove, Kind::Sync] {
+                if (kind == Kind::Insert || digest % 2 == 0) && tally.wants(kind) {
+                    tally.note(site(kind), digest);
+                }
+            }
+        }
+        assert!(tally.largest_share() < 0.301, "{}", tally.tables());
+    }
+}

@@ -1,0 +1,130 @@
+//! Every scenario, for every scheme and both record forms: each image is as the contract
+//! has it, and each scenario still reaches the phases that it is for.
+
+use outlast::index::dash_eh::points;
+use outlast::pmem::{Access, Event, Traced};
+use outlast::{RecordForm, Scheme};
+use outlast_check::explore::{
+    Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of, report, run,
+};
+use outlast_check::model::{Image, Timeline};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive, recorder};
+use outlast_check::state::{Allowed, Judge, State};
+use outlast_check::tally::Tally;
+
+#[test]
+fn every_crash_of_every_scenario_leaves_what_it_may() {
+    // No image is left out, whatever its kind: all phases must be reached.
+    let tally = Tally::with_share(1.0);
+    let outcome = run(&Options::default(), &tally, &|| ());
+    println!("{}", report::table(&outcome));
+    assert!(outcome.is_good(), "{}", report::failures(&outcome));
+    assert!(outcome.rows.iter().all(|row| row.stores > 0 && row.nested > 0));
+    let images: usize = outcome.rows.iter().map(|row| row.images).sum();
+    assert_eq!(tally.all().images, images as u64);
+}
+
+/// A crash can be replayed alone, and so can one of its second crashes.
+#[test]
+fn a_crash_is_replayed_alone() {
+    let crash = |text: &str| Some(text.parse().unwrap());
+    let one = Options {
+        scenario: Some("displace".to_owned()),
+        crash: crash("m900@40"),
+        nested: crash("m70@7"),
+        ..Options::default()
+    };
+    let outcome = run(&one, &Tally::default(), &|| ());
+    assert!(outcome.is_good(), "{}", report::failures(&outcome));
+    assert!(outcome.rows.iter().all(|row| (row.images, row.nested) == (2, 1)));
+}
+
+/// A search knows the images that only a mutated trace allows: none of the trace as it is,
+/// and one that shows the fault where a flush or a fence of an operation is left out.
+#[test]
+fn a_flush_or_fence_that_is_left_out_is_found() {
+    let alive = alive();
+    for form in RecordForm::ALL {
+        let named = |s: &outlast_check::explore::Scenario| s.name == "change-b1s2";
+        let scenario = catalogue(Scheme::DashEh, form).into_iter().find(named).unwrap();
+        let run = scenario.record(0, &alive).unwrap().recording;
+        let search = |events: Vec<Event>| {
+            first_violation_of(&scenario, &run, events, Limits::default(), &alive)
+        };
+        let searched = search(run.events.clone());
+        assert!(searched.violation.is_none() && searched.images == 0, "{searched:?}");
+        for point in [&points::UPDATE, &points::REMOVE, &points::INSERT] {
+            let is_flush = |e: &Event| matches!(e.access, Access::Flush { .. });
+            let is_fence = |e: &Event| matches!(e.access, Access::Fence);
+            for is_dropped in [is_flush, is_fence] {
+                let dropped = |e: &&Event| !(is_dropped(e) && e.point == Some(point));
+                let events: Vec<Event> = run.events.iter().filter(dropped).cloned().collect();
+                assert!(events.len() < run.events.len(), "{point:?} is never reached");
+                let searched = search(events);
+                assert!(searched.violation.is_some(), "{form} {point:?}: {searched:?}");
+                let violation = searched.violation.unwrap();
+                assert!(violation.crash.unwrap().lost.len() == 1, "one lost line is enough");
+            }
+        }
+    }
+}
+
+/// Crashes at one moment of a trace of two threads, held against a judge of our own: the
+/// insert of one thread has answered, that of the other is in flight.
+#[test]
+fn one_moment_of_several_threads_is_judged() {
+    let alive = alive();
+    let shape =
+        Shape { scheme: Scheme::DashEh, form: RecordForm::Inline, bucket_bits: 1, stash: 2 };
+    let pool = PoolShape::default();
+    let capacity = pool.max_pages << PAGE_BITS;
+    let mut session = Session::create(pool, &alive, recorder(false)).unwrap();
+    session.create_map("m", shape).unwrap();
+    let image = Image::of_file(&session.file(), capacity);
+    let len = session.file().len() as u64;
+
+    let seam = Traced::new();
+    let file = &image.bytes[..len as usize];
+    let mut session = Session::open(file, capacity, &alive, seam.clone(), None).unwrap();
+    let known = session.observe(&[], true).unwrap();
+    session.settle(&known, &[], true).unwrap();
+    seam.start(false);
+    session.change("m", 10, Do::Insert(1)).unwrap();
+    let mut other = std::thread::scope(|scope| {
+        let insert = || {
+            session.change("m", 11, Do::Insert(2)).unwrap();
+            session
+        };
+        scope.spawn(insert).join().unwrap()
+    });
+    let events = seam.take();
+    assert!(events.iter().any(|e| e.thread == 1), "two threads");
+    let after = std::sync::Arc::clone(other.state());
+    other.verify().unwrap();
+
+    // Before the last fence of the second thread.
+    let is_last = |e: &Event| matches!(e.access, Access::Fence) && e.thread == 1;
+    let moment = events.iter().rposition(is_last).unwrap();
+    let mut timeline = Timeline::new(&image, len, &events);
+    timeline.advance(moment);
+    let universe = [10, 11, 12];
+    let setting = Setting { capacity, universe: &universe, shape, alive: &alive };
+    let judged = |judge: &dyn Judge| {
+        let (mut images, mut faults) = (0, Vec::new());
+        let mut each = |looked: Looked<'_>| {
+            images += 1;
+            faults.extend(looked.result.err());
+            true
+        };
+        crash_at(setting, &timeline, judge, 64, &mut Scratch::default(), &mut each);
+        (images, faults)
+    };
+    let mut before = State::clone(&after);
+    before.maps.get_mut("m").unwrap().records.remove(&11);
+    let both = Allowed(vec![Some(before.clone().into()), Some(after)]);
+    let (images, faults) = judged(&both);
+    assert!(images > 1 && faults.is_empty(), "{images} images: {faults:?}");
+    // Neither of the two alone covers what a crash can leave here.
+    let (_, faults) = judged(&before);
+    assert!(!faults.is_empty());
+}

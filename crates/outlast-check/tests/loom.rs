@@ -1,0 +1,191 @@
+//! The version lock and the epochs, in every order that the memory model allows.
+//!
+//! Method: the library's own files are compiled here a second time, with the atomics of
+//! loom, and for each a third time with an ordering taken away, which must be noticed.
+
+#![allow(
+    clippy::duplicate_mod,
+    dead_code,
+    unreachable_pub,
+    reason = "the library's files have more than is used here"
+)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, AtomicUsize};
+use loom::thread;
+use std::sync::atomic::Ordering;
+
+#[path = "."]
+mod whole {
+    mod sync {
+        pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize, fence};
+        pub(super) use loom::sync::{Mutex, MutexGuard};
+        pub(super) const SLOTS: usize = 2;
+    }
+    #[path = "../../outlast/src/reclaim/epochs.rs"]
+    pub(super) mod epochs;
+    #[path = "../../outlast/src/index/dash_eh/version.rs"]
+    mod version;
+    pub(super) use lock::*;
+    mod lock {
+        use super::version;
+        include!("loom/lock.rs");
+    }
+}
+
+/// Without the fences.
+#[path = "."]
+mod unfenced {
+    mod sync {
+        pub(super) fn fence(_: std::sync::atomic::Ordering) {}
+        pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize};
+        pub(super) use loom::sync::{Mutex, MutexGuard};
+        pub(super) const SLOTS: usize = 2;
+    }
+    #[path = "../../outlast/src/reclaim/epochs.rs"]
+    pub(super) mod epochs;
+    #[path = "../../outlast/src/index/dash_eh/version.rs"]
+    mod version;
+    pub(super) use lock::*;
+    mod lock {
+        use super::version;
+        include!("loom/lock.rs");
+    }
+}
+
+/// What a reader accepts was all written by one writer.
+macro_rules! readers_see_whole_writes {
+    ($lock:path) => {{
+        use $lock as lock;
+        loom::model(|| {
+            let word = Arc::new(lock::Word::new(lock::Orders::Kept));
+            let data: Arc<[AtomicU64; 2]> = Arc::new(Default::default());
+            let writer = {
+                let (word, data) = (Arc::clone(&word), Arc::clone(&data));
+                thread::spawn(move || {
+                    let held = word.try_lock().expect("nobody else locks");
+                    let held = word.set_changing(held);
+                    data[0].store(1, Ordering::Relaxed);
+                    data[1].store(1, Ordering::Relaxed);
+                    word.unlock(held);
+                })
+            };
+            if let Some(version) = word.version() {
+                let seen = [&data[0], &data[1]].map(|word| word.load(Ordering::Relaxed));
+                if word.is_unchanged(version) {
+                    assert_eq!(seen[0], seen[1], "half of a write");
+                }
+            }
+            writer.join().unwrap();
+        });
+    }};
+}
+
+#[test]
+fn a_reader_accepts_no_half_of_a_write() {
+    readers_see_whole_writes!(whole);
+}
+
+#[test]
+#[should_panic(expected = "half of a write")]
+fn a_version_lock_without_fences_is_noticed() {
+    readers_see_whole_writes!(unfenced);
+}
+
+/// Two writers, each of whom tries twice.
+fn writers_exclude_each_other(orders: whole::Orders) {
+    loom::model(move || {
+        let shared = Arc::new((whole::Word::new(orders), UnsafeCell::new(0_u64)));
+        let write = |shared: &(whole::Word, UnsafeCell<u64>)| {
+            for _ in 0..2 {
+                if let Some(held) = shared.0.try_lock() {
+                    let held = shared.0.set_changing(held);
+                    // SAFETY: the lock is held; loom finds out if that is not enough.
+                    shared.1.with_mut(|value| unsafe { *value += 1 });
+                    shared.0.unlock(held);
+                    return 1;
+                }
+                thread::yield_now();
+            }
+            0
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || write(&shared))
+        };
+        let writes = write(&shared) + other.join().unwrap();
+        // SAFETY: the other thread has ended.
+        assert_eq!(shared.1.with(|value| unsafe { *value }), writes);
+    });
+}
+
+#[test]
+fn locked_is_locked() {
+    writers_exclude_each_other(whole::Orders::Kept);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn an_unlock_without_release_is_noticed() {
+    writers_exclude_each_other(whole::Orders::UnlockRelaxed);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_lock_without_acquire_is_noticed() {
+    writers_exclude_each_other(whole::Orders::LockRelaxed);
+}
+
+/// Readers follow a link under a pin, a writer unlinks the block and retires it: what it
+/// frees, nobody reads.
+macro_rules! no_guard_reads_a_freed_block {
+    ($epochs:path, $readers:expr, $preemptions:expr) => {{
+        use $epochs as epochs;
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = $preemptions;
+        model.check(|| {
+            let epochs = Arc::new(epochs::Epochs::default());
+            let link = Arc::new(AtomicUsize::new(0));
+            let block = Arc::new(UnsafeCell::new(7_u64));
+            let readers: Vec<_> = (0..$readers)
+                .map(|hint| {
+                    let (epochs, link, block) =
+                        (Arc::clone(&epochs), Arc::clone(&link), Arc::clone(&block));
+                    thread::spawn(move || {
+                        let pin = epochs.pin(hint);
+                        if link.load(Ordering::Acquire) == 0 {
+                            // SAFETY: pinned; loom finds out if that is not enough.
+                            assert_eq!(block.with(|value| unsafe { *value }), 7);
+                        }
+                        epochs.unpin(pin);
+                    })
+                })
+                .collect();
+            let mut freed = 0;
+            let mut free = |_| {
+                // SAFETY: nobody reads it any more; loom finds out if that is not so.
+                block.with_mut(|value| unsafe { *value = 0 });
+                freed += 1;
+            };
+            link.store(1, Ordering::Release);
+            epochs.retire(0, 64, &mut free);
+            epochs.collect(&mut free);
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            epochs.collect(&mut free);
+            assert_eq!(freed, 1, "freed once, and not kept for ever");
+        });
+    }};
+}
+
+#[test]
+fn no_guard_reads_a_freed_block() {
+    no_guard_reads_a_freed_block!(whole::epochs, 1, None);
+    no_guard_reads_a_freed_block!(whole::epochs, 2, Some(2));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn epochs_without_fences_are_noticed() {
+    no_guard_reads_a_freed_block!(unfenced::epochs, 1, None);
+}

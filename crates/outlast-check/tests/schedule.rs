@@ -1,0 +1,86 @@
+//! Chosen interleavings of a few threads, crashes in them, and threads stopped for ever.
+
+use outlast::{RecordForm, Scheme};
+use outlast_check::schedule::progress::{self, Victim};
+use outlast_check::schedule::{Budget, Choice, Counters, Replay, replay, run, workload};
+use std::time::Duration;
+
+#[test]
+fn histories_under_schedules_and_crashes_are_strictly_linearizable() {
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            let budget = Budget { schedules: 450, ..Budget::quick() };
+            let outcome = run(scheme, form, &budget, &Counters::default(), |_| ());
+            for violation in &outcome.violations {
+                eprintln!("{violation}");
+            }
+            assert_eq!(outcome.violations.len(), 0);
+            eprintln!("{outcome}");
+            // Slow machines run out of time before they run out of schedules.
+            assert!(outcome.schedules > 20, "{outcome}");
+            assert!(outcome.crashed * 100 > outcome.schedules * 90, "{outcome}");
+            assert!(outcome.images_distinct > outcome.schedules * 5, "{outcome}");
+            assert!(outcome.responses > outcome.schedules * 5, "{outcome}");
+            assert!(outcome.largest_share() <= 30, "{outcome}");
+        }
+    }
+}
+
+#[test]
+fn a_seed_names_a_schedule() {
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            for (i, workload) in workload::ALL.iter().enumerate() {
+                let strategy = if i % 2 == 0 { Choice::Random } else { Choice::Pct };
+                let named = |seed| Replay {
+                    scheme,
+                    form,
+                    workload: workload.name.into(),
+                    strategy,
+                    seed,
+                    order: Some(seed + 5),
+                    without: Vec::new(),
+                    crash: Some(0),
+                };
+                let (first, found) = replay(&named(77)).unwrap();
+                assert!(found.is_none(), "{}", found.unwrap());
+                // From another thread, where nothing is as it was by chance.
+                let (again, _) = std::thread::scope(|scope| {
+                    scope.spawn(|| replay(&named(77)).unwrap()).join().unwrap()
+                });
+                assert!(first.events == again.events, "{} {form}", workload.name);
+                let (other, _) = replay(&named(78)).unwrap();
+                assert!(first.events != other.events, "{} {form}", workload.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thread_stopped_for_ever_stops_nobody_it_must_not() {
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            for &victim in Victim::of(scheme) {
+                let tried = progress::check(scheme, form, victim, 5).unwrap();
+                assert!(tried > 3, "{victim:?}: {tried} steps");
+            }
+        }
+    }
+}
+
+/// The check above must be able to fail: a writer that holds a lock does stop others.
+#[test]
+fn a_lock_holder_stopped_for_ever_is_noticed() {
+    let blocking = Scheme::ALL.iter().copied().filter(|scheme| !scheme.is_lock_free());
+    for scheme in blocking {
+        let found = progress::check(scheme, RecordForm::Inline, Victim::Change, 1);
+        assert!(found.is_err(), "{scheme}: {found:?}");
+    }
+}
+
+#[test]
+fn a_budget_of_time_ends_a_run() {
+    let budget = Budget { time: Duration::ZERO, ..Budget::quick() };
+    let outcome = run(Scheme::ALL[0], RecordForm::Inline, &budget, &Counters::default(), |_| ());
+    assert!(outcome.schedules <= 2);
+}

@@ -1,0 +1,76 @@
+//! The protocol of the version lock, and nothing else: what [`lock`](super::lock) does
+//! with the word of a bucket, over any word. `outlast-check` compiles this file a second
+//! time, with the atomics of a model checker.
+
+use super::sync::fence;
+use std::sync::atomic::Ordering;
+
+/// The low bits of the word are not the protocol's: they change with the version.
+pub(super) const OTHER_BITS: u32 = 16;
+/// Excludes other writers.
+pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
+/// Makes readers wait.
+pub(super) const CHANGING: u64 = LOCKED << 1;
+const VERSION: u64 = CHANGING << 1;
+
+/// A word that is a version lock.
+pub(super) trait LockWord {
+    /// Reads it.
+    fn load(&self, order: Ordering) -> u64;
+    /// Writes it.
+    fn store(&self, value: u64, order: Ordering);
+    /// Acquires: writes it if it is what it was, and says whether.
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool;
+}
+
+/// Locks the word, if it is free. What it holds then.
+#[inline(always)]
+pub(super) fn try_lock(word: &impl LockWord) -> Option<u64> {
+    let found = word.load(Ordering::Relaxed);
+    // Acquire: pairs with the Release of the unlocking store.
+    let free = found & LOCKED == 0;
+    let locked = free && word.compare_exchange(found, found | LOCKED, Ordering::Acquire);
+    locked.then_some(found | LOCKED)
+}
+
+/// Makes readers wait, and read again. `held` is what the locked word holds; returns what
+/// it holds now.
+#[inline(always)]
+pub(super) fn set_changing(word: &impl LockWord, held: u64) -> u64 {
+    let held = held | CHANGING;
+    word.store(held, Ordering::Relaxed);
+    // Pairs with the Acquire fence in `is_unchanged`: whoever reads what is stored from
+    // here on sees CHANGING or a newer version.
+    fence(Ordering::Release);
+    held
+}
+
+/// Unlocks the word, which holds `held`; with a new version, if anything was changing.
+#[inline(always)]
+pub(super) fn unlock(word: &impl LockWord, held: u64) {
+    let mut free = held & !LOCKED;
+    if free & CHANGING != 0 {
+        free = (free & !CHANGING).wrapping_add(VERSION);
+    }
+    // Release: pairs with the Acquire of the next lock and of the next reader.
+    word.store(free, Ordering::Release);
+}
+
+/// The version to read under; `None` while something is changing.
+#[inline(always)]
+pub(super) fn version(word: &impl LockWord) -> Option<u64> {
+    // Acquire: pairs with the Release in `unlock`.
+    let found = word.load(Ordering::Acquire);
+    (found & CHANGING == 0).then_some(found)
+}
+
+/// Whether what was read since `version` counts. What else is looked at to decide that, is
+/// to be looked at afterwards.
+#[inline(always)]
+pub(super) fn is_unchanged(word: &impl LockWord, version: u64) -> bool {
+    // Pairs with the Release fence in `set_changing` and with Release stores of what is
+    // looked at afterwards: if anything read before was newer than the version, the loads
+    // from here on see the newer version.
+    fence(Ordering::Acquire);
+    version & !LOCKED == word.load(Ordering::Relaxed) & !LOCKED
+}
