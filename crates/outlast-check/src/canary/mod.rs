@@ -324,10 +324,11 @@ impl<'a> Tapes<'a> {
                 }
             }
         }
-        if applies && !canary.point.store {
-            if let Some(found) = self.by_chosen_death(canary) {
-                return Fate::Killed(found);
-            }
+        if applies
+            && !canary.point.store
+            && let Some(found) = self.by_chosen_death(canary)
+        {
+            return Fate::Killed(found);
         }
         if applies && reason.is_none() {
             for tape in self.first.iter().filter(|t| t.images) {
