@@ -30,7 +30,7 @@ use tape::Tape;
 use trial::Verdict;
 
 /// Deaths that are chosen for one canary in one run.
-const DEATHS_CHOSEN: usize = 10;
+const DEATHS_CHOSEN: usize = 32;
 
 /// How much is tried before a canary counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,10 +324,11 @@ impl<'a> Tapes<'a> {
                 }
             }
         }
-        if applies && !canary.point.store {
-            if let Some(found) = self.by_chosen_death(canary) {
-                return Fate::Killed(found);
-            }
+        if applies
+            && !canary.point.store
+            && let Some(found) = self.by_chosen_death(canary)
+        {
+            return Fate::Killed(found);
         }
         if applies && reason.is_none() {
             for tape in self.first.iter().filter(|t| t.images) {

@@ -42,10 +42,8 @@ pub fn phases_of(events: &[Event], bucket_bits: u32) -> BTreeSet<Phase> {
             found.insert(if steps == 1 { FORWARD.into() } else { BACKWARD.into() });
         } else if point == &points::INSERT_OVERFLOW {
             overflowed.insert(value);
-        } else if point == &points::SPLIT_NEW {
-            if overflowed.contains(&value) {
-                found.insert(SPLIT_STASH.into());
-            }
+        } else if point == &points::SPLIT_NEW && overflowed.contains(&value) {
+            found.insert(SPLIT_STASH.into());
         }
     }
     found.extend(points_seen.into_iter().map(phase));
