@@ -495,11 +495,13 @@ mod tests {
 
     /// What a watch makes of `touch` on a page whose words are their numbers.
     fn watched(touch: impl Fn(&Memory<Traced>, &[Word])) -> (u64, Vec<u64>) {
-        static AT: Point = Point { owner: "test", name: "test" };
+        static AT: Point = Point::new("test", "test");
         let mut page = Page(std::array::from_fn(|i| i as u64));
         let seam = Traced::watching(Box::new(Never), 4096);
-        // SAFETY: a page, aligned, that nobody else uses and that outlives the memory.
-        let memory = unsafe { Memory::new((&raw mut page).cast(), 4096, seam.clone()) };
+        let base = (&raw mut page).cast::<u8>();
+        // SAFETY: a page, aligned, that nobody else uses and that outlives the memory. Its
+        // shadow, which would be in the same page, is not used.
+        let memory = unsafe { Memory::new(base, base, 4096, seam.clone()) };
         let words = memory.words(0, 4096).unwrap();
         memory.store(&words[100], 7, &AT);
         touch(&memory, words);
@@ -540,7 +542,7 @@ mod tests {
         assert_eq!(own, (0, vec![]));
         let exchanged = watched(|memory, words| {
             let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
-            static AT: Point = Point { owner: "test", name: "test" };
+            static AT: Point = Point::new("test", "test");
             let result = memory.seam().compare_exchange(&words[9], 9, 10, now, then, &AT);
             assert_eq!(result, Ok(9));
             memory.load(&words[9]);
