@@ -358,7 +358,7 @@ fn undeclared<'t>(points: &[&'static Point], tapes: impl Iterator<Item = &'t Tap
                 Access::Store { .. } | Access::CompareExchange { .. } => does[0] = true,
                 Access::Flush { .. } => does[1] = true,
                 Access::Fence => does[2] = true,
-                Access::Load { .. } | Access::Mark(_) => {}
+                Access::Load { .. } | Access::Dram | Access::Mark(_) => {}
             }
         }
     }

@@ -302,13 +302,13 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
         for (n, fences) in plan.chosen(alive)? {
             for (i, &fence) in fences.iter().enumerate() {
                 // As soon after the fence as the other thread can pass.
-                let end = fences.get(i + 1).copied().unwrap_or(fence + 40);
+                let end = fences.get(i + 1).copied().unwrap_or(fence + 140);
                 for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
                 {
                     if n == 0 && matches!(beside, Beside::Update | Beside::RemoveAll) {
                         continue;
                     }
-                    for distance in [1, 2, 4, 6, 9, 14, 24] {
+                    for distance in [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130] {
                         if fence + distance > end {
                             break;
                         }

@@ -238,6 +238,7 @@ pub fn show(number: usize, event: &Event) -> String {
         }
         Access::Flush { offset, bytes } => write!(text, "flush {offset:#x}, {bytes} bytes"),
         Access::Fence => write!(text, "fence"),
+        Access::Dram => write!(text, "shared DRAM"),
         Access::Mark(mark) => write!(text, "{mark:?}"),
     };
     text

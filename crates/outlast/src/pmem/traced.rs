@@ -47,6 +47,8 @@ pub enum Access {
     },
     /// The thread's flushes completed.
     Fence,
+    /// DRAM that threads share was read or written; recorded where loads are.
+    Dram,
     /// An operation began or answered.
     Mark(Mark),
 }
@@ -409,7 +411,11 @@ impl Seam for Traced {
     }
 
     fn dram(&self) {
-        self.before(false);
+        if self.0.loads.load(Ordering::Relaxed) {
+            self.step(None, || ((), Some(Access::Dram)));
+        } else {
+            self.before(false);
+        }
     }
 
     fn wait(&self, turn: &mut u32) {
@@ -466,7 +472,7 @@ impl Counts {
                     counts.lines += (offset + bytes).div_ceil(line) - offset / line;
                 }
                 Access::Fence => counts.fences += 1,
-                Access::Mark(_) => {}
+                Access::Dram | Access::Mark(_) => {}
             }
         }
         counts.lines_read = read.len() as u64;
