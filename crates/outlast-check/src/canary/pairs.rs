@@ -450,7 +450,7 @@ pub fn paused(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked {
     let plan = plans(scheme, form)[0];
     for (n, fences) in plan.chosen(alive)? {
         let last = fences.last().copied().unwrap_or(1);
-        for stop_at in (2..last + 10).step_by(5) {
+        for stop_at in (2..last + 10).step_by(3) {
             plan.paused_at(n, stop_at, alive).map_err(|fault| {
                 Fault(format!("insert {n} paused before access {stop_at}: {fault}"))
             })?;
