@@ -32,6 +32,9 @@ pub struct Options {
     pub slowest: usize,
 }
 
+/// What takes longer waited for something.
+const SLOW_NS: u64 = 5_000;
+
 /// What an insert waited for, the first of these that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -42,15 +45,15 @@ pub enum Cause {
     FileGrowth,
     /// A segment was split.
     Split,
-    /// A page was touched for the first time.
-    PageFault,
     /// It gave up the processor: a lock, or the file system.
     Wait,
     /// The processor was taken from it.
     Preemption,
-    /// Nothing that is counted: it was on the processor less than it took, so that the
-    /// machine below stopped it.
+    /// Nothing that is counted, but it was on the processor for less than half of the time:
+    /// the machine below stopped it.
     Host,
+    /// A page was touched for the first time.
+    PageFault,
     /// Nothing that is counted, and it was on the processor all the time.
     Unknown,
 }
@@ -119,7 +122,7 @@ impl Seen {
     fn note(&mut self, slow: Slow) -> Fallible {
         self.all.record(slow.ns);
         // Of what is as quick as it should be, no cause is asked.
-        if !matches!(slow.cause, Cause::Unknown | Cause::Host) || slow.ns > 20_000 {
+        if slow.ns > SLOW_NS {
             let group = match self.by_cause.iter().position(|(cause, ..)| *cause == slow.cause) {
                 Some(index) => &mut self.by_cause[index],
                 None => {
@@ -179,15 +182,18 @@ fn slow(number: u64, ns: u64, before: &Reading, after: &Reading) -> Slow {
 }
 
 fn cause_of(slow: &Slow) -> Cause {
+    // The readings themselves take a few microseconds at worst.
+    let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
     match slow {
         Slow { doublings: 1.., .. } => Cause::Doubling,
         Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,
         Slow { splits: 1.., .. } => Cause::Split,
+        Slow { waits: 1.., .. } if off_processor => Cause::Wait,
+        Slow { preemptions: 1.., .. } if off_processor => Cause::Preemption,
+        _ if off_processor => Cause::Host,
         Slow { faults: 1.., .. } => Cause::PageFault,
         Slow { waits: 1.., .. } => Cause::Wait,
         Slow { preemptions: 1.., .. } => Cause::Preemption,
-        // The readings themselves take a few microseconds at worst.
-        Slow { ns, cpu_ns, .. } if *ns > cpu_ns + cpu_ns / 4 + 5_000 => Cause::Host,
         _ => Cause::Unknown,
     }
 }
@@ -398,6 +404,8 @@ mod tests {
         assert_eq!(of(|s| s.preemptions = 1), Cause::Preemption);
         assert_eq!(of(|s| (s.preemptions, s.waits) = (1, 1)), Cause::Wait);
         assert_eq!(of(|s| (s.waits, s.faults) = (1, 1)), Cause::PageFault);
+        // What kept it off the processor is what it waited for.
+        assert_eq!(of(|s| (s.cpu_ns, s.waits, s.faults) = (9, 1, 1)), Cause::Wait);
         assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::Split);
         assert_eq!(of(|s| (s.splits, s.grown_bytes) = (1, 4096)), Cause::FileGrowth);
         assert_eq!(of(|s| (s.splits, s.doublings) = (1, 1)), Cause::Doubling);

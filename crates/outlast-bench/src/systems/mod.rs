@@ -10,7 +10,7 @@ mod maps;
 
 pub use library::{Library, Medium, create_pool};
 
-use crate::form::{Form, Hand, OurBuild, Reads, Strings, Words};
+use crate::form::{Form, Hand, Reads, Strings, Words};
 use crate::{Failure, Fallible};
 use outlast::{RecordForm, Scheme};
 use std::fmt;
@@ -192,7 +192,7 @@ pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
 
 #[cfg(feature = "maps")]
 fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
-    let build = OurBuild::new(setup.seed)?;
+    let build = crate::form::OurBuild::new(setup.seed)?;
     match kind {
         Kind::Outlast => Err(Failure::from("outlast is no map in DRAM")),
         Kind::Dashmap => job.run(&maps::Dashmap::<F>::new(build)),
