@@ -1,5 +1,6 @@
 //! Threads that begin together, each on a core of its own where there are enough.
 
+use crate::usage::ThreadUsage;
 use crate::{Failure, Fallible};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
@@ -28,8 +29,17 @@ pub fn share(total: u64, threads: usize, thread: usize) -> (u64, u64) {
     (first, total * (thread + 1) / threads - first)
 }
 
-/// Runs `work` in so many threads and hands out what each returned, and the time from when
-/// the first began to when the last ended.
+/// What a team has taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Taken {
+    /// From when the first thread began to when the last one ended.
+    pub time: Duration,
+    /// Time on the processor, of all threads together. Where something else runs too, this
+    /// is what is left of a measurement.
+    pub cpu_ns: u64,
+}
+
+/// Runs `work` in so many threads and hands out what each returned, and what they took.
 ///
 /// Threads are made and pinned before any of them begins.
 ///
@@ -38,16 +48,17 @@ pub fn share(total: u64, threads: usize, thread: usize) -> (u64, u64) {
 pub fn run<T: Send>(
     threads: usize,
     work: impl Fn(usize) -> Fallible<T> + Sync,
-) -> Fallible<(Vec<T>, Duration)> {
+) -> Fallible<(Vec<T>, Taken)> {
     let cores = cores();
     let pinned = threads <= cores.len();
     let barrier = Barrier::new(threads);
     let one = |thread: usize| {
         pin(pinned.then(|| cores[thread]));
         barrier.wait();
-        let start = Instant::now();
+        let (usage, start) = (ThreadUsage::now(), Instant::now());
         let result = work(thread);
-        (result, start, Instant::now())
+        let end = Instant::now();
+        (result, start, end, ThreadUsage::now().since(&usage).cpu_ns)
     };
     let ends: Vec<_> = std::thread::scope(|scope| {
         let one = &one;
@@ -56,13 +67,15 @@ pub fn run<T: Send>(
     });
     let mut results = Vec::new();
     let mut span: Option<(Instant, Instant)> = None;
+    let mut cpu_ns = 0;
     for end in ends {
-        let (result, start, stop) = end.map_err(|_| Failure::from("a worker panicked"))?;
+        let (result, start, stop, cpu) = end.map_err(|_| Failure::from("a worker panicked"))?;
         results.push(result?);
+        cpu_ns += cpu;
         span = Some(span.map_or((start, stop), |(a, b)| (a.min(start), b.max(stop))));
     }
     let time = span.map_or(Duration::ZERO, |(start, stop)| stop - start);
-    Ok((results, time))
+    Ok((results, Taken { time, cpu_ns }))
 }
 
 #[cfg(test)]

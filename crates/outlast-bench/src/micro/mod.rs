@@ -16,7 +16,8 @@ use crate::latency::{self, Clock, Latency, Unwatched, Watch};
 use crate::machine::{Machine, file_system};
 use crate::report::{Report, Show};
 use crate::systems::{self, Job, Kind, Room, Setup, System};
-use crate::{team, usage};
+use crate::team::{self, Taken};
+use crate::usage;
 use phase::Work;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -103,6 +104,8 @@ struct Turn {
 struct Observed {
     operations: u64,
     mops: f64,
+    /// Of one thread, on the processor, per operation.
+    cpu_ns: f64,
     latency: Option<Latency>,
     /// Records when it ended.
     records: u64,
@@ -144,20 +147,21 @@ impl OneTurn<'_> {
         if phase.repeatable() {
             self.pass(system, &work.warm_up(), || Ok(Unwatched))?;
         }
-        let (mops, latency) = if self.watched {
-            let (mops, clocks) = self.pass(system, &work, Clock::new)?;
+        let (taken, latency) = if self.watched {
+            let (taken, clocks) = self.pass(system, &work, Clock::new)?;
             let mut all = Latency::new()?;
             for clock in &clocks {
                 all.add(&clock.latency)?;
             }
-            (mops, Some(all))
+            (taken, Some(all))
         } else {
             (self.pass(system, &work, || Ok(Unwatched))?.0, None)
         };
         let held = work.records_after();
         Ok(Observed {
             operations: work.operations(),
-            mops,
+            mops: work.operations() as f64 / taken.time.as_secs_f64().max(1e-9) / 1e6,
+            cpu_ns: taken.cpu_ns as f64 / work.operations() as f64,
             latency,
             records: held,
             room: system.room(held)?,
@@ -168,19 +172,19 @@ impl OneTurn<'_> {
         })
     }
 
-    /// Does the work with all threads: million operations a second, and their watches.
+    /// Does the work with all threads: what they took, and their watches.
     fn pass<S: System, W: Watch + Send>(
         &self,
         system: &S,
         work: &Work,
         watch: impl Fn() -> Fallible<W> + Sync,
-    ) -> Fallible<(f64, Vec<W>)> {
-        let (watches, time) = team::run(self.threads, |thread| {
+    ) -> Fallible<(Taken, Vec<W>)> {
+        let (watches, taken) = team::run(self.threads, |thread| {
             let mut watch = watch()?;
             work.run(system, self.threads, thread, &mut watch)?;
             Ok(watch)
         })?;
-        Ok((work.operations() as f64 / time.as_secs_f64().max(1e-9) / 1e6, watches))
+        Ok((taken, watches))
     }
 }
 
@@ -289,6 +293,7 @@ fn print_table(options: &Options, report: &Report) -> Fallible {
     );
     columns.extend([
         ("/ gets", "/ratio_to_gets/median", Show::Decimal(2)),
+        ("CPU ns", "/cpu_ns_per_operation", Show::Decimal(0)),
         ("p50", "/p50_ns", Show::Nanoseconds),
         ("p99", "/p99_ns", Show::Nanoseconds),
         ("p99.9", "/p999_ns", Show::Nanoseconds),

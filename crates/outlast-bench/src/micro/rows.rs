@@ -113,6 +113,9 @@ pub struct Row {
     /// Throughput.
     #[serde(flatten)]
     pub mops: Mops,
+    /// Time on the processor of an operation, median of the rounds: what is left of a
+    /// measurement where something else ran too.
+    pub cpu_ns_per_operation: f64,
     /// Latency; for `get_many` and `gets`, of 16 keys.
     #[serde(flatten)]
     pub latency: Option<Percentiles>,
@@ -190,6 +193,10 @@ pub(super) fn row(
         operations: last.operations,
         rounds: rounds.len(),
         mops,
+        cpu_ns_per_operation: rounded(
+            median(&seen.iter().map(|o| o.cpu_ns).collect::<Vec<_>>()).unwrap_or(0.0),
+            2,
+        ),
         latency: latency_of(watched, kind, phase)?.map(|latency| latency.percentiles()),
         load_factor: last.room.load_factor.map(|load| rounded(load, 4)),
         bytes_per_record: (records > 0).then(|| Counted {

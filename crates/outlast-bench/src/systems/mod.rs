@@ -203,6 +203,7 @@ fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::O
 }
 
 #[cfg(not(feature = "maps"))]
+#[expect(clippy::extra_unused_type_parameters, reason = "the same call with and without maps")]
 fn with_map<F: Form, J: Job>(kind: Kind, _: &Setup, _: J) -> Fallible<J::Output> {
     Err(Failure::from(format!("this build has no {kind} (feature `maps`)")))
 }
