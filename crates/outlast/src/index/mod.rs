@@ -192,6 +192,15 @@ pub struct IndexStats {
     pub repaired_segments: u64,
 }
 
+/// How often an index has grown since opening.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Growth {
+    /// Segment splits, or the scheme's own unit of growth.
+    pub splits: u64,
+    /// Directory doublings, or what the scheme does that touches all of its structure.
+    pub doublings: u64,
+}
+
 /// A concurrent, crash-proof index of records of one form.
 ///
 /// Every operation is linearizable and durable when it returns (the medium permitting);
@@ -233,6 +242,9 @@ pub trait Index<R: Record>: Send + Sync {
 
     /// Figures.
     fn stats(&self) -> Result<IndexStats>;
+
+    /// How often it has grown: two loads, to be asked around every operation.
+    fn growth(&self) -> Growth;
 
     /// Checks every structure and record. No other operation may run.
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;

@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{Bytes, Change, Changed, Cursor, Index, IndexStats, Inline, Record, RecordForm};
+use crate::index::{
+    Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, Record, RecordForm,
+};
 use crate::pool::handle::Guarded;
 use crate::pool::roots::MapInfo;
 use crate::pool::store::OpenMap;
@@ -121,6 +123,14 @@ impl RawMap {
             Form::Inline(index) => index.stats(),
             Form::Bytes(index) => index.stats(),
         }
+    }
+
+    /// How often the index has grown since opening: two loads.
+    pub fn growth(&self) -> Result<Growth> {
+        Ok(match self.map.form()? {
+            Form::Inline(index) => index.growth(),
+            Form::Bytes(index) => index.growth(),
+        })
     }
 
     /// How records are stored.

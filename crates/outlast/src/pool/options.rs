@@ -107,6 +107,15 @@ impl PoolOptions {
         self
     }
 
+    /// For tests and benchmarks: the seed of the hash function and the id of a new pool,
+    /// instead of random ones.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn identity(mut self, seed: u64, id: u128) -> Self {
+        self.core.identity = Some((seed, id));
+        self
+    }
+
     /// For tests: the boot id, instead of the system's.
     #[doc(hidden)]
     #[must_use]

@@ -136,7 +136,7 @@ mod sync {
 
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
-use crate::index::{Change, Changed, Cursor, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
 use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -527,6 +527,13 @@ impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
 
     fn stats(&self) -> Result<IndexStats> {
         self.sample()
+    }
+
+    fn growth(&self) -> Growth {
+        Growth {
+            splits: self.splits.load(Ordering::Relaxed),
+            doublings: self.doublings.load(Ordering::Relaxed),
+        }
     }
 
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {

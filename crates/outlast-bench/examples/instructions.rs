@@ -1,0 +1,161 @@
+//! Operations for `.ci/instructions` to count: one function for each record form and
+//! operation, of which callgrind counts the instructions. Run without it, it only checks
+//! the answers.
+
+use outlast::{Key, Map, PoolOptions};
+use outlast_bench::keys::{ABSENT, Draw, Keys, belongs, value};
+use std::hint::black_box;
+
+/// Records before anything is counted.
+const RECORDS: u64 = 100_000;
+/// Operations of each kind. The script divides by it.
+const OPERATIONS: u64 = 10_000;
+/// Bytes of a key of the form `bytes`; its values have 8.
+const KEY_BYTES: usize = 16;
+
+/// How a map of one form is used.
+trait Form {
+    type Item: Key + ?Sized;
+    fn key(word: u64, with: impl FnOnce(&Self::Item) -> bool) -> bool;
+    fn value(word: u64, with: impl FnOnce(&Self::Item) -> bool) -> bool;
+    fn word(owned: <Self::Item as outlast::Value>::Owned) -> u64;
+}
+
+struct Inline;
+
+impl Form for Inline {
+    type Item = u64;
+
+    fn key(word: u64, with: impl FnOnce(&u64) -> bool) -> bool {
+        with(&word)
+    }
+    fn value(word: u64, with: impl FnOnce(&u64) -> bool) -> bool {
+        with(&word)
+    }
+    fn word(owned: u64) -> u64 {
+        owned
+    }
+}
+
+struct Bytes;
+
+impl Form for Bytes {
+    type Item = [u8];
+
+    fn key(word: u64, with: impl FnOnce(&[u8]) -> bool) -> bool {
+        let mut key = [0; KEY_BYTES];
+        key[..8].copy_from_slice(&word.to_le_bytes());
+        key[8..].copy_from_slice(&word.rotate_left(29).to_le_bytes());
+        with(&key)
+    }
+    fn value(word: u64, with: impl FnOnce(&[u8]) -> bool) -> bool {
+        with(&word.to_le_bytes())
+    }
+    fn word(owned: Vec<u8>) -> u64 {
+        owned.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+type MapOf<F> = Map<<F as Form>::Item, <F as Form>::Item>;
+
+fn insert<F: Form>(map: &MapOf<F>, word: u64) -> bool {
+    F::key(word, |key| F::value(value(word, 0), |value| map.insert(key, value).unwrap()))
+}
+
+fn get<F: Form>(map: &MapOf<F>, word: u64) -> bool {
+    F::key(word, |key| match map.get(key).unwrap() {
+        Some(found) => belongs(word, F::word(found)),
+        None => false,
+    })
+}
+
+/// Another function than `get`, so that the compiler does not make one of the two.
+fn miss<F: Form>(map: &MapOf<F>, word: u64) -> bool {
+    F::key(word, |key| map.get(key).unwrap().is_none())
+}
+
+fn update<F: Form>(map: &MapOf<F>, word: u64) -> bool {
+    F::key(word, |key| F::value(value(word, 1), |value| map.update(key, value).unwrap()))
+}
+
+fn remove<F: Form>(map: &MapOf<F>, word: u64) -> bool {
+    F::key(word, |key| map.remove(key).unwrap().is_some())
+}
+
+/// Applies an operation to all keys; the number of those that it answered with `true`.
+#[inline(always)]
+fn all(keys: &[u64], mut operation: impl FnMut(u64) -> bool) -> usize {
+    keys.iter().filter(|&&key| operation(black_box(key))).count()
+}
+
+/// Functions that callgrind finds by their names, `counted_FORM_OPERATION`.
+macro_rules! counted {
+    ($form:ty: $($name:ident = $operation:ident;)*) => {$(
+        #[inline(never)]
+        fn $name(map: &MapOf<$form>, keys: &[u64]) -> usize {
+            all(keys, |key| $operation::<$form>(map, key))
+        }
+    )*};
+}
+
+counted! { Inline:
+    counted_inline_get_hit = get;
+    counted_inline_get_miss = miss;
+    counted_inline_insert = insert;
+    counted_inline_update = update;
+    counted_inline_remove = remove;
+}
+
+counted! { Bytes:
+    counted_bytes_get_hit = get;
+    counted_bytes_get_miss = miss;
+    counted_bytes_insert = insert;
+    counted_bytes_update = update;
+    counted_bytes_remove = remove;
+}
+
+/// The counted function of each operation, in the order in which they are run.
+struct Counted<F: Form> {
+    get_hit: fn(&MapOf<F>, &[u64]) -> usize,
+    get_miss: fn(&MapOf<F>, &[u64]) -> usize,
+    insert: fn(&MapOf<F>, &[u64]) -> usize,
+    update: fn(&MapOf<F>, &[u64]) -> usize,
+    remove: fn(&MapOf<F>, &[u64]) -> usize,
+}
+
+fn run<F: Form>(counted: &Counted<F>) {
+    // In memory and without a background thread: nothing happens but what is called.
+    let pool = PoolOptions::new().identity(1, 1).background(false).anonymous().unwrap();
+    let map: MapOf<F> = pool.map("counted").unwrap();
+    let keys = Keys::new(1);
+    for number in 0..RECORDS {
+        assert!(insert::<F>(&map, keys.key(number)));
+    }
+    let mut draw = Draw::new(1);
+    let range = |from: u64| (from..from + OPERATIONS).map(|n| keys.key(n)).collect::<Vec<_>>();
+    let present: Vec<u64> = (0..OPERATIONS).map(|_| keys.key(draw.below(RECORDS))).collect();
+    let expected = OPERATIONS as usize;
+    assert_eq!((counted.get_hit)(&map, &present), expected);
+    assert_eq!((counted.get_miss)(&map, &range(ABSENT)), expected);
+    assert_eq!((counted.insert)(&map, &range(RECORDS)), expected);
+    assert_eq!((counted.update)(&map, &present), expected);
+    assert_eq!((counted.remove)(&map, &range(0)), expected);
+}
+
+fn main() {
+    run::<Inline>(&Counted {
+        get_hit: counted_inline_get_hit,
+        get_miss: counted_inline_get_miss,
+        insert: counted_inline_insert,
+        update: counted_inline_update,
+        remove: counted_inline_remove,
+    });
+    run::<Bytes>(&Counted {
+        get_hit: counted_bytes_get_hit,
+        get_miss: counted_bytes_get_miss,
+        insert: counted_bytes_insert,
+        update: counted_bytes_update,
+        remove: counted_bytes_remove,
+    });
+    println!("operations {OPERATIONS}");
+}

@@ -1,0 +1,363 @@
+//! `counts`: what operations cost in persistent memory, counted and not timed.
+//!
+//! The library runs over its recorder, on memory of the process. The figures do not depend
+//! on the machine, and are never mixed with measured ones.
+
+use crate::Fallible;
+use crate::form::{Hand, Reads};
+use crate::keys::{ABSENT, Draw, Keys, value};
+use crate::report::{Report, Show, rounded};
+use outlast::index::{Bytes, Change, Inline};
+use outlast::pmem::{Access, Alive, Event, MediumKind, Traced};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::roots::MapInfo;
+use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::{Growth, RecordForm, Scheme};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What is to be counted.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Records that are there before anything is counted.
+    pub records: u64,
+    /// Operations of each kind.
+    pub operations: u64,
+    /// Stash buckets of a Dash segment.
+    pub stash_buckets: u32,
+    /// Of keys and hash function.
+    pub seed: u64,
+}
+
+/// What one kind of operation costs: means of so many operations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which. `insert` includes splits and doublings; `insert_simple` leaves out inserts
+    /// that made one.
+    pub operation: String,
+    /// The record form.
+    pub record: String,
+    /// Operations counted.
+    pub operations: u64,
+    /// Lines written back.
+    pub lines_flushed: f64,
+    /// Fences.
+    pub fences: f64,
+    /// Distinct lines of the pool that were read.
+    pub lines_read: f64,
+    /// Distinct lines that were stored to, those included that are never written back.
+    pub lines_stored: f64,
+    /// Distinct 256-byte blocks of the medium that were read.
+    pub blocks_read: f64,
+    /// Distinct 256-byte blocks that lines were written back to.
+    pub blocks_flushed: f64,
+    /// The most lines that one of the operations wrote back.
+    pub lines_flushed_max: u64,
+    /// Splits among them.
+    pub splits: u64,
+    /// Doublings among them.
+    pub doublings: u64,
+}
+
+/// Bytes of a line.
+const LINE: u64 = 64;
+/// Bytes that the medium reads and writes at once.
+pub const BLOCK: u64 = 256;
+
+/// What one operation did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    lines_flushed: u64,
+    fences: u64,
+    lines_read: u64,
+    lines_stored: u64,
+    blocks_read: u64,
+    blocks_flushed: u64,
+}
+
+impl Cost {
+    /// Of the events of an operation.
+    pub fn of(events: &[Event]) -> Cost {
+        let mut cost = Cost::default();
+        let (mut read, mut stored) = (HashSet::new(), HashSet::new());
+        let mut blocks_flushed = HashSet::new();
+        for event in events {
+            match &event.access {
+                Access::Load { offset, .. } => {
+                    read.insert(offset / LINE);
+                }
+                Access::Store { offset, .. } => {
+                    stored.insert(offset / LINE);
+                }
+                Access::CompareExchange { offset, exchanged, .. } => {
+                    read.insert(offset / LINE);
+                    if *exchanged {
+                        stored.insert(offset / LINE);
+                    }
+                }
+                Access::Flush { offset, bytes } => {
+                    let lines = offset / LINE..(offset + bytes).div_ceil(LINE);
+                    cost.lines_flushed += lines.end - lines.start;
+                    blocks_flushed.extend(lines.map(|line| line * LINE / BLOCK));
+                }
+                Access::Fence => cost.fences += 1,
+                Access::Dram | Access::Mark(_) => {}
+            }
+        }
+        let blocks_read: HashSet<u64> = read.iter().map(|line| line * LINE / BLOCK).collect();
+        cost.lines_read = read.len() as u64;
+        cost.lines_stored = stored.len() as u64;
+        cost.blocks_read = blocks_read.len() as u64;
+        cost.blocks_flushed = blocks_flushed.len() as u64;
+        cost
+    }
+}
+
+/// A map under the recorder.
+struct Recorded {
+    seam: Traced,
+    map: Arc<OpenMap>,
+    hand: Hand,
+    // Dropped last.
+    _store: Arc<Store<Traced>>,
+}
+
+/// A change by words.
+#[derive(Clone, Copy)]
+enum Do {
+    Insert(u64),
+    Update(u64),
+    Remove,
+}
+
+impl Recorded {
+    fn create(options: &Options) -> Fallible<Recorded> {
+        let seam = Traced::new();
+        let record = (options.key_bytes + options.value_bytes) as u64 + 64;
+        let capacity = (options.records + options.operations) * (record * 2 + 64) + (256 << 20);
+        let core_options = CoreOptions {
+            medium: MediumKind::Bytes,
+            initial_size: 2 << 20,
+            identity: Some((options.seed, 3)),
+            ..CoreOptions::default()
+        };
+        let backing = Backing::Heap(Heap::new(&[], capacity.next_multiple_of(2 << 20), 0));
+        let core = Core::create(backing, seam.clone(), core_options)?;
+        let store = Store::with_alive(core, Arc::new(Alive::new()?));
+        let schema = match options.form {
+            RecordForm::Inline => "u64",
+            RecordForm::Bytes => "bytes",
+        };
+        let info = MapInfo {
+            name: "bench".into(),
+            scheme: options.scheme,
+            form: options.form,
+            key_schema: schema.into(),
+            value_schema: schema.into(),
+            config: [6, u64::from(options.stash_buckets), 0],
+        };
+        let map = store.map(&MapRequest { info, scheme_matters: true })?;
+        let hand = Hand::new(options.key_bytes, options.value_bytes, Reads::Owned);
+        Ok(Recorded { seam, map, hand, _store: store })
+    }
+
+    fn growth(&self) -> Growth {
+        match self.map.index() {
+            AnyIndex::Inline(index) => index.growth(),
+            AnyIndex::Bytes(index) => index.growth(),
+        }
+    }
+
+    /// Whether a change applied.
+    fn change(&mut self, key: u64, what: Do) -> Fallible<bool> {
+        let word = match what {
+            Do::Insert(value) | Do::Update(value) => value,
+            Do::Remove => 0,
+        };
+        Ok(match self.map.index() {
+            AnyIndex::Inline(index) => {
+                let change = match what {
+                    Do::Insert(_) => Change::<Inline>::Insert(word),
+                    Do::Update(_) => Change::Update(word),
+                    Do::Remove => Change::Remove,
+                };
+                index.change(key, change, false)?.applied
+            }
+            AnyIndex::Bytes(index) => {
+                let (key, value) = self.hand.pair_bytes(key, word);
+                let change = match what {
+                    Do::Insert(_) => Change::<Bytes>::Insert(value),
+                    Do::Update(_) => Change::Update(value),
+                    Do::Remove => Change::Remove,
+                };
+                index.change(key, change, false)?.applied
+            }
+        })
+    }
+
+    fn is_there(&mut self, key: u64) -> Fallible<bool> {
+        Ok(match self.map.index() {
+            AnyIndex::Inline(index) => index.get(key)?.is_some(),
+            AnyIndex::Bytes(index) => index.get(self.hand.key_bytes(key))?.is_some(),
+        })
+    }
+
+    /// One operation and what it did.
+    fn count(&mut self, operation: impl FnOnce(&mut Self) -> Fallible<bool>) -> Fallible<Counted> {
+        let before = self.growth();
+        self.seam.start(true);
+        let applied = operation(self)?;
+        let events = self.seam.take();
+        let after = self.growth();
+        Ok(Counted {
+            applied,
+            cost: Cost::of(&events),
+            splits: after.splits - before.splits,
+            doublings: after.doublings - before.doublings,
+        })
+    }
+}
+
+struct Counted {
+    applied: bool,
+    cost: Cost,
+    splits: u64,
+    doublings: u64,
+}
+
+fn row(options: &Options, operation: &str, counted: &[&Counted]) -> Row {
+    let count = counted.len().max(1) as f64;
+    let mean = |pick: fn(&Cost) -> u64| {
+        rounded(counted.iter().map(|c| pick(&c.cost)).sum::<u64>() as f64 / count, 3)
+    };
+    Row {
+        operation: operation.into(),
+        record: options.form.to_string(),
+        operations: counted.len() as u64,
+        lines_flushed: mean(|c| c.lines_flushed),
+        fences: mean(|c| c.fences),
+        lines_read: mean(|c| c.lines_read),
+        lines_stored: mean(|c| c.lines_stored),
+        blocks_read: mean(|c| c.blocks_read),
+        blocks_flushed: mean(|c| c.blocks_flushed),
+        lines_flushed_max: counted.iter().map(|c| c.cost.lines_flushed).max().unwrap_or(0),
+        splits: counted.iter().map(|c| c.splits).sum(),
+        doublings: counted.iter().map(|c| c.doublings).sum(),
+    }
+}
+
+/// Counts. A row for each kind of operation.
+///
+/// # Errors
+/// As the operations; a wrong answer is one.
+pub fn count(options: &Options) -> Fallible<Vec<Row>> {
+    if options.records == 0 || options.operations == 0 || options.operations > options.records {
+        return Err("--operations: from 1 to the records".into());
+    }
+    let keys = Keys::new(options.seed);
+    let mut map = Recorded::create(options)?;
+    for number in 0..options.records {
+        let key = keys.key(number);
+        map.change(key, Do::Insert(value(key, 0)))?;
+    }
+    let mut rows = Vec::new();
+    let mut draw = Draw::new(options.seed);
+    let mut all = |name: &str,
+                   expected: bool,
+                   operation: &mut dyn FnMut(&mut Recorded, u64) -> Fallible<Counted>|
+     -> Fallible<Vec<Counted>> {
+        let counted: Vec<Counted> =
+            (0..options.operations).map(|i| operation(&mut map, i)).collect::<Fallible<_>>()?;
+        if counted.iter().any(|c| c.applied != expected) {
+            return Err(format!("wrong answer in {name}").into());
+        }
+        rows.push(row(options, name, &counted.iter().collect::<Vec<_>>()));
+        Ok(counted)
+    };
+    let mut present = || keys.key(draw.below(options.records));
+    all("get_hit", true, &mut |map, _| {
+        let key = present();
+        map.count(|map| map.is_there(key))
+    })?;
+    all("get_miss", false, &mut |map, i| map.count(|map| map.is_there(keys.key(ABSENT + i))))?;
+    all("update", true, &mut |map, i| {
+        let key = present();
+        map.count(|map| map.change(key, Do::Update(value(key, i as u8))))
+    })?;
+    let inserts = all("insert", true, &mut |map, i| {
+        let key = keys.key(options.records + i);
+        map.count(|map| map.change(key, Do::Insert(value(key, 0))))
+    })?;
+    all("remove", true, &mut |map, i| map.count(|map| map.change(keys.key(i), Do::Remove)))?;
+    let simple: Vec<&Counted> =
+        inserts.iter().filter(|c| c.splits == 0 && c.doublings == 0).collect();
+    rows.push(row(options, "insert_simple", &simple));
+    Ok(rows)
+}
+
+/// Counts, and prints.
+///
+/// # Errors
+/// As [`count`]; if it cannot be printed.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
+    let rows = count(options)?;
+    for row in &rows {
+        report.row("counts", row)?;
+    }
+    report.table("counts", COLUMNS)?;
+    Ok(rows)
+}
+
+const COLUMNS: &[(&str, &str, Show)] = &[
+    ("operation", "/operation", Show::Text),
+    ("record", "/record", Show::Text),
+    ("lines flushed", "/lines_flushed", Show::Decimal(2)),
+    ("max", "/lines_flushed_max", Show::Count),
+    ("fences", "/fences", Show::Decimal(2)),
+    ("lines read", "/lines_read", Show::Decimal(2)),
+    ("lines stored", "/lines_stored", Show::Decimal(2)),
+    ("blocks read", "/blocks_read", Show::Decimal(2)),
+    ("blocks flushed", "/blocks_flushed", Show::Decimal(2)),
+    ("splits", "/splits", Show::Count),
+    ("doublings", "/doublings", Show::Count),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_blocks_are_distinct_ones() {
+        let event = |access| Event { thread: 0, point: None, access };
+        let load = |offset| event(Access::Load { offset, value: 0 });
+        let events = [
+            load(0),
+            load(8),
+            load(64),
+            load(256),
+            event(Access::Store { offset: 256, value: 1, nontemporal: false }),
+            event(Access::Flush { offset: 250, bytes: 16 }),
+            event(Access::Flush { offset: 256, bytes: 8 }),
+            event(Access::Fence),
+        ];
+        let expected = Cost {
+            lines_flushed: 3,
+            fences: 1,
+            lines_read: 3,
+            lines_stored: 1,
+            blocks_read: 2,
+            blocks_flushed: 2,
+        };
+        assert_eq!(Cost::of(&events), expected);
+    }
+}

@@ -1,0 +1,152 @@
+//! The keys and values of all workloads, computed where they are needed.
+//!
+//! Key number *i* is a mix of *i* and the seed that no other number has, so that a range of
+//! numbers is a set of distinct keys without an array of them, which would cost a cache
+//! miss of its own for every operation. Values are made from keys; they are never equal
+//! to them but by a chance of one in 2^64, and carry a version that updates change.
+
+/// Numbers from here on are never inserted.
+pub const ABSENT: u64 = 1 << 40;
+
+/// A mix of 64 bits that can be undone: distinct numbers stay distinct.
+#[inline(always)]
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// All keys of one seed.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys {
+    seed: u64,
+}
+
+impl Keys {
+    /// The keys of a seed.
+    pub fn new(seed: u64) -> Keys {
+        Keys { seed: mix(seed) }
+    }
+
+    /// Key number `number`.
+    #[inline(always)]
+    pub fn key(self, number: u64) -> u64 {
+        mix(number.wrapping_add(self.seed))
+    }
+}
+
+/// The value that a key has in its version `version`.
+#[inline(always)]
+pub fn value(key: u64, version: u8) -> u64 {
+    (!key).rotate_left(23) & !0xff | u64::from(version)
+}
+
+/// Whether a value belongs to a key, in whatever version.
+#[inline(always)]
+pub fn belongs(key: u64, value: u64) -> bool {
+    (value ^ (!key).rotate_left(23)) <= 0xff
+}
+
+/// Uniform draws, with replacement.
+#[derive(Debug, Clone)]
+pub struct Draw {
+    state: u64,
+}
+
+impl Draw {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Draw {
+        Draw { state: mix(seed ^ 0x6a09_e667_f3bc_c908) }
+    }
+
+    /// Any 64 bits.
+    #[inline(always)]
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
+    }
+
+    /// A number below `bound`.
+    #[inline(always)]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Every number below a bound once, in leaps of about 0.618 of it: in another order than
+/// the one in which they were inserted.
+#[derive(Debug, Clone)]
+pub struct Walk {
+    at: u64,
+    leap: u64,
+    bound: u64,
+}
+
+impl Walk {
+    /// A walk over the numbers below `bound`.
+    pub fn new(bound: u64) -> Walk {
+        let mut leap = ((bound as f64 * 0.618_033_988_75) as u64).max(1);
+        while gcd(leap, bound) != 1 {
+            leap += 1;
+        }
+        Walk { at: 0, leap, bound }
+    }
+
+    /// The next number. After `bound` of them, it begins again.
+    #[inline(always)]
+    pub fn step(&mut self) -> u64 {
+        let at = self.at;
+        let next = at + self.leap;
+        self.at = if next >= self.bound { next - self.bound } else { next };
+        at
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_are_distinct_and_depend_on_the_seed() {
+        let keys = Keys::new(1);
+        let all: HashSet<u64> =
+            (0..10_000).chain(ABSENT..ABSENT + 10_000).map(|n| keys.key(n)).collect();
+        assert_eq!(all.len(), 20_000);
+        assert!(!all.contains(&Keys::new(2).key(0)));
+    }
+
+    #[test]
+    fn values_belong_to_their_key_alone() {
+        let keys = Keys::new(7);
+        for number in 0..1000 {
+            let key = keys.key(number);
+            let all_versions = (0..=255).all(|version| belongs(key, value(key, version)));
+            assert!(all_versions);
+            assert_ne!(value(key, 3), key);
+            assert!(!belongs(keys.key(number + 1), value(key, 0)));
+            assert!(!belongs(key, value(key, 0) ^ 0x100));
+        }
+    }
+
+    #[test]
+    fn a_walk_meets_every_number_once() {
+        for bound in [1, 2, 3, 10, 999, 1000, 4096] {
+            let mut walk = Walk::new(bound);
+            let seen: HashSet<u64> = (0..bound).map(|_| walk.step()).collect();
+            assert_eq!(seen.len() as u64, bound);
+            assert!(seen.iter().all(|&n| n < bound));
+        }
+    }
+
+    #[test]
+    fn draws_cover_their_range() {
+        let mut draw = Draw::new(5);
+        let seen: HashSet<u64> = (0..1000).map(|_| draw.below(10)).collect();
+        assert_eq!(seen, (0..10).collect());
+    }
+}

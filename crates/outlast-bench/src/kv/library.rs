@@ -1,0 +1,53 @@
+//! outlast as a store of byte strings.
+
+use super::{Client, bytes_in};
+use crate::Fallible;
+use crate::form::Hand;
+use crate::systems::{Setup, create_pool};
+use outlast::{Map, MapOptions, Pool};
+use std::path::{Path, PathBuf};
+
+pub(super) struct Library {
+    pool: Pool,
+    map: Map<[u8], [u8]>,
+    hand: Hand,
+    dir: PathBuf,
+    sync: bool,
+}
+
+impl Library {
+    pub(super) fn create(setup: &Setup, dir: &Path, hand: Hand, sync: bool) -> Fallible<Self> {
+        let pool = create_pool(setup, &dir.join("pool"))?;
+        let map = pool.map_with("bench", &MapOptions::new().scheme(setup.scheme))?;
+        Ok(Library { pool, map, hand, dir: dir.into(), sync })
+    }
+}
+
+impl Client for Library {
+    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+        for (key, value) in records {
+            let (key, value) = self.hand.pair_bytes(key, value);
+            self.map.insert(key, value)?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+        let (key, value) = self.hand.pair_bytes(key, value);
+        self.map.insert(key, value)?;
+        if self.sync {
+            self.pool.sync()?;
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
+        let reading = self.hand.reading;
+        let found = self.map.get(self.hand.key_bytes(key))?;
+        Ok(found.map(|value| reading.word(&value)))
+    }
+
+    fn bytes(&mut self) -> Fallible<u64> {
+        bytes_in(&self.dir)
+    }
+}

@@ -1,0 +1,425 @@
+//! `kv`: beside embedded stores, on one file system, what is survived named on every row.
+//!
+//! Each store makes every operation a transaction of its own, as an answer to a client
+//! would need it. Stores are measured with what they promise per operation, and again with
+//! as little as they can be told to promise. A store that waits for the disk with every
+//! insert makes few of them: inserts end after a given time.
+
+mod library;
+#[cfg(feature = "stores")]
+mod stores;
+
+use crate::Fallible;
+use crate::form::Hand;
+use crate::keys::{Draw, Keys, belongs, value};
+use crate::latency::{Latency, Percentiles};
+use crate::machine::{Machine, file_system};
+use crate::micro::{Mops, Ratio};
+use crate::report::{Report, Show, rounded};
+use crate::systems::Setup;
+use crate::team;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A store with a promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Store {
+    /// outlast on the page cache.
+    Outlast,
+    /// outlast, with `Pool::sync` after every change.
+    OutlastSync,
+    /// redb, durable commits.
+    Redb,
+    /// redb, commits that wait for a later durable one.
+    RedbNone,
+    /// LMDB, synchronous commits.
+    Lmdb,
+    /// LMDB with `MDB_NOSYNC`.
+    LmdbNoSync,
+    /// fjall, its journal synced after every change.
+    Fjall,
+    /// fjall, its journal handed to the system after every change.
+    FjallBuffer,
+}
+
+/// What has returned survives this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promise {
+    /// The death of the process.
+    pub process_death: bool,
+    /// A power loss.
+    pub power_loss: bool,
+    /// In words.
+    pub text: &'static str,
+}
+
+impl Store {
+    /// The stores of this build.
+    pub const ALL: &'static [Store] = if cfg!(feature = "stores") {
+        &[
+            Store::Outlast,
+            Store::OutlastSync,
+            Store::Redb,
+            Store::RedbNone,
+            Store::Lmdb,
+            Store::LmdbNoSync,
+            Store::Fjall,
+            Store::FjallBuffer,
+        ]
+    } else {
+        &[Store::Outlast, Store::OutlastSync]
+    };
+
+    /// Its name, as commands take and print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Store::Outlast => "outlast",
+            Store::OutlastSync => "outlast-sync",
+            Store::Redb => "redb",
+            Store::RedbNone => "redb-none",
+            Store::Lmdb => "lmdb",
+            Store::LmdbNoSync => "lmdb-nosync",
+            Store::Fjall => "fjall",
+            Store::FjallBuffer => "fjall-buffer",
+        }
+    }
+
+    /// What it promises of a change that has returned.
+    pub fn promise(self) -> Promise {
+        let promise = |process_death, power_loss, text| Promise { process_death, power_loss, text };
+        match self {
+            Store::Outlast => promise(true, false, "process death"),
+            // A pool that is dirty when the power goes is refused as possibly torn.
+            Store::OutlastSync => {
+                promise(true, false, "process death; power loss while nothing is being changed")
+            }
+            Store::Redb | Store::Lmdb | Store::Fjall => promise(true, true, "power loss"),
+            Store::RedbNone => promise(false, false, "nothing before the next durable commit"),
+            Store::LmdbNoSync => {
+                promise(true, false, "process death; a power loss can damage the file")
+            }
+            Store::FjallBuffer => promise(true, false, "process death"),
+        }
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Store {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Store, String> {
+        Store::ALL.iter().copied().find(|store| store.name() == text).ok_or_else(|| {
+            let known: Vec<&str> = Store::ALL.iter().map(|store| store.name()).collect();
+            format!("unknown store {text:?}; known: {}", known.join(", "))
+        })
+    }
+}
+
+/// What a store does here. One thread.
+trait Client {
+    /// Inserts many records at once, by the fastest way that the store has.
+    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible;
+    /// Inserts a record; its promise holds when this returns.
+    fn insert(&mut self, key: u64, value: u64) -> Fallible;
+    /// Looks a record up.
+    fn get(&mut self, key: u64) -> Fallible<Option<u64>>;
+    /// Bytes on the file system.
+    fn bytes(&mut self) -> Fallible<u64>;
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Sizes, directory, seed. Keys and values are byte strings for all stores.
+    pub setup: Setup,
+    /// Records that are loaded first.
+    pub records: u64,
+    /// Inserts and lookups of a round.
+    pub operations: u64,
+    /// Time after which the inserts of a round end.
+    pub insert_time: Duration,
+    /// Rounds.
+    pub rounds: usize,
+    /// Which stores, in this order.
+    pub stores: Vec<Store>,
+}
+
+/// One row: a phase, a store.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// `insert` or `get`.
+    pub phase: &'static str,
+    /// The store.
+    pub store: &'static str,
+    /// What a change that has returned survives.
+    pub guarantee: &'static str,
+    /// Whether that includes the death of the process.
+    pub survives_process_death: bool,
+    /// Whether it includes a power loss.
+    pub survives_power_loss: bool,
+    /// Records that were there.
+    pub records: u64,
+    /// Operations in all rounds.
+    pub operations: u64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Throughput.
+    #[serde(flatten)]
+    pub mops: Mops,
+    /// The same as thousand operations a second: stores that sync are slow.
+    pub kops: f64,
+    /// Latency.
+    #[serde(flatten)]
+    pub latency: Percentiles,
+    /// Bytes on the file system to a record, after the load.
+    pub file_bytes_per_record: f64,
+    /// Of `outlast`: to each other store.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ratio_to_rival: BTreeMap<String, Ratio>,
+}
+
+/// What one phase of a store has come to.
+struct Seen {
+    operations: u64,
+    mops: Vec<f64>,
+    latency: Latency,
+}
+
+impl Seen {
+    fn new() -> Fallible<Seen> {
+        Ok(Seen { operations: 0, mops: Vec::new(), latency: Latency::new()? })
+    }
+
+    /// Runs operations until there are enough or time is up.
+    fn measure(
+        &mut self,
+        count: u64,
+        time: Duration,
+        mut operation: impl FnMut(u64) -> Fallible,
+    ) -> Fallible<u64> {
+        let start = Instant::now();
+        let mut done = 0;
+        while done < count && start.elapsed() < time {
+            let before = Instant::now();
+            operation(done)?;
+            self.latency.record(before.elapsed().as_nanos() as u64);
+            done += 1;
+        }
+        self.operations += done;
+        self.mops.push(done as f64 / start.elapsed().as_secs_f64().max(1e-9) / 1e6);
+        Ok(done)
+    }
+}
+
+struct Observed {
+    insert: Seen,
+    get: Seen,
+    file_bytes: u64,
+}
+
+/// Measures, and prints two rows for each store.
+///
+/// # Errors
+/// For options that cannot be, a store that fails, and a wrong answer.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
+    options.setup.check()?;
+    if options.records == 0 || options.operations == 0 || options.rounds == 0 {
+        return Err("--records, --operations and --rounds: numbers from 1".into());
+    }
+    if options.setup.key_bytes > 500 {
+        // LMDB takes 511.
+        return Err(format!("--key-size {}: at most 500 here", options.setup.key_bytes).into());
+    }
+    #[derive(Serialize)]
+    struct Run {
+        #[serde(flatten)]
+        machine: Machine,
+        file_system: String,
+        records: u64,
+        key_size: usize,
+        value_size: usize,
+        rounds: usize,
+        seed: u64,
+    }
+    report.row(
+        "run",
+        &Run {
+            machine: Machine::here(),
+            file_system: file_system(&options.setup.dir),
+            records: options.records,
+            key_size: options.setup.key_bytes,
+            value_size: options.setup.value_bytes,
+            rounds: options.rounds,
+            seed: options.setup.seed,
+        },
+    )?;
+    let mut results = BTreeMap::new();
+    for &store in &options.stores {
+        let (insert, get) = (Seen::new()?, Seen::new()?);
+        results.insert(store, Observed { insert, get, file_bytes: 0 });
+    }
+    for round in 0..options.rounds {
+        for (&store, result) in &mut results {
+            eprintln!("round {}: {store}", round + 1);
+            one(options, store, result).map_err(|e| format!("{store}: {e}"))?;
+        }
+    }
+    let mut rows = Vec::new();
+    for phase in ["insert", "get"] {
+        for &store in &options.stores {
+            let Some(row) = row(options, phase, store, &results) else { continue };
+            report.row("kv", &row)?;
+            rows.push(row);
+        }
+    }
+    report.table(
+        "kv",
+        &[
+            ("phase", "/phase", Show::Text),
+            ("store", "/store", Show::Text),
+            ("what has returned survives", "/guarantee", Show::Text),
+            ("kops/s", "/kops", Show::Decimal(1)),
+            ("p50", "/p50_ns", Show::Nanoseconds),
+            ("p99", "/p99_ns", Show::Nanoseconds),
+            ("max", "/max_ns", Show::Nanoseconds),
+            ("file B/rec", "/file_bytes_per_record", Show::Decimal(1)),
+        ],
+    )?;
+    Ok(rows)
+}
+
+fn row(
+    options: &Options,
+    phase: &'static str,
+    store: Store,
+    results: &BTreeMap<Store, Observed>,
+) -> Option<Row> {
+    let of = |store: &Store| {
+        let result = results.get(store)?;
+        Some(if phase == "insert" { &result.insert } else { &result.get })
+    };
+    let seen = of(&store)?;
+    let promise = store.promise();
+    let mops = Mops::of(&seen.mops)?;
+    let exact = crate::report::median(&seen.mops)?;
+    let ratio_to_rival = results
+        .keys()
+        .filter(|other| store == Store::Outlast && **other != store)
+        .filter_map(|other| Some((other.name().into(), Ratio::of(&seen.mops, &of(other)?.mops)?)))
+        .collect();
+    Some(Row {
+        phase,
+        store: store.name(),
+        guarantee: promise.text,
+        survives_process_death: promise.process_death,
+        survives_power_loss: promise.power_loss,
+        records: options.records,
+        operations: seen.operations,
+        rounds: seen.mops.len(),
+        mops,
+        kops: rounded(exact * 1e3, 3),
+        latency: seen.latency.percentiles(),
+        file_bytes_per_record: rounded(
+            results.get(&store)?.file_bytes as f64 / options.records as f64,
+            1,
+        ),
+        ratio_to_rival,
+    })
+}
+
+/// One store, one round: from an empty directory.
+fn one(options: &Options, store: Store, result: &mut Observed) -> Fallible {
+    let place = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&options.setup.dir)?;
+    let measured = |client: &mut dyn Client| measure(options, client, result);
+    // In a thread of its own, on one core.
+    let work = || with(store, &options.setup, place.path(), measured);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            team::pin(team::cores().first().copied());
+            work()
+        });
+        worker.join().map_err(|_| "it panicked")?
+    })
+}
+
+fn measure(options: &Options, client: &mut dyn Client, result: &mut Observed) -> Fallible {
+    let keys = Keys::new(options.setup.seed);
+    let record = |number: u64| {
+        let key = keys.key(number);
+        (key, value(key, 0))
+    };
+    client.load(&mut (0..options.records).map(record))?;
+    result.file_bytes = client.bytes()?;
+    let no_end = Duration::MAX;
+    let mut draw = Draw::new(options.setup.seed);
+    let mut get = |number: u64| -> Fallible {
+        let key = keys.key(number);
+        match client.get(key)? {
+            Some(value) if belongs(key, value) => Ok(()),
+            other => Err(format!("wrong answer: key {key:#x} gave {other:x?}").into()),
+        }
+    };
+    for _ in 0..options.operations / 20 {
+        get(draw.below(options.records))?;
+    }
+    result.get.measure(options.operations, no_end, |_| get(draw.below(options.records)))?;
+    let done = result.insert.measure(options.operations, options.insert_time, |number| {
+        let (key, value) = record(options.records + number);
+        client.insert(key, value)
+    })?;
+    // They are there.
+    for number in (0..done).step_by(1 + done as usize / 1000) {
+        let (key, expected) = record(options.records + number);
+        if client.get(key)? != Some(expected) {
+            return Err(format!("an inserted record is gone: key {key:#x}").into());
+        }
+    }
+    Ok(())
+}
+
+fn with(
+    store: Store,
+    setup: &Setup,
+    dir: &Path,
+    job: impl FnOnce(&mut dyn Client) -> Fallible,
+) -> Fallible {
+    let hand: Hand = setup.hand();
+    match store {
+        Store::Outlast => job(&mut library::Library::create(setup, dir, hand, false)?),
+        Store::OutlastSync => job(&mut library::Library::create(setup, dir, hand, true)?),
+        #[cfg(feature = "stores")]
+        Store::Redb => job(&mut stores::Redb::create(dir, hand, true)?),
+        #[cfg(feature = "stores")]
+        Store::RedbNone => job(&mut stores::Redb::create(dir, hand, false)?),
+        #[cfg(feature = "stores")]
+        Store::Lmdb => stores::with_lmdb(dir, hand, true, job),
+        #[cfg(feature = "stores")]
+        Store::LmdbNoSync => stores::with_lmdb(dir, hand, false, job),
+        #[cfg(feature = "stores")]
+        Store::Fjall => job(&mut stores::Fjall::create(dir, hand, true)?),
+        #[cfg(feature = "stores")]
+        Store::FjallBuffer => job(&mut stores::Fjall::create(dir, hand, false)?),
+        #[cfg(not(feature = "stores"))]
+        other => Err(format!("this build has no {other} (feature `stores`)").into()),
+    }
+}
+
+/// Bytes of the blocks of all files in a directory.
+fn bytes_in(dir: &Path) -> Fallible<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        bytes += if meta.is_dir() { bytes_in(&entry.path())? } else { meta.blocks() * 512 };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,193 @@
+//! redb, LMDB and fjall, each as its documentation would have it used, all with their
+//! default caches.
+
+use super::{Client, bytes_in};
+use crate::Fallible;
+use crate::form::Hand;
+use heed::types::Bytes;
+use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions};
+use redb::{Durability, ReadableDatabase, TableDefinition};
+use std::path::{Path, PathBuf};
+
+/// Records of one transaction of a load.
+const LOAD_BATCH: usize = 10_000;
+
+const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("bench");
+
+/// redb: one write transaction for an insert, one read transaction for a lookup.
+pub(super) struct Redb {
+    database: redb::Database,
+    hand: Hand,
+    dir: PathBuf,
+    durability: Durability,
+}
+
+impl Redb {
+    pub(super) fn create(dir: &Path, hand: Hand, durable: bool) -> Fallible<Self> {
+        let database = redb::Database::create(dir.join("redb"))?;
+        let durability = if durable { Durability::Immediate } else { Durability::None };
+        Ok(Redb { database, hand, dir: dir.into(), durability })
+    }
+}
+
+impl Client for Redb {
+    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+        let mut more = true;
+        while more {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(Durability::None)?;
+            {
+                let mut table = transaction.open_table(TABLE)?;
+                let mut batch = records.take(LOAD_BATCH).peekable();
+                more = batch.peek().is_some();
+                for (key, value) in batch {
+                    let (key, value) = self.hand.pair_bytes(key, value);
+                    table.insert(key, value)?;
+                }
+            }
+            transaction.commit()?;
+        }
+        // A durable one makes the others so.
+        Ok(self.database.begin_write()?.commit()?)
+    }
+
+    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(self.durability)?;
+        {
+            let (key, value) = self.hand.pair_bytes(key, value);
+            transaction.open_table(TABLE)?.insert(key, value)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
+        let reading = self.hand.reading;
+        let table = self.database.begin_read()?.open_table(TABLE)?;
+        let found = table.get(self.hand.key_bytes(key))?;
+        Ok(found.map(|value| reading.word(value.value())))
+    }
+
+    fn bytes(&mut self) -> Fallible<u64> {
+        bytes_in(&self.dir)
+    }
+}
+
+/// LMDB: one write transaction for an insert, one read transaction for a lookup.
+struct Lmdb<'e> {
+    env: &'e heed::Env,
+    database: heed::Database<'e, Bytes, Bytes>,
+    hand: Hand,
+    dir: &'e Path,
+}
+
+/// Room for the file to grow into: address space, no bytes on the disk.
+const LMDB_MAP_BYTES: usize = 64 << 30;
+
+/// Makes an LMDB environment and does a job with it.
+pub(super) fn with_lmdb(
+    dir: &Path,
+    hand: Hand,
+    durable: bool,
+    job: impl FnOnce(&mut dyn Client) -> Fallible,
+) -> Fallible {
+    let mut options = EnvOpenOptions::new();
+    options.map_size(LMDB_MAP_BYTES);
+    if !durable {
+        // SAFETY: a power loss can damage the file, which is what is measured; nobody reads
+        // it after one.
+        unsafe { options.flags(EnvFlags::NO_SYNC) };
+    }
+    // SAFETY: the directory was made for it; no other process has the file, and it is
+    // opened once.
+    let env = unsafe { options.open(dir)? };
+    let transaction = env.write_txn()?;
+    let database = env
+        .create_databases_and_commit(transaction, |opener, transaction| {
+            opener.create_database(transaction, None).map(CommitOrAbort::<_, ()>::Commit)
+        })?
+        .unwrap_commit();
+    job(&mut Lmdb { env: &env, database, hand, dir })
+}
+
+impl Client for Lmdb<'_> {
+    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+        let mut more = true;
+        while more {
+            let mut transaction = self.env.write_txn()?;
+            let mut batch = records.take(LOAD_BATCH).peekable();
+            more = batch.peek().is_some();
+            for (key, value) in batch {
+                let (key, value) = self.hand.pair_bytes(key, value);
+                self.database.put(&mut transaction, key, value)?;
+            }
+            transaction.commit()?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+        let mut transaction = self.env.write_txn()?;
+        let (key, value) = self.hand.pair_bytes(key, value);
+        self.database.put(&mut transaction, key, value)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
+        let reading = self.hand.reading;
+        let transaction = self.env.read_txn()?;
+        let found = self.database.get(&transaction, self.hand.key_bytes(key))?;
+        Ok(found.map(|value| reading.word(value)))
+    }
+
+    fn bytes(&mut self) -> Fallible<u64> {
+        bytes_in(self.dir)
+    }
+}
+
+/// fjall: an insert, and then the journal is synced or not.
+pub(super) struct Fjall {
+    database: fjall::Database,
+    keyspace: fjall::Keyspace,
+    hand: Hand,
+    dir: PathBuf,
+    sync: bool,
+}
+
+impl Fjall {
+    pub(super) fn create(dir: &Path, hand: Hand, sync: bool) -> Fallible<Self> {
+        let database = fjall::Database::builder(dir.join("fjall")).open()?;
+        let keyspace = database.keyspace("bench", fjall::KeyspaceCreateOptions::default)?;
+        Ok(Fjall { database, keyspace, hand, dir: dir.into(), sync })
+    }
+}
+
+impl Client for Fjall {
+    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+        for (key, value) in records {
+            let (key, value) = self.hand.pair_bytes(key, value);
+            self.keyspace.insert(key, value)?;
+        }
+        Ok(self.database.persist(fjall::PersistMode::SyncAll)?)
+    }
+
+    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+        let (key, value) = self.hand.pair_bytes(key, value);
+        // Hands its journal to the system by itself.
+        self.keyspace.insert(key, value)?;
+        if self.sync {
+            self.database.persist(fjall::PersistMode::SyncData)?;
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
+        let reading = self.hand.reading;
+        let found = self.keyspace.get(self.hand.key_bytes(key))?;
+        Ok(found.map(|value| reading.word(&value)))
+    }
+
+    fn bytes(&mut self) -> Fallible<u64> {
+        bytes_in(&self.dir)
+    }
+}

@@ -1,0 +1,150 @@
+//! `load-factor`: how full a table is while it grows by inserts alone.
+
+use crate::Fallible;
+use crate::form::{Hand, Reads};
+use crate::keys::{Keys, value};
+use crate::machine::Machine;
+use crate::report::{Report, Show, rounded};
+use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
+use serde::{Deserialize, Serialize};
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// Records in the end.
+    pub records: u64,
+    /// Inserts between two samples.
+    pub every: u64,
+    /// Stash buckets of a segment, one table for each.
+    pub stash_buckets: Vec<u32>,
+    /// Of keys and hash function.
+    pub seed: u64,
+}
+
+/// One sample.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Stash buckets of a segment.
+    pub stash_buckets: u32,
+    /// Records.
+    pub records: u64,
+    /// Record slots.
+    pub slots: u64,
+    /// The one by the other.
+    pub load_factor: f64,
+}
+
+/// What the samples of one table come to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Peak {
+    /// Stash buckets of a segment.
+    pub stash_buckets: u32,
+    /// Samples.
+    pub samples: u64,
+    /// The highest sample.
+    pub peak: f64,
+    /// Records at it.
+    pub peak_records: u64,
+    /// The lowest sample after the first tenth.
+    pub low: f64,
+    /// The mean of the samples.
+    pub mean: f64,
+}
+
+impl Peak {
+    fn of(samples: &[Sample]) -> Option<Peak> {
+        let peak = samples.iter().max_by(|a, b| a.load_factor.total_cmp(&b.load_factor))?;
+        let late = &samples[samples.len() / 10..];
+        let low = late.iter().map(|s| s.load_factor).fold(f64::INFINITY, f64::min);
+        let sum: f64 = samples.iter().map(|s| s.load_factor).sum();
+        Some(Peak {
+            stash_buckets: peak.stash_buckets,
+            samples: samples.len() as u64,
+            peak: peak.load_factor,
+            peak_records: peak.records,
+            low,
+            mean: rounded(sum / samples.len() as f64, 4),
+        })
+    }
+}
+
+/// Measures, and prints all samples (as JSON) and the peaks.
+///
+/// # Errors
+/// For options that cannot be; as inserting into a map.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Sample>> {
+    if options.every == 0 || options.every > options.records {
+        return Err(format!("--every {}: from 1 to the records", options.every).into());
+    }
+    report.row("run", &Machine::here())?;
+    let mut all = Vec::new();
+    for &stash_buckets in &options.stash_buckets {
+        let samples = grow(options, stash_buckets)?;
+        for sample in &samples {
+            report.row("load_factor", sample)?;
+        }
+        if let Some(peak) = Peak::of(&samples) {
+            report.row("peak", &peak)?;
+        }
+        all.extend(samples);
+    }
+    report.table(
+        "peak",
+        &[
+            ("stash buckets", "/stash_buckets", Show::Count),
+            ("samples", "/samples", Show::Count),
+            ("peak", "/peak", Show::Decimal(3)),
+            ("at records", "/peak_records", Show::Count),
+            ("lowest", "/low", Show::Decimal(3)),
+            ("mean", "/mean", Show::Decimal(3)),
+        ],
+    )?;
+    Ok(all)
+}
+
+fn grow(options: &Options, stash_buckets: u32) -> Fallible<Vec<Sample>> {
+    let seed = options.seed;
+    // Counted, not timed: memory will do.
+    let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
+    let map_options = MapOptions::new().scheme(options.scheme).stash_buckets(stash_buckets);
+    let (key_schema, value_schema) = match options.form {
+        RecordForm::Inline => ("u64", "u64"),
+        RecordForm::Bytes => ("bytes", "bytes"),
+    };
+    let map = pool.raw_map_with("bench", key_schema, value_schema, &map_options)?;
+    let keys = Keys::new(seed);
+    let mut hand = Hand::new(8, 8, Reads::Owned);
+    let mut samples = Vec::new();
+    for number in 0..options.records {
+        let key = keys.key(number);
+        let (key, value) = hand.pair_bytes(key, value(key, 0));
+        if !map.insert(key, value)? {
+            return Err(format!("record {number} was there before it was inserted").into());
+        }
+        let records = number + 1;
+        if records.is_multiple_of(options.every) {
+            let slots = map.stats()?.slots;
+            let load_factor = rounded(records as f64 / slots as f64, 4);
+            samples.push(Sample { stash_buckets, records, slots, load_factor });
+        }
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_the_highest_sample() {
+        let sample =
+            |records, load_factor| Sample { stash_buckets: 2, records, slots: 100, load_factor };
+        let peak = Peak::of(&[sample(1, 0.5), sample(2, 0.9), sample(3, 0.4)]).unwrap();
+        assert_eq!((peak.peak, peak.peak_records, peak.low, peak.mean), (0.9, 2, 0.4, 0.6));
+        assert_eq!(Peak::of(&[]), None);
+    }
+}

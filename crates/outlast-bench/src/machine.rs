@@ -1,0 +1,107 @@
+//! Where figures come from: machine, build, file system.
+
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// What a reader has to know beside the figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The kernel's setting for huge pages of anonymous memory.
+    pub huge_pages_anonymous: String,
+    /// The kernel's setting for huge pages of shared memory (tmpfs).
+    pub huge_pages_shared: String,
+    /// What the environment asks of the C library's allocator.
+    pub glibc_tunables: String,
+    /// Tasks that wanted to run when the measurement began: more than zero disturbs it.
+    pub load_average: f64,
+    /// The commit of the source tree that it was run in, with `+` if that had changes.
+    pub commit: String,
+    /// Seconds since 1970 when it began.
+    pub began: u64,
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// The one in brackets of a list of settings.
+fn chosen(path: &str) -> String {
+    let text = read(path);
+    let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or(text.clone(), |(chosen, _)| chosen.to_owned())
+}
+
+fn after<'t>(text: &'t str, field: &str) -> Option<&'t str> {
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    line.split_once(':').map(|(_, value)| value.trim())
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl Machine {
+    /// This machine, now.
+    pub fn here() -> Machine {
+        let memory = read("/proc/meminfo");
+        let memory_kb = after(&memory, "MemTotal").and_then(|v| v.split(' ').next()?.parse().ok());
+        let cpu = read("/proc/cpuinfo");
+        let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+        let changed = git(&["status", "--porcelain", "-uno"]).is_some_and(|text| !text.is_empty());
+        let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or("unknown".into());
+        Machine {
+            processor: after(&cpu, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
+            cores: crate::team::cores().len(),
+            memory_bytes: memory_kb.map(|kb: u64| kb * 1024),
+            kernel: read("/proc/sys/kernel/osrelease"),
+            huge_pages_anonymous: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
+            huge_pages_shared: chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+            glibc_tunables: std::env::var("GLIBC_TUNABLES").unwrap_or_default(),
+            load_average: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .unwrap_or("")
+                .parse()
+                .unwrap_or(0.0),
+            commit: if changed { commit + "+" } else { commit },
+            began: now,
+        }
+    }
+}
+
+/// The name of the file system that a directory is on.
+pub fn file_system(dir: &Path) -> String {
+    let Ok(found) = rustix::fs::statfs(dir) else { return "unknown".into() };
+    match found.f_type as u64 {
+        0x0102_1994 => "tmpfs".into(),
+        0xef53 => "ext4".into(),
+        0x5846_5342 => "xfs".into(),
+        0x9123_683e => "btrfs".into(),
+        0x794c_7630 => "overlayfs".into(),
+        other => format!("{other:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_and_fields_are_read() {
+        assert_eq!(after("a : 1\nmodel name\t: Some CPU\n", "model name"), Some("Some CPU"));
+        let here = Machine::here();
+        assert!(here.cores > 0 && !here.kernel.is_empty() && here.began > 1_700_000_000);
+        assert_ne!(file_system(Path::new("/")), "unknown");
+    }
+}

@@ -1,0 +1,461 @@
+//! The command line of the measuring instrument.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use outlast::{RecordForm, Scheme};
+use outlast_bench::form::Reads;
+use outlast_bench::kv::{self, Store};
+use outlast_bench::micro::{self, Phase};
+use outlast_bench::report::{Format, Report};
+use outlast_bench::systems::{Kind, Medium, Setup};
+use outlast_bench::{Fallible, counts, load_factor, model, recovery, stalls};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Measures outlast beside what one would use instead. The method is in docs/benchmarks.md.
+#[derive(Parser)]
+#[command(name = "outlast-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Throughput and latency of single operations, beside maps in DRAM.
+    Micro(MicroArgs),
+    /// Inserts and lookups beside embedded stores on the same file system.
+    Kv(KvArgs),
+    /// How full a table is while it grows by inserts alone.
+    LoadFactor(LoadFactorArgs),
+    /// How soon a pool answers after its process was killed with SIGKILL.
+    Recovery(RecoveryArgs),
+    /// Lines flushed, fences, lines and blocks read and written: counted, not timed.
+    Counts(CountsArgs),
+    /// The slowest inserts of a growing table, and what they waited for.
+    Stalls(StallsArgs),
+    /// What the counts would take on other media. A model.
+    Model(ModelArgs),
+    #[command(hide = true)]
+    RecoveryChild(RecoveryChildArgs),
+}
+
+#[derive(Args)]
+struct OutputArgs {
+    /// Prints rows as JSON, one object a line, instead of a table.
+    #[arg(long, conflicts_with = "table")]
+    json: bool,
+    /// Prints a table (the default).
+    #[arg(long)]
+    table: bool,
+}
+
+impl OutputArgs {
+    fn report(&self) -> Report {
+        Report::new(if self.json { Format::Json } else { Format::Table })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MediumName {
+    PageCache,
+    EmulatedPm,
+}
+
+#[derive(Args)]
+struct RecordArgs {
+    /// The record form: inline or bytes.
+    #[arg(long, value_parser = record_form, default_value = "inline")]
+    record: RecordForm,
+    /// Bytes of a key.
+    #[arg(long, default_value_t = 8)]
+    key_size: usize,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 8)]
+    value_size: usize,
+    /// Stash buckets of a Dash segment: 2 or 4.
+    #[arg(long, default_value_t = 2)]
+    stash: u32,
+    /// Of keys, draws and hash functions.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Args)]
+struct PoolArgs {
+    /// What the pool's file is treated as lying on.
+    #[arg(long, value_enum, default_value = "page-cache")]
+    medium: MediumName,
+    /// Emulated PM: nanoseconds added for every line flushed. Makes figures a model's.
+    #[arg(long, default_value_t = 0)]
+    line_ns: u64,
+    /// Emulated PM: nanoseconds added for every fence. Makes figures a model's.
+    #[arg(long, default_value_t = 0)]
+    fence_ns: u64,
+    /// Where pools are made (in directories of their own, removed in the end). Default: the
+    /// system's directory for temporary files.
+    #[arg(long)]
+    pool_dir: Option<PathBuf>,
+}
+
+fn directory(dir: Option<PathBuf>) -> PathBuf {
+    dir.unwrap_or_else(std::env::temp_dir)
+}
+
+fn setup(scheme: Scheme, reads: Reads, record: &RecordArgs, pool: PoolArgs) -> Fallible<Setup> {
+    let medium = match pool.medium {
+        MediumName::EmulatedPm => {
+            Medium::EmulatedPm { line_ns: pool.line_ns, fence_ns: pool.fence_ns }
+        }
+        MediumName::PageCache if pool.line_ns + pool.fence_ns > 0 => {
+            return Err("--line-ns and --fence-ns need --medium emulated-pm".into());
+        }
+        MediumName::PageCache => Medium::PageCache,
+    };
+    Ok(Setup {
+        scheme,
+        form: record.record,
+        key_bytes: record.key_size,
+        value_bytes: record.value_size,
+        reads,
+        medium,
+        dir: directory(pool.pool_dir),
+        stash_buckets: record.stash,
+        seed: record.seed,
+    })
+}
+
+#[derive(Args)]
+struct MicroArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Records; the insert phase begins with a tenth of them.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Operations of each other phase; 0: as many as records.
+    #[arg(long, default_value_t = 0)]
+    operations: u64,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    threads: Vec<usize>,
+    #[command(flatten)]
+    record: RecordArgs,
+    /// How reads of byte strings answer, for all systems.
+    #[arg(long, value_enum, default_value = "owned")]
+    reads: Reads,
+    #[command(flatten)]
+    pool: PoolArgs,
+    /// Rounds of all systems in turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Rounds more in which every operation is timed.
+    #[arg(long, default_value_t = 1)]
+    latency_rounds: usize,
+    /// Maps in DRAM to measure beside: dashmap, papaya, scc, hashbrown.
+    #[arg(long, value_delimiter = ',', default_value = "dashmap")]
+    rival: Vec<Kind>,
+    /// Phases; insert is always one. Default: all.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    phases: Vec<Phase>,
+    /// Draws bars and latency curves into this file (PNG, or SVG by its name).
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+struct KvArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Records that are loaded first.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Inserts, and lookups, of a round.
+    #[arg(long, default_value_t = 1_000_000)]
+    operations: u64,
+    /// Seconds after which the inserts of a round end.
+    #[arg(long, default_value_t = 10.0)]
+    insert_seconds: f64,
+    /// Bytes of a key.
+    #[arg(long, default_value_t = 16)]
+    key_size: usize,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 100)]
+    value_size: usize,
+    /// Rounds of all stores in turn.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Stores, with what they promise. Default: all of this build.
+    #[arg(long, value_delimiter = ',')]
+    store: Vec<Store>,
+    /// Where stores are made; the file system is part of the result.
+    #[arg(long)]
+    pool_dir: Option<PathBuf>,
+    /// Of keys and draws.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+struct LoadFactorArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// The record form: inline or bytes.
+    #[arg(long, value_parser = record_form, default_value = "inline")]
+    record: RecordForm,
+    /// Records in the end.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Inserts between two samples.
+    #[arg(long, default_value_t = 10_000)]
+    every: u64,
+    /// Stash buckets of a Dash segment, a table for each.
+    #[arg(long, value_delimiter = ',', default_value = "2,4")]
+    stash: Vec<u32>,
+    /// Of keys and hash function.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+struct RecoveryArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Sizes of pools.
+    #[arg(long, value_delimiter = ',', default_value = "100000,10000000")]
+    records: Vec<u64>,
+    /// Kills of each.
+    #[arg(long, default_value_t = 5)]
+    kills: usize,
+    /// Where pools are made.
+    #[arg(long)]
+    pool_dir: Option<PathBuf>,
+    /// Of keys and hash function.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+struct RecoveryChildArgs {
+    #[arg(long)]
+    scheme: Scheme,
+    #[arg(long)]
+    records: u64,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    pool: PathBuf,
+}
+
+#[derive(Args)]
+struct CountedArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    #[command(flatten)]
+    record: RecordArgs,
+    /// Records that are there before anything is counted.
+    #[arg(long, default_value_t = 100_000)]
+    records: u64,
+    /// Operations of each kind.
+    #[arg(long, default_value_t = 10_000)]
+    operations: u64,
+}
+
+impl CountedArgs {
+    fn options(&self) -> Fallible<counts::Options> {
+        // The same rules for sizes as where there is a pool.
+        let pool =
+            PoolArgs { medium: MediumName::PageCache, line_ns: 0, fence_ns: 0, pool_dir: None };
+        setup(self.scheme, Reads::Owned, &self.record, pool)?.check()?;
+        Ok(counts::Options {
+            scheme: self.scheme,
+            form: self.record.record,
+            key_bytes: self.record.key_size,
+            value_bytes: self.record.value_size,
+            records: self.records,
+            operations: self.operations,
+            stash_buckets: self.record.stash,
+            seed: self.record.seed,
+        })
+    }
+}
+
+#[derive(Args)]
+struct CountsArgs {
+    #[command(flatten)]
+    counted: CountedArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+struct ModelArgs {
+    #[command(flatten)]
+    counted: CountedArgs,
+    /// Nanoseconds of an operation where nothing of the medium is slow, as measured here.
+    #[arg(long, default_value_t = 100.0)]
+    base_ns: f64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
+struct StallsArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
+    pool: PoolArgs,
+    /// Inserts.
+    #[arg(long, default_value_t = 5_000_000)]
+    records: u64,
+    /// Threads that share them.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// How many of the slowest are shown.
+    #[arg(long, default_value_t = 20)]
+    slowest: usize,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn record_form(text: &str) -> Result<RecordForm, String> {
+    RecordForm::ALL
+        .into_iter()
+        .find(|form| form.to_string() == text)
+        .ok_or_else(|| format!("unknown record form {text:?}; known: inline, bytes"))
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Micro(args) => run_micro(args),
+        Command::Kv(args) => run_kv(args),
+        Command::LoadFactor(args) => run_load_factor(args),
+        Command::Recovery(args) => run_recovery(args),
+        Command::Counts(args) => run_counts(&args),
+        Command::Stalls(args) => run_stalls(args),
+        Command::Model(args) => run_model(&args),
+        Command::RecoveryChild(args) => {
+            recovery::child(args.scheme, &args.pool, args.records, args.seed)
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("outlast-bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_micro(args: MicroArgs) -> Fallible {
+    let options = micro::Options {
+        setup: setup(args.scheme, args.reads, &args.record, args.pool)?,
+        records: args.records,
+        operations: args.operations,
+        threads: args.threads,
+        rounds: args.rounds,
+        latency_rounds: args.latency_rounds,
+        rivals: args.rival,
+        phases: if args.phases.is_empty() { Phase::ALL.to_vec() } else { args.phases },
+    };
+    if cfg!(not(feature = "plot")) && args.plot.is_some() {
+        return Err("--plot: this build cannot (feature `plot`)".into());
+    }
+    let (rows, latencies) = micro::run(&options, &mut args.output.report())?;
+    #[cfg(feature = "plot")]
+    if let Some(path) = &args.plot {
+        let title = format!(
+            "{}, {} records, {}, {}",
+            options.setup.scheme,
+            options.setup.form,
+            outlast_bench::report::thousands(options.records),
+            options.setup.medium
+        );
+        outlast_bench::plot::draw(path, &rows, &latencies, &title)?;
+    }
+    #[cfg(not(feature = "plot"))]
+    let _ = (rows, latencies);
+    Ok(())
+}
+
+fn run_kv(args: KvArgs) -> Fallible {
+    let record = RecordArgs {
+        record: RecordForm::Bytes,
+        key_size: args.key_size,
+        value_size: args.value_size,
+        stash: 2,
+        seed: args.seed,
+    };
+    let pool = PoolArgs {
+        medium: MediumName::PageCache,
+        line_ns: 0,
+        fence_ns: 0,
+        pool_dir: args.pool_dir,
+    };
+    let options = kv::Options {
+        setup: setup(args.scheme, Reads::Owned, &record, pool)?,
+        records: args.records,
+        operations: args.operations,
+        insert_time: Duration::from_secs_f64(args.insert_seconds.clamp(0.001, 1e6)),
+        rounds: args.rounds,
+        stores: if args.store.is_empty() { Store::ALL.to_vec() } else { args.store },
+    };
+    kv::run(&options, &mut args.output.report()).map(drop)
+}
+
+fn run_load_factor(args: LoadFactorArgs) -> Fallible {
+    let options = load_factor::Options {
+        scheme: args.scheme,
+        form: args.record,
+        records: args.records,
+        every: args.every,
+        stash_buckets: args.stash,
+        seed: args.seed,
+    };
+    load_factor::run(&options, &mut args.output.report()).map(drop)
+}
+
+fn run_recovery(args: RecoveryArgs) -> Fallible {
+    let options = recovery::Options {
+        scheme: args.scheme,
+        records: args.records,
+        kills: args.kills,
+        dir: directory(args.pool_dir),
+        seed: args.seed,
+        program: std::env::current_exe()?,
+    };
+    recovery::run(&options, &mut args.output.report()).map(drop)
+}
+
+fn run_counts(args: &CountsArgs) -> Fallible {
+    counts::run(&args.counted.options()?, &mut args.output.report()).map(drop)
+}
+
+fn run_model(args: &ModelArgs) -> Fallible {
+    model::run(&args.counted.options()?, args.base_ns, &mut args.output.report()).map(drop)
+}
+
+fn run_stalls(args: StallsArgs) -> Fallible {
+    let options = stalls::Options {
+        setup: setup(args.scheme, Reads::Owned, &args.record, args.pool)?,
+        records: args.records,
+        threads: args.threads,
+        slowest: args.slowest,
+    };
+    stalls::run(&options, &mut args.output.report()).map(drop)
+}

@@ -1,0 +1,316 @@
+//! `micro`: one operation at a time, beside maps in DRAM.
+//!
+//! A *turn* is one system under one number of threads, from empty: load, insert, the reads
+//! and updates, remove. Turns of all systems alternate, and that is a round; a ratio to a
+//! rival is taken within a round, between neighbours in time. Latencies come from rounds of
+//! their own, in which a clock is read around every operation; throughput never does.
+
+mod phase;
+mod rows;
+
+pub use phase::{Order, Phase};
+pub use rows::{Counted, Mops, Ratio, Row};
+
+use crate::Fallible;
+use crate::latency::{self, Clock, Latency, Unwatched, Watch};
+use crate::machine::{Machine, file_system};
+use crate::report::{Report, Show};
+use crate::systems::{self, Job, Kind, Room, Setup, System};
+use crate::team::{self, Taken};
+use crate::usage;
+use phase::Work;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the systems are made for.
+    pub setup: Setup,
+    /// Records in the end of the insert phase; it begins with a tenth of them.
+    pub records: u64,
+    /// Operations of every other phase; 0 for as many as there are records.
+    pub operations: u64,
+    /// Numbers of threads.
+    pub threads: Vec<usize>,
+    /// Rounds without a clock.
+    pub rounds: usize,
+    /// Rounds with one.
+    pub latency_rounds: usize,
+    /// Beside whom.
+    pub rivals: Vec<Kind>,
+    /// What is measured; the load and the insert phase are run in any case.
+    pub phases: Vec<Phase>,
+}
+
+impl Options {
+    fn operations(&self) -> u64 {
+        if self.operations == 0 { self.records } else { self.operations }
+    }
+
+    fn check(&self) -> Fallible {
+        self.setup.check()?;
+        if self.records < 1000 {
+            return Err(format!("--records {}: at least 1000", self.records).into());
+        }
+        if self.records >= crate::keys::ABSENT / 4 {
+            return Err(format!("--records {}: too many", self.records).into());
+        }
+        if self.rounds == 0 {
+            return Err("--rounds 0: at least 1".into());
+        }
+        if self.threads.is_empty() || self.threads.contains(&0) {
+            return Err("--threads: numbers from 1".into());
+        }
+        if self.phases.contains(&Phase::GetMany) != self.phases.contains(&Phase::Gets) {
+            return Err("--phases: get_many and gets are measured beside each other".into());
+        }
+        Ok(())
+    }
+}
+
+/// The run as a whole, printed first.
+#[derive(Serialize)]
+struct Run<'o> {
+    #[serde(flatten)]
+    machine: Machine,
+    command: &'static str,
+    scheme: &'static str,
+    record: String,
+    key_size: usize,
+    value_size: usize,
+    reads: crate::form::Reads,
+    records: u64,
+    rounds: usize,
+    latency_rounds: usize,
+    medium: String,
+    flush: String,
+    file_system: String,
+    seed: u64,
+    pinned: bool,
+    clock_ns: u64,
+    systems: Vec<&'static str>,
+    threads: &'o [usize],
+}
+
+/// What one turn has found.
+#[derive(Debug, Clone)]
+struct Turn {
+    phases: Vec<(Phase, Observed)>,
+}
+
+/// One phase of one turn.
+#[derive(Debug, Clone)]
+struct Observed {
+    operations: u64,
+    mops: f64,
+    /// Of one thread, on the processor, per operation.
+    cpu_ns: f64,
+    latency: Option<Latency>,
+    /// Records when it ended.
+    records: u64,
+    room: Room,
+    dram_bytes: Option<u64>,
+    anon_huge_kb: Option<u64>,
+}
+
+struct OneTurn<'o> {
+    options: &'o Options,
+    threads: usize,
+    watched: bool,
+    heap_before: Option<u64>,
+}
+
+impl Job for OneTurn<'_> {
+    type Output = Turn;
+
+    fn run<S: System>(self, system: &S) -> Fallible<Turn> {
+        let mut phases = Vec::new();
+        for phase in Phase::ALL.iter().copied() {
+            let always = matches!(phase, Phase::Load | Phase::Insert);
+            if !always && !self.options.phases.contains(&phase) {
+                continue;
+            }
+            let observed = self.observe(system, phase)?;
+            if phase != Phase::Load {
+                phases.push((phase, observed));
+            }
+        }
+        Ok(Turn { phases })
+    }
+}
+
+impl OneTurn<'_> {
+    fn observe<S: System>(&self, system: &S, phase: Phase) -> Fallible<Observed> {
+        let Options { records, setup, .. } = self.options;
+        let work = Work::new(phase, *records, self.options.operations(), setup);
+        if phase.repeatable() {
+            self.pass(system, &work.warm_up(), || Ok(Unwatched))?;
+        }
+        let (taken, latency) = if self.watched {
+            let (taken, clocks) = self.pass(system, &work, Clock::new)?;
+            let mut all = Latency::new()?;
+            for clock in &clocks {
+                all.add(&clock.latency)?;
+            }
+            (taken, Some(all))
+        } else {
+            (self.pass(system, &work, || Ok(Unwatched))?.0, None)
+        };
+        let held = work.records_after();
+        Ok(Observed {
+            operations: work.operations(),
+            mops: work.operations() as f64 / taken.time.as_secs_f64().max(1e-9) / 1e6,
+            cpu_ns: taken.cpu_ns as f64 / work.operations() as f64,
+            latency,
+            records: held,
+            room: system.room(held)?,
+            dram_bytes: usage::heap_bytes()
+                .zip(self.heap_before)
+                .map(|(now, before)| now.saturating_sub(before)),
+            anon_huge_kb: usage::anon_huge_kb(),
+        })
+    }
+
+    /// Does the work with all threads: what they took, and their watches.
+    fn pass<S: System, W: Watch + Send>(
+        &self,
+        system: &S,
+        work: &Work,
+        watch: impl Fn() -> Fallible<W> + Sync,
+    ) -> Fallible<(Taken, Vec<W>)> {
+        let (watches, taken) = team::run(self.threads, |thread| {
+            let mut watch = watch()?;
+            work.run(system, self.threads, thread, &mut watch)?;
+            Ok(watch)
+        })?;
+        Ok((taken, watches))
+    }
+}
+
+/// All turns of one number of threads.
+type Turns = BTreeMap<Kind, Vec<Turn>>;
+
+/// The latency distributions of a run, for plots: phase, threads, system.
+pub type Distributions = Vec<(Phase, usize, Kind, Latency)>;
+
+/// Measures, and prints a row for each phase, number of threads and system.
+///
+/// # Errors
+/// For options that cannot be, a system that fails, and a wrong answer of any system.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distributions)> {
+    options.check()?;
+    let mut kinds = vec![Kind::Outlast];
+    kinds.extend(options.rivals.iter().copied());
+    report.row("run", &describe(options, &kinds)?)?;
+    let mut all_rows = Vec::new();
+    let mut distributions = Distributions::new();
+    for &threads in &options.threads {
+        let mut fast = Turns::new();
+        let mut watched = Turns::new();
+        for round in 0..options.rounds + options.latency_rounds {
+            let with_clock = round >= options.rounds;
+            for &kind in &kinds {
+                usage::trim_heap();
+                let turn = OneTurn {
+                    options,
+                    threads,
+                    watched: with_clock,
+                    heap_before: usage::heap_bytes(),
+                };
+                eprintln!("{threads} threads, round {}: {kind}", round + 1);
+                let turn = systems::with(kind, &options.setup, turn)
+                    .map_err(|e| format!("{kind}, {threads} threads: {e}"))?;
+                if with_clock { &mut watched } else { &mut fast }
+                    .entry(kind)
+                    .or_default()
+                    .push(turn);
+            }
+        }
+        for phase in Phase::ALL.iter().copied() {
+            for &kind in &kinds {
+                let Some(row) = rows::row(options, phase, threads, kind, &fast, &watched)? else {
+                    continue;
+                };
+                report.row("phase", &row)?;
+                all_rows.push(row);
+                if let Some(latency) = rows::latency_of(&watched, kind, phase)? {
+                    distributions.push((phase, threads, kind, latency));
+                }
+            }
+        }
+    }
+    print_table(options, report)?;
+    Ok((all_rows, distributions))
+}
+
+fn describe<'o>(options: &'o Options, kinds: &[Kind]) -> Fallible<Run<'o>> {
+    let setup = &options.setup;
+    let flush = {
+        let dir = tempfile::tempdir_in(&setup.dir)?;
+        systems::create_pool(setup, &dir.path().join("pool"))?.durability().flush.to_string()
+    };
+    Ok(Run {
+        machine: Machine::here(),
+        command: "micro",
+        scheme: setup.scheme.name(),
+        record: setup.form.to_string(),
+        key_size: setup.key_bytes,
+        value_size: setup.value_bytes,
+        reads: setup.reads,
+        records: options.records,
+        rounds: options.rounds,
+        latency_rounds: options.latency_rounds,
+        medium: setup.medium.to_string(),
+        flush,
+        file_system: file_system(&setup.dir),
+        seed: setup.seed,
+        pinned: options.threads.iter().all(|&t| t <= team::cores().len()),
+        clock_ns: latency::clock_ns()?,
+        systems: kinds.iter().map(|kind| kind.name()).collect(),
+        threads: &options.threads,
+    })
+}
+
+fn print_table(options: &Options, report: &Report) -> Fallible {
+    let ratios: Vec<(String, String)> = options
+        .rivals
+        .iter()
+        .map(|kind| (format!("/ {kind}"), format!("/ratio_to_rival/{kind}/median")))
+        .collect();
+    let mut columns = vec![
+        ("phase", "/phase", Show::Text),
+        ("threads", "/threads", Show::Count),
+        ("system", "/system", Show::Text),
+        ("Mops", "/mops", Show::Decimal(2)),
+        ("min", "/mops_min", Show::Decimal(2)),
+        ("max", "/mops_max", Show::Decimal(2)),
+    ];
+    columns.extend(
+        ratios
+            .iter()
+            .map(|(heading, pointer)| (heading.as_str(), pointer.as_str(), Show::Decimal(2))),
+    );
+    columns.extend([
+        ("/ gets", "/ratio_to_gets/median", Show::Decimal(2)),
+        ("CPU ns", "/cpu_ns_per_operation", Show::Decimal(0)),
+        ("p50", "/p50_ns", Show::Nanoseconds),
+        ("p99", "/p99_ns", Show::Nanoseconds),
+        ("p99.9", "/p999_ns", Show::Nanoseconds),
+        ("p99.99", "/p9999_ns", Show::Nanoseconds),
+        ("max", "/max_ns", Show::Nanoseconds),
+        ("load", "/load_factor", Show::Decimal(2)),
+        ("pool B/rec", "/bytes_per_record/pool", Show::Decimal(1)),
+        ("DRAM B/rec", "/bytes_per_record/dram", Show::Decimal(1)),
+        ("huge MB", "/huge_pages/pool_mb", Show::Count),
+    ]);
+    let model = options.setup.medium.is_model();
+    let label = if model { "MODEL, not a measurement of real PM. " } else { "" };
+    let systems = "Guarantees: outlast ";
+    report.note(&format!(
+        "{label}{}; {systems}{}; rivals nothing. Ratios: outlast to the rival, median of rounds.",
+        options.setup.medium,
+        systems::guarantee(Kind::Outlast, &options.setup)
+    ))?;
+    report.table("phase", &columns)
+}

@@ -1,0 +1,243 @@
+//! From turns to rows: medians, spreads, ratios.
+
+use super::{Observed, Options, Phase, Turns};
+use crate::Fallible;
+use crate::form::Reads;
+use crate::latency::{Latency, Percentiles};
+use crate::report::{median, rounded};
+use crate::systems::{self, Kind};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A throughput in million operations a second: the median of the rounds and their spread.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Mops {
+    /// Median of the rounds.
+    pub mops: f64,
+    /// The slowest round.
+    pub mops_min: f64,
+    /// The fastest round.
+    pub mops_max: f64,
+}
+
+impl Mops {
+    /// Of the rounds' figures; there is one at least.
+    pub fn of(rounds: &[f64]) -> Option<Mops> {
+        let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = rounds.iter().copied().fold(0.0, f64::max);
+        let [mops, mops_min, mops_max] = [median(rounds)?, min, max].map(|m| rounded(m, 4));
+        Some(Mops { mops, mops_min, mops_max })
+    }
+}
+
+/// How much faster than another: above 1, this one is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Ratio of the medians of all rounds.
+    pub of_medians: f64,
+    /// Median of the ratios within a round.
+    pub median: f64,
+    /// The worst round.
+    pub min: f64,
+    /// The best round.
+    pub max: f64,
+}
+
+impl Ratio {
+    /// Of two systems' figures, round by round.
+    pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
+        let rounds: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+        let of_medians = median(ours)? / median(theirs)?;
+        let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = rounds.iter().copied().fold(0.0, f64::max);
+        let [of_medians, median, min, max] =
+            [of_medians, median(&rounds)?, min, max].map(|ratio| rounded(ratio, 4));
+        Some(Ratio { of_medians, median, min, max })
+    }
+}
+
+/// Bytes to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Of the pool's file, without its free pages.
+    pub pool: Option<f64>,
+    /// Of the pool's file as it is.
+    pub file: Option<f64>,
+    /// Of the heap, by the C library's count: what was added since before the system was
+    /// made.
+    pub dram: Option<f64>,
+    /// Of DRAM, as the index itself says.
+    pub index_dram: Option<f64>,
+}
+
+/// What is mapped with huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Huge {
+    /// Of the pool's file.
+    pub pool_kb: Option<u64>,
+    /// The same in megabytes, for tables.
+    pub pool_mb: Option<u64>,
+    /// Of the process's heap.
+    pub heap_kb: Option<u64>,
+}
+
+/// One row: a phase, a number of threads, a system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// What was done.
+    pub phase: Phase,
+    /// By how many threads.
+    pub threads: usize,
+    /// With which system.
+    pub system: String,
+    /// What an operation that has returned survives.
+    pub guarantee: String,
+    /// The pool's medium; `null` for maps in DRAM.
+    pub medium: Option<String>,
+    /// Whether time was added to stand for another medium.
+    pub model: bool,
+    /// The record form.
+    pub record: String,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// How reads answer.
+    pub reads: String,
+    /// Records when the phase ended.
+    pub records: u64,
+    /// Operations of a round.
+    pub operations: u64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Throughput.
+    #[serde(flatten)]
+    pub mops: Mops,
+    /// Time on the processor of an operation, median of the rounds: what is left of a
+    /// measurement where something else ran too.
+    pub cpu_ns_per_operation: f64,
+    /// Latency; for `get_many` and `gets`, of 16 keys.
+    #[serde(flatten)]
+    pub latency: Option<Percentiles>,
+    /// Records to a slot.
+    pub load_factor: Option<f64>,
+    /// Bytes to a record; none after removals.
+    pub bytes_per_record: Option<Counted>,
+    /// Huge pages.
+    pub huge_pages: Huge,
+    /// Of the library's rows: to each rival.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub ratio_to_rival: BTreeMap<String, Ratio>,
+    /// Of the rows of `get_many`: to the same gets one by one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ratio_to_gets: Option<Ratio>,
+}
+
+fn observed<'t>(turns: &'t Turns, kind: Kind, phase: Phase) -> Vec<&'t Observed> {
+    let turns = turns.get(&kind).map(Vec::as_slice).unwrap_or_default();
+    let of_phase = |turn: &'t super::Turn| turn.phases.iter().find(|(p, _)| *p == phase);
+    turns.iter().filter_map(of_phase).map(|(_, observed)| observed).collect()
+}
+
+fn rounds_of(turns: &Turns, kind: Kind, phase: Phase) -> Vec<f64> {
+    observed(turns, kind, phase).iter().map(|o| o.mops).collect()
+}
+
+/// The times of all watched rounds together.
+pub(super) fn latency_of(watched: &Turns, kind: Kind, phase: Phase) -> Fallible<Option<Latency>> {
+    let mut all: Option<Latency> = None;
+    for latency in observed(watched, kind, phase).iter().filter_map(|o| o.latency.as_ref()) {
+        match &mut all {
+            None => all = Some(latency.clone()),
+            Some(all) => all.add(latency)?,
+        }
+    }
+    Ok(all)
+}
+
+/// The row of a phase, if it was run.
+pub(super) fn row(
+    options: &Options,
+    phase: Phase,
+    threads: usize,
+    kind: Kind,
+    fast: &Turns,
+    watched: &Turns,
+) -> Fallible<Option<Row>> {
+    let seen = observed(fast, kind, phase);
+    let rounds = rounds_of(fast, kind, phase);
+    let (Some(last), Some(mops)) = (seen.last(), Mops::of(&rounds)) else { return Ok(None) };
+    let setup = &options.setup;
+    let records = last.records;
+    let per_record = |bytes: Option<u64>| bytes.map(|b| rounded(b as f64 / records as f64, 2));
+    let ours = kind == Kind::Outlast;
+    let ratio = |rival: &Kind| {
+        let ratio = Ratio::of(&rounds, &rounds_of(fast, *rival, phase));
+        ratio.map(|ratio| (rival.name().to_owned(), ratio))
+    };
+    Ok(Some(Row {
+        phase,
+        threads,
+        system: kind.name().into(),
+        guarantee: systems::guarantee(kind, setup),
+        medium: ours.then(|| setup.medium.to_string()),
+        model: ours && setup.medium.is_model(),
+        record: setup.form.to_string(),
+        key_size: setup.key_bytes,
+        value_size: setup.value_bytes,
+        reads: match setup.reads {
+            Reads::Owned => "owned".into(),
+            Reads::Borrowed => "borrowed".into(),
+        },
+        records,
+        operations: last.operations,
+        rounds: rounds.len(),
+        mops,
+        cpu_ns_per_operation: rounded(
+            median(&seen.iter().map(|o| o.cpu_ns).collect::<Vec<_>>()).unwrap_or(0.0),
+            2,
+        ),
+        latency: latency_of(watched, kind, phase)?.map(|latency| latency.percentiles()),
+        load_factor: last.room.load_factor.map(|load| rounded(load, 4)),
+        bytes_per_record: (records > 0).then(|| Counted {
+            pool: per_record(last.room.pool_bytes),
+            file: per_record(last.room.file_bytes),
+            dram: per_record(last.dram_bytes),
+            index_dram: per_record(last.room.index_dram_bytes),
+        }),
+        huge_pages: Huge {
+            pool_kb: last.room.huge_bytes.map(|bytes| bytes / 1024),
+            pool_mb: last.room.huge_bytes.map(|bytes| bytes >> 20),
+            heap_kb: last.anon_huge_kb,
+        },
+        ratio_to_rival: if ours {
+            options.rivals.iter().filter_map(ratio).collect()
+        } else {
+            BTreeMap::new()
+        },
+        ratio_to_gets: (phase == Phase::GetMany)
+            .then(|| Ratio::of(&rounds, &rounds_of(fast, kind, Phase::Gets)))
+            .flatten(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_within_rounds_and_of_medians() {
+        let ratio = Ratio::of(&[2.0, 4.0, 9.0], &[1.0, 8.0, 3.0]).unwrap();
+        // Rounds: 2, 0.5, 3; medians: 4 and 3.
+        let expected = Ratio { of_medians: 1.3333, median: 2.0, min: 0.5, max: 3.0 };
+        assert_eq!(ratio, expected);
+        assert_eq!(Ratio::of(&[1.0], &[]), None);
+    }
+
+    #[test]
+    fn the_spread_is_that_of_the_rounds() {
+        let mops = Mops::of(&[3.0, 1.0, 2.0, 10.0]).unwrap();
+        assert_eq!((mops.mops, mops.mops_min, mops.mops_max), (2.5, 1.0, 10.0));
+        assert_eq!(Mops::of(&[]), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! Plots of a `micro` run: throughput bars by phase, latency curves by percentile. PNG, or
+//! SVG where the file's name ends so.
+
+use crate::Fallible;
+use crate::micro::{Distributions, Phase, Row};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+use std::path::Path;
+
+/// Rows of one number of threads and their latencies.
+struct Panel<'r> {
+    threads: usize,
+    rows: Vec<&'r Row>,
+}
+
+const WIDTH: u32 = 1500;
+const BARS_HEIGHT: u32 = 460;
+const CURVES_HEIGHT: u32 = 430;
+/// Phases whose latency curves are drawn.
+const CURVES: [Phase; 3] = [Phase::Insert, Phase::GetHit, Phase::Update];
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(0, 90, 160),
+    RGBColor(230, 120, 20),
+    RGBColor(60, 150, 60),
+    RGBColor(150, 80, 160),
+    RGBColor(120, 120, 120),
+];
+
+/// Draws a run into a file.
+///
+/// # Errors
+/// If there is nothing to draw, or the file cannot be written.
+pub fn draw(path: &Path, rows: &[Row], latencies: &Distributions, title: &str) -> Fallible {
+    let mut threads: Vec<usize> = rows.iter().map(|row| row.threads).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    let panels: Vec<Panel<'_>> = threads
+        .into_iter()
+        .map(|threads| Panel {
+            threads,
+            rows: rows.iter().filter(|row| row.threads == threads).collect(),
+        })
+        .collect();
+    if panels.is_empty() {
+        return Err("nothing to plot".into());
+    }
+    register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
+        .map_err(|_| "the font of plots cannot be read")?;
+    let height = (BARS_HEIGHT + CURVES_HEIGHT) * panels.len() as u32;
+    if path.extension().is_some_and(|extension| extension == "svg") {
+        draw_all(
+            &SVGBackend::new(path, (WIDTH, height)).into_drawing_area(),
+            &panels,
+            latencies,
+            title,
+        )
+    } else {
+        draw_all(
+            &BitMapBackend::new(path, (WIDTH, height)).into_drawing_area(),
+            &panels,
+            latencies,
+            title,
+        )
+    }
+}
+
+fn draw_all<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    panels: &[Panel<'_>],
+    latencies: &Distributions,
+    title: &str,
+) -> Fallible
+where
+    B::ErrorType: 'static,
+{
+    area.fill(&WHITE)?;
+    for (panel, area) in panels.iter().zip(area.split_evenly((panels.len(), 1))) {
+        let (bars, curves) = area.split_vertically(BARS_HEIGHT);
+        draw_bars(&bars, panel, title)?;
+        let shown: Vec<Phase> = CURVES
+            .into_iter()
+            .filter(|phase| latencies.iter().any(|(p, t, ..)| p == phase && *t == panel.threads))
+            .collect();
+        for (phase, area) in shown.iter().zip(curves.split_evenly((1, shown.len().max(1)))) {
+            draw_curves(&area, *phase, panel, latencies)?;
+        }
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// The systems of a panel, in the order of its rows.
+fn systems<'r>(panel: &Panel<'r>) -> Vec<&'r str> {
+    let mut systems: Vec<&str> = Vec::new();
+    for row in &panel.rows {
+        if !systems.contains(&row.system.as_str()) {
+            systems.push(&row.system);
+        }
+    }
+    systems
+}
+
+fn draw_bars<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    panel: &Panel<'_>,
+    title: &str,
+) -> Fallible
+where
+    B::ErrorType: 'static,
+{
+    let mut phases: Vec<Phase> = panel.rows.iter().map(|row| row.phase).collect();
+    phases.dedup();
+    let systems = systems(panel);
+    let most = panel.rows.iter().map(|row| row.mops.mops_max).fold(0.0, f64::max);
+    let threads =
+        if panel.threads == 1 { "1 thread".into() } else { format!("{} threads", panel.threads) };
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("{title}, {threads}: million operations a second"), ("sans-serif", 22))
+        .margin(12)
+        .x_label_area_size(34)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..phases.len() as f64, 0.0..most * 1.1)?;
+    let names = phases.clone();
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(0)
+        .y_label_style(("sans-serif", 16))
+        .light_line_style(WHITE)
+        .draw()?;
+    // Names stand under the middle of their groups.
+    let (_, y) = chart.plotting_area().get_pixel_range();
+    for (i, phase) in names.iter().enumerate() {
+        let (x, _) = chart.plotting_area().map_coordinate(&(i as f64 + 0.5, 0.0));
+        let (left, top) = area.get_base_pixel();
+        let centred = TextStyle::from(("sans-serif", 17).into_font()).pos(
+            plotters::style::text_anchor::Pos::new(
+                plotters::style::text_anchor::HPos::Center,
+                plotters::style::text_anchor::VPos::Top,
+            ),
+        );
+        area.draw(&Text::new(phase.name(), (x - left, y.end - top + 8), centred))?;
+    }
+    let width = 0.84 / systems.len() as f64;
+    for (s, system) in systems.iter().enumerate() {
+        let colour = COLOURS[s % COLOURS.len()];
+        let of_system = panel.rows.iter().filter(|row| row.system == *system);
+        let bars: Vec<(f64, &Row)> = of_system
+            .filter_map(|row| {
+                let phase = phases.iter().position(|phase| *phase == row.phase)?;
+                Some((phase as f64 + 0.08 + s as f64 * width, *row))
+            })
+            .collect();
+        chart
+            .draw_series(bars.iter().map(|(x, row)| {
+                Rectangle::new([(*x, 0.0), (x + width * 0.92, row.mops.mops)], colour.filled())
+            }))?
+            .label(*system)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        // The spread of the rounds.
+        chart.draw_series(bars.iter().map(|(x, row)| {
+            let middle = x + width * 0.46;
+            PathElement::new([(middle, row.mops.mops_min), (middle, row.mops.mops_max)], BLACK)
+        }))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .label_font(("sans-serif", 16))
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    Ok(())
+}
+
+/// Quantiles by their distance from 1, as powers of ten: 0 is all, 2 is 99 of a hundred.
+const NINES: std::ops::Range<f64> = 0.0..5.0;
+
+fn draw_curves<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    phase: Phase,
+    panel: &Panel<'_>,
+    latencies: &Distributions,
+) -> Fallible
+where
+    B::ErrorType: 'static,
+{
+    let systems = systems(panel);
+    let of_phase: Vec<_> = latencies
+        .iter()
+        .filter(|(p, threads, ..)| *p == phase && *threads == panel.threads)
+        .collect();
+    let curve = |latency: &crate::latency::Latency| -> Vec<(f64, f64)> {
+        (0..=100)
+            .map(|i| f64::from(i) / 100.0 * NINES.end)
+            .map(|nines| (nines, latency.at(1.0 - 10f64.powf(-nines)).max(1) as f64))
+            .collect()
+    };
+    let all: Vec<_> = of_phase.iter().map(|(.., kind, latency)| (kind, curve(latency))).collect();
+    let times = || all.iter().flat_map(|(_, points)| points.iter().map(|(_, ns)| *ns));
+    let least = times().fold(f64::INFINITY, f64::min) * 0.8;
+    let most = times().fold(1.0, f64::max) * 1.3;
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("{}: latency by percentile", phase.name()), ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(64)
+        .build_cartesian_2d(NINES, (least..most).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_labels(6)
+        .x_label_formatter(&|nines| percentile(*nines))
+        .y_label_formatter(&|ns| crate::report::nanoseconds(*ns))
+        .label_style(("sans-serif", 15))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (kind, points) in all {
+        let index = systems.iter().position(|system| *system == kind.name()).unwrap_or(0);
+        chart
+            .draw_series(LineSeries::new(points, COLOURS[index % COLOURS.len()].stroke_width(2)))?;
+    }
+    Ok(())
+}
+
+fn percentile(nines: f64) -> String {
+    let percent = 100.0 * (1.0 - 10f64.powf(-nines));
+    let digits = (nines as usize).saturating_sub(2);
+    format!("{percent:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_have_the_digits_they_need() {
+        let labels: Vec<String> = (0..=4).map(|n| percentile(f64::from(n))).collect();
+        assert_eq!(labels, ["0", "90", "99", "99.9", "99.99"]);
+    }
+}

@@ -1,0 +1,250 @@
+//! `recovery`: how long a pool takes to answer again after its process was killed.
+//!
+//! A child fills a pool, says so, and goes on inserting and updating; it is killed with
+//! SIGKILL amid that; the parent opens the pool and looks a key up. The file's pages are in
+//! the page cache, as they are when a process is restarted. Then the pool is closed, and the
+//! same again with another child.
+
+use crate::Fallible;
+use crate::keys::{Draw, Keys, belongs, value};
+use crate::machine::{Machine, file_system};
+use crate::report::{Report, Show, median, rounded};
+use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Sizes of pools, in records.
+    pub records: Vec<u64>,
+    /// Kills of each.
+    pub kills: usize,
+    /// Where pools are made.
+    pub dir: PathBuf,
+    /// Of keys and hash function.
+    pub seed: u64,
+    /// This program.
+    pub program: PathBuf,
+}
+
+/// One size of pool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Records that the pool held, at least.
+    pub records: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
+    /// Kills.
+    pub kills: usize,
+    /// Opening the pool and its map, median.
+    pub open_ms: f64,
+    /// The slowest opening.
+    pub open_ms_max: f64,
+    /// The first lookup after it, median.
+    pub first_get_us: f64,
+    /// The slowest first lookup.
+    pub first_get_us_max: f64,
+    /// From the call that opens to the first answer, median.
+    pub answer_ms: f64,
+    /// The slowest.
+    pub answer_ms_max: f64,
+}
+
+fn options_of(seed: u64) -> PoolOptions {
+    PoolOptions::new().identity(seed, 2)
+}
+
+fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
+    Ok(pool.map_with("bench", &MapOptions::new().scheme(scheme))?)
+}
+
+/// Measures, and prints a row for each size.
+///
+/// # Errors
+/// For options that cannot be, a child that fails, and an answer that is not what the
+/// child had been told was stored.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
+    if options.kills == 0 || options.records.contains(&0) {
+        return Err("--records and --kills: numbers from 1".into());
+    }
+    #[derive(Serialize)]
+    struct Run {
+        #[serde(flatten)]
+        machine: Machine,
+        scheme: &'static str,
+        file_system: String,
+        seed: u64,
+    }
+    let (machine, scheme) = (Machine::here(), options.scheme.name());
+    let file_system = file_system(&options.dir);
+    report.row("run", &Run { machine, scheme, file_system, seed: options.seed })?;
+    let mut rows = Vec::new();
+    for &records in &options.records {
+        let row = one_size(options, records)?;
+        report.row("recovery", &row)?;
+        rows.push(row);
+    }
+    report.table(
+        "recovery",
+        &[
+            ("records", "/records", Show::Count),
+            ("file bytes", "/file_bytes", Show::Count),
+            ("kills", "/kills", Show::Count),
+            ("open ms", "/open_ms", Show::Decimal(3)),
+            ("max", "/open_ms_max", Show::Decimal(3)),
+            ("first get us", "/first_get_us", Show::Decimal(1)),
+            ("max", "/first_get_us_max", Show::Decimal(1)),
+            ("answer ms", "/answer_ms", Show::Decimal(3)),
+            ("max", "/answer_ms_max", Show::Decimal(3)),
+        ],
+    )?;
+    Ok(rows)
+}
+
+fn one_size(options: &Options, records: u64) -> Fallible<Row> {
+    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&options.dir)?;
+    let path = dir.path().join("pool");
+    let mut times = Vec::new();
+    let mut draw = Draw::new(options.seed);
+    for _ in 0..options.kills {
+        let mut child = Worker::start(options, &path, records)?;
+        child.wait_until_ready()?;
+        // Amid whatever it is doing then.
+        std::thread::sleep(Duration::from_millis(20 + draw.below(50)));
+        child.kill()?;
+        times.push(reopen(options, &path, records, draw.below(records))?);
+    }
+    let column = |pick: fn(&Times) -> Duration, unit: f64| {
+        let all: Vec<f64> = times.iter().map(|t| pick(t).as_secs_f64() * unit).collect();
+        let max = all.iter().copied().fold(0.0, f64::max);
+        (rounded(median(&all).unwrap_or(0.0), 3), rounded(max, 3))
+    };
+    let (open_ms, open_ms_max) = column(|t| t.open, 1e3);
+    let (first_get_us, first_get_us_max) = column(|t| t.first_get, 1e6);
+    let (answer_ms, answer_ms_max) = column(|t| t.open + t.first_get, 1e3);
+    Ok(Row {
+        records,
+        file_bytes: std::fs::metadata(&path)?.len(),
+        kills: options.kills,
+        open_ms,
+        open_ms_max,
+        first_get_us,
+        first_get_us_max,
+        answer_ms,
+        answer_ms_max,
+    })
+}
+
+struct Times {
+    open: Duration,
+    first_get: Duration,
+}
+
+fn reopen(options: &Options, path: &Path, records: u64, number: u64) -> Fallible<Times> {
+    let keys = Keys::new(options.seed);
+    let start = Instant::now();
+    // SAFETY: the only process that wrote the file is dead.
+    let pool = unsafe { options_of(options.seed).open(path)? };
+    let map = map_of(&pool, options.scheme)?;
+    let opened = Instant::now();
+    let key = keys.key(number);
+    let found = map.get(&key)?;
+    let answered = Instant::now();
+    let mut draw = Draw::new(number);
+    let sample = (0..10_000.min(records)).map(|_| keys.key(draw.below(records)));
+    check(key, found)?;
+    for key in sample {
+        check(key, map.get(&key)?)?;
+    }
+    drop(map);
+    pool.close()?;
+    Ok(Times { open: opened - start, first_get: answered - opened })
+}
+
+fn check(key: u64, found: Option<u64>) -> Fallible {
+    match found {
+        Some(value) if belongs(key, value) => Ok(()),
+        other => Err(format!("after a kill, key {key:#x} gave {other:x?}").into()),
+    }
+}
+
+/// A child that works on a pool. Killed when dropped.
+struct Worker(Child);
+
+impl Worker {
+    fn start(options: &Options, path: &Path, records: u64) -> Fallible<Worker> {
+        let child = Command::new(&options.program)
+            .arg("recovery-child")
+            .args(["--scheme", options.scheme.name()])
+            .args(["--records", &records.to_string()])
+            .args(["--seed", &options.seed.to_string()])
+            .arg("--pool")
+            .arg(path)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        Ok(Worker(child))
+    }
+
+    fn wait_until_ready(&mut self) -> Fallible {
+        let out = self.0.stdout.as_mut().ok_or("the child has no output")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        if line.trim() == "ready" { Ok(()) } else { Err("the child failed".into()) }
+    }
+
+    fn kill(&mut self) -> Fallible {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+/// The child: makes sure that the pool holds its records, says `ready`, and works until it
+/// is killed.
+///
+/// # Errors
+/// As the pool's operations; it never returns otherwise.
+pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64) -> Fallible {
+    // SAFETY: the parent has made the directory for this pool and does not open it meanwhile.
+    let pool = unsafe { options_of(seed).open_or_create(path)? };
+    let map = map_of(&pool, scheme)?;
+    let keys = Keys::new(seed);
+    if map.len_estimate()? < records / 2 {
+        for key in (0..records).map(|number| keys.key(number)) {
+            map.insert(&key, &value(key, 0))?;
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    let mut draw = Draw::new(draw_seed());
+    // As many new keys as there are removals: the pool keeps its size.
+    for turn in 0.. {
+        let key = keys.key(draw.below(records));
+        map.update(&key, &value(key, turn as u8))?;
+        let guest = keys.key(records + turn % 1024);
+        if turn / 1024 % 2 == 0 {
+            map.insert(&guest, &value(guest, 0))?;
+        } else {
+            map.remove(&guest)?;
+        }
+    }
+    Ok(())
+}
+
+/// Another one in each life.
+fn draw_seed() -> u64 {
+    u64::from(std::process::id())
+}

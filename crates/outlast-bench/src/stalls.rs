@@ -1,0 +1,426 @@
+//! `stalls`: the slowest inserts of a growing table, and what each waited for.
+//!
+//! Around every insert the thread reads a clock, its own counters (page faults, waits,
+//! preemptions, time on the processor) and the library's (splits, doublings, the size of the
+//! pool). That makes the run slower, and the time of an insert no longer. What changed
+//! between two readings is what the insert did or waited for; with several threads, splits
+//! and growth can be those of another one. A control run, the same readings around nothing,
+//! shows how long the machine itself stops a thread.
+
+use crate::Fallible;
+use crate::keys::{Keys, value};
+use crate::latency::{Latency, Percentiles};
+use crate::machine::{Machine, file_system};
+use crate::report::{Report, Show};
+use crate::systems::{Medium, Setup, create_pool};
+use crate::team;
+use crate::usage::ThreadUsage;
+use outlast::{Growth, MapOptions, RecordForm};
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the pool is made for.
+    pub setup: Setup,
+    /// Inserts.
+    pub records: u64,
+    /// Threads that share them.
+    pub threads: usize,
+    /// How many of the slowest are shown.
+    pub slowest: usize,
+}
+
+/// What takes longer waited for something.
+const SLOW_NS: u64 = 5_000;
+
+/// What an insert waited for, the first of these that applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The directory was doubled.
+    Doubling,
+    /// The pool's file grew.
+    FileGrowth,
+    /// A segment was split.
+    Split,
+    /// It gave up the processor: a lock, or the file system.
+    Wait,
+    /// The processor was taken from it.
+    Preemption,
+    /// Nothing that is counted, but it was on the processor for less than half of the time:
+    /// the machine below stopped it.
+    Host,
+    /// A page was touched for the first time.
+    PageFault,
+    /// Nothing that is counted, and it was on the processor all the time.
+    Unknown,
+}
+
+/// An operation and all that changed around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slow {
+    /// Which insert of its thread it was.
+    pub number: u64,
+    /// How long it took.
+    pub ns: u64,
+    /// How long it was on the processor.
+    pub cpu_ns: u64,
+    /// What it waited for.
+    pub cause: Cause,
+    /// Splits meanwhile.
+    pub splits: u64,
+    /// Doublings meanwhile.
+    pub doublings: u64,
+    /// Bytes that the pool grew by meanwhile.
+    pub grown_bytes: u64,
+    /// Page faults of the thread.
+    pub faults: u64,
+    /// Times that it gave up the processor.
+    pub waits: u64,
+    /// Times that the processor was taken from it.
+    pub preemptions: u64,
+}
+
+/// All operations of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// `insert`, `control`, or the cause that a group of inserts has in common.
+    pub what: String,
+    /// How many.
+    pub operations: u64,
+    /// How long they took.
+    #[serde(flatten)]
+    pub latency: Percentiles,
+    /// The most time that one of them was on the processor.
+    pub cpu_max_ns: u64,
+}
+
+/// What is read around an operation.
+#[derive(Clone, Copy)]
+struct Reading {
+    usage: ThreadUsage,
+    growth: Growth,
+    pool_bytes: u64,
+}
+
+/// What a thread has seen.
+struct Seen {
+    all: Latency,
+    by_cause: Vec<(Cause, Latency, u64)>,
+    slowest: Vec<Slow>,
+    keep: usize,
+}
+
+impl Seen {
+    fn new(keep: usize) -> Fallible<Seen> {
+        let slowest = Vec::with_capacity(keep * 2 + 2);
+        Ok(Seen { all: Latency::new()?, by_cause: Vec::new(), slowest, keep })
+    }
+
+    fn note(&mut self, slow: Slow) -> Fallible {
+        self.all.record(slow.ns);
+        // Of what is as quick as it should be, no cause is asked.
+        if slow.ns > SLOW_NS {
+            let group = match self.by_cause.iter().position(|(cause, ..)| *cause == slow.cause) {
+                Some(index) => &mut self.by_cause[index],
+                None => {
+                    self.by_cause.push((slow.cause, Latency::new()?, 0));
+                    let last = self.by_cause.len() - 1;
+                    &mut self.by_cause[last]
+                }
+            };
+            group.1.record(slow.ns);
+            group.2 = group.2.max(slow.cpu_ns);
+        }
+        self.slowest.push(slow);
+        if self.slowest.len() > self.keep * 2 {
+            self.shorten();
+        }
+        Ok(())
+    }
+
+    fn shorten(&mut self) {
+        self.slowest.sort_by_key(|slow| std::cmp::Reverse(slow.ns));
+        self.slowest.truncate(self.keep);
+    }
+
+    fn merge(&mut self, other: Seen) -> Fallible {
+        self.all.add(&other.all)?;
+        for (cause, latency, cpu) in other.by_cause {
+            match self.by_cause.iter_mut().find(|(own, ..)| *own == cause) {
+                Some((_, own, own_cpu)) => {
+                    own.add(&latency)?;
+                    *own_cpu = (*own_cpu).max(cpu);
+                }
+                None => self.by_cause.push((cause, latency, cpu)),
+            }
+        }
+        self.slowest.extend(other.slowest);
+        self.shorten();
+        Ok(())
+    }
+}
+
+fn slow(number: u64, ns: u64, before: &Reading, after: &Reading) -> Slow {
+    let used = after.usage.since(&before.usage);
+    let mut slow = Slow {
+        number,
+        ns,
+        cpu_ns: used.cpu_ns,
+        cause: Cause::Unknown,
+        splits: after.growth.splits - before.growth.splits,
+        doublings: after.growth.doublings - before.growth.doublings,
+        grown_bytes: after.pool_bytes - before.pool_bytes,
+        faults: used.minor_faults + used.major_faults,
+        waits: used.waits,
+        preemptions: used.preemptions,
+    };
+    slow.cause = cause_of(&slow);
+    slow
+}
+
+fn cause_of(slow: &Slow) -> Cause {
+    // The readings themselves take a few microseconds at worst.
+    let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
+    match slow {
+        Slow { doublings: 1.., .. } => Cause::Doubling,
+        Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,
+        Slow { splits: 1.., .. } => Cause::Split,
+        Slow { waits: 1.., .. } if off_processor => Cause::Wait,
+        Slow { preemptions: 1.., .. } if off_processor => Cause::Preemption,
+        _ if off_processor => Cause::Host,
+        Slow { faults: 1.., .. } => Cause::PageFault,
+        Slow { waits: 1.., .. } => Cause::Wait,
+        Slow { preemptions: 1.., .. } => Cause::Preemption,
+        _ => Cause::Unknown,
+    }
+}
+
+/// Measures, and prints the distribution, the groups by cause, and the slowest inserts.
+///
+/// # Errors
+/// For options that cannot be; as the inserts.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
+    options.setup.check()?;
+    if options.threads == 0 || options.records == 0 || options.slowest == 0 {
+        return Err("--threads, --records and --slowest: numbers from 1".into());
+    }
+    #[derive(Serialize)]
+    struct Run {
+        #[serde(flatten)]
+        machine: Machine,
+        scheme: &'static str,
+        record: String,
+        medium: String,
+        file_system: String,
+        records: u64,
+        threads: usize,
+        seed: u64,
+    }
+    let Setup { scheme, form, medium, seed, .. } = options.setup;
+    report.row(
+        "run",
+        &Run {
+            machine: Machine::here(),
+            scheme: scheme.name(),
+            record: form.to_string(),
+            medium: medium.to_string(),
+            file_system: file_system(&options.setup.dir),
+            records: options.records,
+            threads: options.threads,
+            seed,
+        },
+    )?;
+    let control = control(options)?;
+    let seen = insert(options)?;
+    let mut groups = Vec::new();
+    let mut group = |what: &str, latency: &Latency, cpu_max_ns: u64| {
+        let operations = latency.count();
+        groups.push(Group {
+            what: what.into(),
+            operations,
+            latency: latency.percentiles(),
+            cpu_max_ns,
+        });
+    };
+    let cpu_max = |seen: &Seen| seen.slowest.iter().map(|s| s.cpu_ns).max().unwrap_or(0);
+    group("control", &control.all, cpu_max(&control));
+    group("insert", &seen.all, cpu_max(&seen));
+    let mut by_cause: Vec<_> = seen.by_cause.iter().collect();
+    by_cause.sort_by_key(|(cause, ..)| *cause);
+    for (cause, latency, cpu) in by_cause {
+        let name = serde_json::to_value(cause)?;
+        group(name.as_str().unwrap_or("?"), latency, *cpu);
+    }
+    for group in &groups {
+        report.row("stall_group", group)?;
+    }
+    for slow in &seen.slowest {
+        report.row("stall", slow)?;
+    }
+    print_tables(report, medium)?;
+    Ok(groups)
+}
+
+fn insert(options: &Options) -> Fallible<Seen> {
+    let setup = &options.setup;
+    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+    let pool = create_pool(setup, &dir.path().join("pool"))?;
+    let map_options = MapOptions::new().scheme(setup.scheme).stash_buckets(setup.stash_buckets);
+    let (key, value_schema) = match setup.form {
+        RecordForm::Inline => ("u64", "u64"),
+        RecordForm::Bytes => ("bytes", "bytes"),
+    };
+    let map = pool.raw_map_with("bench", key, value_schema, &map_options)?;
+    let keys = Keys::new(setup.seed);
+    let core = pool.store().core();
+    let read = || -> Fallible<Reading> {
+        Ok(Reading {
+            usage: ThreadUsage::now(),
+            growth: map.growth()?,
+            pool_bytes: core.memory.len(),
+        })
+    };
+    let (threads, _) = team::run(options.threads, |thread| {
+        let mut seen = Seen::new(options.slowest)?;
+        let mut hand = setup.hand();
+        let (first, count) = team::share(options.records, options.threads, thread);
+        let mut before = read()?;
+        for number in first..first + count {
+            let key = keys.key(number);
+            let (key, value) = hand.pair_bytes(key, value(key, 0));
+            let start = Instant::now();
+            let inserted = map.insert(key, value)?;
+            let ns = start.elapsed().as_nanos() as u64;
+            let after = read()?;
+            if !inserted {
+                return Err(format!("record {number} was there before it was inserted").into());
+            }
+            seen.note(slow(number - first, ns, &before, &after))?;
+            before = after;
+        }
+        Ok(seen)
+    })?;
+    let mut all = Seen::new(options.slowest)?;
+    for seen in threads {
+        all.merge(seen)?;
+    }
+    drop(map);
+    pool.close()?;
+    Ok(all)
+}
+
+/// As [`insert`], of nothing.
+fn control(options: &Options) -> Fallible<Seen> {
+    let (threads, _) = team::run(options.threads, |thread| {
+        let mut seen = Seen::new(options.slowest)?;
+        let (_, count) = team::share(options.records, options.threads, thread);
+        let (growth, pool_bytes) = (Growth::default(), 0);
+        let mut before = Reading { usage: ThreadUsage::now(), growth, pool_bytes };
+        for number in 0..count {
+            let start = Instant::now();
+            std::hint::black_box(number);
+            let ns = start.elapsed().as_nanos() as u64;
+            let after = Reading { usage: ThreadUsage::now(), ..before };
+            seen.note(slow(number, ns, &before, &after))?;
+            before = after;
+        }
+        Ok(seen)
+    })?;
+    let mut all = Seen::new(options.slowest)?;
+    for seen in threads {
+        all.merge(seen)?;
+    }
+    Ok(all)
+}
+
+fn print_tables(report: &Report, medium: Medium) -> Fallible {
+    if medium.is_model() {
+        report.note("MODEL, not a measurement of real PM.")?;
+    }
+    report.table(
+        "stall_group",
+        &[
+            ("what", "/what", Show::Text),
+            ("operations", "/operations", Show::Count),
+            ("p50", "/p50_ns", Show::Nanoseconds),
+            ("p99", "/p99_ns", Show::Nanoseconds),
+            ("p99.9", "/p999_ns", Show::Nanoseconds),
+            ("p99.99", "/p9999_ns", Show::Nanoseconds),
+            ("max", "/max_ns", Show::Nanoseconds),
+            ("most on CPU", "/cpu_max_ns", Show::Nanoseconds),
+        ],
+    )?;
+    report.table(
+        "stall",
+        &[
+            ("insert", "/number", Show::Count),
+            ("took", "/ns", Show::Nanoseconds),
+            ("on CPU", "/cpu_ns", Show::Nanoseconds),
+            ("waited for", "/cause", Show::Text),
+            ("splits", "/splits", Show::Count),
+            ("doublings", "/doublings", Show::Count),
+            ("grown by", "/grown_bytes", Show::Count),
+            ("faults", "/faults", Show::Count),
+            ("waits", "/waits", Show::Count),
+            ("preempted", "/preemptions", Show::Count),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick(ns: u64, cpu_ns: u64) -> Slow {
+        let cause = Cause::Unknown;
+        let (number, splits, doublings, grown_bytes) = (0, 0, 0, 0);
+        let (faults, waits, preemptions) = (0, 0, 0);
+        Slow {
+            number,
+            ns,
+            cpu_ns,
+            cause,
+            splits,
+            doublings,
+            grown_bytes,
+            faults,
+            waits,
+            preemptions,
+        }
+    }
+
+    #[test]
+    fn the_dearest_cause_is_named() {
+        let of = |change: fn(&mut Slow)| {
+            let mut slow = quick(50_000, 50_000);
+            change(&mut slow);
+            cause_of(&slow)
+        };
+        assert_eq!(of(|_| {}), Cause::Unknown);
+        assert_eq!(of(|s| s.cpu_ns = 10_000), Cause::Host);
+        assert_eq!(of(|s| s.preemptions = 1), Cause::Preemption);
+        assert_eq!(of(|s| (s.preemptions, s.waits) = (1, 1)), Cause::Wait);
+        assert_eq!(of(|s| (s.waits, s.faults) = (1, 1)), Cause::PageFault);
+        // What kept it off the processor is what it waited for.
+        assert_eq!(of(|s| (s.cpu_ns, s.waits, s.faults) = (9, 1, 1)), Cause::Wait);
+        assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::Split);
+        assert_eq!(of(|s| (s.splits, s.grown_bytes) = (1, 4096)), Cause::FileGrowth);
+        assert_eq!(of(|s| (s.splits, s.doublings) = (1, 1)), Cause::Doubling);
+    }
+
+    #[test]
+    fn only_the_slowest_are_kept() {
+        let mut seen = Seen::new(3).unwrap();
+        for ns in [5, 90_000, 1, 70_000, 3, 2, 80_000, 4, 60_000, 6] {
+            seen.note(quick(ns, ns)).unwrap();
+        }
+        let mut all = Seen::new(3).unwrap();
+        all.merge(seen).unwrap();
+        let kept: Vec<u64> = all.slowest.iter().map(|s| s.ns).collect();
+        assert_eq!(kept, [90_000, 80_000, 70_000]);
+        assert_eq!((all.all.count(), all.by_cause[0].1.count()), (10, 4));
+    }
+}

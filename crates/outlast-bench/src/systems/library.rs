@@ -1,0 +1,182 @@
+//! outlast, through its public interface.
+
+use super::{Room, Setup, System};
+use crate::Fallible;
+use crate::form::{Hand, Reads};
+use outlast::pmem::Latency;
+use outlast::{Map, MapOptions, Pool, PoolOptions};
+use std::fmt;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What the pool's file is treated as lying on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// The page cache: no flush is needed for what the process dies of.
+    PageCache,
+    /// Persistent memory: every flush and fence is paid, with so many nanoseconds added.
+    EmulatedPm {
+        /// For each line flushed.
+        line_ns: u64,
+        /// For each fence.
+        fence_ns: u64,
+    },
+}
+
+impl Medium {
+    /// What an operation that has returned survives.
+    pub fn guarantee(self) -> String {
+        match self {
+            Medium::PageCache => "process death".into(),
+            Medium::EmulatedPm { .. } => "process death; power loss, were the file on PM".into(),
+        }
+    }
+
+    /// Whether figures are those of a model: time was added to stand for another medium.
+    pub fn is_model(self) -> bool {
+        matches!(self, Medium::EmulatedPm { line_ns, fence_ns } if line_ns + fence_ns > 0)
+    }
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Medium::PageCache => f.write_str("page-cache"),
+            Medium::EmulatedPm { line_ns: 0, fence_ns: 0 } => f.write_str("emulated-pm"),
+            Medium::EmulatedPm { line_ns, fence_ns } => {
+                write!(f, "model: emulated-pm, {line_ns} ns a line, {fence_ns} ns a fence")
+            }
+        }
+    }
+}
+
+/// A pool of its own and the map in it.
+pub struct Library<T: ?Sized> {
+    pool: Pool,
+    map: Map<T, T>,
+    _dir: TempDir,
+}
+
+/// A pool as a setup asks for it, at `path`.
+///
+/// # Errors
+/// As [`PoolOptions::create`].
+pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
+    let mut options = PoolOptions::new().identity(setup.seed, u128::from(setup.seed));
+    if let Medium::EmulatedPm { line_ns, fence_ns } = setup.medium {
+        let (per_line, per_fence) = (Duration::from_nanos(line_ns), Duration::from_nanos(fence_ns));
+        options = options.emulate_pm(Latency { per_line, per_fence });
+    }
+    // SAFETY: the path is in a directory that was made for this pool.
+    Ok(unsafe { options.create(path)? })
+}
+
+impl<T: ?Sized + outlast::Key> Library<T> {
+    /// A new pool in a directory of its own; both are gone with this.
+    pub fn create(setup: &Setup) -> Fallible<Self> {
+        let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+        let pool = create_pool(setup, &dir.path().join("pool"))?;
+        let options = MapOptions::new()
+            .scheme(setup.scheme)
+            .form(setup.form)
+            .stash_buckets(setup.stash_buckets);
+        let map = pool.map_with("bench", &options)?;
+        Ok(Library { pool, map, _dir: dir })
+    }
+
+    fn room(&self, records: u64) -> Fallible<Room> {
+        let pool = self.pool.stats();
+        let index = self.map.stats()?;
+        Ok(Room {
+            load_factor: Some(records as f64 / index.slots.max(1) as f64),
+            file_bytes: Some(pool.size),
+            pool_bytes: Some(pool.size - pool.free_page_bytes),
+            index_dram_bytes: Some(index.dram_bytes),
+            huge_bytes: pool.huge_page_bytes,
+        })
+    }
+}
+
+impl System for Library<u64> {
+    #[inline]
+    fn get(&self, _: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        Ok(self.map.get(&key)?)
+    }
+    #[inline]
+    fn insert(&self, _: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
+        Ok(self.map.insert(&key, &value)?)
+    }
+    #[inline]
+    fn update(&self, _: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
+        Ok(self.map.update(&key, &value)?)
+    }
+    #[inline]
+    fn remove(&self, _: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        Ok(self.map.remove(&key)?)
+    }
+    fn get_many(&self, _: &mut Hand, keys: &[u64], found: &mut Vec<Option<u64>>) -> Fallible {
+        let mut asked = [&0; BATCH_MAX];
+        for batch in keys.chunks(BATCH_MAX) {
+            for (asked, key) in asked.iter_mut().zip(batch) {
+                *asked = key;
+            }
+            found.extend(self.map.get_many(&asked[..batch.len()])?);
+        }
+        Ok(())
+    }
+    fn room(&self, records: u64) -> Fallible<Room> {
+        self.room(records)
+    }
+}
+
+/// Keys of one call of `get_many`.
+const BATCH_MAX: usize = 64;
+
+impl System for Library<[u8]> {
+    #[inline]
+    fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        let reading = hand.reading;
+        match reading.reads {
+            Reads::Owned => {
+                let found = self.map.get(hand.key_bytes(key))?;
+                Ok(found.map(|value| reading.word(&value)))
+            }
+            Reads::Borrowed => {
+                let Some(found) = self.map.get_ref(hand.key_bytes(key))? else { return Ok(None) };
+                let record = found.bytes();
+                if record.len() != hand.room().len() {
+                    return Ok(Some(0));
+                }
+                record.read_at(0, hand.room());
+                Ok(Some(hand.read_room()))
+            }
+        }
+    }
+    #[inline]
+    fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
+        let (key, value) = hand.pair_bytes(key, value);
+        Ok(self.map.insert(key, value)?)
+    }
+    #[inline]
+    fn update(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
+        let (key, value) = hand.pair_bytes(key, value);
+        Ok(self.map.update(key, value)?)
+    }
+    #[inline]
+    fn remove(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        let reading = hand.reading;
+        let found = self.map.remove(hand.key_bytes(key))?;
+        Ok(found.map(|value| reading.word(&value)))
+    }
+    fn get_many(&self, hand: &mut Hand, keys: &[u64], found: &mut Vec<Option<u64>>) -> Fallible {
+        let spelled: Vec<Vec<u8>> = keys.iter().map(|&key| hand.key_bytes(key).to_vec()).collect();
+        let asked: Vec<&[u8]> = spelled.iter().map(Vec::as_slice).collect();
+        let reading = hand.reading;
+        let values = self.map.get_many(&asked)?;
+        found.extend(values.into_iter().map(|value| value.map(|value| reading.word(&value))));
+        Ok(())
+    }
+    fn room(&self, records: u64) -> Fallible<Room> {
+        self.room(records)
+    }
+}

@@ -1,0 +1,209 @@
+//! What is measured: the library, and the maps in DRAM that one would use instead.
+//!
+//! A measurement is a [`Job`], written once over [`System`] and compiled for each, so that
+//! none pays for a call that another does not. No system is told how many records are to
+//! come: all begin empty and grow.
+
+mod library;
+#[cfg(feature = "maps")]
+mod maps;
+
+pub use library::{Library, Medium, create_pool};
+
+use crate::form::{Form, Hand, Reads, Strings, Words};
+use crate::{Failure, Fallible};
+use outlast::{RecordForm, Scheme};
+use std::fmt;
+use std::path::PathBuf;
+
+/// A map under measurement. Keys and values are words; what is stored for them is the
+/// record form's affair.
+pub trait System: Send + Sync {
+    /// The value of a key.
+    fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>>;
+
+    /// Adds a key that is absent. Whether it was.
+    fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool>;
+
+    /// Replaces the value of a key that is there. Whether it was.
+    fn update(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool>;
+
+    /// Removes a key. The value that it had.
+    fn remove(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>>;
+
+    /// The values of many keys; those that have no batched lookup get them one by one.
+    fn get_many(&self, hand: &mut Hand, keys: &[u64], found: &mut Vec<Option<u64>>) -> Fallible {
+        for &key in keys {
+            found.push(self.get(hand, key)?);
+        }
+        Ok(())
+    }
+
+    /// What it keeps outside the heap, and how full it is, when it holds this many records.
+    fn room(&self, records: u64) -> Fallible<Room>;
+}
+
+/// What a system takes, as far as only it can tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Room {
+    /// Records to a record slot.
+    pub load_factor: Option<f64>,
+    /// Bytes of the pool's file.
+    pub file_bytes: Option<u64>,
+    /// Bytes of the pool's file less its free pages.
+    pub pool_bytes: Option<u64>,
+    /// Bytes of DRAM that an index says it keeps.
+    pub index_dram_bytes: Option<u64>,
+    /// Bytes of the pool that are mapped with huge pages.
+    pub huge_bytes: Option<u64>,
+}
+
+/// Which system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// outlast, with the scheme that was asked for.
+    Outlast,
+    /// Shards, each a hash table behind a lock.
+    Dashmap,
+    /// Lock-free open addressing; records in blocks of their own.
+    Papaya,
+    /// Buckets with locks, incremental resizing.
+    Scc,
+    /// A hash table behind one lock.
+    Hashbrown,
+}
+
+impl Kind {
+    /// The rivals of this build.
+    pub const RIVALS: &'static [Kind] = if cfg!(feature = "maps") {
+        &[Kind::Dashmap, Kind::Papaya, Kind::Scc, Kind::Hashbrown]
+    } else {
+        &[]
+    };
+
+    /// Its name, as commands take and print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Outlast => "outlast",
+            Kind::Dashmap => "dashmap",
+            Kind::Papaya => "papaya",
+            Kind::Scc => "scc",
+            Kind::Hashbrown => "hashbrown",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        Kind::RIVALS.iter().copied().find(|kind| kind.name() == text).ok_or_else(|| {
+            let known: Vec<&str> = Kind::RIVALS.iter().map(|kind| kind.name()).collect();
+            match known.as_slice() {
+                [] => "this build has no rivals (feature `maps`)".into(),
+                known => format!("unknown rival {text:?}; known: {}", known.join(", ")),
+            }
+        })
+    }
+}
+
+/// What a system is made for.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The scheme of the map.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// How reads of byte strings answer.
+    pub reads: Reads,
+    /// What the pool is treated as lying on.
+    pub medium: Medium,
+    /// Where the pool's file is made.
+    pub dir: PathBuf,
+    /// Stash buckets of a Dash segment.
+    pub stash_buckets: u32,
+    /// Of the hash function.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Buffers for a thread.
+    pub fn hand(&self) -> Hand {
+        Hand::new(self.key_bytes, self.value_bytes, self.reads)
+    }
+
+    /// Whether records of these sizes can be.
+    pub fn check(&self) -> Fallible {
+        for (what, bytes) in [("key", self.key_bytes), ("value", self.value_bytes)] {
+            if self.form == RecordForm::Inline && bytes != 8 {
+                let why = format!(
+                    "--{what}-size {bytes}: inline records have keys and values of 8 bytes"
+                );
+                return Err(why.into());
+            }
+            if !(8..=crate::form::BYTES_MAX).contains(&bytes) {
+                let max = crate::form::BYTES_MAX;
+                return Err(format!("--{what}-size {bytes}: from 8 to {max} bytes").into());
+            }
+        }
+        if !self.dir.is_dir() {
+            return Err(format!("--pool-dir {}: no such directory", self.dir.display()).into());
+        }
+        Ok(())
+    }
+}
+
+/// Something to be done with any system.
+pub trait Job {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn run<S: System>(self, system: &S) -> Fallible<Self::Output>;
+}
+
+/// What the answers of a system survive.
+pub fn guarantee(kind: Kind, setup: &Setup) -> String {
+    match kind {
+        Kind::Outlast => setup.medium.guarantee(),
+        _ => "nothing: gone with the process".into(),
+    }
+}
+
+/// Makes a system and does a job with it.
+pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
+    match (kind, setup.form) {
+        (Kind::Outlast, RecordForm::Inline) => job.run(&Library::<u64>::create(setup)?),
+        (Kind::Outlast, RecordForm::Bytes) => job.run(&Library::<[u8]>::create(setup)?),
+        (_, RecordForm::Inline) => with_map::<Words, J>(kind, setup, job),
+        (_, RecordForm::Bytes) => with_map::<Strings, J>(kind, setup, job),
+    }
+}
+
+#[cfg(feature = "maps")]
+fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
+    let build = crate::form::OurBuild::new(setup.seed)?;
+    match kind {
+        Kind::Outlast => Err(Failure::from("outlast is no map in DRAM")),
+        Kind::Dashmap => job.run(&maps::Dashmap::<F>::new(build)),
+        Kind::Papaya => job.run(&maps::Papaya::<F>::new(build)),
+        Kind::Scc => job.run(&maps::Scc::<F>::new(build)),
+        Kind::Hashbrown => job.run(&maps::Hashbrown::<F>::new(build)),
+    }
+}
+
+#[cfg(not(feature = "maps"))]
+#[expect(clippy::extra_unused_type_parameters, reason = "the same call with and without maps")]
+fn with_map<F: Form, J: Job>(kind: Kind, _: &Setup, _: J) -> Fallible<J::Output> {
+    Err(Failure::from(format!("this build has no {kind} (feature `maps`)")))
+}

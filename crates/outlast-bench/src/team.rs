@@ -1,0 +1,111 @@
+//! Threads that begin together, each on a core of its own where there are enough.
+
+use crate::usage::ThreadUsage;
+use crate::{Failure, Fallible};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// The cores that this process may use.
+pub fn cores() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// Keeps the calling thread on a core; without one, where it is.
+pub fn pin(core: Option<usize>) {
+    if let Some(core) = core {
+        let mut set = CpuSet::new();
+        set.set(core);
+        // Where it is refused, the figures are worse and not wrong.
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// The part of `total` that falls to one of `threads`: its first number and how many.
+pub fn share(total: u64, threads: usize, thread: usize) -> (u64, u64) {
+    let (threads, thread) = (threads as u64, thread as u64);
+    let first = total * thread / threads;
+    (first, total * (thread + 1) / threads - first)
+}
+
+/// What a team has taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Taken {
+    /// From when the first thread began to when the last one ended.
+    pub time: Duration,
+    /// Time on the processor, of all threads together. Where something else runs too, this
+    /// is what is left of a measurement.
+    pub cpu_ns: u64,
+}
+
+/// Runs `work` in so many threads and hands out what each returned, and what they took.
+///
+/// Threads are made and pinned before any of them begins.
+///
+/// # Errors
+/// The first thread's error, if any; a panic is one.
+pub fn run<T: Send>(
+    threads: usize,
+    work: impl Fn(usize) -> Fallible<T> + Sync,
+) -> Fallible<(Vec<T>, Taken)> {
+    let cores = cores();
+    let pinned = threads <= cores.len();
+    let barrier = Barrier::new(threads);
+    let one = |thread: usize| {
+        pin(pinned.then(|| cores[thread]));
+        barrier.wait();
+        let (usage, start) = (ThreadUsage::now(), Instant::now());
+        let result = work(thread);
+        let end = Instant::now();
+        (result, start, end, ThreadUsage::now().since(&usage).cpu_ns)
+    };
+    let ends: Vec<_> = std::thread::scope(|scope| {
+        let one = &one;
+        let handles: Vec<_> = (0..threads).map(|t| scope.spawn(move || one(t))).collect();
+        handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+    });
+    let mut results = Vec::new();
+    let mut span: Option<(Instant, Instant)> = None;
+    let mut cpu_ns = 0;
+    for end in ends {
+        let (result, start, stop, cpu) = end.map_err(|_| Failure::from("a worker panicked"))?;
+        results.push(result?);
+        cpu_ns += cpu;
+        span = Some(span.map_or((start, stop), |(a, b)| (a.min(start), b.max(stop))));
+    }
+    let time = span.map_or(Duration::ZERO, |(start, stop)| stop - start);
+    Ok((results, Taken { time, cpu_ns }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_everything_once() {
+        for (total, threads) in [(10, 3), (1, 4), (7, 7), (100, 1)] {
+            let mut next = 0;
+            for thread in 0..threads {
+                let (first, count) = share(total, threads, thread);
+                assert_eq!(first, next);
+                next += count;
+            }
+            assert_eq!(next, total);
+        }
+    }
+
+    #[test]
+    fn results_come_in_order_and_errors_come_out() {
+        let (results, _) = run(3, Ok).unwrap();
+        assert_eq!(results, [0, 1, 2]);
+        assert!(run(2, |t| if t == 1 { Err("no".into()) } else { Ok(()) }).is_err());
+        assert!(
+            run(2, |t| {
+                assert_ne!(t, 1, "on purpose");
+                Ok(())
+            })
+            .is_err()
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! What the process takes of the machine: heap, huge pages, faults, switches, time.
+
+use serde::Serialize;
+use std::fs;
+
+/// Bytes of the heap that are in use, allocations of their own mapping included.
+///
+/// As the C library counts them; `None` with one that does not.
+pub fn heap_bytes() -> Option<u64> {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it takes no argument and only reads the allocator's counters.
+        let info = unsafe { libc::mallinfo2() };
+        Some((info.uordblks + info.hblkhd) as u64)
+    }
+    #[cfg(not(target_env = "gnu"))]
+    None
+}
+
+/// Gives free memory of the heap back to the system, so that the next measurement does not
+/// find what the last one left.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it only gives back pages that the allocator does not use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Kilobytes of the process's anonymous memory in huge pages.
+pub fn anon_huge_kb() -> Option<u64> {
+    field_kb(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
+}
+
+fn field_kb(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What the system has counted for the calling thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ThreadUsage {
+    /// Page faults that needed no disk.
+    pub minor_faults: u64,
+    /// Page faults that did.
+    pub major_faults: u64,
+    /// Times it gave up the processor to wait.
+    pub waits: u64,
+    /// Times the processor was taken from it.
+    pub preemptions: u64,
+    /// Time it has run, in nanoseconds.
+    #[serde(skip)]
+    pub cpu_ns: u64,
+}
+
+impl ThreadUsage {
+    /// The counters now.
+    pub fn now() -> ThreadUsage {
+        // SAFETY: a rusage is numbers, for which zeros are valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: it fills in the structure that it is given.
+        let answer = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        debug_assert_eq!(answer, 0, "the arguments are valid");
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        ThreadUsage {
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            waits: usage.ru_nvcsw as u64,
+            preemptions: usage.ru_nivcsw as u64,
+            cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
+        }
+    }
+
+    /// What has happened since an earlier look.
+    pub fn since(&self, before: &ThreadUsage) -> ThreadUsage {
+        ThreadUsage {
+            minor_faults: self.minor_faults - before.minor_faults,
+            major_faults: self.major_faults - before.major_faults,
+            waits: self.waits - before.waits,
+            preemptions: self.preemptions - before.preemptions,
+            cpu_ns: self.cpu_ns - before.cpu_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_name() {
+        let text = "Rss:   12 kB\nAnonHugePages:      4096 kB\n";
+        assert_eq!(field_kb(text, "AnonHugePages:"), Some(4096));
+        assert_eq!(field_kb(text, "Pss:"), None);
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn the_heap_grows_with_what_is_allocated() {
+        // Much more than tests beside this one take or give back; never touched.
+        const BYTES: usize = 1 << 30;
+        let before = heap_bytes().unwrap();
+        let block = std::hint::black_box(vec![0u8; BYTES]);
+        let grown = heap_bytes().unwrap().abs_diff(before) as usize;
+        assert!((BYTES - BYTES / 4..BYTES + BYTES / 4).contains(&grown), "{grown}");
+        drop(std::hint::black_box(block));
+    }
+
+    #[test]
+    fn a_thread_that_touches_new_memory_faults() {
+        let before = ThreadUsage::now();
+        let mut block = vec![0u8; 8 << 20];
+        for page in block.chunks_mut(4096) {
+            page[0] = 1;
+        }
+        std::hint::black_box(block);
+        let used = ThreadUsage::now().since(&before);
+        assert!(used.minor_faults > 0 && used.cpu_ns > 0, "{used:?}");
+    }
+}

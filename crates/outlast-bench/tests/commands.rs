@@ -1,0 +1,365 @@
+//! Every command, run small as its users run it: rows have all their fields, figures that
+//! belong together agree, and arguments that cannot be are refused by name.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const RECORDS: u64 = 3000;
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outlast-bench")).args(arguments).output().unwrap()
+}
+
+/// The rows of a run that must succeed.
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let output = bench(&[arguments, &["--json"]].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn of<'r>(rows: &'r [Value], event: &str) -> Vec<&'r Value> {
+    rows.iter().filter(|row| row["event"] == event).collect()
+}
+
+fn number(row: &Value, pointer: &str) -> f64 {
+    let found = row.pointer(pointer).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("no number at {pointer} in {row}"))
+}
+
+fn is_near(got: f64, expected: f64) -> bool {
+    (got - expected).abs() <= expected.abs() * 0.01 + 0.001
+}
+
+/// What every latency says: its percentiles ascend.
+fn check_percentiles(row: &Value) {
+    let fields = ["/p50_ns", "/p99_ns", "/p999_ns", "/p9999_ns", "/max_ns"];
+    let values = fields.map(|field| number(row, field));
+    assert!(values.is_sorted() && values[0] > 0.0, "{row}");
+}
+
+fn check_spread(row: &Value) {
+    let [min, middle, max] = ["/mops_min", "/mops", "/mops_max"].map(|f| number(row, f));
+    assert!(0.0 < min && min <= middle && middle <= max, "{row}");
+}
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+const PHASES: [&str; 10] = [
+    "insert",
+    "get_hit",
+    "get_miss",
+    "get_many",
+    "gets",
+    "update",
+    "mix_50",
+    "mix_95",
+    "mix_insert",
+    "remove",
+];
+
+fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
+    let run = of(rows, "run")[0];
+    for field in ["processor", "commit", "medium", "flush", "file_system", "kernel", "record"] {
+        assert!(run[field].is_string(), "{field} in {run}");
+    }
+    let phases = of(rows, "phase");
+    assert_eq!(phases.len(), PHASES.len() * (1 + rivals.len()) * threads.len());
+    let find = |phase: &str, system: &str, threads: u64| {
+        let same = |row: &&&Value| {
+            row["phase"] == phase && row["system"] == system && row["threads"] == threads
+        };
+        *phases.iter().find(same).unwrap_or_else(|| panic!("{phase} of {system}"))
+    };
+    for &threads in threads {
+        for phase in PHASES {
+            let ours = find(phase, "outlast", threads);
+            check_spread(ours);
+            check_percentiles(ours);
+            assert_eq!(ours["guarantee"], "process death");
+            // On the processor for no longer than there were processors.
+            let busy = number(ours, "/cpu_ns_per_operation") * number(ours, "/mops_max") / 1000.0;
+            assert!(busy > 0.0 && busy < threads as f64 * 3.0, "{ours}");
+            assert!(number(ours, "/huge_pages/pool_kb") >= 0.0);
+            for rival in rivals {
+                let row = find(phase, rival, threads);
+                check_spread(row);
+                check_percentiles(row);
+                assert_eq!(row["guarantee"], "nothing: gone with the process");
+                let ratio = number(ours, &format!("/ratio_to_rival/{rival}/of_medians"));
+                let expected = number(ours, "/mops") / number(row, "/mops");
+                assert!(is_near(ratio, expected), "{phase}, {rival}: {ratio}, not {expected}");
+                let [low, middle, high] = ["min", "median", "max"]
+                    .map(|f| number(ours, &format!("/ratio_to_rival/{rival}/{f}")));
+                assert!(low <= middle && middle <= high);
+                assert!(row.get("ratio_to_rival").is_none());
+            }
+            assert_eq!(ours.get("ratio_to_gets").is_some(), phase == "get_many");
+        }
+        let insert = find("insert", "outlast", threads);
+        assert_eq!(number(insert, "/operations") as u64, RECORDS - RECORDS / 10);
+        assert_eq!(number(insert, "/records") as u64, RECORDS);
+        let load = number(insert, "/load_factor");
+        assert!((0.3..1.0).contains(&load), "{insert}");
+        // Slots are 16 of a bucket's 256 / 14 bytes.
+        assert!(number(insert, "/bytes_per_record/pool") > 16.0 / load);
+        assert!(number(insert, "/bytes_per_record/file") > 16.0 / load);
+        let many = find("get_many", "outlast", threads);
+        let gets = find("gets", "outlast", threads);
+        assert!(is_near(
+            number(many, "/ratio_to_gets/of_medians"),
+            number(many, "/mops") / number(gets, "/mops")
+        ));
+        let mixed = find("mix_insert", "outlast", threads);
+        assert_eq!(number(mixed, "/records") as u64, RECORDS + RECORDS / 5);
+        assert_eq!(find("remove", "outlast", threads)["load_factor"], 0.0);
+    }
+}
+
+#[test]
+fn micro_measures_all_phases_of_all_systems() {
+    let dir = dir();
+    let rivals: &[&str] =
+        if cfg!(feature = "maps") { &["dashmap", "papaya", "scc", "hashbrown"] } else { &[] };
+    let records = RECORDS.to_string();
+    let list = rivals.join(",");
+    for form in [&["--record", "inline"][..], &["--record", "bytes", "--key-size", "16"]] {
+        let mut arguments = vec!["micro", "--records", &records, "--threads", "1,2"];
+        arguments.extend(["--rounds", "2", "--pool-dir", text(dir.path())]);
+        if !rivals.is_empty() {
+            arguments.extend(["--rival", &list]);
+        }
+        arguments.extend(form);
+        check_micro(&rows(&arguments), rivals, &[1, 2]);
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "pools are removed");
+}
+
+#[test]
+#[cfg(all(feature = "maps", feature = "plot"))]
+fn micro_borrows_models_and_plots() {
+    let dir = dir();
+    let records = RECORDS.to_string();
+    for (name, magic) in [("plot.png", &b"\x89PNG"[..]), ("plot.svg", &b"<svg"[..])] {
+        let plot = dir.path().join(name);
+        let rows = rows(&[
+            "micro",
+            "--records",
+            &records,
+            "--rounds",
+            "1",
+            "--record",
+            "bytes",
+            "--key-size",
+            "24",
+            "--value-size",
+            "40",
+            "--reads",
+            "borrowed",
+            "--medium",
+            "emulated-pm",
+            "--line-ns",
+            "300",
+            "--phases",
+            "get_hit,update",
+            "--pool-dir",
+            text(dir.path()),
+            "--plot",
+            text(&plot),
+        ]);
+        let phases = of(&rows, "phase");
+        assert_eq!(phases.len(), 6);
+        assert!(phases.iter().all(|row| row["reads"] == "borrowed"));
+        let ours: Vec<_> = phases.iter().filter(|row| row["system"] == "outlast").collect();
+        assert!(ours.iter().all(|row| row["model"] == true && row["medium"].is_string()));
+        assert!(of(&rows, "run")[0]["medium"].as_str().unwrap().starts_with("model"));
+        // At least one line of 300 ns each.
+        let insert = ours.iter().find(|row| row["phase"] == "insert").unwrap();
+        assert!(number(insert, "/p50_ns") >= 300.0);
+        let drawn = std::fs::read(&plot).unwrap();
+        assert!(drawn.starts_with(magic) && drawn.len() > 5000);
+    }
+}
+
+#[test]
+fn kv_names_what_each_store_promises() {
+    let dir = dir();
+    let arguments = ["kv", "--records", "2000", "--operations", "400", "--insert-seconds", "0.2"];
+    let place = ["--rounds", "2", "--pool-dir", text(dir.path())];
+    let rows = rows(&[&arguments[..], &place].concat());
+    let rows = of(&rows, "kv");
+    let stores = if cfg!(feature = "stores") { 8 } else { 2 };
+    assert_eq!(rows.len(), stores * 2);
+    for row in &rows {
+        check_spread(row);
+        check_percentiles(row);
+        assert!(row["guarantee"].is_string() && row["survives_power_loss"].is_boolean());
+        assert!(number(row, "/file_bytes_per_record") > 16.0, "{row}");
+        assert!(
+            is_near(number(row, "/kops"), number(row, "/mops") * 1000.0)
+                || number(row, "/mops") < 0.1
+        );
+        let count = number(row, "/operations");
+        assert!((1.0..=800.0).contains(&count), "{row}");
+    }
+    let power: Vec<&str> = rows
+        .iter()
+        .filter(|row| row["survives_power_loss"] == true && row["phase"] == "get")
+        .map(|row| row["store"].as_str().unwrap())
+        .collect();
+    assert_eq!(power, if stores == 8 { &["redb", "lmdb", "fjall"][..] } else { &[] });
+    let ours = rows.iter().find(|row| row["store"] == "outlast" && row["phase"] == "get").unwrap();
+    for other in rows.iter().filter(|row| row["store"] != "outlast" && row["phase"] == "get") {
+        let name = other["store"].as_str().unwrap();
+        let ratio = number(ours, &format!("/ratio_to_rival/{name}/of_medians"));
+        assert!(is_near(ratio, number(ours, "/mops") / number(other, "/mops")));
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "stores are removed");
+}
+
+#[test]
+fn load_factor_samples_and_finds_the_peak() {
+    for form in ["inline", "bytes"] {
+        let rows = rows(&["load-factor", "--records", "20000", "--every", "500", "--record", form]);
+        let samples = of(&rows, "load_factor");
+        assert_eq!(samples.len(), 2 * 40);
+        for row in &samples {
+            let load = number(row, "/load_factor");
+            assert!(is_near(load, number(row, "/records") / number(row, "/slots")), "{row}");
+        }
+        for stash in [2, 4] {
+            let of_stash = samples.iter().filter(|row| row["stash_buckets"] == stash);
+            let loads: Vec<f64> = of_stash.map(|row| number(row, "/load_factor")).collect();
+            let peaks = of(&rows, "peak");
+            let peak = peaks.iter().find(|row| row["stash_buckets"] == stash).unwrap();
+            assert_eq!(number(peak, "/peak"), loads.iter().copied().fold(0.0, f64::max));
+            assert!(number(peak, "/peak") > 0.6, "{peak}");
+        }
+    }
+}
+
+#[test]
+fn recovery_kills_and_measures() {
+    let dir = dir();
+    let arguments = ["recovery", "--records", "1000,5000", "--kills", "2"];
+    let rows = rows(&[&arguments[..], &["--pool-dir", text(dir.path())]].concat());
+    let rows = of(&rows, "recovery");
+    assert_eq!(rows.len(), 2);
+    for (row, records) in rows.iter().zip([1000.0, 5000.0]) {
+        assert_eq!(number(row, "/records"), records);
+        let [open, get, answer] =
+            ["/open_ms", "/first_get_us", "/answer_ms"].map(|f| number(row, f));
+        assert!(open > 0.0 && get > 0.0, "{row}");
+        assert!(is_near(answer, open + get / 1000.0), "of two kills: {row}");
+        assert!(number(row, "/open_ms_max") >= open);
+    }
+}
+
+#[test]
+fn counts_agree_with_the_scheme_and_the_model_with_the_counts() {
+    let sizes = ["--records", "5000", "--operations", "3000"];
+    let counted = rows(&[&["counts"], &sizes[..]].concat());
+    let counted = of(&counted, "counts");
+    assert_eq!(counted.len(), 6);
+    let find = |operation: &str| *counted.iter().find(|r| r["operation"] == operation).unwrap();
+    for operation in ["get_hit", "get_miss"] {
+        let row = find(operation);
+        let stored = ["/lines_flushed", "/fences", "/lines_stored"].map(|f| number(row, f));
+        assert_eq!(stored, [0.0; 3], "lookups store nothing");
+        assert!(number(row, "/lines_read") >= 2.0 && number(row, "/blocks_read") >= 1.0);
+    }
+    for operation in ["update", "remove"] {
+        let row = find(operation);
+        assert_eq!([number(row, "/lines_flushed"), number(row, "/fences")], [1.0, 1.0]);
+    }
+    let simple = find("insert_simple");
+    assert!(number(simple, "/lines_flushed") <= number(find("insert"), "/lines_flushed"));
+    let splits = number(find("insert"), "/splits") + number(find("insert"), "/doublings");
+    assert!(number(simple, "/operations") < 3000.0 && splits > 0.0);
+
+    let modelled = rows(&[&["model", "--base-ns", "200"], &sizes[..]].concat());
+    let modelled = of(&modelled, "model");
+    assert_eq!(modelled.len(), 3 * counted.len());
+    for row in modelled {
+        assert_eq!(row["model"], true);
+        let mops = number(row, "/mops_one_thread");
+        assert!(is_near(mops, 1000.0 / (200.0 + number(row, "/added_ns"))), "{row}");
+        if row["medium"] == "300 ns a line" {
+            let lines = number(find(row["operation"].as_str().unwrap()), "/lines_flushed");
+            assert!(is_near(number(row, "/added_ns"), lines * 300.0), "{row}");
+        }
+    }
+
+    let bytes = ["--record", "bytes", "--key-size", "16"];
+    let counted = rows(&[&["counts"], &sizes[..], &bytes].concat());
+    let counted = of(&counted, "counts");
+    let update = counted.iter().find(|r| r["operation"] == "update").unwrap();
+    // The record's block, and the link to it.
+    assert_eq!(number(update, "/fences"), 2.0);
+}
+
+#[test]
+fn stalls_say_what_the_slowest_waited_for() {
+    let dir = dir();
+    let arguments = ["stalls", "--records", "20000", "--slowest", "7", "--threads", "2"];
+    let rows = rows(&[&arguments[..], &["--pool-dir", text(dir.path())]].concat());
+    let slowest = of(&rows, "stall");
+    assert_eq!(slowest.len(), 7);
+    let times: Vec<f64> = slowest.iter().map(|row| number(row, "/ns")).collect();
+    assert!(times.is_sorted_by(|a, b| a >= b));
+    let groups = of(&rows, "stall_group");
+    let find = |what: &str| groups.iter().find(|row| row["what"] == what).copied();
+    let insert = find("insert").unwrap();
+    check_percentiles(insert);
+    assert_eq!(number(insert, "/operations"), 20_000.0);
+    assert_eq!(number(find("control").unwrap(), "/operations"), 20_000.0);
+    assert!(number(insert, "/max_ns") >= times[0]);
+    // A table of that size has been split many times, which takes microseconds.
+    assert!(find("split").is_some() && find("doubling").is_some(), "{groups:?}");
+}
+
+#[test]
+fn tables_are_for_people() {
+    let output = bench(&["load-factor", "--records", "2000", "--every", "500"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("stash buckets") && said.contains("peak") && !said.contains('{'));
+}
+
+#[test]
+fn arguments_that_cannot_be_are_refused_by_name() {
+    let refused = |arguments: &[&str], what: &str| {
+        let output = bench(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(said.contains(what), "{arguments:?} said: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    };
+    refused(&["micro", "--scheme", "nonesuch"], "unknown scheme");
+    refused(&["micro", "--record", "words"], "known: inline, bytes");
+    refused(&["micro", "--rival", "sled"], "sled");
+    refused(&["micro", "--key-size", "16"], "--key-size 16: inline records");
+    refused(&["micro", "--record", "bytes", "--key-size", "7"], "--key-size 7: from 8");
+    refused(&["micro", "--record", "bytes", "--value-size", "5000"], "--value-size 5000");
+    refused(&["micro", "--threads", "0"], "--threads");
+    refused(&["micro", "--rounds", "0"], "--rounds 0");
+    refused(&["micro", "--records", "10"], "--records 10: at least 1000");
+    refused(&["micro", "--line-ns", "300"], "need --medium emulated-pm");
+    refused(&["micro", "--pool-dir", "/no/such"], "--pool-dir /no/such: no such directory");
+    refused(&["micro", "--phases", "get_many"], "get_many and gets");
+    refused(&["micro", "--json", "--table"], "--table");
+    refused(&["kv", "--store", "sqlite"], "unknown store");
+    refused(&["kv", "--key-size", "600"], "--key-size 600: at most 500");
+    refused(&["load-factor", "--every", "0"], "--every 0");
+    refused(&["load-factor", "--records", "1000", "--every", "10", "--stash", "3"], "stash");
+    refused(&["recovery", "--records", "0"], "--records");
+    refused(&["counts", "--records", "10", "--operations", "20"], "--operations");
+    refused(&["stalls", "--slowest", "0"], "--slowest");
+    refused(&["model", "--base-ns", "0"], "--base-ns 0");
+}
