@@ -9,6 +9,7 @@
 //! - [`response`]: at each answer, everything the operation stored is durable;
 //! - [`history`]: whether what was answered, crashes included, is strictly linearizable;
 //! - [`schedule`]: chosen interleavings of a few threads, and crashes in them;
+//! - [`suite`]: all of the above for one scheme and record form, and one line of summary;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
 //! - [`growth`]: the size of a pool whose process is killed again and again; [`full`]: one
@@ -33,5 +34,6 @@ pub mod response;
 pub mod schedule;
 pub mod session;
 pub mod state;
+pub mod suite;
 pub mod tally;
 pub mod torture;

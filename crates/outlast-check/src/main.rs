@@ -6,7 +6,7 @@ use outlast_check::explore::{self, report};
 use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
-use outlast_check::{canary, full, growth, guard, history, planted, schedule, torture};
+use outlast_check::{canary, full, growth, guard, history, planted, schedule, suite, torture};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The whole proof of a scheme: crash images, schedules, canaries, planted bugs.
+    Run(RunArgs),
     /// Builds what crashes of recorded runs can leave, reopens it, and checks it.
     Explore(ExploreArgs),
     /// Does every flush and fence wrong, one at a time: the suite must notice.
@@ -45,6 +47,28 @@ enum Command {
     GrowthChild(GrowthChildArgs),
     #[command(hide = true)]
     FullChild(PlaceArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Only this record form: inline or bytes.
+    #[arg(long, value_parser = record_form)]
+    record: Option<RecordForm>,
+    /// How much is tried.
+    #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
+    budget: BudgetName,
+    /// Ends the exploration after so many distinct images.
+    #[arg(long)]
+    distinct: Option<u64>,
+    /// Threads.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    threads: u64,
+    /// Prints the summary only, as one line of JSON for each record form.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -289,6 +313,7 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Run(args) => run_suite(&args),
         Command::Explore(args) => run_explore(args),
         Command::Canaries(args) => run_canaries(&args),
         Command::Planted(args) => run_planted(&args),
@@ -328,6 +353,63 @@ fn child_end(result: Checked) -> ExitCode {
         eprintln!("{fault}");
     }
     ExitCode::from(torture::FOUND)
+}
+
+fn run_suite(args: &RunArgs) -> ExitCode {
+    let budget = match args.budget {
+        BudgetName::Quick => suite::Budget::quick(),
+        BudgetName::Ci => suite::Budget::ci(),
+        BudgetName::Deep => suite::Budget::deep(),
+    };
+    let mut budget = budget.with_threads(args.threads as usize);
+    budget.explore.distinct = args.distinct.or(budget.explore.distinct);
+    // A panic in an image or a schedule is reported with it.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut good = true;
+    for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
+        // Draws nothing where stderr is no terminal.
+        let bar = indicatif::ProgressBar::no_length();
+        let style = "{elapsed_precise} {wide_bar} {human_pos} of {human_len} {msg}";
+        if let Ok(style) = indicatif::ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        let stage = std::sync::Mutex::new("");
+        let begin = |name: &'static str, length: Option<u64>| {
+            let mut stage = stage.lock().unwrap_or_else(|e| e.into_inner());
+            if *stage != name {
+                *stage = name;
+                bar.set_position(0);
+                bar.set_message(name);
+                length.map_or_else(|| bar.unset_length(), |length| bar.set_length(length));
+            }
+        };
+        let report = suite::run(args.scheme, form, &budget, &|progress| match progress {
+            suite::Progress::Images(distinct, wanted) => {
+                begin("distinct crash images", wanted);
+                bar.set_position(distinct);
+            }
+            suite::Progress::Schedule(all) => {
+                begin("schedules", Some(all));
+                bar.inc(1);
+            }
+            suite::Progress::Canary => {
+                begin("canaries", None);
+                bar.inc(1);
+            }
+            suite::Progress::Planted => {
+                begin("planted bugs", None);
+                bar.inc(1);
+            }
+        });
+        bar.finish_and_clear();
+        good &= report.is_good();
+        eprint!("{}", report.failures());
+        if !args.json {
+            println!("{}\n", report.tables());
+        }
+        println!("{}", report.json());
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run_explore(args: ExploreArgs) -> ExitCode {

@@ -165,10 +165,7 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
         Access::Fence => pending.retain(|_, word| word.flushed_by != Some(event.thread)),
         // Nobody waits for its flushes any more.
         Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by = None),
-        Access::Load { .. }
-        | Access::CompareExchange { .. }
-        | Access::Dram
-        | Access::Mark(_) => {}
+        Access::Load { .. } | Access::CompareExchange { .. } | Access::Dram | Access::Mark(_) => {}
     }
 }
 

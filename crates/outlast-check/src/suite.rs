@@ -1,0 +1,195 @@
+//! The whole proof of one scheme and record form: crash images, schedules, canaries and
+//! planted bugs, and one line that sums them up.
+
+use crate::tally::Tally;
+use crate::{canary, explore, planted, schedule};
+use outlast::{RecordForm, Scheme};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+/// How much is tried.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    /// Of crash images.
+    pub explore: explore::Budget,
+    /// Of schedules.
+    pub schedule: schedule::Budget,
+    /// For each canary.
+    pub canary: canary::Budget,
+    /// For each planted bug.
+    pub planted: planted::Budget,
+}
+
+impl Budget {
+    /// A minute.
+    pub fn quick() -> Budget {
+        Budget {
+            explore: explore::Budget::QUICK,
+            schedule: schedule::Budget::quick(),
+            ..Budget::ci()
+        }
+    }
+
+    /// Minutes: what a scheme needs to land.
+    pub fn ci() -> Budget {
+        Budget {
+            explore: explore::Budget::CI,
+            schedule: schedule::Budget::ci(),
+            canary: canary::Budget::default(),
+            planted: planted::Budget::default(),
+        }
+    }
+
+    /// As long as it is let.
+    pub fn deep() -> Budget {
+        let schedule = schedule::Budget {
+            schedules: 50_000,
+            crashes: 8,
+            time: Duration::from_secs(3_600),
+            ..schedule::Budget::ci()
+        };
+        Budget { explore: explore::Budget::DEEP, schedule, ..Budget::ci() }
+    }
+
+    /// By so many threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Budget {
+        self.schedule.threads = threads;
+        self.canary.threads = threads;
+        self.planted.threads = threads;
+        self
+    }
+}
+
+/// What is going on, for a progress bar.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress {
+    /// So many distinct crash images were checked, of so many that were asked for.
+    Images(u64, Option<u64>),
+    /// Another schedule was run, of so many.
+    Schedule(u64),
+    /// What became of another canary is known.
+    Canary,
+    /// What became of another planted bug is known.
+    Planted,
+}
+
+/// What was found.
+pub struct Report {
+    scheme: Scheme,
+    form: RecordForm,
+    explored: explore::Outcome,
+    tally: Tally,
+    scheduled: schedule::Outcome,
+    canaries: canary::CanaryReport,
+    planted: planted::PlantedReport,
+    took: Duration,
+}
+
+/// Tries everything on one scheme and record form. `progress` is called from any thread.
+pub fn run(
+    scheme: Scheme,
+    form: RecordForm,
+    budget: &Budget,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Report {
+    let start = Instant::now();
+    let tally = Tally::default();
+    let options = explore::Options {
+        scheme: Some(scheme),
+        record: Some(form),
+        budget: budget.explore.clone(),
+        threads: budget.schedule.threads,
+        ..explore::Options::default()
+    };
+    let explored = explore::run(&options, &tally, &|| {
+        progress(Progress::Images(tally.all().distinct, options.budget.distinct));
+    });
+    let counters = schedule::Counters::default();
+    let scheduled = schedule::run(scheme, form, &budget.schedule, &counters, |_| {
+        progress(Progress::Schedule(budget.schedule.schedules));
+    });
+    let canaries = canary::run(scheme, form, &budget.canary, |_, _| progress(Progress::Canary));
+    let planted = planted::run(scheme, form, &budget.planted, |_| progress(Progress::Planted));
+    let took = start.elapsed();
+    Report { scheme, form, explored, tally, scheduled, canaries, planted, took }
+}
+
+impl Report {
+    /// Things that are not as the contract has them, canaries and planted bugs apart.
+    pub fn violations(&self) -> usize {
+        let unreached: usize = self.explored.rows.iter().map(|row| row.missing.len()).sum();
+        self.explored.violations()
+            + unreached
+            + self.scheduled.violations.len()
+            + self.canaries.broken.len()
+            + self.canaries.undeclared.len()
+            + self.planted.false_alarms.len()
+    }
+
+    /// Whether nothing is wrong, and everything that was made wrong was noticed.
+    pub fn is_good(&self) -> bool {
+        self.explored.is_good()
+            && self.violations() == 0
+            && self.canaries.is_good()
+            && self.planted.is_good()
+    }
+
+    /// The summary, in one line.
+    pub fn json(&self) -> Value {
+        let (explored, scheduled) = (self.tally.all(), &self.scheduled);
+        let answers: usize = self.explored.rows.iter().map(|row| row.responses).sum();
+        json!({
+            "scheme": self.scheme.to_string(),
+            "record": self.form.to_string(),
+            "images": explored.images + scheduled.images,
+            "images_distinct": explored.distinct + scheduled.images_distinct,
+            "nested_crashes": self.tally.nested().distinct,
+            "largest_share": (self.tally.largest_share() * 1000.0).round() / 1000.0,
+            "schedules": scheduled.crashed,
+            "histories": scheduled.histories,
+            "responses_checked": answers as u64 + scheduled.responses,
+            "commit_points": self.canaries.points,
+            "canaries": self.canaries.canaries(),
+            "killed": self.canaries.killed(),
+            "equivalent": self.canaries.equivalent(),
+            "uncovered": self.canaries.uncovered().len(),
+            "planted_bugs": self.planted.bugs(),
+            "planted_bugs_caught": self.planted.caught(),
+            "violations": self.violations(),
+            "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
+        })
+    }
+
+    /// All that is wrong, for a person; empty if nothing is.
+    pub fn failures(&self) -> String {
+        let mut text = explore::report::failures(&self.explored);
+        for violation in &self.scheduled.violations {
+            let _ = writeln!(text, "{violation}");
+        }
+        let canaries = self.canaries.failures();
+        if !canaries.is_empty() {
+            let _ = writeln!(text, "{canaries}");
+        }
+        for line in self.planted.missed() {
+            let _ = writeln!(text, "NOT FOUND: {}", line.published);
+        }
+        for alarm in &self.planted.false_alarms {
+            let _ = writeln!(text, "FALSE ALARM: {alarm}");
+        }
+        text
+    }
+
+    /// Everything, for a person.
+    pub fn tables(&self) -> String {
+        format!(
+            "{}\n\n{}\n\n{}\n\n{}\n\n{}",
+            explore::report::table(&self.explored),
+            self.tally.tables(),
+            self.scheduled,
+            self.canaries.table(),
+            self.planted.table()
+        )
+    }
+}
