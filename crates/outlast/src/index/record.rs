@@ -23,7 +23,7 @@
 
 use super::hash::Hasher;
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Point, Seam, Word};
+use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::geometry::LARGE;
 use crate::reclaim::Pin;
@@ -304,6 +304,34 @@ fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked<'_>, Damag
     Ok(Linked { words, key_len, value_len, offset, bytes: needed as u64 })
 }
 
+/// Key and value of at most so many bytes are put together before they are written.
+const SMALL: usize = 240;
+
+impl Bytes {
+    /// Writes key and value without a gap: the word that both share is written once.
+    fn write_large<S: Seam>(
+        memory: &Memory<S>,
+        body: &[Word],
+        key: &[u8],
+        value: &[u8],
+        at: &'static Point,
+    ) {
+        let shared = key.len() / 8;
+        memory.write_bytes(body, &key[..shared * 8], at);
+        let tail = &key[shared * 8..];
+        if tail.is_empty() {
+            memory.write_bytes(&body[shared..], value, at);
+            return;
+        }
+        let head = value.len().min(8 - tail.len());
+        let mut bridge = [0; 8];
+        bridge[..tail.len()].copy_from_slice(tail);
+        bridge[tail.len()..tail.len() + head].copy_from_slice(&value[..head]);
+        memory.store(&body[shared], u64::from_le_bytes(bridge), at);
+        memory.write_bytes(&body[shared + 1..], &value[head..], at);
+    }
+}
+
 fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
     let mut crc = crc32c::crc32c(&offset.to_le_bytes());
     crc = crc32c::crc32c_append(crc, &lengths.to_le_bytes());
@@ -354,21 +382,21 @@ impl Record for Bytes {
         let words = memory.words(block.offset, needed as u64 * 8)?;
         let lengths = key.len() as u64 | (value.len() as u64) << 32;
         memory.store(&words[0], lengths, at);
-        memory.store(&words[1], record_checksum(block.offset, lengths, key, value), at);
-        // Key and value without a gap: the word that both share is written once.
         let body = &words[2..];
-        let shared = key.len() / 8;
-        memory.write_bytes(body, &key[..shared * 8], at);
-        let tail = &key[shared * 8..];
-        if tail.is_empty() {
-            memory.write_bytes(&body[shared..], value, at);
+        if key.len() + value.len() <= SMALL {
+            // What the checksum covers, in one piece.
+            let mut piece = [0; 16 + SMALL];
+            piece[..8].copy_from_slice(&block.offset.to_le_bytes());
+            piece[8..16].copy_from_slice(&lengths.to_le_bytes());
+            let (head, tail) = piece[16..].split_at_mut(key.len());
+            head.copy_from_slice(key);
+            tail[..value.len()].copy_from_slice(value);
+            let crc = crc32c::crc32c(&piece[..16 + key.len() + value.len()]);
+            memory.store(&words[1], u64::from(crc), at);
+            memory.write_bytes(body, &piece[16..][..body.len() * 8], at);
         } else {
-            let head = value.len().min(8 - tail.len());
-            let mut bridge = [0; 8];
-            bridge[..tail.len()].copy_from_slice(tail);
-            bridge[tail.len()..tail.len() + head].copy_from_slice(&value[..head]);
-            memory.store(&body[shared], u64::from_le_bytes(bridge), at);
-            memory.write_bytes(&body[shared + 1..], &value[head..], at);
+            memory.store(&words[1], record_checksum(block.offset, lengths, key, value), at);
+            Self::write_large(memory, body, key, value, at);
         }
         memory.flush_words(words, at);
         memory.fence(at);

@@ -219,35 +219,45 @@ impl<S: Seam> Memory<S> {
     /// The copy is made word by word with atomic loads: beside a writer it can mix two
     /// contents (the caller validates), but it is never undefined.
     pub fn read_bytes(&self, words: &[Word], skip: usize, out: &mut [u8]) {
-        let mut index = skip / 8;
-        let mut at = skip % 8;
-        let mut done = 0;
-        while done < out.len() {
-            let value = self.load(&words[index]).to_le_bytes();
-            let n = (8 - at).min(out.len() - done);
-            out[done..done + n].copy_from_slice(&value[at..at + n]);
-            done += n;
-            index += 1;
-            at = 0;
+        let mut at = skip;
+        let (chunks, rest) = out.as_chunks_mut::<8>();
+        for chunk in chunks {
+            *chunk = self.bytes_at(words, at, 8).to_le_bytes();
+            at += 8;
+        }
+        if !rest.is_empty() {
+            let last = self.bytes_at(words, at, rest.len()).to_le_bytes();
+            rest.copy_from_slice(&last[..rest.len()]);
         }
     }
 
     /// Whether the bytes that begin `skip` bytes into the words are `bytes`.
     pub fn bytes_equal(&self, words: &[Word], skip: usize, bytes: &[u8]) -> bool {
-        let mut index = skip / 8;
-        let mut at = skip % 8;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let value = self.load(&words[index]).to_le_bytes();
-            let n = (8 - at).min(rest.len());
-            if value[at..at + n] != rest[..n] {
+        let mut at = skip;
+        let (chunks, rest) = bytes.as_chunks::<8>();
+        for chunk in chunks {
+            if self.bytes_at(words, at, 8) != u64::from_le_bytes(*chunk) {
                 return false;
             }
-            rest = &rest[n..];
-            index += 1;
-            at = 0;
+            at += 8;
         }
-        true
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let unused = 64 - 8 * rest.len() as u32;
+        rest.is_empty()
+            || self.bytes_at(words, at, rest.len()) << unused == u64::from_le_bytes(last) << unused
+    }
+
+    /// `count` bytes, from 1 to 8, that begin `skip` bytes into the words, as the low bytes
+    /// of a number; above them is anything.
+    #[inline(always)]
+    fn bytes_at(&self, words: &[Word], skip: usize, count: usize) -> u64 {
+        let (index, inside) = (skip / 8, skip % 8);
+        let low = self.load(&words[index]) >> (8 * inside);
+        if inside + count <= 8 {
+            return low;
+        }
+        low | self.load(&words[index + 1]) << (64 - 8 * inside)
     }
 
     /// Notes an operation boundary for the recorder.
@@ -273,5 +283,41 @@ pub fn words_of<T: Media>(structure: &T) -> &[Word] {
             std::ptr::from_ref(structure).cast::<Word>(),
             size_of::<T>() / size_of::<Word>(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::{FlushMode, Real};
+
+    #[repr(C, align(4096))]
+    struct Page([u8; 4096]);
+
+    #[test]
+    fn bytes_are_read_and_compared_wherever_they_begin() {
+        static AT: Point = Point::new("test", "test");
+        let mut page = Page([0; 4096]);
+        let base = (&raw mut page).cast::<u8>();
+        // SAFETY: a page, aligned, that nobody else uses and that outlives the memory. Its
+        // shadow, which would be in the same page, is not used.
+        let memory = unsafe { Memory::new(base, base, 4096, Real::new(FlushMode::None)) };
+        let words = memory.words(1024, 64).unwrap();
+        let bytes: Vec<u8> = (0..64u32).map(|i| (i * 37 + 11) as u8).collect();
+        assert_eq!(memory.write_bytes(words, &bytes[..61], &AT).len(), 8);
+        for skip in 0..61 {
+            for len in 0..=61 - skip {
+                let expected = &bytes[skip..skip + len];
+                let mut out = vec![0; len];
+                memory.read_bytes(words, skip, &mut out);
+                assert_eq!(out, expected, "{skip} {len}");
+                assert!(memory.bytes_equal(words, skip, expected));
+                for wrong in 0..len {
+                    let mut other = expected.to_vec();
+                    other[wrong] ^= 0x80;
+                    assert!(!memory.bytes_equal(words, skip, &other), "{skip} {len} {wrong}");
+                }
+            }
+        }
     }
 }

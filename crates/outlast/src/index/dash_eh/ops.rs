@@ -510,9 +510,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         key: R::Key<'_>,
         hash: u64,
-        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        self.find_again(key, hash, 1, read)
+        match self.try_find(key, hash, &mut read) {
+            Some(found) => Ok(found),
+            None => self.find_again(key, hash, 1, read),
+        }
     }
 
     /// Locks the next bucket, while the home is locked. `None` if that has to be done
