@@ -53,7 +53,11 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
         };
         let searched = search(run.events.clone());
         assert!(searched.violation.is_none() && searched.images == 0, "{searched:?}");
-        for point in [&points::UPDATE, &points::REMOVE, &points::INSERT] {
+        let update = match form {
+            RecordForm::Inline => &points::UPDATE,
+            RecordForm::Bytes => &points::UPDATE_LINK,
+        };
+        for point in [update, &points::REMOVE, &points::INSERT] {
             let is_flush = |e: &Event| matches!(e.access, Access::Flush { .. });
             let is_fence = |e: &Event| matches!(e.access, Access::Fence);
             for is_dropped in [is_flush, is_fence] {
