@@ -231,11 +231,14 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
         let distinct = options.budget.distinct.unwrap_or(u64::MAX);
         !is_replay && tally.all().distinct >= distinct
     };
+    // Scenarios in a row that added nothing: all that they have is wanted no more.
+    let fruitless = AtomicUsize::new(0);
     let work = || {
         loop {
             let job = next.fetch_add(1, Ordering::Relaxed);
             let round = (job / chosen.len().max(1)) as u64;
-            if chosen.is_empty() || round >= rounds || enough() {
+            let exhausted = fruitless.load(Ordering::Relaxed) > 2 * chosen.len();
+            if chosen.is_empty() || round >= rounds || enough() || exhausted {
                 return;
             }
             // In each round another one comes first, when no kind of image is scarce yet.
@@ -254,6 +257,11 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
                 skipped: false,
             };
             let row = explorer.run();
+            if row.distinct > 0 {
+                fruitless.store(0, Ordering::Relaxed);
+            } else {
+                fruitless.fetch_add(1, Ordering::Relaxed);
+            }
             match rows.lock().unwrap_or_else(|e| e.into_inner()).entry(number) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     entry.insert(row);
@@ -430,12 +438,11 @@ impl<'e> Explorer<'e> {
         then: &mut dyn FnMut(&mut Self, Looked<'_>),
     ) -> bool {
         let moment = timeline.moment();
-        let kind = run.kind(moment);
-        if !self.tally.wants(kind) {
+        let (kind, phase) = (run.kind(moment), run.phase(moment));
+        if !self.tally.wants(kind, phase) {
             self.skipped = true;
             return true;
         }
-        let phase = run.phase(moment);
         let allowed = run.allowed(moment);
         let setting = self.setting(run);
         let nested = self.place.parent.is_some();
@@ -461,7 +468,7 @@ impl<'e> Explorer<'e> {
                     then(self, looked);
                 }
             }
-            self.tally.wants(kind) && !self.is_enough()
+            self.tally.wants(kind, phase) && !self.is_enough()
         };
         match cuts {
             Some(limit) => {
