@@ -26,3 +26,14 @@ fn every_line_stands_once_in_the_table() {
     assert_eq!(lines.len(), count);
     assert_eq!(markdown().lines().count(), count + 2);
 }
+
+/// The page shows what `outlast-check planted --markdown` prints, between two marks.
+#[test]
+fn the_table_in_the_documentation_is_the_one_that_is_printed() {
+    let page = include_str!("../../../docs/proof.md");
+    let (_, rest) = page.split_once("<!-- planted -->\n").expect("the mark before the table");
+    let (shown, _) = rest.split_once("\n<!-- /planted -->").expect("the mark after it");
+    let printed = markdown();
+    let changed = printed.lines().zip(shown.lines()).find(|(printed, shown)| printed != shown);
+    assert!(shown == printed, "paste the output again; first difference: {changed:#?}");
+}

@@ -105,7 +105,8 @@
 //!   fences). Here the slot itself commits the record, and the bitmap is volatile: one
 //!   of each. It also lets a split drop the moved records without a store.
 //! - The paper's readers can see an insert, and its update or delete, before it is
-//!   durable: thread 1 stores the bitmap, thread 2 reads the key and answers, power
+//!   durable: thread 2 begins to read, thread 1 locks and stores the bitmap, thread 2 finds
+//!   the key and the version as it was (it changes at the unlocking), and answers; power
 //!   fails, the key is gone. Invariant 6 forbids it.
 //! - The paper logs directory updates with a transaction; here the split's commit is one
 //!   word in the old segment, and the entries are redone from it.
