@@ -113,7 +113,7 @@ struct ScheduleArgs {
     #[arg(long)]
     workload: Option<String>,
     /// Schedules of each scheme and record form.
-    #[arg(long, default_value_t = 2_400)]
+    #[arg(long, default_value_t = 4_400)]
     schedules: u64,
     /// Ends after so many seconds for each scheme and record form.
     #[arg(long, default_value_t = 600.0)]

@@ -23,6 +23,13 @@ pub fn phase(point: &Point) -> Phase {
     format!("{}/{}", point.owner, point.name)
 }
 
+/// The words of records that a trace moves from one place to another.
+pub fn moved(events: &[Event]) -> impl Iterator<Item = u64> {
+    let copies = [&points::DISPLACE_COPY, &points::PULL_COPY, &points::SPLIT_NEW];
+    let copied = move |event: &&Event| event.point.is_some_and(|point| copies.contains(&point));
+    events.iter().filter(copied).filter_map(stored).map(|(_, word)| word)
+}
+
 const BUCKET: i64 = outlast::index::dash_eh::layout::BUCKET_BYTES as i64;
 
 /// The phases in a trace. `bucket_bits` is the shape of its maps.

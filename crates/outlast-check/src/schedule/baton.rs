@@ -16,6 +16,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// turn in a circle. Operations on tables as small as those here take hundreds.
 const STEPS_MAX: u64 = 60_000;
 
+/// Steps among which a thread's own is chosen: finding its way, or a whole operation.
+const OWN_STEPS: [u64; 2] = [10, 60];
+
 thread_local! {
     /// The number of this thread in its run, if it is scheduled.
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
@@ -41,6 +44,9 @@ pub enum Strategy {
         /// Whether only those steps are counted that are made between a store and the
         /// fence after it, where others can see what is not durable yet.
         in_windows: bool,
+        /// A thread that becomes the lowest after so many steps of its own: a lookup takes a
+        /// few dozen, and beside a split of a thousand it would hardly ever be chosen.
+        own: Option<(usize, u64)>,
         /// The next priority below all.
         lowest: i64,
     },
@@ -68,11 +74,22 @@ impl Strategy {
         random.shuffle(&mut priorities);
         let mut changes: Vec<u64> = (1..depth).map(|_| random.below(steps.max(1))).collect();
         changes.sort_unstable();
-        Strategy::Pct { priorities, changes, in_windows, lowest: 0 }
+        let own = (random.below(2) == 0).then(|| {
+            let among = OWN_STEPS[random.below(2) as usize];
+            (random.below(threads as u64) as usize, random.below(among))
+        });
+        Strategy::Pct { priorities, changes, in_windows, own, lowest: 0 }
     }
 
     /// Who runs next, of those that can; `me` can, unless it waits and others can.
-    fn next(&mut self, me: usize, waiting: bool, steps: Steps, ready: &[usize]) -> usize {
+    fn next(
+        &mut self,
+        me: usize,
+        waiting: bool,
+        steps: Steps,
+        own_steps: u64,
+        ready: &[usize],
+    ) -> usize {
         match self {
             Strategy::Walk { random, one_in } => {
                 let others = ready.iter().filter(|t| **t != me).count() as u64;
@@ -83,8 +100,12 @@ impl Strategy {
                 let n = random.below(others) as usize;
                 ready.iter().copied().filter(|t| *t != me).nth(n).expect("as many as counted")
             }
-            Strategy::Pct { priorities, changes, in_windows, lowest } => {
-                let mut falls = waiting;
+            Strategy::Pct { priorities, changes, in_windows, own, lowest } => {
+                let own_falls = own.is_some_and(|(thread, at)| thread == me && own_steps > at);
+                if own_falls {
+                    *own = None;
+                }
+                let mut falls = waiting || own_falls;
                 let step = if *in_windows { steps.windows } else { steps.all };
                 while changes.first().is_some_and(|at| *at <= step) {
                     changes.remove(0);
@@ -131,6 +152,8 @@ struct State {
     ready: Vec<usize>,
     running: Option<usize>,
     steps: Steps,
+    /// By thread.
+    own_steps: Vec<u64>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
     /// Steps since an operation answered.
@@ -152,7 +175,7 @@ impl State {
     }
 
     fn next(&mut self, me: usize, waiting: bool) -> usize {
-        self.strategy.next(me, waiting, self.steps, &self.ready)
+        self.strategy.next(me, waiting, self.steps, self.own_steps[me], &self.ready)
     }
 }
 
@@ -178,6 +201,7 @@ impl Baton {
             ready: Vec::new(),
             running: None,
             steps: Steps::default(),
+            own_steps: vec![0; threads],
             unfenced: vec![false; threads],
             idle: 0,
             idle_max: STEPS_MAX,
@@ -299,6 +323,7 @@ impl Control for Baton {
             resume_unwind(Box::new(Stuck));
         }
         state.steps.all += 1;
+        state.own_steps[thread] += 1;
         state.steps.windows += u64::from(state.unfenced[thread]);
         state.idle += 1;
         if state.idle > state.idle_max {

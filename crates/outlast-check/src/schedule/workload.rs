@@ -3,13 +3,14 @@
 use crate::codec::SPECIAL;
 use crate::explore::phases::{self, Phase, phases_of};
 use crate::history::Call;
+use crate::model::stored;
 use crate::random::Random;
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
 use outlast::index::dash_eh::points;
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The map that is worked on.
@@ -105,10 +106,22 @@ pub struct Workload {
     bucket_bits: u32,
     /// All keys have one hash.
     degenerate: bool,
-    /// Every key but a few is the same one.
-    one_key: bool,
+    /// Which keys, and what with them.
+    aim: Aim,
     /// What one thread does besides.
     beside: Beside,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    /// Often the key of the next insert, else one of a few.
+    Mixed,
+    /// Every key but a few is the same one.
+    OneKey,
+    /// One key, and so few operations that each of their moments is likely to be chosen.
+    Duel,
+    /// Many keys: inserts and removals that meet in a bucket and not at a key.
+    Apart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +153,7 @@ pub const ALL: &[Workload] = &{
         start: Start::Open,
         bucket_bits: 1,
         degenerate: false,
-        one_key: false,
+        aim: Aim::Mixed,
         beside: Beside::Nothing,
     };
     [
@@ -200,7 +213,56 @@ pub const ALL: &[Workload] = &{
         Workload {
             name: "one-key",
             about: "several changes of one key at once",
-            one_key: true,
+            aim: Aim::OneKey,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel",
+            about: "two or three changes and lookups of one key, and nothing else",
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-moved",
+            about: "lookups and changes of a key while an insert moves its record",
+            before: phase_of!(phases::FORWARD.into()),
+            bucket_bits: 2,
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-moved-back",
+            about: "the same where the record moves back to its home",
+            before: phase_of!(phases::BACKWARD.into()),
+            bucket_bits: 2,
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-split",
+            about: "lookups and changes of a key beside an insert that splits its segment",
+            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-stash",
+            about: "lookups and changes of a key in the stash",
+            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "apart",
+            about: "inserts and removals of different keys in the same buckets",
+            aim: Aim::Apart,
+            ..PLAIN
+        },
+        Workload {
+            name: "apart-stash",
+            about: "the same in a table so full that inserts go to the stash",
+            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
+            aim: Aim::Apart,
             ..PLAIN
         },
         Workload {
@@ -268,10 +330,12 @@ impl Workload {
         Shape { scheme, form, bucket_bits: self.bucket_bits, stash: 2 }
     }
 
-    /// The numbers of records after which the next insert goes through the phase.
-    fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<u64>> {
-        let Some(phase) = (self.before)(shape.scheme) else { return Ok(vec![3, 8, 20, 40]) };
-        type Known = BTreeMap<(&'static str, String), Vec<u64>>;
+    /// After how many records the next insert goes through the phase.
+    fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Fill>> {
+        let Some(phase) = (self.before)(shape.scheme) else {
+            return Ok([3, 8, 20, 40].map(|records| Fill { records, moved: Vec::new() }).into());
+        };
+        type Known = BTreeMap<(&'static str, String), Vec<Fill>>;
         static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
         // Held while it is found out, so that it is once.
@@ -283,12 +347,24 @@ impl Workload {
         let seam = recorder(false);
         let mut session = Session::create(self.pool(), alive, seam.clone())?;
         session.create_map(MAP, shape)?;
-        let mut fills = Vec::new();
+        let mut fills: Vec<Fill> = Vec::new();
+        // Which record a word was stored with at first.
+        let mut stored_with = HashMap::new();
         for number in 0..400 {
             seam.start(false);
             session.change(MAP, self.key(number), Do::Insert(value_of(number)))?;
-            if phases_of(&seam.take(), shape.bucket_bits).contains(&phase) {
-                fills.push(number);
+            let events = seam.take();
+            if phases_of(&events, shape.bucket_bits).contains(&phase) {
+                let moved = phases::moved(&events).filter_map(|word| stored_with.get(&word));
+                let mut moved: Vec<u64> = moved.copied().collect();
+                // What went through the phase before is as good.
+                moved.extend(fills.iter().map(|fill| fill.records));
+                moved.sort_unstable();
+                moved.dedup();
+                fills.push(Fill { records: number, moved });
+            }
+            for (_, word) in events.iter().filter_map(stored) {
+                stored_with.entry(word).or_insert(number);
             }
             if fills.len() == 6 {
                 break;
@@ -308,12 +384,13 @@ impl Workload {
     pub fn make(&self, shape: Shape, seed: u64, alive: &Arc<Alive>) -> Checked<Instance> {
         let mut random = Random::new(seed);
         let fills = self.fills(shape, alive)?;
-        let fill = fills[random.below(fills.len() as u64) as usize];
+        let Fill { records: fill, moved } =
+            fills[random.below(fills.len() as u64) as usize].clone();
         let mut others = Vec::new();
         if self.beside == Beside::Maps {
             others.extend((0..2).filter(|_| random.below(2) == 0));
         }
-        let mut maker = Maker { workload: self, random, fill, value: 1_000 };
+        let mut maker = Maker { workload: self, random, fill, moved, value: 1_000 };
         let scripts = maker.scripts();
         Ok(Instance {
             workload: *self,
@@ -326,6 +403,14 @@ impl Workload {
     }
 }
 
+/// Records that a table is filled with.
+#[derive(Debug, Clone)]
+struct Fill {
+    records: u64,
+    /// Those that the next insert moves, or that came the same way as the next one does.
+    moved: Vec<u64>,
+}
+
 /// The value that a record is filled in with.
 fn value_of(key: u64) -> u64 {
     500_000 + key
@@ -335,12 +420,16 @@ struct Maker<'w> {
     workload: &'w Workload,
     random: Random,
     fill: u64,
+    moved: Vec<u64>,
     value: u64,
 }
 
 impl Maker<'_> {
     fn scripts(&mut self) -> Vec<Vec<Act>> {
         let beside = self.workload.beside;
+        if self.workload.aim == Aim::Duel {
+            return self.duel();
+        }
         let busy = beside != Beside::Nothing;
         let threads = 2 + self.random.below(if busy { 2 } else { 3 });
         let mut scripts = Vec::new();
@@ -366,6 +455,48 @@ impl Maker<'_> {
             }
         }
         scripts
+    }
+
+    /// Two or three threads with one or two operations each, on one key.
+    fn duel(&mut self) -> Vec<Vec<Act>> {
+        let number = match self.random.below(4) {
+            0 => self.fill,
+            1 => self.random.below(self.fill.max(1)),
+            _ => self.some_moved().unwrap_or(self.fill - 1),
+        };
+        let key = self.key(number);
+        let threads = 2 + self.random.below(2);
+        let mut scripts = Vec::new();
+        for thread in 0..threads {
+            let value = self.fresh();
+            let first = if thread == 0 && (self.workload.before)(Scheme::ALL[0]).is_some() {
+                // What the workload is for.
+                Call::Change(self.key(self.fill), Do::Insert(value))
+            } else if thread == threads - 1 {
+                Call::Get(key)
+            } else {
+                let change = match self.random.below(6) {
+                    0 => Do::Insert(value),
+                    1 => Do::Put(value),
+                    2 => Do::Update(value),
+                    3 => Do::Swap(value_of(number), value),
+                    _ => Do::Remove,
+                };
+                Call::Change(key, change)
+            };
+            let mut script = vec![Act::Call(first)];
+            if self.random.below(3) == 0 {
+                script.push(Act::Call(Call::Get(key)));
+            }
+            scripts.push(script);
+        }
+        scripts
+    }
+
+    /// One of the records that the next insert moves.
+    fn some_moved(&mut self) -> Option<u64> {
+        let n = self.random.below(self.moved.len().max(1) as u64);
+        self.moved.get(n as usize).copied()
     }
 
     fn beside(&mut self, beside: Beside) -> Act {
@@ -401,7 +532,7 @@ impl Maker<'_> {
     /// a few that are there.
     fn some_key(&mut self) -> u64 {
         let number = match self.random.below(8) {
-            _ if self.workload.one_key && self.random.below(5) != 0 => self.fill,
+            _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.fill,
             0..4 => self.fill,
             4 => self.fill + 1,
             5 => self.fill.saturating_sub(1),
@@ -412,6 +543,16 @@ impl Maker<'_> {
     }
 
     fn call(&mut self) -> Call {
+        if self.workload.aim == Aim::Apart {
+            let value = self.fresh();
+            let some = self.random.below(self.fill);
+            let (number, change) = match self.random.below(4) {
+                0..2 => (self.fill + self.random.below(8), Do::Insert(value)),
+                2 => (some, Do::Remove),
+                _ => (self.some_moved().unwrap_or(some), Do::Remove),
+            };
+            return Call::Change(self.key(number), change);
+        }
         let key = self.some_key();
         let value = self.fresh();
         match self.random.below(100) {

@@ -211,8 +211,9 @@ impl Gate {
             return Err(Error::NotOpen("it is being closed"));
         }
         self.state.store(HELD, Ordering::SeqCst);
-        heavy_fence(self.asymmetric);
+        // From here on, so that the gate opens again should the fence fail.
         let held = Held { gate: self, after: before, dirty: before == OPEN };
+        heavy_fence(self.asymmetric);
         let mut turn = 0;
         // Acquire: see `Slot::leave`.
         while self.slots().any(|s| s.0.load(Ordering::SeqCst) != 0) {

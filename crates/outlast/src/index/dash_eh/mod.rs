@@ -443,8 +443,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     #[inline(always)]
     fn known_route(&self, hash: u64) -> Option<Route<'_>> {
+        let seam = self.core.memory.seam();
+        seam.dram();
         let directory = self.directory();
         let index = directory.index(hash);
+        seam.dram();
         // Acquire: pairs with the Release of whoever filled the entry, so that the
         // segment's content is seen.
         let entry = directory.entry(index).load(Ordering::Acquire);
@@ -459,6 +462,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Whether the route still leads where it did.
     #[inline(always)]
     fn is_current(&self, route: &Route<'_>) -> bool {
+        self.core.memory.seam().dram();
         std::ptr::eq(self.directory(), route.directory)
             && route.directory.entry(route.index).load(Ordering::Relaxed) == route.entry
     }
@@ -469,6 +473,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let first = directory.index(segment.low);
         let entry = segment.offset | u64::from(segment.depth) << 48;
         for slot in &directory.entries[first..first + (1 << (directory.depth - segment.depth))] {
+            self.core.memory.seam().dram();
             // Release: pairs with the Acquire in `known_route`.
             slot.store(entry, Ordering::Release);
         }
