@@ -108,6 +108,8 @@ pub struct Counters {
     pub steps: AtomicU64,
     /// Violations.
     pub violations: AtomicU64,
+    /// Images that were looked at.
+    seen: Mutex<HashSet<u64>>,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -309,8 +311,6 @@ struct Checker<'c> {
     crashes: usize,
     /// Only the crash at this moment.
     only: Option<usize>,
-    /// Images that were looked at, by their bytes and the history before them.
-    seen: Mutex<HashSet<u64>>,
 }
 
 impl Checker<'_> {
@@ -423,7 +423,8 @@ impl Checker<'_> {
         let mut hasher = DefaultHasher::new();
         image.hash(&mut hasher);
         run.marks_before(moment).hash(&mut hasher);
-        let new = self.seen.lock().unwrap_or_else(|e| e.into_inner()).insert(hasher.finish());
+        let new =
+            self.counters.seen.lock().unwrap_or_else(|e| e.into_inner()).insert(hasher.finish());
         add(&self.counters.images_distinct, u64::from(new));
         new
     }
@@ -566,8 +567,7 @@ fn one(
     counters: &Counters,
     alive: &Arc<Alive>,
 ) -> (Vec<&'static str>, Option<Violation>) {
-    let checker =
-        Checker { alive, counters, crashes: budget.crashes, only: None, seen: Mutex::default() };
+    let checker = Checker { alive, counters, crashes: budget.crashes, only: None };
     let instance = match named.instance(alive) {
         Ok(instance) => instance,
         Err(fault) => {
@@ -601,8 +601,7 @@ fn minimise(
     alive: &Arc<Alive>,
 ) -> Violation {
     let counters = Counters::default();
-    let checker =
-        Checker { alive, counters: &counters, crashes: 12, only: None, seen: Mutex::default() };
+    let checker = Checker { alive, counters: &counters, crashes: 12, only: None };
     let mut best = (run, found, Vec::new(), named.seed);
     let deadline = Instant::now() + Duration::from_secs(20);
     for number in (0..instance.operations()).rev() {
@@ -707,8 +706,7 @@ pub fn replay(replay: &Replay) -> Checked<(Run, Option<Violation>)> {
     let run = named.run(&instance, order, &alive)?;
     let counters = Counters::default();
     let (alive, counters) = (&alive, &counters);
-    let checker =
-        Checker { alive, counters, crashes: 40, only: replay.crash, seen: Mutex::default() };
+    let checker = Checker { alive, counters, crashes: 40, only: replay.crash };
     let found = checker.check(&run, order);
     let violation = found.map(|found| describe(named, &found, Some(&run), &replay.without, order));
     Ok((run, violation))
