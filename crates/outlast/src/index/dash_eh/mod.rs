@@ -68,15 +68,16 @@
 //!
 //! # Concurrency
 //!
-//! Linearization points: of an insert, the store of the bucket's bits (after the
-//! fence); of an update or removal, the unlocking store of the home bucket; of a lookup,
-//! its first read of the home's version. Two inserts of one key meet at the home's lock.
-//! Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
+//! Linearization points: of an insert, the store of the bucket's bits (after the fence); of
+//! an update or removal, the unlocking store of the home bucket; of a lookup, a read of
+//! bits: the one that shows the record, or for an absence the first, since whatever takes a
+//! record out of a bucket changes the version. Two inserts of one key meet at the home's
+//! lock. Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
 //! Displacement only tries locks. An overflow node is linked under all bucket locks of its
-//! segment: nobody inserts into it before its link is durable. A split holds all bucket locks of its segment, builds
-//! the new segment beside its readers, and publishes it by the DRAM directory: a reader
-//! that used the old entry finds it changed and reads again; a writer looks again after
-//! locking. Nothing is allocated under a lock.
+//! segment: nobody inserts into it before its link is durable. A split holds all bucket
+//! locks of its segment, builds the new segment beside its readers, and publishes it by the
+//! DRAM directory: a reader that used the old entry finds it changed and reads again; a
+//! writer looks again after locking. Nothing is allocated under a lock.
 //!
 //! # After a crash
 //!
