@@ -61,7 +61,7 @@ struct RunArgs {
     #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
     budget: BudgetName,
     /// Ends the exploration after so many distinct images.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     distinct: Option<u64>,
     /// Threads.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
@@ -113,16 +113,16 @@ struct ScheduleArgs {
     #[arg(long)]
     workload: Option<String>,
     /// Schedules of each scheme and record form.
-    #[arg(long, default_value_t = 4_400)]
+    #[arg(long, default_value_t = 4_400, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
     /// Ends after so many seconds for each scheme and record form.
-    #[arg(long, default_value_t = 600.0)]
+    #[arg(long, default_value_t = 600.0, value_parser = positive)]
     seconds: f64,
     /// Crashes of each schedule, besides those at its answers.
     #[arg(long, default_value_t = 4)]
     crashes: usize,
     /// Threads that run schedules.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = at_least_one)]
     threads: usize,
     /// The first seed; with --strategy, the only one.
     #[arg(long, default_value_t = 1)]
@@ -156,13 +156,14 @@ struct HistoryArgs {
     #[arg(long, value_parser = record_form, default_value = "inline", requires = "write")]
     record: RecordForm,
     /// Threads.
-    #[arg(long, default_value_t = 4, requires = "write")]
+    #[arg(long, default_value_t = 4, requires = "write", value_parser = at_least_one)]
     threads: usize,
     /// Operations of each.
     #[arg(long, default_value_t = 10_000, requires = "write")]
     operations: u64,
     /// Keys.
-    #[arg(long, default_value_t = 6, requires = "write")]
+    #[arg(long, default_value_t = 6, requires = "write",
+        value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     /// Names the choices that each thread makes.
     #[arg(long, default_value_t = 1, requires = "write")]
@@ -184,7 +185,7 @@ struct ExploreArgs {
     #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
     budget: BudgetName,
     /// Ends as soon as so many distinct images were checked.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     distinct: Option<u64>,
     /// The first round; each has other keys.
     #[arg(long, default_value_t = 0)]
@@ -196,7 +197,7 @@ struct ExploreArgs {
     #[arg(long, requires = "crash")]
     nested: Option<explore::Crash>,
     /// Threads.
-    #[arg(long, default_value_t = explore::Options::default().threads)]
+    #[arg(long, default_value_t = explore::Options::default().threads, value_parser = at_least_one)]
     threads: usize,
     /// Prints the images by operation and cut.
     #[arg(long)]
@@ -214,7 +215,7 @@ struct CanaryArgs {
     /// Only this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
-    /// Prints every canary and its fate, as JSON.
+    /// Prints each of them and what became of it, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -237,7 +238,7 @@ struct SubjectArgs {
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
     /// Keys of each map.
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     /// Threads of each process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
@@ -251,7 +252,7 @@ struct SubjectArgs {
 #[command(group = clap::ArgGroup::new("end").required(true))]
 struct TortureArgs {
     /// Ends after so many minutes.
-    #[arg(long, group = "end")]
+    #[arg(long, group = "end", value_parser = positive)]
     minutes: Option<f64>,
     /// Ends after so many kills.
     #[arg(long, group = "end")]
@@ -304,6 +305,20 @@ struct GrowthChildArgs {
     life: u64,
 }
 
+/// A number of seconds or minutes.
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if number > 0.0 && number.is_finite() {
+        Ok(number)
+    } else {
+        Err("not a number above 0".to_owned())
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "not a number from 1 up".to_owned())
+}
+
 fn record_form(text: &str) -> Result<RecordForm, String> {
     RecordForm::ALL
         .into_iter()
@@ -321,8 +336,14 @@ fn main() -> ExitCode {
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
         Command::Full(args) => report_end(run_full(args)),
-        Command::Schedule(args) => report_end(run_schedule(&args)),
-        Command::History(args) => report_end(run_history(&args)),
+        Command::Schedule(args) => match &args.workload {
+            Some(name) if schedule::workload::Workload::named(name).is_none() => {
+                let known: Vec<_> = schedule::workload::ALL.iter().map(|w| w.name).collect();
+                usage(&format!("unknown workload {name:?}; known: {}", known.join(", ")))
+            }
+            _ => report_end(run_schedule(&args)),
+        },
+        Command::History(args) => run_history(&args).unwrap_or_else(|e| usage(&e)),
         Command::FullChild(args) => {
             child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
         }
@@ -336,6 +357,12 @@ fn main() -> ExitCode {
             child_end(growth::child(&args.growth.options(dir, PathBuf::new()), life))
         }
     }
+}
+
+/// The end of a command that cannot be done as asked.
+fn usage(what: &str) -> ExitCode {
+    eprintln!("error: {what}");
+    ExitCode::from(2)
 }
 
 fn report_end(result: Checked) -> ExitCode {
@@ -443,6 +470,12 @@ fn run_explore(args: ExploreArgs) -> ExitCode {
     if let Ok(style) = style {
         progress.set_style(style);
     }
+    if let Some(name) = &options.scenario
+        && !explore::is_known(name)
+    {
+        let known = Vec::from_iter(explore::names()).join(", ");
+        return usage(&format!("unknown scenario {name:?}; known: {known}"));
+    }
     let outcome = explore::run(&options, &tally, &|| progress.set_position(tally.all().distinct));
     progress.finish_and_clear();
     if args.json {
@@ -498,6 +531,8 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
         println!("{}", planted::markdown());
         return ExitCode::SUCCESS;
     }
+    // A panic is what some of them are found by.
+    std::panic::set_hook(Box::new(|_| {}));
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.of.record.is_none_or(|r| r == *f)) {
         let budget = planted::Budget::default();
@@ -654,19 +689,23 @@ fn run_schedule(args: &ScheduleArgs) -> Checked {
     ensure(found.is_empty(), || texts.join("\n"))
 }
 
-fn run_history(args: &HistoryArgs) -> Checked {
-    let named = |error: &dyn std::fmt::Display| Fault(format!("{}: {error}", args.file.display()));
+/// `Err` if the file is none, or cannot be read or written.
+fn run_history(args: &HistoryArgs) -> Result<ExitCode, String> {
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", args.file.display());
     if args.write {
         let (scheme, form, seed) = (args.scheme, args.record, args.seed);
-        let (threads, operations, keys) = (args.threads, args.operations, args.keys.max(1));
+        let (threads, operations, keys) = (args.threads, args.operations, args.keys);
         let options = history::live::Options { scheme, form, threads, operations, keys, seed };
-        let (recorded, splits) = history::live::record(&options)?;
+        let (recorded, splits) = match history::live::record(&options) {
+            Ok(recorded) => recorded,
+            Err(fault) => return Ok(report_end(Err(fault))),
+        };
         println!("recorded beside {splits} splits");
         std::fs::write(&args.file, history::json::export(&recorded)).map_err(|e| named(&e))?;
     }
     let text = std::fs::read_to_string(&args.file).map_err(|e| named(&e))?;
     let read = history::json::import(&text).map_err(|e| named(&e))?;
-    match history::check(&read) {
+    Ok(report_end(match history::check(&read) {
         Ok(figures) => {
             println!(
                 "strictly linearizable: {} operations, {} without an answer, {} keys, {} crashes",
@@ -678,7 +717,7 @@ fn run_history(args: &HistoryArgs) -> Checked {
             let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
             Err(Fault(format!("not strictly linearizable\n{}", texts.join("\n"))))
         }
-    }
+    }))
 }
 
 fn run_full(args: PlaceArgs) -> Checked {

@@ -29,6 +29,8 @@ pub mod violation;
 pub use crash::{Crash, Looked, Scratch, crash_at};
 pub use image::{Case, Good, Setting};
 pub use recording::Recording;
-pub use run::{Budget, Limits, Options, Outcome, Row, Searched, first_violation_of, run};
+pub use run::{
+    Budget, Limits, Options, Outcome, Row, Searched, first_violation_of, is_known, names, run,
+};
 pub use scenario::{Scenario, catalogue};
 pub use violation::Violation;

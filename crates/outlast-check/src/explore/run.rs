@@ -293,10 +293,22 @@ fn keep_freed_memory() {
 }
 
 fn is_chosen(name: &str, options: &Options) -> bool {
-    options.scenario.as_ref().is_none_or(|chosen| {
-        name.strip_prefix(chosen.as_str())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    })
+    options.scenario.as_ref().is_none_or(|chosen| is_called(name, chosen))
+}
+
+fn is_called(name: &str, chosen: &str) -> bool {
+    name.strip_prefix(chosen).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// The names of all scenarios.
+pub fn names() -> BTreeSet<String> {
+    let of = |&scheme: &Scheme| RecordForm::ALL.map(|form| catalogue(scheme, form));
+    Scheme::ALL.iter().flat_map(of).flatten().map(|scenario| scenario.name).collect()
+}
+
+/// Whether a scenario is meant by this name.
+pub fn is_known(chosen: &str) -> bool {
+    names().iter().any(|name| is_called(name, chosen))
 }
 
 fn setting<'a>(scenario: &Scenario, run: &'a Recording, alive: &'a Arc<Alive>) -> Setting<'a> {
@@ -536,6 +548,8 @@ impl<'e> Explorer<'e> {
         self.check_responses(&second);
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
+            // A replay of the first crash: the answers after it belong to it.
+            None if self.options.crash.is_some() => {}
             None => self.explore_second(&second, crash.order as usize),
         }
         self.place.parent = None;
@@ -565,6 +579,12 @@ impl<'e> Explorer<'e> {
         }
         let mut timeline = run.timeline();
         timeline.advance(crash.moment);
+        let open = |kept: &Kept| timeline.line(kept.line).map_or(0, |open| open.stores.len());
+        if let Some(kept) = crash.lost.iter().find(|kept| open(kept) <= kept.stores) {
+            let Kept { line, stores } = kept;
+            let fault = format!("at that moment, line {line} has no more than {stores} stores");
+            return self.report(self.place.violation(None, &Fault(fault)));
+        }
         let mut image = Image::default();
         timeline.all_but(&crash.lost, &mut image);
         let allowed = run.allowed(crash.moment);
@@ -583,7 +603,7 @@ impl<'e> Explorer<'e> {
                 if crash.lost.is_empty() {
                     self.check_answers(&case, &state, run, &timeline, crash);
                 }
-                if !nested && self.options.nested.is_some() {
+                if !nested {
                     self.second(&case, &state, run, &timeline, crash);
                 }
             }

@@ -1,4 +1,4 @@
-//! The simplest checker there is, to hold [`check`](super::check) against: it tries every
+//! The simplest checker there is, to hold [`check`](super::check()) against: it tries every
 //! choice of the operations without an answer and every order of the rest, on the whole
 //! map at once. It shares no code with the other one. For a handful of operations.
 

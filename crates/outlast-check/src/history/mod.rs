@@ -2,7 +2,7 @@
 //! have done that.
 //!
 //! A [`History`] is a list of events in the order in which they happened: operations that
-//! begin, operations that answer, iterations, crashes. [`check`] says whether it is
+//! begin, operations that answer, iterations, crashes. [`check()`] says whether it is
 //! strictly linearizable, [`json`] writes it down and reads it back
 //! (`docs/history-format.md`), [`live`] records one from real threads, and [`brute`]
 //! checks small ones in the most simple-minded way there is, to check the checker.
