@@ -4,6 +4,8 @@ use crate::pmem::{Media, Word};
 
 /// Record slots in a bucket.
 pub const SLOTS: usize = 16;
+/// Slots in a line.
+pub const LINE_SLOTS: usize = 64 / size_of::<Slot>();
 /// A bit for every slot.
 pub const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
 /// Overflow fingerprints in a bucket.

@@ -143,7 +143,7 @@ use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
-    BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, SLOTS, Slot,
+    BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH, SLOTS, Slot,
 };
 use notes::BucketRef;
 use std::marker::PhantomData;
@@ -362,6 +362,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn home(&self, hash: u64) -> u32 {
         (hash >> 8) as u32 & self.bucket_mask
+    }
+
+    /// The first slot of the line in which a record of this hash stands if it can.
+    #[inline(always)]
+    fn first_slot(hash: u64) -> usize {
+        (hash >> 14) as usize % (SLOTS / LINE_SLOTS) * LINE_SLOTS
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@
 //! of the size of the slots, so that those of a large table still fit the caches, and a
 //! lookup that finds nothing reads nothing else.
 
-use super::layout::{ALL_SLOTS, Bucket, OVERFLOW_PRINTS, SLOTS, Slot};
+use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
 use super::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +108,9 @@ impl Notes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Meta(pub(super) u64);
 
+/// A bit for every slot of the first line.
+const LINE: u32 = (1 << LINE_SLOTS) - 1;
+
 impl Meta {
     /// A bit for every slot that holds a record.
     #[inline(always)]
@@ -140,11 +143,18 @@ impl Meta {
         bits & 0x1f <= bits >> 16 & 0x1f
     }
 
-    /// A free slot.
+    /// A free slot: the first one at or after `first`, around the end.
     #[inline(always)]
-    pub(super) fn free_slot(self) -> Option<usize> {
-        let free = !self.allocated() & ALL_SLOTS;
-        (free != 0).then(|| free.trailing_zeros() as usize)
+    pub(super) fn free_slot(self, first: usize) -> Option<usize> {
+        let free = !self.0 as u16;
+        let from_first = free.rotate_right(first as u32);
+        (free != 0).then(|| (from_first.trailing_zeros() as usize + first) % SLOTS)
+    }
+
+    /// Whether a slot is free in the line that begins with this one.
+    #[inline(always)]
+    pub(super) fn has_room_in_line(self, first: usize) -> bool {
+        !self.allocated() & LINE << first != 0
     }
 
     /// With a record in this slot.
@@ -276,10 +286,10 @@ mod tests {
     fn fields_are_apart() {
         let mut meta = Meta::default();
         for slot in 0..SLOTS {
-            assert_eq!(meta.free_slot(), Some(slot));
+            assert_eq!(meta.free_slot(0), Some(slot));
             meta = meta.with(slot, slot % 3 == 0);
         }
-        assert_eq!((meta.count(), meta.free_slot()), (16, None));
+        assert_eq!((meta.count(), meta.free_slot(0)), (16, None));
         for index in 0..OVERFLOW_PRINTS {
             meta = meta.with_overflow_print(index, 0xf0 + index as u8);
         }

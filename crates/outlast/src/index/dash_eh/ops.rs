@@ -12,12 +12,22 @@ use crate::pmem::{Planted, Point, Seam};
 use std::sync::atomic::Ordering;
 
 /// The slots of a bit mask, lowest first.
-fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
+pub(super) fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let slot = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
         mask &= mask - 1;
         Some(slot)
     })
+}
+
+/// Whether a new record goes to its home bucket.
+///
+/// It does where there is room in its line, so that most records stand where a lookup has
+/// asked for the memory before it knows; else into the emptier of the two buckets (balanced
+/// insert). Where that is the home bucket, its lock is all it takes.
+#[inline(always)]
+fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
+    home.has_room_in_line(first) || home.is_no_fuller_than(next)
 }
 
 /// Where in a segment a record stands.
@@ -69,6 +79,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn candidates(&self, bucket: BucketRef<'_>, mask: u32, print: u8) -> u32 {
         prints::matching(bucket.notes.prints(self.core.memory.seam()), print) & mask
+    }
+
+    /// Asks for the memory where a record of this hash most likely is, or will be. It
+    /// arrives while the notes do.
+    #[inline(always)]
+    fn expect_at_home(&self, route: &Route<'_>, hash: u64) {
+        let bucket = self.bucket(route.segment, self.home(hash));
+        self.core.memory.seam().prefetch(&bucket.slots[Self::first_slot(hash)]);
     }
 
     /// Looks for a key in its home bucket and the next one.
@@ -215,6 +233,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>> {
         let home = self.home(hash);
+        self.expect_at_home(route, hash);
         let lock = reached(&self.core, self.bucket(route.segment, home));
         let before = match version(&lock) {
             None if self.planted(Planted::ChangingIgnored) => lock.load(Ordering::Relaxed),
@@ -363,6 +382,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Option<Changed<R>> {
         let route = self.known_route(hash)?;
         let home = self.home(hash);
+        self.expect_at_home(&route, hash);
         let bucket = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
         let mut here = self.try_lock(bucket)?;
@@ -382,13 +402,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 self.discard(words);
                 return Some(Changed { applied: false, before: None, present: false });
             }
-            // Balanced insert: into the emptier of the two. Where that is the home bucket,
-            // its lock is all it takes.
-            let from_before = !meta.is_no_fuller_than(next_meta);
+            let first = Self::first_slot(hash);
+            let from_before = !prefers_home(meta, next_meta, first);
             let _next_lock =
                 if from_before { Some(self.lock_next(&route, home).ok()??) } else { None };
             let target = if from_before { next } else { bucket };
-            let slot = self.meta(target).free_slot()?;
+            let slot = self.meta(target).free_slot(first)?;
             self.insert_into(target, slot, words?, hash, from_before);
             return Some(Changed { applied: true, before: None, present: false });
         };
@@ -717,10 +736,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let bucket = here.bucket();
         let meta = self.meta(bucket);
         let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
-        // Balanced insert: into the emptier of the two. Where that is the home bucket, its
-        // lock is all it takes.
-        if meta.is_no_fuller_than(self.meta(next_bucket))
-            && let Some(slot) = meta.free_slot()
+        let first = Self::first_slot(hash);
+        if prefers_home(meta, self.meta(next_bucket), first)
+            && let Some(slot) = meta.free_slot(first)
         {
             self.insert_into(bucket, slot, words, hash, false);
             return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
@@ -743,11 +761,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let Some(next) = &mut next else { return Ok(Step::NextFirst) };
         let (print, empty) = (hash as u8, self.empty(hash));
+        let first = Self::first_slot(hash);
         let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         // It may have filled up before it was locked.
         let free = [(next.bucket(), true), (here.bucket(), false)]
             .into_iter()
-            .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot()?, from)));
+            .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot(first)?, from)));
         if let Some((bucket, slot, from_before)) = free {
             self.insert_into(bucket, slot, words, hash, from_before);
             return done;
@@ -762,7 +781,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         for place in stashes.chain(nodes) {
             let (target, stash) = place.map_err(damaged)?;
             let _locked = self.lock(target)?;
-            if let Some(slot) = self.meta(target).free_slot() {
+            if let Some(slot) = self.meta(target).free_slot(first) {
                 here.changing();
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
                 self.publish(target, slot, print, false);
@@ -791,7 +810,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if beyond != home_index
             && movable != 0
             && let Some(target) = self.try_lock(self.bucket(route.segment, beyond))
-            && let Some(free) = self.meta(target.bucket()).free_slot()
+            && let Some(free) = self.meta(target.bucket()).free_slot(0)
         {
             let from = movable.trailing_zeros() as usize;
             next.changing();
@@ -805,7 +824,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if before != next_index
             && movable != 0
             && let Some(mut target) = self.try_lock(self.bucket(route.segment, before))
-            && let Some(free) = self.meta(target.bucket()).free_slot()
+            && let Some(free) = self.meta(target.bucket()).free_slot(0)
         {
             let from = movable.trailing_zeros() as usize;
             target.changing();

@@ -2,11 +2,11 @@
 
 use super::layout::{
     self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, NODE_BUCKETS,
-    NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
+    LINE_SLOTS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
 };
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
-use super::ops::damaged;
+use super::ops::{bits, damaged};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::prints;
@@ -47,6 +47,11 @@ impl DraftBucket {
         let (word, value) = prints::with(self.prints, slot, hash as u8);
         self.prints[word] = value;
         self.meta = self.meta.with(slot, from_before);
+    }
+
+    fn take_out(&mut self, slot: usize) {
+        self.slots[slot] = None;
+        self.meta = self.meta.without(slot);
     }
 }
 
@@ -267,6 +272,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let new = Segment { offset: block.offset, depth: old.depth + 1, low: old.low | bit };
         let mut draft = Draft::new(self.shape, new.low, new.depth);
         let mut moved: Vec<u32> = vec![0; locks.len()];
+        let mut astray = Vec::new();
         for (index, lock) in locks.iter().enumerate() {
             let meta = self.meta(lock.bucket());
             for slot in 0..SLOTS {
@@ -280,14 +286,28 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     let from_before = meta.membership() & 1 << slot != 0;
                     draft.buckets[index].put(slot, words, hash, from_before);
                     moved[index] |= 1 << slot;
+                    let first = Self::first_slot(hash);
+                    if from_before || !(first..first + LINE_SLOTS).contains(&slot) {
+                        astray.push((index, slot, words, hash));
+                    }
                 }
+            }
+        }
+        // Now there is room, for most of them, where they are looked for first.
+        for (index, slot, words, hash) in astray {
+            let home = self.home(hash) as usize;
+            let first = Self::first_slot(hash);
+            if draft.buckets[home].meta.has_room_in_line(first) {
+                draft.buckets[index].take_out(slot);
+                let slot = draft.buckets[home].meta.free_slot(first).unwrap_or(first);
+                draft.buckets[home].put(slot, words, hash, false);
             }
         }
         let (leaving, staying): (Vec<_>, Vec<_>) =
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
         let used = self.place_overflow(&mut draft, &leaving, nodes)?;
-        // Those that stay too: `clean_up` takes some of them back into their buckets.
-        self.mark_moved(&draft, leaving.iter().chain(&staying))?;
+        // Those that stay too: `clean_up` moves some of them within the segment.
+        self.mark_moved(locks, leaving.iter().chain(&staying))?;
         let at = &points::SPLIT_NEW;
         draft.write(memory, self.shape, block.offset, self.empty(old.low), at)?;
         memory.fence(at);
@@ -356,15 +376,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         'records: for record in leaving {
             let home = self.home(record.hash);
             let next = self.next(home);
+            let first = Self::first_slot(record.hash);
             for (bucket, from_before) in [(home, false), (next, true)] {
                 let bucket = &mut draft.buckets[bucket as usize];
-                if let Some(slot) = bucket.meta.free_slot() {
+                if let Some(slot) = bucket.meta.free_slot(first) {
                     bucket.put(slot, record.words, record.hash, from_before);
                     continue 'records;
                 }
             }
             let stash = (0..self.shape.stash as usize)
-                .find_map(|s| Some((s, draft.buckets[buckets + s].meta.free_slot()?)));
+                .find_map(|s| Some((s, draft.buckets[buckets + s].meta.free_slot(first)?)));
             let home = home as usize;
             if let Some((stash, slot)) = stash {
                 draft.buckets[buckets + stash].put(slot, record.words, record.hash, false);
@@ -396,18 +417,21 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(used)
     }
 
-    /// While the trace runs: the records that a split moves.
+    /// While the trace runs: the records that a split moves, which can be any.
     fn mark_moved<'o>(
         &self,
-        draft: &Draft,
+        locks: &[Locked<'_, S>],
         overflowed: impl Iterator<Item = &'o Overflowed<'o>>,
     ) -> Result<()> {
         if self.core.alloc().old_frontier() == 0 {
             return Ok(());
         }
-        let slots = draft.buckets.iter().flat_map(|b| b.slots.iter().flatten());
-        for words in slots.chain(overflowed.map(|o| &o.words)) {
-            if let Some((offset, _)) = R::block(&self.core, *words)? {
+        let in_buckets = locks.iter().flat_map(|lock| {
+            let bucket = lock.bucket();
+            bits(self.meta(bucket).allocated()).map(move |slot| self.words(&bucket.slots[slot]))
+        });
+        for words in in_buckets.chain(overflowed.map(|o| o.words)) {
+            if let Some((offset, _)) = R::block(&self.core, words)? {
                 self.core.before_unlink(offset)?;
             }
         }
@@ -415,8 +439,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// After a split: drops the moved records from the old segment's notes, and takes
-    /// records back from the stash where there is room now. All buckets are locked, and
-    /// marked as changing.
+    /// records back from the stash, and from the next bucket to where they are looked for
+    /// first, if there is room now. All buckets are locked, and marked as changing.
     fn clean_up(
         &self,
         segment: Segment,
@@ -436,24 +460,40 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             notes.set_meta(memory.seam(), meta);
             lock.forget_all_overflow();
         }
-        let forget = |record: &Overflowed<'_>| {
-            let meta = self.meta(record.bucket).without(record.slot);
-            record.bucket.notes.set_meta(memory.seam(), meta);
+        let forget = |bucket: BucketRef<'_>, slot: usize| {
+            bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
         };
-        left.iter().for_each(forget);
+        left.iter().for_each(|record| forget(record.bucket, record.slot));
+        // Where the records stood that now are elsewhere, too.
         let mut pulled = Vec::new();
+        for index in 0..self.shape.buckets() {
+            let next = locks[self.next(index) as usize].bucket();
+            for slot in bits(self.meta(next).membership()) {
+                let words = self.words(&next.slots[slot]);
+                let hash = self.hash_of(words);
+                let first = Self::first_slot(hash);
+                let bucket = locks[index as usize].bucket();
+                let meta = self.meta(bucket);
+                if let Some(free) = meta.free_slot(first).filter(|_| meta.has_room_in_line(first)) {
+                    self.fill_unfenced(&bucket.slots[free], words, empty, &points::PULL_COPY);
+                    self.publish(bucket, free, hash as u8, false);
+                    pulled.push((next, slot));
+                }
+            }
+        }
         for record in staying {
             let home = self.home(record.hash);
+            let first = Self::first_slot(record.hash);
             let room =
                 [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
                     let bucket = locks[b as usize].bucket();
-                    Some((bucket, self.meta(bucket).free_slot()?, from))
+                    Some((bucket, self.meta(bucket).free_slot(first)?, from))
                 });
             if let Some((bucket, slot, from_before)) = room {
                 let target = &bucket.slots[slot];
                 self.fill_unfenced(target, record.words, empty, &points::PULL_COPY);
                 self.publish(bucket, slot, record.hash as u8, from_before);
-                pulled.push(record);
+                pulled.push((record.bucket, record.slot));
             } else {
                 locks[home as usize].note_overflow(record.hash as u8, record.stash);
             }
@@ -461,13 +501,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if pulled.is_empty() {
             return;
         }
-        // The copies are durable before the stash slots are emptied.
+        // The copies are durable before the slots they were made of are emptied.
         memory.fence(&points::PULL_COPY);
-        for record in pulled {
-            let slot = &record.bucket.slots[record.slot];
-            memory.store_release(&slot.first, empty, &points::PULL_CLEAR);
-            memory.flush(slot, &points::PULL_CLEAR);
-            forget(record);
+        for (bucket, slot) in pulled {
+            let words = &bucket.slots[slot];
+            memory.store_release(&words.first, empty, &points::PULL_CLEAR);
+            memory.flush(words, &points::PULL_CLEAR);
+            forget(bucket, slot);
         }
         memory.fence(&points::PULL_CLEAR);
     }
