@@ -1,5 +1,6 @@
 //! Everything that can go wrong, as one type.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -170,21 +171,50 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A damaged place: where, and what was expected there.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("at offset {offset:#x}: expected {expected}, found {found}")]
-pub struct Damage {
-    /// Bytes from the pool's start.
-    pub offset: u64,
-    /// What should stand there.
-    pub expected: String,
-    /// What does.
-    pub found: String,
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("at offset {:#x}: expected {}, found {}", .0.offset, .0.expected, .0.found)]
+pub struct Damage(
+    // In a box: what can be damage is passed on by every lookup, most cheaply as one word.
+    Box<Place>,
+);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Place {
+    offset: u64,
+    expected: String,
+    found: String,
 }
 
 impl Damage {
     /// Damage at `offset`.
+    #[cold]
     pub fn new(offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Damage { offset, expected: expected.into(), found: found.into() }
+        Damage(Box::new(Place { offset, expected: expected.into(), found: found.into() }))
+    }
+
+    /// Bytes from the pool's start.
+    pub fn offset(&self) -> u64 {
+        self.0.offset
+    }
+
+    /// What should stand there.
+    pub fn expected(&self) -> &str {
+        &self.0.expected
+    }
+
+    /// What does.
+    pub fn found(&self) -> &str {
+        &self.0.found
+    }
+}
+
+impl fmt::Debug for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Damage")
+            .field("offset", &self.offset())
+            .field("expected", &self.expected())
+            .field("found", &self.found())
+            .finish()
     }
 }
 

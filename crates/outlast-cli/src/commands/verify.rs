@@ -81,7 +81,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
 }
 
 fn damage_object(damage: &Damage) -> Value {
-    json!({"offset": damage.offset, "expected": damage.expected, "found": damage.found})
+    json!({"offset": damage.offset(), "expected": damage.expected(), "found": damage.found()})
 }
 
 fn print_damage(damage: &[Damage], out: &mut Output) -> Result<(), Failure> {

@@ -22,7 +22,8 @@ pub enum HashFunction {
 #[derive(Debug, Clone)]
 pub struct Hasher {
     secrets: RapidSecrets,
-    function: HashFunction,
+    /// Keys whose first 8 bytes are a greater number collide.
+    distinct_to: u64,
 }
 
 /// What the colliding keys of [`HashFunction::Degenerate`] hash to.
@@ -34,9 +35,9 @@ impl Hasher {
     /// # Errors
     /// [`Error::Invalid`] if this build has no such function.
     pub fn from_media(number: u32, seed: u64) -> Result<Self> {
-        let function = match number {
-            1 => HashFunction::RapidV3,
-            0x7e57 => HashFunction::Degenerate,
+        let distinct_to = match number {
+            1 => u64::MAX,
+            0x7e57 => u64::from(u32::MAX),
             _ => {
                 return Err(Error::Invalid {
                     what: "hash function",
@@ -44,13 +45,13 @@ impl Hasher {
                 });
             }
         };
-        Ok(Hasher { secrets: RapidSecrets::seed(seed), function })
+        Ok(Hasher { secrets: RapidSecrets::seed(seed), distinct_to })
     }
 
     /// Hash of a word key.
     #[inline(always)]
     pub fn word(&self, key: u64) -> u64 {
-        if self.function == HashFunction::Degenerate && key >= 1 << 32 {
+        if key > self.distinct_to {
             return COLLISION;
         }
         rapidhash_v3_inline::<true, false, false>(&key.to_le_bytes(), &self.secrets)
@@ -59,9 +60,8 @@ impl Hasher {
     /// Hash of a byte-string key.
     #[inline]
     pub fn bytes(&self, key: &[u8]) -> u64 {
-        if self.function == HashFunction::Degenerate
-            && let Some(head) = key.first_chunk::<8>()
-            && u64::from_le_bytes(*head) >= 1 << 32
+        if let Some(head) = key.first_chunk::<8>()
+            && u64::from_le_bytes(*head) > self.distinct_to
         {
             return COLLISION;
         }

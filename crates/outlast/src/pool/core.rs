@@ -2,7 +2,7 @@
 
 use super::alloc::{Alloc, Block};
 use super::backing::Backing;
-use super::gate::{Entered, Gate, Held, Writing};
+use super::gate::{Brief, Entered, Gate, Held, Writing};
 use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
 use super::header::Header;
 use super::layout::{
@@ -303,12 +303,18 @@ impl<S: Seam> Core<S> {
     }
 
     /// Asks to store to the pool, and marks it dirty first if it is clean.
-    #[inline(always)]
     pub fn enter(&self) -> Result<Writing<'_>> {
         match self.gate.pass() {
-            Some(writing) => Ok(writing),
+            Some(inside) => Ok(inside.stay()),
             None => self.enter_slowly(),
         }
+    }
+
+    /// As [`enter_to_change`](Core::enter_to_change), if that takes neither waiting nor
+    /// anything else.
+    #[inline(always)]
+    pub fn pass_to_change(&self) -> Option<Brief<'_>> {
+        if self.options.read_only { None } else { self.gate.pass() }
     }
 
     #[cold]
@@ -340,7 +346,6 @@ impl<S: Seam> Core<S> {
     }
 
     /// As [`enter`](Core::enter), for changes that the user asks for.
-    #[inline(always)]
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);

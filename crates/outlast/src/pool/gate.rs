@@ -78,6 +78,46 @@ impl Drop for Writing<'_> {
     }
 }
 
+/// As [`Writing`], for as long as nothing can wait or fail: to be given back by hand. If it
+/// is dropped, that is by a panic.
+pub struct Brief<'g> {
+    gate: &'g Gate,
+    slot: &'g Slot,
+    /// Not to be sent to another thread.
+    here: PhantomData<*const ()>,
+}
+
+impl<'g> Brief<'g> {
+    /// Gives the right back.
+    #[inline(always)]
+    pub fn leave(self) {
+        self.slot.leave(true);
+        std::mem::forget(self);
+    }
+
+    /// Keeps it for longer.
+    #[inline]
+    pub fn stay(self) -> Writing<'g> {
+        let writing = Writing {
+            gate: self.gate,
+            slot: self.slot,
+            own: 1,
+            unwinding: u64::from(std::thread::panicking()),
+            here: PhantomData,
+        };
+        std::mem::forget(self);
+        writing
+    }
+}
+
+impl Drop for Brief<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.gate.state.store(POISONED, Ordering::SeqCst);
+        self.slot.leave(true);
+    }
+}
+
 impl Slot {
     #[inline]
     fn enter(&self, own: bool) {
@@ -123,35 +163,35 @@ impl Gate {
 
     /// Passes the gate, if it is open, and the thread has a slot of its own.
     #[inline(always)]
-    pub fn pass(&self) -> Option<Writing<'_>> {
+    pub fn pass(&self) -> Option<Brief<'_>> {
         let slot = self.own.get(thread_number())?;
-        self.pass_by(slot, true)
+        self.pass_by(slot, true).then(|| Brief { gate: self, slot, here: PhantomData })
     }
 
     #[inline(always)]
-    fn pass_by<'g>(&'g self, slot: &'g Slot, own: bool) -> Option<Writing<'g>> {
+    fn pass_by(&self, slot: &Slot, own: bool) -> bool {
         slot.enter(own);
         // Pairs with the fence in `hold`: either the holder sees our count or we see its
         // state; both cannot be missed.
         light_fence(self.asymmetric);
         // Acquire: what was done while the gate was held is seen.
-        if self.state.load(Ordering::Acquire) == OPEN {
-            let unwinding = u64::from(std::thread::panicking());
-            let own = u64::from(own);
-            return Some(Writing { gate: self, slot, own, unwinding, here: PhantomData });
+        let passed = self.state.load(Ordering::Acquire) == OPEN;
+        if !passed {
+            slot.leave(own);
         }
-        slot.leave(own);
-        None
+        passed
     }
 
     /// As [`pass`](Gate::pass), or tells what to do about it.
     pub fn try_enter(&self) -> Result<Entered<'_>> {
         let number = thread_number();
-        let passed = match self.own.get(number) {
-            Some(slot) => self.pass_by(slot, true),
-            None => self.pass_by(&self.shared[number % SHARED], false),
+        let (slot, own) = match self.own.get(number) {
+            Some(slot) => (slot, true),
+            None => (&self.shared[number % SHARED], false),
         };
-        if let Some(writing) = passed {
+        if self.pass_by(slot, own) {
+            let (own, unwinding) = (u64::from(own), u64::from(std::thread::panicking()));
+            let writing = Writing { gate: self, slot, own, unwinding, here: PhantomData };
             return Ok(Entered::Writing(writing));
         }
         match self.state.load(Ordering::SeqCst) {

@@ -74,7 +74,7 @@ impl Header {
         }
         memory.persist(copy, at);
         // A crash while the other copy was written is no damage once it is whole again.
-        self.copy_damaged.take_if(|damage| damage.offset == offset);
+        self.copy_damaged.take_if(|damage| damage.offset() == offset);
         Ok(())
     }
 

@@ -59,6 +59,38 @@ impl<S: Seam> LockWord for Reached<'_, S> {
     }
 }
 
+/// A locked bucket, to be unlocked by hand. If a panic comes between, the bucket may be half
+/// changed: it stays locked, and the gate, which the thread is inside of, tells others not to
+/// wait.
+#[must_use]
+pub(super) struct Held<'m, S: Seam> {
+    lock: Reached<'m, S>,
+    word: u64,
+}
+
+impl<S: Seam> Held<'_, S> {
+    /// Makes readers of this home's records wait, and read again.
+    #[inline(always)]
+    pub(super) fn changing(&mut self) {
+        self.word = version::set_changing(&self.lock, self.word);
+    }
+
+    /// The lock word.
+    #[inline(always)]
+    pub(super) fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// Unlocks the bucket.
+    #[inline(always)]
+    pub(super) fn release(self) {
+        if self.word & CHANGING != 0 && self.lock.seam.planted(Planted::LockNotReleased) {
+            return;
+        }
+        version::unlock(&self.lock, self.word);
+    }
+}
+
 /// A locked bucket; unlocked when dropped.
 pub(super) struct Locked<'m, S: Seam> {
     core: &'m Core<S>,
@@ -125,25 +157,27 @@ impl<S: Seam> Drop for Locked<'_, S> {
             // thread is inside of, tells others not to wait.
             return;
         }
-        if self.word & CHANGING != 0 && self.core.memory.seam().planted(Planted::LockNotReleased) {
-            return;
-        }
-        version::unlock(&reached(self.core, self.bucket), self.word);
+        Held { lock: reached(self.core, self.bucket), word: self.word }.release();
     }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
+    /// Locks a bucket for a moment, if it is free.
     #[inline(always)]
+    pub(super) fn try_hold<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Held<'m, S>> {
+        let lock = reached(&self.core, bucket);
+        version::try_lock(&lock).map(|word| Held { lock, word })
+    }
+
     pub(super) fn try_lock<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
-        version::try_lock(&reached(&self.core, bucket)).map(|word| Locked {
+        self.try_hold(bucket).map(|held| Locked {
             core: &self.core,
             bucket,
-            word,
+            word: held.word,
             unwinding: u64::from(std::thread::panicking()),
         })
     }
 
-    #[inline(always)]
     pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
         match self.try_lock(bucket) {
             Some(locked) => Ok(locked),

@@ -120,6 +120,7 @@
 //! - Segments without end for keys that no split separates: overflow nodes. The
 //!   directory is not doubled when fewer than one entry in 32 is a segment of its own.
 
+mod change;
 pub mod layout;
 mod lock;
 mod notes;
@@ -523,7 +524,16 @@ impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
         change: Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
-        self.change_of(key, &change, want_before)
+        // One arm each, so that the compiler knows the kind in it.
+        match change {
+            Change::Insert(value) => self.change_of(key, Change::Insert(value), want_before),
+            Change::Put(value) => self.change_of(key, Change::Put(value), want_before),
+            Change::Update(value) => self.change_of(key, Change::Update(value), want_before),
+            Change::Swap { expected, new } => {
+                self.change_of(key, Change::Swap { expected, new }, want_before)
+            }
+            Change::Remove => self.change_of(key, Change::Remove, want_before),
+        }
     }
 
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {

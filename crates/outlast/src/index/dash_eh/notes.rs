@@ -100,11 +100,12 @@ impl Notes {
 /// ```text
 ///  63                           32 31          16 15           0
 /// +-------------------------------+--------------+--------------+
-/// |    4 overflow fingerprints    |  membership  |  allocation  |
+/// |    4 overflow fingerprints    |    guests    |     own      |
 /// +-------------------------------+--------------+--------------+
 /// ```
 ///
-/// `membership`: the record's home is the bucket before this one.
+/// `own`: the record's home is this bucket (or this is a stash bucket or a node's).
+/// `guests`: its home is the bucket before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Meta(pub(super) u64);
 
@@ -115,13 +116,19 @@ impl Meta {
     /// A bit for every slot that holds a record.
     #[inline(always)]
     pub(super) fn allocated(self) -> u32 {
+        self.own() | self.guests()
+    }
+
+    /// A bit for every slot whose record's home is this bucket.
+    #[inline(always)]
+    pub(super) fn own(self) -> u32 {
         self.0 as u32 & ALL_SLOTS
     }
 
     /// A bit for every slot whose record's home is the bucket before.
     #[inline(always)]
-    pub(super) fn membership(self) -> u32 {
-        (self.0 >> SLOTS) as u32 & ALL_SLOTS
+    pub(super) fn guests(self) -> u32 {
+        self.0 as u32 >> SLOTS
     }
 
     /// Records in the bucket.
@@ -146,7 +153,7 @@ impl Meta {
     /// A free slot: the first one at or after `first`, around the end.
     #[inline(always)]
     pub(super) fn free_slot(self, first: usize) -> Option<usize> {
-        let free = !self.0 as u16;
+        let free = !self.allocated() as u16;
         let from_first = free.rotate_right(first as u32);
         (free != 0).then(|| (from_first.trailing_zeros() as usize + first) % SLOTS)
     }
@@ -161,7 +168,7 @@ impl Meta {
     #[must_use]
     #[inline(always)]
     pub(super) fn with(self, slot: usize, from_before: bool) -> Meta {
-        Meta(self.without(slot).0 | 1 << slot | u64::from(from_before) << (SLOTS + slot))
+        Meta(self.without(slot).0 | 1 << (slot + if from_before { SLOTS } else { 0 }))
     }
 
     /// Without the record in this slot.
@@ -294,7 +301,8 @@ mod tests {
             meta = meta.with_overflow_print(index, 0xf0 + index as u8);
         }
         assert_eq!(meta.overflow_print(3), 0xf3);
-        assert_eq!(meta.membership(), (0..SLOTS).step_by(3).map(|i| 1 << i).sum::<u32>());
+        let guests = (0..SLOTS).step_by(3).map(|i| 1 << i).sum::<u32>();
+        assert_eq!((meta.guests(), meta.own()), (guests, ALL_SLOTS & !guests));
         assert_eq!(meta.without(0).allocated(), ALL_SLOTS - 1);
     }
 
@@ -303,8 +311,8 @@ mod tests {
         let masks = [0, 1, 0x8000, 0xff, 0xff00, 0x5555, 0xfffe, 0xffff, 0x7fff, 0x1234];
         for a in masks {
             for b in masks {
-                // Membership bits do not count.
-                let (meta, other) = (Meta(a | 0xffff << 16), Meta(b));
+                // Own records and guests count alike.
+                let (meta, other) = (Meta(a & 0xff | (a & !0xff) << 16), Meta(b));
                 let expected = meta.count() <= other.count();
                 assert_eq!(meta.is_no_fuller_than(other), expected, "{a:x} {b:x}");
             }

@@ -304,9 +304,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn remove_second_copies(&self, segment: Segment, index: u32) -> usize {
         let bucket = self.bucket(segment, index);
         let home = self.bucket(segment, self.previous(index));
-        let home_meta = self.meta(home);
-        let at_home = home_meta.allocated() & !home_meta.membership();
-        let moved = self.meta(bucket).membership();
+        let at_home = self.meta(home).own();
+        let moved = self.meta(bucket).guests();
         let mut removed = 0;
         for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
             let words = self.words(&bucket.slots[slot]);

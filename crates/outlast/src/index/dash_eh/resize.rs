@@ -283,7 +283,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 let hash = self.hash_of(words);
                 if hash & bit != 0 {
                     // The same bucket and slot: what fitted there fits here.
-                    let from_before = meta.membership() & 1 << slot != 0;
+                    let from_before = meta.guests() & 1 << slot != 0;
                     draft.buckets[index].put(slot, words, hash, from_before);
                     moved[index] |= 1 << slot;
                     let first = Self::first_slot(hash);
@@ -468,7 +468,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut pulled = Vec::new();
         for index in 0..self.shape.buckets() {
             let next = locks[self.next(index) as usize].bucket();
-            for slot in bits(self.meta(next).membership()) {
+            for slot in bits(self.meta(next).guests()) {
                 let words = self.words(&next.slots[slot]);
                 let hash = self.hash_of(words);
                 let first = Self::first_slot(hash);

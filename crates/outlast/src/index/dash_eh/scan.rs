@@ -115,8 +115,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             Ok(())
         };
-        take(home, meta.allocated() & !meta.membership())?;
-        take(next, next_meta.allocated() & next_meta.membership())?;
+        take(home, meta.own())?;
+        take(next, next_meta.guests())?;
         if overflow.is_none() {
             return Ok(());
         }

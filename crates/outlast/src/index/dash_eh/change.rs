@@ -1,0 +1,718 @@
+//! Changes of one key: the common cases at once, everything else step by step.
+
+use super::layout::Slot;
+use super::lock::{Held, Locked};
+use super::notes::{BucketRef, Meta, Overflow};
+use super::ops::{Part, Place, damaged};
+use super::{DashEh, Route, points};
+use crate::error::{Damage, Result};
+use crate::index::record::{Record, SlotWords};
+use crate::index::{Change, Changed, RecordForm, prints};
+use crate::pmem::{Planted, Point, Seam};
+
+/// Whether a new record goes to its home bucket.
+///
+/// It does where there is room in its line, so that most records stand where a lookup has
+/// asked for the memory before it knows; else into the emptier of the two buckets (balanced
+/// insert). Where that is the home bucket, its lock is all it takes.
+#[inline(always)]
+fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
+    home.has_room_in_line(first) || home.is_no_fuller_than(next)
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    // ---- Changing ---------------------------------------------------------------
+
+    #[inline(always)]
+    pub(super) fn change_of(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        let plan = Plan::of(&change, want_before);
+        R::check_size(key, plan.value)?;
+        let Some(inside) = self.core.pass_to_change() else {
+            return self.change_when_let_in(key, change, want_before);
+        };
+        let hash = R::hash(&self.core.hasher, key);
+        // Nothing from here on waits, and what fails has happened before anything is locked.
+        match self.try_at_once(key, hash, &change, &plan) {
+            Ok(AtOnce::Done(changed)) => {
+                inside.leave();
+                Ok(changed)
+            }
+            Ok(AtOnce::Not(words)) => {
+                let _writing = inside.stay();
+                self.change_slowly(key, hash, change, want_before, words)
+            }
+            Err(error) => {
+                inside.leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`change_of`](Self::change_of), through the gate whatever that takes.
+    #[cold]
+    #[inline(never)]
+    fn change_when_let_in(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        let _writing = self.core.enter_to_change()?;
+        let hash = R::hash(&self.core.hasher, key);
+        match self.try_at_once(key, hash, &change, &Plan::of(&change, want_before))? {
+            AtOnce::Done(changed) => Ok(changed),
+            AtOnce::Not(words) => self.change_slowly(key, hash, change, want_before, words),
+        }
+    }
+
+    #[inline(always)]
+    fn try_at_once(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        change: &Change<'_, R>,
+        plan: &Plan<'_, R>,
+    ) -> Result<AtOnce<R>> {
+        if R::FORM == RecordForm::Bytes
+            && let Some(changed) = self.decide_early(key, hash, change, plan.want_before)?
+        {
+            return Ok(AtOnce::Done(changed));
+        }
+        // The record's block is written before anything is locked.
+        let words = match plan.value {
+            Some(value) => Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?),
+            None => None,
+        };
+        Ok(match self.change_at_once(key, hash, plan, words) {
+            Some(changed) => AtOnce::Done(changed),
+            None => AtOnce::Not(words),
+        })
+    }
+
+    /// The common cases, in as few instructions as they take: the segment is known, the home
+    /// bucket is not locked, and what is there or the room for it is in one of the two
+    /// buckets. `None` leaves everything else to [`change_slowly`](Self::change_slowly):
+    /// nothing has happened.
+    ///
+    /// While one operation waits for memory, the processor begins the next one, as far as it
+    /// can look ahead: a few hundred instructions, a few dozen stores.
+    #[inline(always)]
+    fn change_at_once(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        words: Option<SlotWords>,
+    ) -> Option<Changed<R>> {
+        let route = self.known_route(hash)?;
+        self.expect_at_home(&route, hash);
+        let mut here = self.try_hold(self.bucket(route.segment, self.home(hash)))?;
+        let changed = self.change_held(&route, &mut here, key, hash, plan, words);
+        here.release();
+        changed
+    }
+
+    /// As [`change_at_once`](Self::change_at_once), with the home bucket locked.
+    #[inline(always)]
+    fn change_held(
+        &self,
+        route: &Route<'_>,
+        here: &mut Held<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        words: Option<SlotWords>,
+    ) -> Option<Changed<R>> {
+        let core = &self.core;
+        let home = self.home(hash);
+        let bucket = self.bucket(route.segment, home);
+        let next = self.bucket(route.segment, self.next(home));
+        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
+        let Some((place, found)) =
+            self.probe_pair((bucket, meta), (next, next_meta), key, hash).ok()?
+        else {
+            // Absent, if this is still its segment, and if it is not in the overflow.
+            if !self.is_current(route) || !Overflow::of(here.word()).is_none() {
+                return None;
+            }
+            if !plan.inserts {
+                self.discard(words);
+                return Some(Changed { applied: false, before: None, present: false });
+            }
+            let (words, first) = (words?, Self::first_slot(hash));
+            if prefers_home(meta, next_meta, first) {
+                self.insert_into(bucket, meta.free_slot(first)?, words, hash, false);
+            } else {
+                let held = self.try_hold(next)?;
+                // It may have filled up before it was locked.
+                let slot = self.meta(next).free_slot(first);
+                if let Some(slot) = slot {
+                    self.insert_into(next, slot, words, hash, true);
+                }
+                held.release();
+                slot?;
+            }
+            return Some(Changed { applied: true, before: None, present: false });
+        };
+        let before = if plan.want_before { Some(R::value(core, found).ok()?) } else { None };
+        let old_block = R::block(core, found).ok()?;
+        let applied = plan.replaces
+            && match plan.expected {
+                Some(expected) => R::value_is(core, found, expected).ok()?,
+                None => true,
+            };
+        if !applied {
+            self.discard(words);
+            return Some(Changed { applied, before, present: true });
+        }
+        if let Some((offset, _)) = old_block {
+            core.before_unlink(offset).ok()?;
+        }
+        if let Some(words) = words {
+            here.changing();
+            self.replace(place.slot, words, hash);
+        } else if place.in_next {
+            // What a bucket's notes say of its slots changes under its own lock.
+            let held = self.try_hold(next)?;
+            here.changing();
+            self.empty_slot(hash, next, place.index);
+            held.release();
+        } else {
+            here.changing();
+            self.empty_slot(hash, bucket, place.index);
+        }
+        if let Some((offset, bytes)) = old_block {
+            core.retire(offset, bytes);
+        }
+        Some(Changed { applied, before, present: true })
+    }
+
+    /// Goes on until the change is made.
+    #[cold]
+    #[inline(never)]
+    fn change_slowly(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        change: Change<'_, R>,
+        want_before: bool,
+        words: Option<SlotWords>,
+    ) -> Result<Changed<R>> {
+        let plan = &Plan::of(&change, want_before);
+        let mut new = words.map(|words| Prepared { index: self, words: Some(words) });
+        // Whether the next bucket must be locked before the home is.
+        let mut next_first = false;
+        loop {
+            match self.change_once(key, hash, plan, &mut new, next_first)? {
+                Step::Done(changed) => return Ok(changed),
+                Step::Moved => {}
+                Step::NextFirst => next_first = true,
+                Step::Full => {
+                    let route = self.route_inside(hash)?;
+                    self.make_room(&route, hash)?;
+                }
+            }
+        }
+    }
+
+    fn change_once(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        new: &mut Option<Prepared<'_, S, R>>,
+        next_first: bool,
+    ) -> Result<Step<R>> {
+        let route = self.route_inside(hash)?;
+        let home = self.home(hash);
+        let mut next = None;
+        if next_first {
+            next = Some(self.lock(self.bucket(route.segment, self.next(home)))?);
+        }
+        let mut here = self.lock(self.bucket(route.segment, home))?;
+        // A split holds every lock of its segment, so from here on there is none.
+        if !self.is_current(&route) {
+            return Ok(Step::Moved);
+        }
+        match self.search(route.segment, home, here.word(), key, hash)? {
+            Some(place) => self.change_present(&route, &mut here, next, hash, place, plan, new),
+            None => {
+                let Some(prepared) = new.as_mut().filter(|_| plan.inserts) else {
+                    return Ok(Step::Done(Changed {
+                        applied: false,
+                        before: None,
+                        present: false,
+                    }));
+                };
+                let words = prepared.words();
+                let step = self.insert_absent(&route, &mut here, next, hash, words)?;
+                if let Step::Done(_) = step {
+                    prepared.linked();
+                }
+                Ok(step)
+            }
+        }
+    }
+
+    /// Byte strings: what can be answered without writing a record's block.
+    fn decide_early(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        change: &Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Option<Changed<R>>> {
+        Ok(match change {
+            Change::Insert(_) => self
+                .find_inside(key, hash, |words| {
+                    want_before.then(|| R::value(&self.core, words)).transpose()
+                })?
+                .map(|before| Changed { applied: false, before, present: true }),
+            Change::Update(_) | Change::Swap { .. } => {
+                let found = self.find_inside(key, hash, |_| Ok(()))?;
+                let absent = Changed { applied: false, before: None, present: false };
+                found.is_none().then_some(absent)
+            }
+            Change::Put(_) | Change::Remove => None,
+        })
+    }
+
+    /// As [`find`](Self::find), by a thread that has passed the gate.
+    fn find_inside<T>(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Result<Option<T>> {
+        match self.try_find(key, hash, &mut read) {
+            Some(found) => Ok(found),
+            None => self.find_again(key, hash, 1, read),
+        }
+    }
+
+    /// Locks the next bucket, while the home is locked. `None` if that has to be done
+    /// before: locks are taken in ascending order, so that no ring of waiting threads closes.
+    #[inline(always)]
+    fn lock_next(&self, route: &Route<'_>, home: u32) -> Result<Option<Locked<'_, S>>> {
+        let next = self.next(home);
+        let bucket = self.bucket(route.segment, next);
+        if next > home { self.lock(bucket).map(Some) } else { Ok(self.try_lock(bucket)) }
+    }
+
+    /// Changes a record that is there. The home is locked, and the next bucket if it is given.
+    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
+    #[inline(always)]
+    fn change_present<'m>(
+        &'m self,
+        route: &Route<'_>,
+        here: &mut Locked<'_, S>,
+        mut next: Option<Locked<'m, S>>,
+        hash: u64,
+        place: Place<'_>,
+        plan: &Plan<'_, R>,
+        new: &mut Option<Prepared<'_, S, R>>,
+    ) -> Result<Step<R>> {
+        let core = &self.core;
+        let before = if plan.want_before { Some(R::value(core, place.words)?) } else { None };
+        let old_block = R::block(core, place.words)?;
+        let applied = plan.replaces
+            && match plan.expected {
+                Some(expected) => R::value_is(core, place.words, expected)?,
+                None => true,
+            };
+        if !applied {
+            return Ok(Step::Done(Changed { applied, before, present: true }));
+        }
+        // What a bucket's notes say of its slots changes under its own lock.
+        if new.is_none() && next.is_none() && matches!(place.part, Part::Next) {
+            next = self.lock_next(route, self.home(hash))?;
+            if next.is_none() {
+                return Ok(Step::NextFirst);
+            }
+        }
+        if let Some((offset, _)) = old_block {
+            core.before_unlink(offset)?;
+        }
+        let slot = &place.bucket.slots[place.slot];
+        if let Some(new) = new {
+            here.changing();
+            self.replace(slot, new.words(), hash);
+            new.linked();
+        } else {
+            self.remove_at(here, hash, place)?;
+        }
+        if let Some((offset, bytes)) = old_block {
+            core.retire(offset, bytes);
+        }
+        drop(next);
+        Ok(Step::Done(Changed { applied, before, present: true }))
+    }
+
+    #[inline(always)]
+    fn remove_at(&self, here: &mut Locked<'_, S>, hash: u64, place: Place<'_>) -> Result<()> {
+        match place.part {
+            Part::Home | Part::Next => {
+                here.changing();
+                self.empty_slot(hash, place.bucket, place.slot);
+                Ok(())
+            }
+            Part::Stash(stash) => self.remove_overflowed(here, hash, place, Some(stash)),
+            Part::Node => self.remove_overflowed(here, hash, place, None),
+        }
+    }
+
+    #[cold]
+    fn remove_overflowed(
+        &self,
+        here: &mut Locked<'_, S>,
+        hash: u64,
+        place: Place<'_>,
+        stash: Option<u32>,
+    ) -> Result<()> {
+        // A stash bucket's or node's own lock guards its notes against other homes.
+        let _locked = self.lock(place.bucket)?;
+        here.changing();
+        if self.planted(Planted::RemovesNothing) {
+            return Ok(());
+        }
+        self.empty_slot(hash, place.bucket, place.slot);
+        here.forget_overflow(hash as u8, stash);
+        Ok(())
+    }
+
+    /// Puts another value in the place of a slot's, durably: one word. Its home is marked as
+    /// changing.
+    #[inline(always)]
+    fn replace(&self, slot: &Slot, words: SlotWords, hash: u64) {
+        let memory = &self.core.memory;
+        if self.planted(Planted::UpdateEmptiesFirst) {
+            memory.store(&slot.first, self.empty(hash), &points::UPDATE);
+            memory.persist(slot, &points::UPDATE);
+            memory.store(&slot.second, words.second, &points::UPDATE);
+            memory.store(&slot.first, words.first, &points::UPDATE);
+        }
+        let at = if R::FORM == RecordForm::Inline {
+            memory.store_release(&slot.second, words.second, &points::UPDATE);
+            &points::UPDATE
+        } else {
+            memory.store_release(&slot.first, words.first, &points::UPDATE_LINK);
+            &points::UPDATE_LINK
+        };
+        memory.persist(slot, at);
+    }
+
+    /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is
+    /// locked.
+    #[inline(always)]
+    fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
+        let memory = &self.core.memory;
+        let target = &bucket.slots[slot];
+        if self.planted(Planted::LockedTwice) {
+            drop(self.lock(bucket));
+        }
+        memory.store_release(&target.first, self.empty(hash), &points::REMOVE);
+        memory.persist(target, &points::REMOVE);
+        bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
+    }
+
+    // ---- Inserting --------------------------------------------------------------
+
+    /// Writes a record into a free slot, durably. Nobody reads the slot yet.
+    ///
+    /// All stores go to one line, in an order of which every prefix is an empty slot or
+    /// the whole record, so one flush and one fence do.
+    pub(super) fn fill(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
+        self.fill_unfenced(slot, words, empty, at);
+        self.core.memory.fence(at);
+    }
+
+    pub(super) fn fill_unfenced(
+        &self,
+        slot: &Slot,
+        words: SlotWords,
+        empty: u64,
+        at: &'static Point,
+    ) {
+        let memory = &self.core.memory;
+        // What a split left here must not be joined with the new second word.
+        if memory.load(&slot.first) != empty && !self.planted(Planted::SlotNotEmptied) {
+            memory.store(&slot.first, empty, at);
+        }
+        // Release: the order of the stores is the order in which they become durable.
+        if self.planted(Planted::CommitBeforeValue) {
+            memory.store_release(&slot.first, words.first, at);
+        }
+        memory.store_release(&slot.second, words.second, at);
+        memory.store_release(&slot.first, words.first, at);
+        memory.flush(slot, at);
+    }
+
+    /// Shows a slot's record to readers. The bucket is locked, the record durable.
+    #[inline]
+    pub(super) fn publish(&self, bucket: BucketRef<'_>, slot: usize, print: u8, from_before: bool) {
+        let seam = self.core.memory.seam();
+        let (word, value) = prints::with(bucket.notes.prints(seam), slot, print);
+        bucket.notes.set_prints(seam, word, value);
+        bucket.notes.set_meta(seam, self.meta(bucket).with(slot, from_before));
+    }
+
+    /// Puts a new record into a free slot of a bucket that is locked.
+    #[inline(always)]
+    fn insert_into(
+        &self,
+        bucket: BucketRef<'_>,
+        slot: usize,
+        words: SlotWords,
+        hash: u64,
+        from_before: bool,
+    ) {
+        let (empty, target) = (self.empty(hash), &bucket.slots[slot]);
+        if self.planted(Planted::ShownBeforeDurable) {
+            self.fill_unfenced(target, words, empty, &points::INSERT);
+            self.publish(bucket, slot, hash as u8, from_before);
+        }
+        self.fill(target, words, empty, &points::INSERT);
+        self.publish(bucket, slot, hash as u8, from_before);
+    }
+
+    /// Puts a record whose key is absent somewhere in its segment. The home is locked, and
+    /// the next bucket if it is given.
+    #[inline(always)]
+    fn insert_absent<'m>(
+        &'m self,
+        route: &Route<'_>,
+        here: &mut Locked<'_, S>,
+        next: Option<Locked<'m, S>>,
+        hash: u64,
+        words: SlotWords,
+    ) -> Result<Step<R>> {
+        let bucket = here.bucket();
+        let meta = self.meta(bucket);
+        let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
+        let first = Self::first_slot(hash);
+        if prefers_home(meta, self.meta(next_bucket), first)
+            && let Some(slot) = meta.free_slot(first)
+        {
+            self.insert_into(bucket, slot, words, hash, false);
+            return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
+        }
+        self.insert_elsewhere(route, here, next, hash, words)
+    }
+
+    /// As [`insert_absent`](Self::insert_absent), where the home is not the emptier one.
+    #[inline(never)]
+    fn insert_elsewhere<'m>(
+        &'m self,
+        route: &Route<'_>,
+        here: &mut Locked<'_, S>,
+        mut next: Option<Locked<'m, S>>,
+        hash: u64,
+        words: SlotWords,
+    ) -> Result<Step<R>> {
+        if next.is_none() {
+            next = self.lock_next(route, self.home(hash))?;
+        }
+        let Some(next) = &mut next else { return Ok(Step::NextFirst) };
+        let (print, empty) = (hash as u8, self.empty(hash));
+        let first = Self::first_slot(hash);
+        let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
+        // It may have filled up before it was locked.
+        let free = [(next.bucket(), true), (here.bucket(), false)]
+            .into_iter()
+            .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot(first)?, from)));
+        if let Some((bucket, slot, from_before)) = free {
+            self.insert_into(bucket, slot, words, hash, from_before);
+            return done;
+        }
+        // Both are full.
+        if self.displace(route, here, next, print, words)? {
+            return done;
+        }
+        let stashes = (0..self.shape.stash)
+            .map(|stash| Ok((self.stash_bucket(route.segment, stash), Some(stash))));
+        let nodes = self.node_buckets(route.segment).map(|bucket| Ok((bucket?, None)));
+        for place in stashes.chain(nodes) {
+            let (target, stash) = place.map_err(damaged)?;
+            let _locked = self.lock(target)?;
+            if let Some(slot) = self.meta(target).free_slot(first) {
+                here.changing();
+                self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
+                self.publish(target, slot, print, false);
+                here.note_overflow(print, stash);
+                return done;
+            }
+        }
+        Ok(Step::Full)
+    }
+
+    /// Makes room by moving a record of one of the two buckets to its other one, and
+    /// puts the new record in its place.
+    #[cold]
+    fn displace(
+        &self,
+        route: &Route<'_>,
+        here: &mut Locked<'_, S>,
+        next: &mut Locked<'_, S>,
+        print: u8,
+        words: SlotWords,
+    ) -> Result<bool> {
+        let (home_index, next_index) = (here.index(self, route), next.index(self, route));
+        // A record of the next bucket that is at home there moves one further.
+        let movable = self.meta(next.bucket()).own();
+        let beyond = self.next(next_index);
+        if beyond != home_index
+            && movable != 0
+            && let Some(target) = self.try_lock(self.bucket(route.segment, beyond))
+            && let Some(free) = self.meta(target.bucket()).free_slot(0)
+        {
+            let from = movable.trailing_zeros() as usize;
+            next.changing();
+            self.move_record(route, next.bucket(), from, target.bucket(), free, true)?;
+            self.refill(route, next.bucket(), from, print, words, true);
+            return Ok(true);
+        }
+        // A record of the home bucket that came from the one before moves back.
+        let movable = self.meta(here.bucket()).guests();
+        let before = self.previous(home_index);
+        if before != next_index
+            && movable != 0
+            && let Some(mut target) = self.try_lock(self.bucket(route.segment, before))
+            && let Some(free) = self.meta(target.bucket()).free_slot(0)
+        {
+            let from = movable.trailing_zeros() as usize;
+            target.changing();
+            self.move_record(route, here.bucket(), from, target.bucket(), free, false)?;
+            self.refill(route, here.bucket(), from, print, words, false);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Copies a record to another bucket, durably. Both buckets are locked, and the
+    /// record's home is marked as changing.
+    fn move_record(
+        &self,
+        route: &Route<'_>,
+        from: BucketRef<'_>,
+        slot: usize,
+        to: BucketRef<'_>,
+        free: usize,
+        from_before: bool,
+    ) -> Result<()> {
+        let words = self.words(&from.slots[slot]);
+        if let Some((offset, _)) = R::block(&self.core, words)? {
+            self.core.before_unlink(offset)?;
+        }
+        let empty = self.empty(route.segment.low);
+        if self.planted(Planted::DisplaceRemovesFirst) {
+            self.core.memory.store(&from.slots[slot].first, empty, &points::DISPLACE_FILL);
+            self.core.memory.persist(&from.slots[slot], &points::DISPLACE_FILL);
+        }
+        self.fill(&to.slots[free], words, empty, &points::DISPLACE_COPY);
+        let prints = from.notes.prints(self.core.memory.seam());
+        let print = (prints[slot / 8] >> (slot % 8 * 8)) as u8;
+        self.publish(to, free, print, from_before);
+        Ok(())
+    }
+
+    /// Puts a new record where one was moved away. Emptying the slot and filling it are
+    /// one flush: the stores go to one line, the first of them removes the old record.
+    fn refill(
+        &self,
+        route: &Route<'_>,
+        bucket: BucketRef<'_>,
+        slot: usize,
+        print: u8,
+        words: SlotWords,
+        from_before: bool,
+    ) {
+        bucket.notes.set_meta(self.core.memory.seam(), self.meta(bucket).without(slot));
+        let empty = self.empty(route.segment.low);
+        self.fill(&bucket.slots[slot], words, empty, &points::DISPLACE_FILL);
+        self.publish(bucket, slot, print, from_before);
+    }
+}
+
+/// A change, taken apart.
+struct Plan<'a, R: Record> {
+    /// What to store; `None` to remove.
+    value: Option<R::Value<'a>>,
+    /// The value that must be there.
+    expected: Option<R::Value<'a>>,
+    /// Whether it applies to an absent key.
+    inserts: bool,
+    /// Whether it applies to a present one.
+    replaces: bool,
+    want_before: bool,
+}
+
+impl<'a, R: Record> Plan<'a, R> {
+    #[inline(always)]
+    fn of(change: &Change<'a, R>, want_before: bool) -> Self {
+        let (value, expected, inserts, replaces) = match *change {
+            Change::Insert(value) => (Some(value), None, true, false),
+            Change::Put(value) => (Some(value), None, true, true),
+            Change::Update(value) => (Some(value), None, false, true),
+            Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
+            Change::Remove => (None, None, false, true),
+        };
+        Plan { value, expected, inserts, replaces, want_before }
+    }
+}
+
+/// Whether a change was one of the common cases.
+enum AtOnce<R: Record> {
+    Done(Changed<R>),
+    /// It was not; nothing has happened but that the new record was prepared.
+    Not(Option<SlotWords>),
+}
+
+/// What became of one attempt to make a change.
+enum Step<R: Record> {
+    Done(Changed<R>),
+    /// The key belongs to another segment now.
+    Moved,
+    /// The next bucket must be locked before the home is.
+    NextFirst,
+    /// There is no room in the segment.
+    Full,
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    /// Gives up a record that was prepared.
+    fn discard(&self, words: Option<SlotWords>) {
+        if let Some(words) = words {
+            R::discard(&self.core, words);
+        }
+    }
+}
+
+/// A record that is written and not linked; discarded unless it gets linked.
+struct Prepared<'i, S: Seam, R: Record> {
+    index: &'i DashEh<S, R>,
+    words: Option<SlotWords>,
+}
+
+impl<S: Seam, R: Record> Prepared<'_, S, R> {
+    fn words(&self) -> SlotWords {
+        self.words.expect("a record is linked once")
+    }
+
+    fn linked(&mut self) {
+        self.words = None;
+    }
+}
+
+impl<S: Seam, R: Record> Drop for Prepared<'_, S, R> {
+    fn drop(&mut self) {
+        if let Some(words) = self.words.take() {
+            R::discard(&self.index.core, words);
+        }
+    }
+}
+
