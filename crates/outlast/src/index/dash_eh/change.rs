@@ -17,7 +17,7 @@ use crate::pmem::{Planted, Point, Seam};
 /// insert). Where that is the home bucket, its lock is all it takes.
 #[inline(always)]
 fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
-    home.has_room_in_line(first) || home.is_no_fuller_than(next)
+    home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
@@ -426,11 +426,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ///
     /// All stores go to one line, in an order of which every prefix is an empty slot or
     /// the whole record, so one flush and one fence do.
+    #[inline(always)]
     pub(super) fn fill(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
         self.fill_unfenced(slot, words, empty, at);
         self.core.memory.fence(at);
     }
 
+    #[inline(always)]
     pub(super) fn fill_unfenced(
         &self,
         slot: &Slot,
@@ -439,8 +441,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         at: &'static Point,
     ) {
         let memory = &self.core.memory;
-        // What a split left here must not be joined with the new second word.
-        if memory.load(&slot.first) != empty && !self.planted(Planted::SlotNotEmptied) {
+        // What a split left here must not be joined with the new second word. Whether there
+        // is something, is not looked at: to store once more takes less time than to wait for
+        // a line and to guess.
+        if !self.planted(Planted::SlotNotEmptied) {
             memory.store(&slot.first, empty, at);
         }
         // Release: the order of the stores is the order in which they become durable.
@@ -453,7 +457,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// Shows a slot's record to readers. The bucket is locked, the record durable.
-    #[inline]
+    #[inline(always)]
     pub(super) fn publish(&self, bucket: BucketRef<'_>, slot: usize, print: u8, from_before: bool) {
         let seam = self.core.memory.seam();
         let (word, value) = prints::with(bucket.notes.prints(seam), slot, print);

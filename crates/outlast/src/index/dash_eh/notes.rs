@@ -158,10 +158,11 @@ impl Meta {
         (free != 0).then(|| (from_first.trailing_zeros() as usize + first) % SLOTS)
     }
 
-    /// Whether a slot is free in the line that begins with this one.
+    /// A free slot of the line that begins with this one.
     #[inline(always)]
-    pub(super) fn has_room_in_line(self, first: usize) -> bool {
-        !self.allocated() & LINE << first != 0
+    pub(super) fn free_slot_in_line(self, first: usize) -> Option<usize> {
+        let free = !self.allocated() & LINE << first;
+        (free != 0).then(|| free.trailing_zeros() as usize)
     }
 
     /// With a record in this slot.
@@ -171,11 +172,18 @@ impl Meta {
         Meta(self.without(slot).0 | 1 << (slot + if from_before { SLOTS } else { 0 }))
     }
 
+    /// Without the records in these slots.
+    #[must_use]
+    #[inline(always)]
+    pub(super) fn without_all(self, slots: u32) -> Meta {
+        Meta(self.0 & !(u64::from(slots) | u64::from(slots) << SLOTS))
+    }
+
     /// Without the record in this slot.
     #[must_use]
     #[inline(always)]
     pub(super) fn without(self, slot: usize) -> Meta {
-        Meta(self.0 & !(1 << slot | 1 << (SLOTS + slot)))
+        self.without_all(1 << slot)
     }
 
     /// The overflow fingerprint at an index.

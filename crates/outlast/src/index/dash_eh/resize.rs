@@ -29,29 +29,30 @@ struct DraftBucket {
     meta: Meta,
     prints: [u64; 2],
     overflow: Overflow,
-    slots: [Option<SlotWords>; SLOTS],
+    /// Those without a record are empty.
+    slots: [SlotWords; SLOTS],
 }
 
 impl DraftBucket {
-    fn empty() -> DraftBucket {
+    fn empty(empty: u64) -> DraftBucket {
         DraftBucket {
             meta: Meta::default(),
             prints: [0; 2],
             overflow: Overflow::default(),
-            slots: [None; SLOTS],
+            slots: [SlotWords { first: empty, second: 0 }; SLOTS],
         }
     }
 
     fn put(&mut self, slot: usize, words: SlotWords, hash: u64, from_before: bool) {
-        self.slots[slot] = Some(words);
+        self.slots[slot] = words;
         let (word, value) = prints::with(self.prints, slot, hash as u8);
         self.prints[word] = value;
         self.meta = self.meta.with(slot, from_before);
     }
 
-    fn take_out(&mut self, slot: usize) {
-        self.slots[slot] = None;
-        self.meta = self.meta.without(slot);
+    fn take_out(&mut self, slot: usize, empty: u64) {
+        self.slots[slot].first = empty;
+        self.meta = self.meta.without_all(1 << slot);
     }
 }
 
@@ -60,14 +61,12 @@ fn write_bucket<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
     draft: &DraftBucket,
-    empty: u64,
     at: &'static Point,
 ) -> Result<(), Damage> {
     let bucket = memory.at(Offset::<Bucket>::new(offset))?;
     for (slot, words) in bucket.slots.iter().zip(&draft.slots) {
-        let SlotWords { first, second } = words.unwrap_or(SlotWords { first: empty, second: 0 });
-        memory.store(&slot.second, second, at);
-        memory.store(&slot.first, first, at);
+        memory.store(&slot.second, words.second, at);
+        memory.store(&slot.first, words.first, at);
     }
     // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
     let notes: &Notes = unsafe { memory.shadow_unchecked(offset) };
@@ -85,13 +84,14 @@ struct Draft {
     low: u64,
     depth: u32,
     chain: u64,
+    empty: u64,
     buckets: Vec<DraftBucket>,
 }
 
 impl Draft {
-    fn new(shape: Shape, low: u64, depth: u32) -> Draft {
-        let buckets = vec![DraftBucket::empty(); (shape.buckets() + shape.stash) as usize];
-        Draft { low, depth, chain: 0, buckets }
+    fn new(shape: Shape, low: u64, depth: u32, empty: u64) -> Draft {
+        let buckets = vec![DraftBucket::empty(empty); (shape.buckets() + shape.stash) as usize];
+        Draft { low, depth, chain: 0, empty, buckets }
     }
 
     /// Writes the segment and flushes it. Not fenced.
@@ -100,7 +100,6 @@ impl Draft {
         memory: &Memory<S>,
         shape: Shape,
         offset: u64,
-        empty: u64,
         at: &'static Point,
     ) -> Result<(), Damage> {
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
@@ -112,7 +111,7 @@ impl Draft {
         memory.store(&header.chain, self.chain, at);
         for (i, draft) in self.buckets.iter().enumerate() {
             let bucket = offset + (1 + i as u64) * BUCKET_BYTES;
-            write_bucket(memory, bucket, draft, empty, at)?;
+            write_bucket(memory, bucket, draft, at)?;
         }
         memory.flush_words(&memory.words(offset, 32)?[..4], at);
         let buckets = memory.words(offset + BUCKET_BYTES, shape.segment_bytes() - BUCKET_BYTES)?;
@@ -151,8 +150,8 @@ pub(super) fn create<S: Seam>(
     let halves = [blocks.take(shape.segment_bytes())?, blocks.take(shape.segment_bytes())?];
     let directory = blocks.take(layout::directory_bytes(1))?;
     for (half, block) in halves.iter().enumerate() {
-        let draft = Draft::new(shape, (half as u64) << 63, 1);
-        draft.write(&core.memory, shape, block.offset, empty[half], &points::CREATE)?;
+        let draft = Draft::new(shape, (half as u64) << 63, 1, empty[half]);
+        draft.write(&core.memory, shape, block.offset, &points::CREATE)?;
     }
     let entries = halves.iter().map(|b| b.offset);
     write_directory(&core.memory, directory.offset, 1, entries, &points::CREATE)?;
@@ -270,38 +269,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let bit = 1 << (63 - old.depth);
         let new = Segment { offset: block.offset, depth: old.depth + 1, low: old.low | bit };
-        let mut draft = Draft::new(self.shape, new.low, new.depth);
-        let mut moved: Vec<u32> = vec![0; locks.len()];
-        let mut astray = Vec::new();
-        for (index, lock) in locks.iter().enumerate() {
-            let meta = self.meta(lock.bucket());
-            for slot in 0..SLOTS {
-                if meta.allocated() & 1 << slot == 0 {
-                    continue;
-                }
-                let words = self.words(&lock.bucket().slots[slot]);
-                let hash = self.hash_of(words);
-                if hash & bit != 0 {
-                    // The same bucket and slot: what fitted there fits here.
-                    let from_before = meta.guests() & 1 << slot != 0;
-                    draft.buckets[index].put(slot, words, hash, from_before);
-                    moved[index] |= 1 << slot;
-                    let first = Self::first_slot(hash);
-                    if from_before || !(first..first + LINE_SLOTS).contains(&slot) {
-                        astray.push((index, slot, words, hash));
-                    }
-                }
-            }
+        let mut draft = Draft::new(self.shape, new.low, new.depth, self.empty(new.low));
+        let mut moved: Vec<u32> = Vec::with_capacity(locks.len());
+        for (lock, bucket) in locks.iter().zip(&mut draft.buckets) {
+            moved.push(self.draft_moved(lock.bucket(), bit, bucket));
         }
-        // Now there is room, for most of them, where they are looked for first.
-        for (index, slot, words, hash) in astray {
-            let home = self.home(hash) as usize;
-            let first = Self::first_slot(hash);
-            if draft.buckets[home].meta.has_room_in_line(first) {
-                draft.buckets[index].take_out(slot);
-                let slot = draft.buckets[home].meta.free_slot(first).unwrap_or(first);
-                draft.buckets[home].put(slot, words, hash, false);
-            }
+        for index in 0..self.shape.buckets() {
+            self.draft_near(&mut draft, index as usize);
         }
         let (leaving, staying): (Vec<_>, Vec<_>) =
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
@@ -309,7 +283,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // Those that stay too: `clean_up` moves some of them within the segment.
         self.mark_moved(locks, leaving.iter().chain(&staying))?;
         let at = &points::SPLIT_NEW;
-        draft.write(memory, self.shape, block.offset, self.empty(old.low), at)?;
+        draft.write(memory, self.shape, block.offset, at)?;
         memory.fence(at);
 
         let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
@@ -346,6 +320,46 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(used)
     }
 
+    /// Copies the records of a bucket whose hash has this bit to the same slots of a draft:
+    /// what fitted there fits here. Returns a bit for each.
+    fn draft_moved(&self, bucket: BucketRef<'_>, bit: u64, draft: &mut DraftBucket) -> u32 {
+        let meta = self.meta(bucket);
+        let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
+        let mut moved = 0;
+        // Which of them move is as good as random: that must not be branched on.
+        for slot in bits(meta.allocated()) {
+            let words = self.words(&bucket.slots[slot]);
+            let hash = self.hash_of(words);
+            records[slot] = (words, hash);
+            moved |= u32::from(hash & bit != 0) << slot;
+        }
+        for slot in bits(moved) {
+            let (words, hash) = records[slot];
+            draft.put(slot, words, hash, meta.guests() & 1 << slot != 0);
+        }
+        moved
+    }
+
+    /// Moves records of a draft's bucket to where they are looked for first, now that there
+    /// is room for most of them.
+    fn draft_near(&self, draft: &mut Draft, index: usize) {
+        let bucket = &draft.buckets[index];
+        let mut astray = bucket.meta.guests();
+        for slot in bits(bucket.meta.own()) {
+            let first = Self::first_slot(self.hash_of(bucket.slots[slot]));
+            astray |= u32::from(slot / LINE_SLOTS != first / LINE_SLOTS) << slot;
+        }
+        for slot in bits(astray) {
+            let words = draft.buckets[index].slots[slot];
+            let hash = self.hash_of(words);
+            let (home, first) = (self.home(hash) as usize, Self::first_slot(hash));
+            if let Some(free) = draft.buckets[home].meta.free_slot_in_line(first) {
+                draft.buckets[index].take_out(slot, draft.empty);
+                draft.buckets[home].put(free, words, hash, false);
+            }
+        }
+    }
+
     /// The records in a segment's stash buckets and overflow nodes.
     fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
         let mut found = Vec::new();
@@ -355,7 +369,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         for place in stashes.chain(nodes) {
             let (bucket, stash) = place.map_err(damaged)?;
             let meta = self.meta(bucket);
-            for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
+            for slot in bits(meta.allocated()) {
                 let words = self.words(&bucket.slots[slot]);
                 found.push(Overflowed { bucket, slot, words, hash: self.hash_of(words), stash });
             }
@@ -404,14 +418,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return Err(Damage::new(at, expected, found).into());
         }
         for (i, records) in in_nodes.chunks(per_node).enumerate() {
-            let mut node = vec![DraftBucket::empty(); NODE_BUCKETS as usize];
+            let mut node = vec![DraftBucket::empty(draft.empty); NODE_BUCKETS as usize];
             for (j, record) in records.iter().enumerate() {
                 node[j / SLOTS].put(j % SLOTS, record.words, record.hash, false);
             }
             let next = if i + 1 < used { nodes[i + 1].offset } else { 0 };
-            let empty = self.empty(draft.low);
             let at = &points::SPLIT_NODE;
-            write_node(&self.core.memory, nodes[i].offset, next, &node, empty, at)?;
+            write_node(&self.core.memory, nodes[i].offset, next, &node, at)?;
         }
         draft.chain = if used > 0 { nodes[0].offset } else { 0 };
         Ok(used)
@@ -453,11 +466,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let empty = self.empty(segment.low);
         for (lock, &moved) in locks.iter_mut().zip(moved) {
             let notes = lock.bucket().notes;
-            let mut meta = notes.meta(memory.seam());
-            for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
-                meta = meta.without(slot);
-            }
-            notes.set_meta(memory.seam(), meta);
+            notes.set_meta(memory.seam(), notes.meta(memory.seam()).without_all(moved));
             lock.forget_all_overflow();
         }
         let forget = |bucket: BucketRef<'_>, slot: usize| {
@@ -473,8 +482,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 let hash = self.hash_of(words);
                 let first = Self::first_slot(hash);
                 let bucket = locks[index as usize].bucket();
-                let meta = self.meta(bucket);
-                if let Some(free) = meta.free_slot(first).filter(|_| meta.has_room_in_line(first)) {
+                if let Some(free) = self.meta(bucket).free_slot_in_line(first) {
                     self.fill_unfenced(&bucket.slots[free], words, empty, &points::PULL_COPY);
                     self.publish(bucket, free, hash as u8, false);
                     pulled.push((next, slot));
@@ -595,9 +603,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let header = memory.at(Offset::<SegmentHeader>::new(route.segment.offset))?;
         let next = memory.load(&header.chain);
-        let node = vec![DraftBucket::empty(); NODE_BUCKETS as usize];
-        let empty = self.empty(route.segment.low);
-        write_node(memory, block.offset, next, &node, empty, &points::NODE_NEW)?;
+        let empty = DraftBucket::empty(self.empty(route.segment.low));
+        let node = vec![empty; NODE_BUCKETS as usize];
+        write_node(memory, block.offset, next, &node, &points::NODE_NEW)?;
         memory.fence(&points::NODE_NEW);
         // Release: pairs with the Acquire in `node_buckets`.
         memory.store_release(&header.chain, block.offset, &points::NODE_COMMIT);
@@ -665,14 +673,13 @@ fn write_node<S: Seam>(
     offset: u64,
     next: u64,
     buckets: &[DraftBucket],
-    empty: u64,
     at: &'static Point,
 ) -> Result<(), Damage> {
     let header = memory.at(Offset::<NodeHeader>::new(offset))?;
     memory.store(&header.identity, layout::identity(Kind::Node, offset, 0, 0), at);
     memory.store(&header.next, next, at);
     for (i, draft) in buckets.iter().enumerate() {
-        write_bucket(memory, offset + (1 + i as u64) * BUCKET_BYTES, draft, empty, at)?;
+        write_bucket(memory, offset + (1 + i as u64) * BUCKET_BYTES, draft, at)?;
     }
     memory.flush_words(memory.words(offset, NODE_BYTES)?, at);
     Ok(())
