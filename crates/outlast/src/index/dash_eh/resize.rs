@@ -9,7 +9,6 @@ use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::ops::{bits, damaged};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
-use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
 use crate::pmem::{Memory, Offset, Planted, Point, Seam};
 use crate::pool::alloc::Block;
@@ -27,7 +26,7 @@ const SPARSE: u64 = 32;
 #[derive(Clone)]
 struct DraftBucket {
     meta: Meta,
-    prints: [u64; 2],
+    prints: [u8; SLOTS],
     overflow: Overflow,
     /// Those without a record are empty.
     slots: [SlotWords; SLOTS],
@@ -37,7 +36,7 @@ impl DraftBucket {
     fn empty(empty: u64) -> DraftBucket {
         DraftBucket {
             meta: Meta::default(),
-            prints: [0; 2],
+            prints: [0; SLOTS],
             overflow: Overflow::default(),
             slots: [SlotWords { first: empty, second: 0 }; SLOTS],
         }
@@ -45,8 +44,7 @@ impl DraftBucket {
 
     fn put(&mut self, slot: usize, words: SlotWords, hash: u64, from_before: bool) {
         self.slots[slot] = words;
-        let (word, value) = prints::with(self.prints, slot, hash as u8);
-        self.prints[word] = value;
+        self.prints[slot] = hash as u8;
         self.meta = self.meta.with(slot, from_before);
     }
 
@@ -71,8 +69,8 @@ fn write_bucket<S: Seam>(
     // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
     let notes: &Notes = unsafe { memory.shadow_unchecked(offset) };
     let seam = memory.seam();
-    for (word, &prints) in draft.prints.iter().enumerate() {
-        notes.set_prints(seam, word, prints);
+    for (word, prints) in draft.prints.as_chunks().0.iter().enumerate() {
+        notes.set_prints(seam, word, u64::from_le_bytes(*prints));
     }
     notes.set_meta(seam, draft.meta);
     notes.set_lock(seam, draft.overflow.within(0), Ordering::Relaxed);
