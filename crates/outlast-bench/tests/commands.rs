@@ -111,6 +111,10 @@ fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
         // Slots are 16 of a bucket's 256 / 14 bytes.
         assert!(number(insert, "/bytes_per_record/pool") > 16.0 / load);
         assert!(number(insert, "/bytes_per_record/file") > 16.0 / load);
+        // Notes are two bytes to a slot, and in DRAM.
+        let [dram, heap, shadow] = ["dram", "heap", "shadow"]
+            .map(|kind| number(insert, &format!("/bytes_per_record/{kind}")));
+        assert!(shadow > 1.99 / load && is_near(dram, heap + shadow), "{insert}");
         let many = find("get_many", "outlast", threads);
         let gets = find("gets", "outlast", threads);
         assert!(is_near(

@@ -110,8 +110,21 @@ struct Observed {
     /// Records when it ended.
     records: u64,
     room: Room,
-    dram_bytes: Option<u64>,
+    heap_bytes: Option<u64>,
     anon_huge_kb: Option<u64>,
+}
+
+impl Observed {
+    /// What is in DRAM: heap, and what the system keeps beside it.
+    fn dram_bytes(&self) -> Option<u64> {
+        Some(self.heap_bytes? + self.room.shadow_bytes.unwrap_or(0))
+    }
+
+    /// Huge pages of memory that is not the pool's.
+    fn heap_huge_kb(&self) -> Option<u64> {
+        let shadow_kb = self.room.shadow_huge_bytes.unwrap_or(0) / 1024;
+        Some(self.anon_huge_kb?.saturating_sub(shadow_kb))
+    }
 }
 
 struct OneTurn<'o> {
@@ -165,7 +178,7 @@ impl OneTurn<'_> {
             latency,
             records: held,
             room: system.room(held)?,
-            dram_bytes: usage::heap_bytes()
+            heap_bytes: usage::heap_bytes()
                 .zip(self.heap_before)
                 .map(|(now, before)| now.saturating_sub(before)),
             anon_huge_kb: usage::anon_huge_kb(),

@@ -92,6 +92,8 @@ impl<T: ?Sized + outlast::Key> Library<T> {
             file_bytes: Some(pool.size),
             pool_bytes: Some(pool.size - pool.free_page_bytes),
             index_dram_bytes: Some(index.dram_bytes),
+            shadow_bytes: pool.shadow_bytes,
+            shadow_huge_bytes: pool.shadow_huge_page_bytes,
             huge_bytes: pool.huge_page_bytes,
         })
     }
