@@ -3,7 +3,7 @@
 //! From below to above: [`keys`] (which keys and values there are), [`form`] (what they look
 //! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
 //! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
-//! [`load_factor`], [`recovery`], [`counts`], [`stalls`], [`model`]. [`report`] prints rows,
+//! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
 //! [`machine`] says where they come from.
 //!
 //! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
@@ -21,6 +21,7 @@ pub mod model;
 pub mod plot;
 pub mod recovery;
 pub mod report;
+pub mod space;
 pub mod stalls;
 pub mod systems;
 pub mod team;

@@ -7,7 +7,7 @@ use outlast_bench::kv::{self, Store};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, Setup};
-use outlast_bench::{Fallible, counts, load_factor, model, recovery, stalls};
+use outlast_bench::{Fallible, counts, load_factor, model, recovery, space, stalls};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,6 +32,8 @@ enum Command {
     Recovery(RecoveryArgs),
     /// Lines flushed, fences, lines and blocks read and written: counted, not timed.
     Counts(CountsArgs),
+    /// Where every byte of a pool goes.
+    Space(SpaceArgs),
     /// The slowest inserts of a growing table, and what they waited for.
     Stalls(StallsArgs),
     /// What the counts would take on other media. A model.
@@ -312,6 +314,22 @@ struct ModelArgs {
 }
 
 #[derive(Args)]
+struct SpaceArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
+    pool: PoolArgs,
+    /// Inserts.
+    #[arg(long, default_value_t = 10_000_000)]
+    records: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
 struct StallsArgs {
     /// The scheme.
     #[arg(long, default_value_t = Scheme::ALL[0])]
@@ -347,6 +365,7 @@ fn main() -> ExitCode {
         Command::LoadFactor(args) => run_load_factor(args),
         Command::Recovery(args) => run_recovery(args),
         Command::Counts(args) => run_counts(&args),
+        Command::Space(args) => run_space(args),
         Command::Stalls(args) => run_stalls(args),
         Command::Model(args) => run_model(&args),
         Command::RecoveryChild(args) => {
@@ -448,6 +467,14 @@ fn run_counts(args: &CountsArgs) -> Fallible {
 
 fn run_model(args: &ModelArgs) -> Fallible {
     model::run(&args.counted.options()?, args.base_ns, &mut args.output.report()).map(drop)
+}
+
+fn run_space(args: SpaceArgs) -> Fallible {
+    let options = space::Options {
+        setup: setup(args.scheme, Reads::Owned, &args.record, args.pool)?,
+        records: args.records,
+    };
+    space::run(&options, &mut args.output.report()).map(drop)
 }
 
 fn run_stalls(args: StallsArgs) -> Fallible {

@@ -12,10 +12,10 @@ use crate::keys::{Keys, value};
 use crate::latency::{Latency, Percentiles};
 use crate::machine::{Machine, file_system};
 use crate::report::{Report, Show};
-use crate::systems::{Medium, Setup, create_pool};
+use crate::systems::{Medium, Setup, create_map, create_pool};
 use crate::team;
 use crate::usage::ThreadUsage;
-use outlast::{Growth, MapOptions, RecordForm};
+use outlast::Growth;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -268,12 +268,7 @@ fn insert(options: &Options) -> Fallible<Seen> {
     let setup = &options.setup;
     let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
     let pool = create_pool(setup, &dir.path().join("pool"))?;
-    let map_options = MapOptions::new().scheme(setup.scheme).stash_buckets(setup.stash_buckets);
-    let (key, value_schema) = match setup.form {
-        RecordForm::Inline => ("u64", "u64"),
-        RecordForm::Bytes => ("bytes", "bytes"),
-    };
-    let map = pool.raw_map_with("bench", key, value_schema, &map_options)?;
+    let map = create_map(setup, &pool)?;
     let keys = Keys::new(setup.seed);
     let core = pool.store().core();
     let read = || -> Fallible<Reading> {

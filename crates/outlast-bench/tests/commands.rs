@@ -313,6 +313,31 @@ fn counts_agree_with_the_scheme_and_the_model_with_the_counts() {
 }
 
 #[test]
+fn space_accounts_for_every_byte() {
+    let dir = dir();
+    for form in ["inline", "bytes"] {
+        let arguments = ["space", "--records", "30000", "--record", form];
+        let rows = rows(&[&arguments[..], &["--pool-dir", text(dir.path())]].concat());
+        let rows = of(&rows, "space");
+        let bytes = |what: &str| {
+            let row = rows.iter().find(|row| row["what"] == what);
+            number(row.unwrap_or_else(|| panic!("no {what}")), "/bytes")
+        };
+        assert_eq!(bytes("slots with a record"), 16.0 * 30_000.0);
+        // 16 slots of 16 bytes to a bucket; a segment of 66 has a header of 256 bytes.
+        let slots = bytes("slots with a record") + bytes("empty slots");
+        let segments = slots / (66.0 * 256.0);
+        assert_eq!(segments.fract(), 0.0);
+        assert!(bytes("headers, directory, overflow nodes") >= segments * 256.0);
+        // A block of a record holds two lengths, a checksum, and 16 bytes.
+        assert_eq!(bytes("blocks of records") > 30_000.0 * 16.0, form == "bytes");
+        let sum: f64 = rows[..rows.len() - 2].iter().map(|row| number(row, "/bytes")).sum();
+        let free = bytes("free pages") + bytes("saved free state");
+        assert_eq!([sum, sum - free], [bytes("file"), bytes("pool without free pages")]);
+    }
+}
+
+#[test]
 fn stalls_say_what_the_slowest_waited_for() {
     let dir = dir();
     let arguments = ["stalls", "--records", "20000", "--slowest", "7", "--threads", "2"];

@@ -8,7 +8,7 @@ mod library;
 #[cfg(feature = "maps")]
 mod maps;
 
-pub use library::{Library, Medium, create_pool};
+pub use library::{Library, Medium, create_map, create_pool};
 
 use crate::form::{Form, Hand, Reads, Strings, Words};
 use crate::{Failure, Fallible};
