@@ -353,8 +353,19 @@ fn stalls_say_what_the_slowest_waited_for() {
     assert_eq!(number(insert, "/operations"), 20_000.0);
     assert_eq!(number(find("control").unwrap(), "/operations"), 20_000.0);
     assert!(number(insert, "/max_ns") >= times[0]);
+    // Both are watched for about as long, whatever stopped the one or the other.
+    let control = find("control").unwrap();
+    assert!(number(control, "/watched_ms") >= 0.9 * number(insert, "/watched_ms") - 1.0);
+    let bins = of(&rows, "stall_bin");
+    let slow = |what: &str| bins.iter().map(|bin| number(bin, what)).sum::<f64>();
+    let by_cause = |bin: &&Value| -> f64 {
+        bin["causes"].as_object().unwrap().values().map(|count| count.as_f64().unwrap()).sum()
+    };
+    assert_eq!(slow("/inserts"), bins.iter().map(by_cause).sum::<f64>(), "each has a cause");
+    assert!((1.0..20_000.0).contains(&slow("/inserts")), "splits are slow");
     // A table of that size has been split many times, which takes microseconds.
-    assert!(find("split").is_some() && find("doubling").is_some(), "{groups:?}");
+    assert!(["split", "split_fault"].iter().any(|what| find(what).is_some()), "{groups:?}");
+    assert!(find("doubling").is_some(), "{groups:?}");
 }
 
 #[test]
