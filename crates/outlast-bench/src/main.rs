@@ -8,7 +8,7 @@ use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, Setup};
 use outlast_bench::{Fallible, counts, load_factor, model, recovery, space, stalls};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -223,6 +223,9 @@ struct LoadFactorArgs {
     /// Of keys and hash function.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Draws load factor over records into a file (PNG, or SVG by its name).
+    #[arg(long)]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -392,9 +395,7 @@ fn run_micro(args: MicroArgs) -> Fallible {
         rivals: args.rival,
         phases: if args.phases.is_empty() { Phase::ALL.to_vec() } else { args.phases },
     };
-    if cfg!(not(feature = "plot")) && args.plot.is_some() {
-        return Err("--plot: this build cannot (feature `plot`)".into());
-    }
+    check_plot(args.plot.as_deref())?;
     let (rows, latencies) = micro::run(&options, &mut args.output.report())?;
     #[cfg(feature = "plot")]
     if let Some(path) = &args.plot {
@@ -409,6 +410,13 @@ fn run_micro(args: MicroArgs) -> Fallible {
     }
     #[cfg(not(feature = "plot"))]
     let _ = (rows, latencies);
+    Ok(())
+}
+
+fn check_plot(path: Option<&Path>) -> Fallible {
+    if cfg!(not(feature = "plot")) && path.is_some() {
+        return Err("--plot: this build cannot (feature `plot`)".into());
+    }
     Ok(())
 }
 
@@ -446,7 +454,16 @@ fn run_load_factor(args: LoadFactorArgs) -> Fallible {
         stash_buckets: args.stash,
         seed: args.seed,
     };
-    load_factor::run(&options, &mut args.output.report()).map(drop)
+    check_plot(args.plot.as_deref())?;
+    let samples = load_factor::run(&options, &mut args.output.report())?;
+    #[cfg(feature = "plot")]
+    if let Some(path) = &args.plot {
+        let title = format!("{}, {}", options.scheme, options.form);
+        outlast_bench::plot::draw_load_factor(path, &samples, &title)?;
+    }
+    #[cfg(not(feature = "plot"))]
+    let _ = samples;
+    Ok(())
 }
 
 fn run_recovery(args: RecoveryArgs) -> Fallible {

@@ -250,6 +250,32 @@ fn load_factor_samples_and_finds_the_peak() {
 }
 
 #[test]
+fn tables_are_as_full_before_they_split_as_the_paper_says() {
+    // Dash (VLDB 2020), figure 9, sampled as there. The peaks of larger tables are no lower.
+    let rows = rows(&["load-factor", "--records", "140000"]);
+    let peaks = of(&rows, "peak");
+    for (stash, least) in [(2, 0.8), (4, 0.9)] {
+        let peak = peaks.iter().find(|row| row["stash_buckets"] == stash).unwrap();
+        assert!(number(peak, "/peak") >= least, "{peak}");
+    }
+}
+
+#[test]
+#[cfg(feature = "plot")]
+fn load_factors_are_drawn() {
+    let dir = dir();
+    let draw = |plot: &Path| {
+        rows(&["load-factor", "--records", "20000", "--every", "500", "--plot", text(plot)]);
+        std::fs::read(plot).unwrap()
+    };
+    let png = draw(&dir.path().join("load.png"));
+    assert!(png.starts_with(b"\x89PNG") && png.len() > 5000);
+    let svg = String::from_utf8(draw(&dir.path().join("load.svg"))).unwrap();
+    // A curve for each table, and its name.
+    assert!(svg.matches("<polyline").count() >= 2 && svg.contains("4 stash buckets"), "{svg}");
+}
+
+#[test]
 fn recovery_kills_and_measures() {
     let dir = dir();
     let arguments = ["recovery", "--records", "1000,5000", "--kills", "2"];
