@@ -4,7 +4,7 @@
 //! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
 //! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
 //! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
-//! [`machine`] says where they come from.
+//! [`progress`] how far a run is, [`machine`] says where they come from.
 //!
 //! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
 
@@ -19,6 +19,7 @@ pub mod micro;
 pub mod model;
 #[cfg(feature = "plot")]
 pub mod plot;
+pub mod progress;
 pub mod recovery;
 pub mod report;
 pub mod space;

@@ -127,6 +127,38 @@ fn setup(scheme: Scheme, reads: Reads, record: &RecordArgs, pool: PoolArgs) -> F
     })
 }
 
+/// For commands that make pools of their own kind.
+#[derive(Args)]
+struct PlaceArgs {
+    /// Where pools and stores are made; the file system is part of the result. Default: the
+    /// system's directory for temporary files.
+    #[arg(long)]
+    pool_dir: Option<PathBuf>,
+    /// Of keys, draws and hash functions.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// A pool to be filled.
+#[derive(Args)]
+struct FillArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
+    pool: PoolArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl FillArgs {
+    fn setup(self) -> Fallible<Setup> {
+        setup(self.scheme, Reads::Owned, &self.record, self.pool)
+    }
+}
+
 #[derive(Args)]
 struct MicroArgs {
     /// The scheme.
@@ -154,6 +186,9 @@ struct MicroArgs {
     /// Rounds more in which every operation is timed.
     #[arg(long, default_value_t = 1)]
     latency_rounds: usize,
+    /// The most operations of a phase in those rounds; inserts and removals are all timed.
+    #[arg(long, default_value_t = 2_000_000)]
+    latency_operations: u64,
     /// Maps in DRAM to measure beside: dashmap, papaya, scc, hashbrown.
     #[arg(long, value_delimiter = ',', default_value = "dashmap")]
     rival: Vec<Kind>,
@@ -193,12 +228,8 @@ struct KvArgs {
     /// Stores, with what they promise. Default: all of this build.
     #[arg(long, value_delimiter = ',')]
     store: Vec<Store>,
-    /// Where stores are made; the file system is part of the result.
-    #[arg(long)]
-    pool_dir: Option<PathBuf>,
-    /// Of keys and draws.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -241,12 +272,8 @@ struct RecoveryArgs {
     /// Kills of each.
     #[arg(long, default_value_t = 5)]
     kills: usize,
-    /// Where pools are made.
-    #[arg(long)]
-    pool_dir: Option<PathBuf>,
-    /// Of keys and hash function.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -318,29 +345,17 @@ struct ModelArgs {
 
 #[derive(Args)]
 struct SpaceArgs {
-    /// The scheme.
-    #[arg(long, default_value_t = Scheme::ALL[0])]
-    scheme: Scheme,
     #[command(flatten)]
-    record: RecordArgs,
-    #[command(flatten)]
-    pool: PoolArgs,
+    fill: FillArgs,
     /// Inserts.
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Args)]
 struct StallsArgs {
-    /// The scheme.
-    #[arg(long, default_value_t = Scheme::ALL[0])]
-    scheme: Scheme,
     #[command(flatten)]
-    record: RecordArgs,
-    #[command(flatten)]
-    pool: PoolArgs,
+    fill: FillArgs,
     /// Inserts.
     #[arg(long, default_value_t = 5_000_000)]
     records: u64,
@@ -350,8 +365,6 @@ struct StallsArgs {
     /// How many of the slowest are shown.
     #[arg(long, default_value_t = 20)]
     slowest: usize,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 fn record_form(text: &str) -> Result<RecordForm, String> {
@@ -392,6 +405,7 @@ fn run_micro(args: MicroArgs) -> Fallible {
         threads: args.threads,
         rounds: args.rounds,
         latency_rounds: args.latency_rounds,
+        latency_operations: args.latency_operations,
         rivals: args.rival,
         phases: if args.phases.is_empty() { Phase::ALL.to_vec() } else { args.phases },
     };
@@ -426,13 +440,13 @@ fn run_kv(args: KvArgs) -> Fallible {
         key_size: args.key_size,
         value_size: args.value_size,
         stash: 2,
-        seed: args.seed,
+        seed: args.place.seed,
     };
     let pool = PoolArgs {
         medium: MediumName::PageCache,
         line_ns: 0,
         fence_ns: 0,
-        pool_dir: args.pool_dir,
+        pool_dir: args.place.pool_dir,
     };
     let options = kv::Options {
         setup: setup(args.scheme, Reads::Owned, &record, pool)?,
@@ -471,8 +485,8 @@ fn run_recovery(args: RecoveryArgs) -> Fallible {
         scheme: args.scheme,
         records: args.records,
         kills: args.kills,
-        dir: directory(args.pool_dir),
-        seed: args.seed,
+        dir: directory(args.place.pool_dir),
+        seed: args.place.seed,
         program: std::env::current_exe()?,
     };
     recovery::run(&options, &mut args.output.report()).map(drop)
@@ -487,19 +501,18 @@ fn run_model(args: &ModelArgs) -> Fallible {
 }
 
 fn run_space(args: SpaceArgs) -> Fallible {
-    let options = space::Options {
-        setup: setup(args.scheme, Reads::Owned, &args.record, args.pool)?,
-        records: args.records,
-    };
-    space::run(&options, &mut args.output.report()).map(drop)
+    let mut report = args.fill.output.report();
+    let options = space::Options { setup: args.fill.setup()?, records: args.records };
+    space::run(&options, &mut report).map(drop)
 }
 
 fn run_stalls(args: StallsArgs) -> Fallible {
+    let mut report = args.fill.output.report();
     let options = stalls::Options {
-        setup: setup(args.scheme, Reads::Owned, &args.record, args.pool)?,
+        setup: args.fill.setup()?,
         records: args.records,
         threads: args.threads,
         slowest: args.slowest,
     };
-    stalls::run(&options, &mut args.output.report()).map(drop)
+    stalls::run(&options, &mut report).map(drop)
 }

@@ -15,6 +15,7 @@ use crate::keys::{Draw, Keys, belongs, value};
 use crate::latency::{Latency, Percentiles};
 use crate::machine::{Machine, file_system};
 use crate::micro::{Mops, Ratio};
+use crate::progress::Progress;
 use crate::report::{Report, Show, median, rounded};
 use crate::systems::Setup;
 use crate::team;
@@ -327,12 +328,15 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
         let (insert, get) = (Seen::new()?, Seen::new()?);
         results.insert(store, Observed { insert, get, file_bytes: 0 });
     }
+    let progress = Progress::new((options.rounds * results.len()) as u64);
     for round in 0..options.rounds {
         for (&store, result) in &mut results {
-            eprintln!("round {}: {store}", round + 1);
+            progress.next(&format!("round {} of {}: {store}", round + 1, options.rounds));
             one(options, store, result).map_err(|e| format!("{store}: {e}"))?;
+            progress.done(1);
         }
     }
+    drop(progress);
     let mut rows = Vec::new();
     for phase in ["insert", "get"] {
         for &store in &options.stores {
