@@ -79,8 +79,12 @@ impl Options {
         if self.records >= crate::keys::ABSENT / 4 {
             return Err(format!("--records {}: too many", self.records).into());
         }
-        if self.rounds == 0 || self.latency_operations == 0 {
-            return Err("--rounds and --latency-operations: at least 1".into());
+        for (option, zero) in
+            [("rounds", self.rounds == 0), ("latency-operations", self.latency_operations == 0)]
+        {
+            if zero {
+                return Err(format!("--{option} 0: at least 1").into());
+            }
         }
         if self.threads.is_empty() || self.threads.contains(&0) {
             return Err("--threads: numbers from 1".into());
