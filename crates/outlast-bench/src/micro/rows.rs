@@ -25,7 +25,7 @@ impl Mops {
     pub fn of(rounds: &[f64]) -> Option<Mops> {
         let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rounds.iter().copied().fold(0.0, f64::max);
-        let [mops, mops_min, mops_max] = [median(rounds)?, min, max].map(|m| rounded(m, 4));
+        let [mops, mops_min, mops_max] = [median(rounds)?, min, max].map(|m| rounded(m, 6));
         Some(Mops { mops, mops_min, mops_max })
     }
 }
