@@ -49,6 +49,11 @@ impl Latency {
         self.0.len()
     }
 
+    /// How many took from `least` to `most` nanoseconds.
+    pub fn count_between(&self, least: u64, most: u64) -> u64 {
+        self.0.count_between(least, most.min(MAX_NS))
+    }
+
     /// The table's figures.
     pub fn percentiles(&self) -> Percentiles {
         Percentiles {

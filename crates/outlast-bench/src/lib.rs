@@ -3,8 +3,8 @@
 //! From below to above: [`keys`] (which keys and values there are), [`form`] (what they look
 //! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
 //! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
-//! [`load_factor`], [`recovery`], [`counts`], [`stalls`], [`model`]. [`report`] prints rows,
-//! [`machine`] says where they come from.
+//! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
+//! [`progress`] how far a run is, [`machine`] says where they come from.
 //!
 //! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
 
@@ -19,8 +19,10 @@ pub mod micro;
 pub mod model;
 #[cfg(feature = "plot")]
 pub mod plot;
+pub mod progress;
 pub mod recovery;
 pub mod report;
+pub mod space;
 pub mod stalls;
 pub mod systems;
 pub mod team;

@@ -7,8 +7,8 @@ use outlast_bench::kv::{self, Store};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, Setup};
-use outlast_bench::{Fallible, counts, load_factor, model, recovery, stalls};
-use std::path::PathBuf;
+use outlast_bench::{Fallible, counts, load_factor, model, recovery, space, stalls};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ enum Command {
     Recovery(RecoveryArgs),
     /// Lines flushed, fences, lines and blocks read and written: counted, not timed.
     Counts(CountsArgs),
+    /// Where every byte of a pool goes.
+    Space(SpaceArgs),
     /// The slowest inserts of a growing table, and what they waited for.
     Stalls(StallsArgs),
     /// What the counts would take on other media. A model.
@@ -125,6 +127,38 @@ fn setup(scheme: Scheme, reads: Reads, record: &RecordArgs, pool: PoolArgs) -> F
     })
 }
 
+/// For commands that make pools of their own kind.
+#[derive(Args)]
+struct PlaceArgs {
+    /// Where pools and stores are made; the file system is part of the result. Default: the
+    /// system's directory for temporary files.
+    #[arg(long)]
+    pool_dir: Option<PathBuf>,
+    /// Of keys, draws and hash functions.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// A pool to be filled.
+#[derive(Args)]
+struct FillArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
+    pool: PoolArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl FillArgs {
+    fn setup(self) -> Fallible<Setup> {
+        setup(self.scheme, Reads::Owned, &self.record, self.pool)
+    }
+}
+
 #[derive(Args)]
 struct MicroArgs {
     /// The scheme.
@@ -152,6 +186,9 @@ struct MicroArgs {
     /// Rounds more in which every operation is timed.
     #[arg(long, default_value_t = 1)]
     latency_rounds: usize,
+    /// The most operations of a phase in those rounds; inserts and removals are all timed.
+    #[arg(long, default_value_t = 2_000_000)]
+    latency_operations: u64,
     /// Maps in DRAM to measure beside: dashmap, papaya, scc, hashbrown.
     #[arg(long, value_delimiter = ',', default_value = "dashmap")]
     rival: Vec<Kind>,
@@ -191,12 +228,8 @@ struct KvArgs {
     /// Stores, with what they promise. Default: all of this build.
     #[arg(long, value_delimiter = ',')]
     store: Vec<Store>,
-    /// Where stores are made; the file system is part of the result.
-    #[arg(long)]
-    pool_dir: Option<PathBuf>,
-    /// Of keys and draws.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -221,6 +254,9 @@ struct LoadFactorArgs {
     /// Of keys and hash function.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Draws load factor over records into a file (PNG, or SVG by its name).
+    #[arg(long)]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -236,12 +272,8 @@ struct RecoveryArgs {
     /// Kills of each.
     #[arg(long, default_value_t = 5)]
     kills: usize,
-    /// Where pools are made.
-    #[arg(long)]
-    pool_dir: Option<PathBuf>,
-    /// Of keys and hash function.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -312,14 +344,18 @@ struct ModelArgs {
 }
 
 #[derive(Args)]
+struct SpaceArgs {
+    #[command(flatten)]
+    fill: FillArgs,
+    /// Inserts.
+    #[arg(long, default_value_t = 10_000_000)]
+    records: u64,
+}
+
+#[derive(Args)]
 struct StallsArgs {
-    /// The scheme.
-    #[arg(long, default_value_t = Scheme::ALL[0])]
-    scheme: Scheme,
     #[command(flatten)]
-    record: RecordArgs,
-    #[command(flatten)]
-    pool: PoolArgs,
+    fill: FillArgs,
     /// Inserts.
     #[arg(long, default_value_t = 5_000_000)]
     records: u64,
@@ -329,8 +365,6 @@ struct StallsArgs {
     /// How many of the slowest are shown.
     #[arg(long, default_value_t = 20)]
     slowest: usize,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 fn record_form(text: &str) -> Result<RecordForm, String> {
@@ -347,6 +381,7 @@ fn main() -> ExitCode {
         Command::LoadFactor(args) => run_load_factor(args),
         Command::Recovery(args) => run_recovery(args),
         Command::Counts(args) => run_counts(&args),
+        Command::Space(args) => run_space(args),
         Command::Stalls(args) => run_stalls(args),
         Command::Model(args) => run_model(&args),
         Command::RecoveryChild(args) => {
@@ -370,12 +405,11 @@ fn run_micro(args: MicroArgs) -> Fallible {
         threads: args.threads,
         rounds: args.rounds,
         latency_rounds: args.latency_rounds,
+        latency_operations: args.latency_operations,
         rivals: args.rival,
         phases: if args.phases.is_empty() { Phase::ALL.to_vec() } else { args.phases },
     };
-    if cfg!(not(feature = "plot")) && args.plot.is_some() {
-        return Err("--plot: this build cannot (feature `plot`)".into());
-    }
+    check_plot(args.plot.as_deref())?;
     let (rows, latencies) = micro::run(&options, &mut args.output.report())?;
     #[cfg(feature = "plot")]
     if let Some(path) = &args.plot {
@@ -393,19 +427,26 @@ fn run_micro(args: MicroArgs) -> Fallible {
     Ok(())
 }
 
+fn check_plot(path: Option<&Path>) -> Fallible {
+    if cfg!(not(feature = "plot")) && path.is_some() {
+        return Err("--plot: this build cannot (feature `plot`)".into());
+    }
+    Ok(())
+}
+
 fn run_kv(args: KvArgs) -> Fallible {
     let record = RecordArgs {
         record: RecordForm::Bytes,
         key_size: args.key_size,
         value_size: args.value_size,
         stash: 2,
-        seed: args.seed,
+        seed: args.place.seed,
     };
     let pool = PoolArgs {
         medium: MediumName::PageCache,
         line_ns: 0,
         fence_ns: 0,
-        pool_dir: args.pool_dir,
+        pool_dir: args.place.pool_dir,
     };
     let options = kv::Options {
         setup: setup(args.scheme, Reads::Owned, &record, pool)?,
@@ -427,7 +468,16 @@ fn run_load_factor(args: LoadFactorArgs) -> Fallible {
         stash_buckets: args.stash,
         seed: args.seed,
     };
-    load_factor::run(&options, &mut args.output.report()).map(drop)
+    check_plot(args.plot.as_deref())?;
+    let samples = load_factor::run(&options, &mut args.output.report())?;
+    #[cfg(feature = "plot")]
+    if let Some(path) = &args.plot {
+        let title = format!("{}, {}", options.scheme, options.form);
+        outlast_bench::plot::draw_load_factor(path, &samples, &title)?;
+    }
+    #[cfg(not(feature = "plot"))]
+    let _ = samples;
+    Ok(())
 }
 
 fn run_recovery(args: RecoveryArgs) -> Fallible {
@@ -435,8 +485,8 @@ fn run_recovery(args: RecoveryArgs) -> Fallible {
         scheme: args.scheme,
         records: args.records,
         kills: args.kills,
-        dir: directory(args.pool_dir),
-        seed: args.seed,
+        dir: directory(args.place.pool_dir),
+        seed: args.place.seed,
         program: std::env::current_exe()?,
     };
     recovery::run(&options, &mut args.output.report()).map(drop)
@@ -450,12 +500,19 @@ fn run_model(args: &ModelArgs) -> Fallible {
     model::run(&args.counted.options()?, args.base_ns, &mut args.output.report()).map(drop)
 }
 
+fn run_space(args: SpaceArgs) -> Fallible {
+    let mut report = args.fill.output.report();
+    let options = space::Options { setup: args.fill.setup()?, records: args.records };
+    space::run(&options, &mut report).map(drop)
+}
+
 fn run_stalls(args: StallsArgs) -> Fallible {
+    let mut report = args.fill.output.report();
     let options = stalls::Options {
-        setup: setup(args.scheme, Reads::Owned, &args.record, args.pool)?,
+        setup: args.fill.setup()?,
         records: args.records,
         threads: args.threads,
         slowest: args.slowest,
     };
-    stalls::run(&options, &mut args.output.report()).map(drop)
+    stalls::run(&options, &mut report).map(drop)
 }

@@ -1,8 +1,10 @@
-//! Plots of a `micro` run: throughput bars by phase, latency curves by percentile. PNG, or
-//! SVG where the file's name ends so.
+//! Plots: of a `micro` run throughput bars by phase and latency curves by percentile, of
+//! `load-factor` a curve for each table. PNG, or SVG where the file's name ends so.
 
 use crate::Fallible;
+use crate::load_factor::Sample;
 use crate::micro::{Distributions, Phase, Row};
+use crate::report::thousands;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
@@ -45,23 +47,104 @@ pub fn draw(path: &Path, rows: &[Row], latencies: &Distributions, title: &str) -
     if panels.is_empty() {
         return Err("nothing to plot".into());
     }
+    let height = (BARS_HEIGHT + CURVES_HEIGHT) * panels.len() as u32;
+    to_file(path, height, &Run { panels, latencies, title })
+}
+
+/// Something to be drawn on any backend.
+trait Figure {
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Fallible
+    where
+        B::ErrorType: 'static;
+}
+
+fn to_file(path: &Path, height: u32, figure: &impl Figure) -> Fallible {
     register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
         .map_err(|_| "the font of plots cannot be read")?;
-    let height = (BARS_HEIGHT + CURVES_HEIGHT) * panels.len() as u32;
+    let size = (WIDTH, height);
     if path.extension().is_some_and(|extension| extension == "svg") {
-        draw_all(
-            &SVGBackend::new(path, (WIDTH, height)).into_drawing_area(),
-            &panels,
-            latencies,
-            title,
-        )
+        figure.draw(&SVGBackend::new(path, size).into_drawing_area())
     } else {
-        draw_all(
-            &BitMapBackend::new(path, (WIDTH, height)).into_drawing_area(),
-            &panels,
-            latencies,
-            title,
-        )
+        figure.draw(&BitMapBackend::new(path, size).into_drawing_area())
+    }
+}
+
+struct Run<'r> {
+    panels: Vec<Panel<'r>>,
+    latencies: &'r Distributions,
+    title: &'r str,
+}
+
+impl Figure for Run<'_> {
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Fallible
+    where
+        B::ErrorType: 'static,
+    {
+        let Run { panels, latencies, title } = self;
+        draw_all(area, panels, latencies, title)
+    }
+}
+
+/// Draws how full each table was while it grew into a file.
+///
+/// # Errors
+/// As [`draw`].
+pub fn draw_load_factor(path: &Path, samples: &[Sample], title: &str) -> Fallible {
+    if samples.is_empty() {
+        return Err("nothing to plot".into());
+    }
+    to_file(path, CURVES_HEIGHT, &Growth { samples, title })
+}
+
+struct Growth<'r> {
+    samples: &'r [Sample],
+    title: &'r str,
+}
+
+impl Figure for Growth<'_> {
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Fallible
+    where
+        B::ErrorType: 'static,
+    {
+        area.fill(&WHITE)?;
+        let most = self.samples.iter().map(|sample| sample.records).max().unwrap_or(1) as f64;
+        let mut chart = ChartBuilder::on(area)
+            .caption(format!("{}: load factor over records", self.title), ("sans-serif", 22))
+            .margin(12)
+            // The last label stands under the right end.
+            .margin_right(48)
+            .x_label_area_size(40)
+            .y_label_area_size(56)
+            .build_cartesian_2d(0.0..most * 1.01, 0.0..1.0)?;
+        chart
+            .configure_mesh()
+            .x_labels(11)
+            .x_label_formatter(&|records| thousands(records.round() as u64))
+            .y_label_formatter(&|load| format!("{load:.1}"))
+            .label_style(("sans-serif", 16))
+            .light_line_style(WHITE)
+            .draw()?;
+        let mut tables: Vec<u32> = self.samples.iter().map(|s| s.stash_buckets).collect();
+        tables.dedup();
+        for (table, colour) in tables.into_iter().zip(COLOURS.into_iter().cycle()) {
+            let samples = self.samples.iter().filter(|s| s.stash_buckets == table);
+            let points = samples.map(|s| (s.records as f64, s.load_factor));
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+                .label(format!("{table} stash buckets"))
+                .legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
+                });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .label_font(("sans-serif", 16))
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
+        area.present()?;
+        Ok(())
     }
 }
 

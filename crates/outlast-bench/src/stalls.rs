@@ -4,19 +4,24 @@
 //! preemptions, time on the processor) and the library's (splits, doublings, the size of the
 //! pool). That makes the run slower, and the time of an insert no longer. What changed
 //! between two readings is what the insert did or waited for; with several threads, splits
-//! and growth can be those of another one. A control run, the same readings around nothing,
-//! shows how long the machine itself stops a thread.
+//! and growth can be those of another one.
+//!
+//! A control run then reads the same around as many turns of a loop that does nothing for
+//! as long as an insert took on average: a clock is watched for the same time in all, so
+//! that timer interrupts, and whatever else stops a thread on this machine, come into both
+//! equally often. What inserts have beyond that, in the same bins of time, is their own.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
 use crate::latency::{Latency, Percentiles};
 use crate::machine::{Machine, file_system};
 use crate::report::{Report, Show};
-use crate::systems::{Medium, Setup, create_pool};
+use crate::systems::{Medium, Setup, create_map, create_pool};
 use crate::team;
 use crate::usage::ThreadUsage;
-use outlast::{Growth, MapOptions, RecordForm};
+use outlast::Growth;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// What is to be measured.
@@ -35,6 +40,9 @@ pub struct Options {
 /// What takes longer waited for something.
 const SLOW_NS: u64 = 5_000;
 
+/// Bounds of the bins that slow operations are counted in.
+const BINS_NS: [u64; 8] = [SLOW_NS, 10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, u64::MAX];
+
 /// What an insert waited for, the first of these that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -43,10 +51,12 @@ pub enum Cause {
     Doubling,
     /// The pool's file grew.
     FileGrowth,
+    /// It gave up the processor: a lock, its own or the kernel's, or the file system.
+    Wait,
+    /// A segment was split, and a page touched for the first time.
+    SplitFault,
     /// A segment was split.
     Split,
-    /// It gave up the processor: a lock, or the file system.
-    Wait,
     /// The processor was taken from it.
     Preemption,
     /// Nothing that is counted, but it was on the processor for less than half of the time:
@@ -56,6 +66,36 @@ pub enum Cause {
     PageFault,
     /// Nothing that is counted, and it was on the processor all the time.
     Unknown,
+}
+
+impl Cause {
+    /// All of them, in the order of their naming.
+    pub const ALL: &'static [Cause] = &[
+        Cause::Doubling,
+        Cause::FileGrowth,
+        Cause::Wait,
+        Cause::SplitFault,
+        Cause::Split,
+        Cause::Preemption,
+        Cause::Host,
+        Cause::PageFault,
+        Cause::Unknown,
+    ];
+
+    /// Its name in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Doubling => "doubling",
+            Cause::FileGrowth => "file_growth",
+            Cause::Wait => "wait",
+            Cause::SplitFault => "split_fault",
+            Cause::Split => "split",
+            Cause::Preemption => "preemption",
+            Cause::Host => "host",
+            Cause::PageFault => "page_fault",
+            Cause::Unknown => "unknown",
+        }
+    }
 }
 
 /// An operation and all that changed around it.
@@ -90,11 +130,29 @@ pub struct Group {
     pub what: String,
     /// How many.
     pub operations: u64,
+    /// How long all of them took together, of the two that are runs of their own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub watched_ms: Option<u64>,
     /// How long they took.
     #[serde(flatten)]
     pub latency: Percentiles,
     /// The most time that one of them was on the processor.
     pub cpu_max_ns: u64,
+}
+
+/// Slow operations of one length.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bin {
+    /// They took longer than this.
+    pub above_ns: u64,
+    /// And no longer than this.
+    pub to_ns: u64,
+    /// Turns of the control run.
+    pub control: u64,
+    /// Inserts.
+    pub inserts: u64,
+    /// The same, by what they waited for.
+    pub causes: BTreeMap<Cause, u64>,
 }
 
 /// What is read around an operation.
@@ -108,6 +166,8 @@ struct Reading {
 /// What a thread has seen.
 struct Seen {
     all: Latency,
+    /// The sum of all times.
+    watched_ns: u64,
     by_cause: Vec<(Cause, Latency, u64)>,
     slowest: Vec<Slow>,
     keep: usize,
@@ -116,11 +176,13 @@ struct Seen {
 impl Seen {
     fn new(keep: usize) -> Fallible<Seen> {
         let slowest = Vec::with_capacity(keep * 2 + 2);
-        Ok(Seen { all: Latency::new()?, by_cause: Vec::new(), slowest, keep })
+        let (all, by_cause) = (Latency::new()?, Vec::new());
+        Ok(Seen { all, watched_ns: 0, by_cause, slowest, keep })
     }
 
     fn note(&mut self, slow: Slow) -> Fallible {
         self.all.record(slow.ns);
+        self.watched_ns += slow.ns;
         // Of what is as quick as it should be, no cause is asked.
         if slow.ns > SLOW_NS {
             let group = match self.by_cause.iter().position(|(cause, ..)| *cause == slow.cause) {
@@ -148,6 +210,7 @@ impl Seen {
 
     fn merge(&mut self, other: Seen) -> Fallible {
         self.all.add(&other.all)?;
+        self.watched_ns += other.watched_ns;
         for (cause, latency, cpu) in other.by_cause {
             match self.by_cause.iter_mut().find(|(own, ..)| *own == cause) {
                 Some((_, own, own_cpu)) => {
@@ -187,8 +250,9 @@ fn cause_of(slow: &Slow) -> Cause {
     match slow {
         Slow { doublings: 1.., .. } => Cause::Doubling,
         Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,
-        Slow { splits: 1.., .. } => Cause::Split,
         Slow { waits: 1.., .. } if off_processor => Cause::Wait,
+        Slow { splits: 1.., faults: 1.., .. } => Cause::SplitFault,
+        Slow { splits: 1.., .. } => Cause::Split,
         Slow { preemptions: 1.., .. } if off_processor => Cause::Preemption,
         _ if off_processor => Cause::Host,
         Slow { faults: 1.., .. } => Cause::PageFault,
@@ -233,29 +297,42 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
             seed,
         },
     )?;
-    let control = control(options)?;
     let seen = insert(options)?;
+    let control = control(options, seen.watched_ns / options.records)?;
     let mut groups = Vec::new();
-    let mut group = |what: &str, latency: &Latency, cpu_max_ns: u64| {
+    let mut group = |what: &str, latency: &Latency, watched_ns: Option<u64>, cpu_max_ns: u64| {
         let operations = latency.count();
         groups.push(Group {
             what: what.into(),
             operations,
+            watched_ms: watched_ns.map(|ns| ns / 1_000_000),
             latency: latency.percentiles(),
             cpu_max_ns,
         });
     };
     let cpu_max = |seen: &Seen| seen.slowest.iter().map(|s| s.cpu_ns).max().unwrap_or(0);
-    group("control", &control.all, cpu_max(&control));
-    group("insert", &seen.all, cpu_max(&seen));
-    let mut by_cause: Vec<_> = seen.by_cause.iter().collect();
-    by_cause.sort_by_key(|(cause, ..)| *cause);
-    for (cause, latency, cpu) in by_cause {
-        let name = serde_json::to_value(cause)?;
-        group(name.as_str().unwrap_or("?"), latency, *cpu);
+    for (what, run, prefix) in [("control", &control, "control: "), ("insert", &seen, "")] {
+        group(what, &run.all, Some(run.watched_ns), cpu_max(run));
+        let mut by_cause: Vec<_> = run.by_cause.iter().collect();
+        by_cause.sort_by_key(|(cause, ..)| *cause);
+        for (cause, latency, cpu) in by_cause {
+            group(&format!("{prefix}{}", cause.name()), latency, None, *cpu);
+        }
     }
     for group in &groups {
         report.row("stall_group", group)?;
+    }
+    for bounds in BINS_NS.windows(2) {
+        let of = |latency: &Latency| latency.count_between(bounds[0] + 1, bounds[1]);
+        let causes = seen.by_cause.iter().map(|(cause, latency, _)| (*cause, of(latency)));
+        let bin = Bin {
+            above_ns: bounds[0],
+            to_ns: bounds[1],
+            control: of(&control.all),
+            inserts: of(&seen.all),
+            causes: causes.collect(),
+        };
+        report.row("stall_bin", &bin)?;
     }
     for slow in &seen.slowest {
         report.row("stall", slow)?;
@@ -268,12 +345,7 @@ fn insert(options: &Options) -> Fallible<Seen> {
     let setup = &options.setup;
     let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
     let pool = create_pool(setup, &dir.path().join("pool"))?;
-    let map_options = MapOptions::new().scheme(setup.scheme).stash_buckets(setup.stash_buckets);
-    let (key, value_schema) = match setup.form {
-        RecordForm::Inline => ("u64", "u64"),
-        RecordForm::Bytes => ("bytes", "bytes"),
-    };
-    let map = pool.raw_map_with("bench", key, value_schema, &map_options)?;
+    let map = create_map(setup, &pool)?;
     let keys = Keys::new(setup.seed);
     let core = pool.store().core();
     let read = || -> Fallible<Reading> {
@@ -312,8 +384,8 @@ fn insert(options: &Options) -> Fallible<Seen> {
     Ok(all)
 }
 
-/// As [`insert`], of nothing.
-fn control(options: &Options) -> Fallible<Seen> {
+/// As [`insert`], of nothing, for so many nanoseconds each.
+fn control(options: &Options, spin_ns: u64) -> Fallible<Seen> {
     let (threads, _) = team::run(options.threads, |thread| {
         let mut seen = Seen::new(options.slowest)?;
         let (_, count) = team::share(options.records, options.threads, thread);
@@ -321,8 +393,10 @@ fn control(options: &Options) -> Fallible<Seen> {
         let mut before = Reading { usage: ThreadUsage::now(), growth, pool_bytes };
         for number in 0..count {
             let start = Instant::now();
-            std::hint::black_box(number);
-            let ns = start.elapsed().as_nanos() as u64;
+            let mut ns = start.elapsed().as_nanos() as u64;
+            while ns < spin_ns {
+                ns = start.elapsed().as_nanos() as u64;
+            }
             let after = Reading { usage: ThreadUsage::now(), ..before };
             seen.note(slow(number, ns, &before, &after))?;
             before = after;
@@ -345,6 +419,7 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
         &[
             ("what", "/what", Show::Text),
             ("operations", "/operations", Show::Count),
+            ("watched ms", "/watched_ms", Show::Count),
             ("p50", "/p50_ns", Show::Nanoseconds),
             ("p99", "/p99_ns", Show::Nanoseconds),
             ("p99.9", "/p999_ns", Show::Nanoseconds),
@@ -353,6 +428,17 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
             ("most on CPU", "/cpu_max_ns", Show::Nanoseconds),
         ],
     )?;
+    let causes: Vec<(String, String)> = Cause::ALL
+        .iter()
+        .map(|cause| (cause.name().replace('_', " "), format!("/causes/{}", cause.name())))
+        .collect();
+    let mut columns = vec![
+        ("above", "/above_ns", Show::Nanoseconds),
+        ("control", "/control", Show::Count),
+        ("inserts", "/inserts", Show::Count),
+    ];
+    columns.extend(causes.iter().map(|(name, at)| (name.as_str(), at.as_str(), Show::Count)));
+    report.table("stall_bin", &columns)?;
     report.table(
         "stall",
         &[
@@ -406,7 +492,9 @@ mod tests {
         assert_eq!(of(|s| (s.waits, s.faults) = (1, 1)), Cause::PageFault);
         // What kept it off the processor is what it waited for.
         assert_eq!(of(|s| (s.cpu_ns, s.waits, s.faults) = (9, 1, 1)), Cause::Wait);
-        assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::Split);
+        assert_eq!(of(|s| (s.cpu_ns, s.splits, s.waits) = (9, 1, 1)), Cause::Wait);
+        assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::SplitFault);
+        assert_eq!(of(|s| (s.splits, s.preemptions) = (1, 1)), Cause::Split);
         assert_eq!(of(|s| (s.splits, s.grown_bytes) = (1, 4096)), Cause::FileGrowth);
         assert_eq!(of(|s| (s.splits, s.doublings) = (1, 1)), Cause::Doubling);
     }
@@ -422,5 +510,6 @@ mod tests {
         let kept: Vec<u64> = all.slowest.iter().map(|s| s.ns).collect();
         assert_eq!(kept, [90_000, 80_000, 70_000]);
         assert_eq!((all.all.count(), all.by_cause[0].1.count()), (10, 4));
+        assert_eq!(all.watched_ns, 300_021);
     }
 }

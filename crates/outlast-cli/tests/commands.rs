@@ -38,6 +38,8 @@ fn json_is_objects_and_nothing_else() {
     assert_eq!(stat.len(), 2);
     assert_eq!(stat[0]["event"], "pool");
     assert_eq!(stat[1]["records_estimate"], 1);
+    // What a process that serves it keeps in DRAM: at least 2 bytes to a slot.
+    assert!(stat[1]["dram_bytes"].as_u64() >= Some(2 * stat[1]["slots"].as_u64().unwrap()));
     let verify = run(&["verify"]);
     assert_eq!(verify.last().unwrap()["verified"], true);
     let copy = place.path("copy.pool");

@@ -47,8 +47,12 @@ pub struct Report {
     pub record_bytes: u64,
     /// Free blocks and pages; what lies behind the pool's end is counted here too.
     pub free_bytes: u64,
+    /// What of [`free_bytes`](Report::free_bytes) is free blocks of runs in use.
+    pub free_block_bytes: u64,
     /// Ends of runs that are too small for a block, and the saved free state.
     pub unusable_bytes: u64,
+    /// What of [`unusable_bytes`](Report::unusable_bytes) is the saved free state.
+    pub saved_bytes: u64,
     /// Blocks in use that nothing links to. 0 where the free state is not known.
     pub leaked_bytes: u64,
     /// Records of all maps.
@@ -398,8 +402,6 @@ struct Walk<'f, 'r> {
     frontier: u64,
     hash: Hash,
     runs: BTreeMap<u64, Run>,
-    /// Bytes of the pages of the saved free state.
-    saved_bytes: u64,
     report: Report,
 }
 
@@ -608,7 +610,7 @@ impl Walk<'_, '_> {
             }
         }
         self.region(offset, bytes, What::SavedState);
-        self.saved_bytes = pages << self.page_bits;
+        self.report.saved_bytes = pages << self.page_bits;
         Ok(true)
     }
 
@@ -675,13 +677,14 @@ impl Walk<'_, '_> {
             for index in (0..run.blocks).filter(|&i| !is_set(&run.claimed, i)) {
                 match &run.used {
                     Some(used) if is_set(used, index) => report.leaked_bytes += run.block_bytes,
-                    _ => report.free_bytes += run.block_bytes,
+                    _ => report.free_block_bytes += run.block_bytes,
                 }
             }
         }
         let pool = self.total << self.page_bits;
-        report.unusable_bytes += self.saved_bytes;
-        report.free_bytes += pool - report.header_bytes - in_runs - self.saved_bytes;
+        report.unusable_bytes += report.saved_bytes;
+        report.free_bytes = report.free_block_bytes;
+        report.free_bytes += pool - report.header_bytes - in_runs - report.saved_bytes;
         report.free_bytes += report.file_bytes - pool;
     }
 
@@ -1130,7 +1133,6 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
         frontier: 0,
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
         runs: BTreeMap::new(),
-        saved_bytes: 0,
         report: Report {
             file_bytes,
             page_bits,

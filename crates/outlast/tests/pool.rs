@@ -676,3 +676,31 @@ fn the_medium_is_named() {
     let anonymous = PoolOptions::new().anonymous().unwrap();
     assert!(!anonymous.durability().survives_process_death);
 }
+
+#[test]
+fn what_is_kept_in_dram_is_what_was_touched() {
+    const RECORDS: u64 = 200_000;
+    let (_dir, path) = dir();
+    // SAFETY: only this test has the file.
+    let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    assert_eq!(pool.stats().shadow_bytes, Some(0), "nothing is known of an empty pool");
+    let map = pool.map::<u64, u64>("m").unwrap();
+    for key in 0..RECORDS {
+        map.insert(&key, &!key).unwrap();
+    }
+    let index = map.stats().unwrap();
+    // The index counts notes and its directory, the pool pages of notes.
+    let notes = index.dram_bytes - index.directory_entries * 16;
+    let shadow = pool.stats().shadow_bytes.unwrap();
+    let pages = (pool.stats().size / 8).next_multiple_of(2 << 20);
+    assert!(notes > RECORDS && (notes..=pages).contains(&shadow), "{notes} {shadow} {pages}");
+    assert!(pool.stats().shadow_huge_page_bytes.unwrap() <= shadow);
+    drop(map);
+    pool.close().unwrap();
+    // Another life knows nothing until it looks.
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("m").unwrap();
+    assert!(pool.stats().shadow_bytes.unwrap() < shadow);
+    assert_eq!(map.get(&7).unwrap(), Some(!7));
+    assert!(pool.stats().shadow_bytes.unwrap() >= 4096);
+}

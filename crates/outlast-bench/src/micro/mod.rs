@@ -14,6 +14,7 @@ pub use rows::{Counted, Mops, Ratio, Row};
 use crate::Fallible;
 use crate::latency::{self, Clock, Latency, Unwatched, Watch};
 use crate::machine::{Machine, file_system};
+use crate::progress::Progress;
 use crate::report::{Report, Show};
 use crate::systems::{self, Job, Kind, Room, Setup, System};
 use crate::team::{self, Taken};
@@ -37,6 +38,8 @@ pub struct Options {
     pub rounds: usize,
     /// Rounds with one.
     pub latency_rounds: usize,
+    /// The most operations of a phase in those, but for inserts and removals.
+    pub latency_operations: u64,
     /// Beside whom.
     pub rivals: Vec<Kind>,
     /// What is measured; the load and the insert phase are run in any case.
@@ -44,8 +47,28 @@ pub struct Options {
 }
 
 impl Options {
-    fn operations(&self) -> u64 {
-        if self.operations == 0 { self.records } else { self.operations }
+    /// Operations of the phases that are not over all records.
+    fn operations(&self, watched: bool) -> u64 {
+        let operations = if self.operations == 0 { self.records } else { self.operations };
+        if watched { operations.min(self.latency_operations) } else { operations }
+    }
+
+    /// The phases of a turn.
+    fn phases(&self) -> impl Iterator<Item = Phase> {
+        let always = |phase| matches!(phase, Phase::Load | Phase::Insert);
+        Phase::ALL.iter().copied().filter(move |p| always(*p) || self.phases.contains(p))
+    }
+
+    /// Operations of all turns with and without a clock, for who wants to know how far it is.
+    fn all_operations(&self, systems: u64) -> u64 {
+        let of_turn = |watched| -> u64 {
+            let work =
+                |phase| Work::new(phase, self.records, self.operations(watched), &self.setup);
+            self.phases().map(|phase| work(phase).operations()).sum()
+        };
+        let rounds =
+            self.rounds as u64 * of_turn(false) + self.latency_rounds as u64 * of_turn(true);
+        rounds * systems * self.threads.len() as u64
     }
 
     fn check(&self) -> Fallible {
@@ -56,8 +79,12 @@ impl Options {
         if self.records >= crate::keys::ABSENT / 4 {
             return Err(format!("--records {}: too many", self.records).into());
         }
-        if self.rounds == 0 {
-            return Err("--rounds 0: at least 1".into());
+        for (option, zero) in
+            [("rounds", self.rounds == 0), ("latency-operations", self.latency_operations == 0)]
+        {
+            if zero {
+                return Err(format!("--{option} 0: at least 1").into());
+            }
         }
         if self.threads.is_empty() || self.threads.contains(&0) {
             return Err("--threads: numbers from 1".into());
@@ -83,6 +110,7 @@ struct Run<'o> {
     records: u64,
     rounds: usize,
     latency_rounds: usize,
+    latency_operations: u64,
     medium: String,
     flush: String,
     file_system: String,
@@ -110,8 +138,21 @@ struct Observed {
     /// Records when it ended.
     records: u64,
     room: Room,
-    dram_bytes: Option<u64>,
+    heap_bytes: Option<u64>,
     anon_huge_kb: Option<u64>,
+}
+
+impl Observed {
+    /// What is in DRAM: heap, and what the system keeps beside it.
+    fn dram_bytes(&self) -> Option<u64> {
+        Some(self.heap_bytes? + self.room.shadow_bytes.unwrap_or(0))
+    }
+
+    /// Huge pages of memory that is not the pool's.
+    fn heap_huge_kb(&self) -> Option<u64> {
+        let shadow_kb = self.room.shadow_huge_bytes.unwrap_or(0) / 1024;
+        Some(self.anon_huge_kb?.saturating_sub(shadow_kb))
+    }
 }
 
 struct OneTurn<'o> {
@@ -119,6 +160,7 @@ struct OneTurn<'o> {
     threads: usize,
     watched: bool,
     heap_before: Option<u64>,
+    progress: &'o Progress,
 }
 
 impl Job for OneTurn<'_> {
@@ -126,12 +168,9 @@ impl Job for OneTurn<'_> {
 
     fn run<S: System>(self, system: &S) -> Fallible<Turn> {
         let mut phases = Vec::new();
-        for phase in Phase::ALL.iter().copied() {
-            let always = matches!(phase, Phase::Load | Phase::Insert);
-            if !always && !self.options.phases.contains(&phase) {
-                continue;
-            }
+        for phase in self.options.phases() {
             let observed = self.observe(system, phase)?;
+            self.progress.done(observed.operations);
             if phase != Phase::Load {
                 phases.push((phase, observed));
             }
@@ -143,7 +182,7 @@ impl Job for OneTurn<'_> {
 impl OneTurn<'_> {
     fn observe<S: System>(&self, system: &S, phase: Phase) -> Fallible<Observed> {
         let Options { records, setup, .. } = self.options;
-        let work = Work::new(phase, *records, self.options.operations(), setup);
+        let work = Work::new(phase, *records, self.options.operations(self.watched), setup);
         if phase.repeatable() {
             self.pass(system, &work.warm_up(), || Ok(Unwatched))?;
         }
@@ -165,7 +204,7 @@ impl OneTurn<'_> {
             latency,
             records: held,
             room: system.room(held)?,
-            dram_bytes: usage::heap_bytes()
+            heap_bytes: usage::heap_bytes()
                 .zip(self.heap_before)
                 .map(|(now, before)| now.saturating_sub(before)),
             anon_huge_kb: usage::anon_huge_kb(),
@@ -205,6 +244,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
     report.row("run", &describe(options, &kinds)?)?;
     let mut all_rows = Vec::new();
     let mut distributions = Distributions::new();
+    let progress = Progress::new(options.all_operations(kinds.len() as u64));
     for &threads in &options.threads {
         let mut fast = Turns::new();
         let mut watched = Turns::new();
@@ -217,8 +257,14 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
                     threads,
                     watched: with_clock,
                     heap_before: usage::heap_bytes(),
+                    progress: &progress,
                 };
-                eprintln!("{threads} threads, round {}: {kind}", round + 1);
+                let all = options.rounds + options.latency_rounds;
+                let timed = if with_clock { ", timed" } else { "" };
+                progress.next(&format!(
+                    "threads {threads}, round {} of {all}{timed}: {kind}",
+                    round + 1
+                ));
                 let turn = systems::with(kind, &options.setup, turn)
                     .map_err(|e| format!("{kind}, {threads} threads: {e}"))?;
                 if with_clock { &mut watched } else { &mut fast }
@@ -240,6 +286,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
             }
         }
     }
+    drop(progress);
     print_table(options, report)?;
     Ok((all_rows, distributions))
 }
@@ -261,6 +308,7 @@ fn describe<'o>(options: &'o Options, kinds: &[Kind]) -> Fallible<Run<'o>> {
         records: options.records,
         rounds: options.rounds,
         latency_rounds: options.latency_rounds,
+        latency_operations: options.latency_operations,
         medium: setup.medium.to_string(),
         flush,
         file_system: file_system(&setup.dir),

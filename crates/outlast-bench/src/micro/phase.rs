@@ -173,201 +173,167 @@ impl<'s> Work<'s> {
         thread: usize,
         watch: &mut W,
     ) -> Fallible {
-        let mut hand = self.setup.hand();
-        let hand = &mut hand;
         let (first, count) = team::share(self.operations, threads, thread);
-        watch.begin();
+        let (hand, draw) = (self.setup.hand(), self.draw(thread));
+        let mut worker = Worker { work: self, system, hand, draw, watch };
+        worker.watch.begin();
         match self.phase {
-            Phase::Load => self.insert(system, hand, first, count, watch),
+            Phase::Load => worker.each(count, |w, i| w.insert(first + i)),
             Phase::Insert => {
-                self.insert(system, hand, self.records - self.operations + first, count, watch)
+                let first = self.records - self.operations + first;
+                worker.each(count, |w, i| w.insert(first + i))
             }
-            Phase::GetHit => self.get_hit(system, hand, thread, count, watch),
-            Phase::GetMiss => self.get_miss(system, hand, thread, count, watch),
+            Phase::GetHit => worker.each(count, |w, _| w.get_hit()),
+            Phase::GetMiss => worker.each(count, |w, _| w.get_miss()),
             Phase::GetMany | Phase::Gets => {
                 let (_, batches) = team::share(self.operations / BATCH, threads, thread);
-                self.get_batches(system, hand, thread, batches, watch)
+                let mut batch = Batch::default();
+                worker.each(batches, |w, _| w.get_batch(&mut batch))
             }
-            Phase::Update => self.mixed(system, hand, thread, count, 100, watch),
-            Phase::Mix50 => self.mixed(system, hand, thread, count, 50, watch),
-            Phase::Mix95 => self.mixed(system, hand, thread, count, 5, watch),
+            Phase::Update => worker.each(count, Worker::update),
+            Phase::Mix50 => worker.each(count, |w, i| w.get_or_update(i, 50)),
+            Phase::Mix95 => worker.each(count, |w, i| w.get_or_update(i, 5)),
             Phase::MixInsert => {
                 let (new, inserts) = team::share(self.mixed_inserts(), threads, thread);
-                self.mix_insert(system, hand, thread, (count, self.records + new, inserts), watch)
+                let (mut new, end) = (self.records + new, self.records + new + inserts);
+                worker.each(count, |w, i| {
+                    // One in five, spread evenly; what is left over of a share comes last.
+                    if new < end && (i % 5 == 4 || count - i <= end - new) {
+                        new += 1;
+                        w.insert(new - 1)
+                    } else {
+                        w.get_hit()
+                    }
+                })
             }
-            Phase::Remove => self.remove(system, hand, first, count, watch),
+            Phase::Remove => {
+                // A walk over nothing would find no leap.
+                let mut walk = Walk::new(count.max(1));
+                worker.each(count, |w, _| w.remove(first + walk.step()))
+            }
         }
     }
+}
 
-    fn insert<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        first: u64,
+/// Keys of one call of `get_many`, and what it has found.
+#[derive(Default)]
+struct Batch {
+    keys: [u64; BATCH as usize],
+    found: Vec<Option<u64>>,
+}
+
+/// One thread at work: each operation comes with its key and the check of its answer.
+struct Worker<'w, 's, S, W> {
+    work: &'w Work<'s>,
+    system: &'w S,
+    hand: Hand,
+    draw: Draw,
+    watch: &'w mut W,
+}
+
+impl<S: System, W: Watch> Worker<'_, '_, S, W> {
+    /// Does an operation so many times.
+    #[inline(always)]
+    fn each(
+        &mut self,
         count: u64,
-        watch: &mut W,
+        mut operation: impl FnMut(&mut Self, u64) -> Fallible,
     ) -> Fallible {
-        for number in first..first + count {
-            let key = self.keys.key(number);
-            if !system.insert(hand, key, keys::value(key, 0))? {
-                return Err(wrong(self.phase, key, "present"));
-            }
-            watch.tick();
-        }
-        Ok(())
-    }
-
-    fn get_hit<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        thread: usize,
-        count: u64,
-        watch: &mut W,
-    ) -> Fallible {
-        let mut draw = self.draw(thread);
-        for _ in 0..count {
-            let key = self.keys.key(draw.below(self.records));
-            match system.get(hand, key)? {
-                Some(value) if keys::belongs(key, value) => {}
-                other => return Err(wrong(self.phase, key, other)),
-            }
-            watch.tick();
-        }
-        Ok(())
-    }
-
-    fn get_miss<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        thread: usize,
-        count: u64,
-        watch: &mut W,
-    ) -> Fallible {
-        let mut draw = self.draw(thread);
-        for _ in 0..count {
-            let key = self.keys.key(ABSENT + draw.below(self.records));
-            if let Some(value) = system.get(hand, key)? {
-                return Err(wrong(self.phase, key, value));
-            }
-            watch.tick();
-        }
-        Ok(())
-    }
-
-    fn get_batches<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        thread: usize,
-        batches: u64,
-        watch: &mut W,
-    ) -> Fallible {
-        let mut draw = self.draw(thread);
-        let mut batch = [0; BATCH as usize];
-        let mut found = Vec::with_capacity(BATCH as usize);
-        for _ in 0..batches {
-            for key in &mut batch {
-                *key = self.keys.key(draw.below(self.records));
-            }
-            found.clear();
-            if self.phase == Phase::GetMany {
-                system.get_many(hand, &batch, &mut found)?;
-            } else {
-                for &key in &batch {
-                    found.push(system.get(hand, key)?);
-                }
-            }
-            for (i, &key) in batch.iter().enumerate() {
-                match found.get(i) {
-                    Some(Some(value)) if keys::belongs(key, *value) => {}
-                    other => return Err(wrong(self.phase, key, other)),
-                }
-            }
-            watch.tick();
-        }
-        Ok(())
-    }
-
-    /// Lookups and updates of present keys; so many of a hundred are updates.
-    fn mixed<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        thread: usize,
-        count: u64,
-        updates: u64,
-        watch: &mut W,
-    ) -> Fallible {
-        let mut draw = self.draw(thread);
         for number in 0..count {
-            let key = self.keys.key(draw.below(self.records));
-            if updates == 100 || draw.bits() % 100 < updates {
-                if !system.update(hand, key, keys::value(key, number as u8))? {
-                    return Err(wrong(self.phase, key, "absent"));
-                }
-            } else {
-                match system.get(hand, key)? {
-                    Some(value) if keys::belongs(key, value) => {}
-                    other => return Err(wrong(self.phase, key, other)),
-                }
-            }
-            watch.tick();
+            operation(self, number)?;
+            self.watch.tick();
         }
         Ok(())
     }
 
-    fn mix_insert<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        thread: usize,
-        (count, mut new, inserts): (u64, u64, u64),
-        watch: &mut W,
-    ) -> Fallible {
-        let mut draw = self.draw(thread);
-        let end = new + inserts;
-        for number in 0..count {
-            // One in five, spread evenly; what is left over of a share comes last.
-            if new < end && (number % 5 == 4 || count - number <= end - new) {
-                let key = self.keys.key(new);
-                new += 1;
-                if !system.insert(hand, key, keys::value(key, 0))? {
-                    return Err(wrong(self.phase, key, "present"));
-                }
-            } else {
-                let key = self.keys.key(draw.below(self.records));
-                match system.get(hand, key)? {
-                    Some(value) if keys::belongs(key, value) => {}
-                    other => return Err(wrong(self.phase, key, other)),
-                }
-            }
-            watch.tick();
-        }
-        Ok(())
+    /// A key that is there, drawn with replacement.
+    #[inline(always)]
+    fn present(&mut self) -> u64 {
+        self.work.keys.key(self.draw.below(self.work.records))
     }
 
-    fn remove<S: System, W: Watch>(
-        &self,
-        system: &S,
-        hand: &mut Hand,
-        first: u64,
-        count: u64,
-        watch: &mut W,
-    ) -> Fallible {
-        if count == 0 {
+    /// Whether what a key gave is a value of it.
+    #[inline(always)]
+    fn check(&self, key: u64, found: Option<u64>) -> Fallible {
+        match found {
+            Some(value) if keys::belongs(key, value) => Ok(()),
+            other => Err(wrong(self.work.phase, key, other)),
+        }
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, number: u64) -> Fallible {
+        let key = self.work.keys.key(number);
+        if self.system.insert(&mut self.hand, key, keys::value(key, 0))? {
             return Ok(());
         }
-        let mut walk = Walk::new(count);
-        for _ in 0..count {
-            let key = self.keys.key(first + walk.step());
-            match system.remove(hand, key)? {
-                Some(value) if keys::belongs(key, value) => {}
-                other => return Err(wrong(self.phase, key, other)),
+        Err(wrong(self.work.phase, key, "present"))
+    }
+
+    #[inline(always)]
+    fn get_hit(&mut self) -> Fallible {
+        let key = self.present();
+        let found = self.system.get(&mut self.hand, key)?;
+        self.check(key, found)
+    }
+
+    #[inline(always)]
+    fn get_miss(&mut self) -> Fallible {
+        let key = self.work.keys.key(ABSENT + self.draw.below(self.work.records));
+        match self.system.get(&mut self.hand, key)? {
+            None => Ok(()),
+            Some(value) => Err(wrong(self.work.phase, key, value)),
+        }
+    }
+
+    #[inline(always)]
+    fn get_batch(&mut self, batch: &mut Batch) -> Fallible {
+        for at in 0..batch.keys.len() {
+            batch.keys[at] = self.present();
+        }
+        batch.found.clear();
+        if self.work.phase == Phase::GetMany {
+            self.system.get_many(&mut self.hand, &batch.keys, &mut batch.found)?;
+        } else {
+            for &key in &batch.keys {
+                batch.found.push(self.system.get(&mut self.hand, key)?);
             }
-            watch.tick();
+        }
+        for (at, &key) in batch.keys.iter().enumerate() {
+            self.check(key, batch.found.get(at).copied().flatten())?;
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn update(&mut self, version: u64) -> Fallible {
+        let key = self.present();
+        self.update_key(key, version)
+    }
+
+    #[inline(always)]
+    fn update_key(&mut self, key: u64, version: u64) -> Fallible {
+        if self.system.update(&mut self.hand, key, keys::value(key, version as u8))? {
+            return Ok(());
+        }
+        Err(wrong(self.work.phase, key, "absent"))
+    }
+
+    /// A lookup or an update; so many of a hundred are updates.
+    #[inline(always)]
+    fn get_or_update(&mut self, version: u64, updates: u64) -> Fallible {
+        let key = self.present();
+        if self.draw.bits() % 100 < updates {
+            return self.update_key(key, version);
+        }
+        let found = self.system.get(&mut self.hand, key)?;
+        self.check(key, found)
+    }
+
+    #[inline(always)]
+    fn remove(&mut self, number: u64) -> Fallible {
+        let key = self.work.keys.key(number);
+        let found = self.system.remove(&mut self.hand, key)?;
+        self.check(key, found)
     }
 }

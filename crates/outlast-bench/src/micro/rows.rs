@@ -25,7 +25,7 @@ impl Mops {
     pub fn of(rounds: &[f64]) -> Option<Mops> {
         let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rounds.iter().copied().fold(0.0, f64::max);
-        let [mops, mops_min, mops_max] = [median(rounds)?, min, max].map(|m| rounded(m, 4));
+        let [mops, mops_min, mops_max] = [median(rounds)?, min, max].map(|m| rounded(m, 6));
         Some(Mops { mops, mops_min, mops_max })
     }
 }
@@ -63,9 +63,14 @@ pub struct Counted {
     pub pool: Option<f64>,
     /// Of the pool's file as it is.
     pub file: Option<f64>,
+    /// Of DRAM: the sum of the next two.
+    pub dram: Option<f64>,
     /// Of the heap, by the C library's count: what was added since before the system was
     /// made.
-    pub dram: Option<f64>,
+    pub heap: Option<f64>,
+    /// Of what the pool keeps about its blocks beside the heap: memory, as the kernel counts
+    /// it, in whole pages.
+    pub shadow: Option<f64>,
     /// Of DRAM, as the index itself says.
     pub index_dram: Option<f64>,
 }
@@ -77,7 +82,9 @@ pub struct Huge {
     pub pool_kb: Option<u64>,
     /// The same in megabytes, for tables.
     pub pool_mb: Option<u64>,
-    /// Of the process's heap.
+    /// Of what the pool keeps in DRAM beside the heap.
+    pub shadow_kb: Option<u64>,
+    /// Of all other memory of the process, its heap above all.
     pub heap_kb: Option<u64>,
 }
 
@@ -202,13 +209,16 @@ pub(super) fn row(
         bytes_per_record: (records > 0).then(|| Counted {
             pool: per_record(last.room.pool_bytes),
             file: per_record(last.room.file_bytes),
-            dram: per_record(last.dram_bytes),
+            dram: per_record(last.dram_bytes()),
+            heap: per_record(last.heap_bytes),
+            shadow: per_record(last.room.shadow_bytes),
             index_dram: per_record(last.room.index_dram_bytes),
         }),
         huge_pages: Huge {
             pool_kb: last.room.huge_bytes.map(|bytes| bytes / 1024),
             pool_mb: last.room.huge_bytes.map(|bytes| bytes >> 20),
-            heap_kb: last.anon_huge_kb,
+            shadow_kb: last.room.shadow_huge_bytes.map(|bytes| bytes / 1024),
+            heap_kb: last.heap_huge_kb(),
         },
         ratio_to_rival: if ours {
             options.rivals.iter().filter_map(ratio).collect()

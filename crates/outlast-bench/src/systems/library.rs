@@ -4,7 +4,7 @@ use super::{Room, Setup, System};
 use crate::Fallible;
 use crate::form::{Hand, Reads};
 use outlast::pmem::Latency;
-use outlast::{Map, MapOptions, Pool, PoolOptions};
+use outlast::{Map, MapOptions, Pool, PoolOptions, RawMap, RecordForm};
 use std::fmt;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -71,16 +71,29 @@ pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
     Ok(unsafe { options.create(path)? })
 }
 
+/// The map in a pool that a setup asks for, for callers to whom the record form does not
+/// matter.
+///
+/// # Errors
+/// As [`Pool::raw_map_with`].
+pub fn create_map(setup: &Setup, pool: &Pool) -> Fallible<RawMap> {
+    let schema = match setup.form {
+        RecordForm::Inline => "u64",
+        RecordForm::Bytes => "bytes",
+    };
+    Ok(pool.raw_map_with("bench", schema, schema, &map_options(setup))?)
+}
+
+fn map_options(setup: &Setup) -> MapOptions {
+    MapOptions::new().scheme(setup.scheme).form(setup.form).stash_buckets(setup.stash_buckets)
+}
+
 impl<T: ?Sized + outlast::Key> Library<T> {
     /// A new pool in a directory of its own; both are gone with this.
     pub fn create(setup: &Setup) -> Fallible<Self> {
         let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
         let pool = create_pool(setup, &dir.path().join("pool"))?;
-        let options = MapOptions::new()
-            .scheme(setup.scheme)
-            .form(setup.form)
-            .stash_buckets(setup.stash_buckets);
-        let map = pool.map_with("bench", &options)?;
+        let map = pool.map_with("bench", &map_options(setup))?;
         Ok(Library { pool, map, _dir: dir })
     }
 
@@ -92,6 +105,8 @@ impl<T: ?Sized + outlast::Key> Library<T> {
             file_bytes: Some(pool.size),
             pool_bytes: Some(pool.size - pool.free_page_bytes),
             index_dram_bytes: Some(index.dram_bytes),
+            shadow_bytes: pool.shadow_bytes,
+            shadow_huge_bytes: pool.shadow_huge_page_bytes,
             huge_bytes: pool.huge_page_bytes,
         })
     }

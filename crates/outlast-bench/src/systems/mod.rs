@@ -8,7 +8,7 @@ mod library;
 #[cfg(feature = "maps")]
 mod maps;
 
-pub use library::{Library, Medium, create_pool};
+pub use library::{Library, Medium, create_map, create_pool};
 
 use crate::form::{Form, Hand, Reads, Strings, Words};
 use crate::{Failure, Fallible};
@@ -54,6 +54,10 @@ pub struct Room {
     pub pool_bytes: Option<u64>,
     /// Bytes of DRAM that an index says it keeps.
     pub index_dram_bytes: Option<u64>,
+    /// Bytes of DRAM beside the heap.
+    pub shadow_bytes: Option<u64>,
+    /// What of them is in huge pages.
+    pub shadow_huge_bytes: Option<u64>,
     /// Bytes of the pool that are mapped with huge pages.
     pub huge_bytes: Option<u64>,
 }

@@ -17,8 +17,18 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
     let pool = open::to_read(&path, args.accept_possibly_torn)?;
     print_pool(&path, &pool, out)?;
     let mut damaged = None;
-    let headings =
-        ["map", "scheme", "form", "keys", "values", "records", "load", "segments", "directory"];
+    let headings = [
+        "map",
+        "scheme",
+        "form",
+        "keys",
+        "values",
+        "records",
+        "load",
+        "segments",
+        "directory",
+        "DRAM",
+    ];
     let mut table = table(headings, 5);
     for info in pool.maps() {
         match info.and_then(|info| Ok((pool.raw_map(&info.name)?.stats()?, info))) {
@@ -114,7 +124,7 @@ fn map_object(info: &MapInfo, stats: &IndexStats, out: &mut Output) -> Result<()
     }))
 }
 
-fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 9] {
+fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 10] {
     [
         info.name.clone(),
         info.scheme.to_string(),
@@ -125,5 +135,6 @@ fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 9] {
         format!("{:.0}%", 100.0 * load_factor(stats)),
         HumanCount(stats.segments).to_string(),
         HumanCount(stats.directory_entries).to_string(),
+        BinaryBytes(stats.dram_bytes).to_string(),
     ]
 }

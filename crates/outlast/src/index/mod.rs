@@ -182,7 +182,9 @@ pub struct IndexStats {
     pub records_estimate: u64,
     /// Record slots there are.
     pub slots: u64,
-    /// Bytes of DRAM that the index keeps.
+    /// Bytes of DRAM that the index keeps once all of it was touched since opening: its
+    /// directory, and the notes of its buckets. What those take at the moment, page by page,
+    /// is in [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes).
     pub dram_bytes: u64,
     /// Directory doublings since opening.
     pub doublings: u64,

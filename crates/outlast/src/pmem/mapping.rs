@@ -52,6 +52,15 @@ pub enum Access {
     Private,
 }
 
+/// Memory behind a range of addresses, as the kernel counts it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// What of it is mapped with large pages.
+    pub huge: u64,
+}
+
 /// What is mapped.
 #[derive(Debug)]
 enum Backing {
@@ -318,12 +327,22 @@ impl Mapping {
     /// Bytes that are mapped with large pages, as far as the kernel tells: it does not
     /// for DAX.
     pub fn huge_pages(&self) -> Option<u64> {
+        let base = self.base().addr() as u64;
+        self.resident(base..base + self.len()).map(|resident| resident.huge)
+    }
+
+    /// The memory that the shadow takes: pages of it that were stored to, however large the
+    /// mapping is.
+    pub fn shadow_resident(&self) -> Option<Resident> {
+        self.resident(self.shadow().addr() as u64..self.base().addr() as u64)
+    }
+
+    fn resident(&self, range: Range<u64>) -> Option<Resident> {
         if !self.alive().is_here() {
             return None;
         }
-        let base = self.base().addr() as u64;
         let smaps = BufReader::new(File::open("/proc/self/smaps").ok()?);
-        huge_page_bytes(smaps, base..base + self.len()).ok()
+        resident(smaps, range).ok()
     }
 
     fn check_here(&self) -> io::Result<()> {
@@ -373,26 +392,33 @@ fn accepts_map_sync(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Sums up what the entries of an smaps file say about large pages in `range`.
-fn huge_page_bytes(smaps: impl BufRead, range: Range<u64>) -> io::Result<u64> {
-    let mut bytes = 0;
-    let mut inside = false;
+/// Sums up what the entries of an smaps file say about `range`.
+fn resident(smaps: impl BufRead, range: Range<u64>) -> io::Result<Resident> {
+    let mut sum = Resident::default();
+    // Bytes that the entry and the range have in common.
+    let mut common = 0;
     for line in smaps.lines() {
         let line = line?;
         let mut words = line.split_ascii_whitespace();
         let Some(first) = words.next() else { continue };
         if let Some(field) = first.strip_suffix(':') {
-            let counted = matches!(field, "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped");
-            if inside && counted {
-                let kib: u64 = words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-                bytes += kib * 1024;
+            if common == 0 {
+                continue;
+            }
+            let bytes = 1024 * words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+            match field {
+                // An entry can reach out of the range where the kernel has merged two.
+                "Rss" => sum.bytes += bytes.min(common),
+                "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => sum.huge += bytes,
+                _ => {}
             }
         } else if let Some((start, end)) = first.split_once('-') {
             let number = |n| u64::from_str_radix(n, 16).unwrap_or(0);
-            inside = number(start) < range.end && number(end) > range.start;
+            let (start, end) = (number(start).max(range.start), number(end).min(range.end));
+            common = end.saturating_sub(start);
         }
     }
-    Ok(bytes)
+    Ok(sum)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ mod word;
 
 pub use alive::Alive;
 pub use flush::{FlushInstruction, FlushMode, Latency, Real};
-pub use mapping::{Access as MapAccess, Mapping, MappingError};
+pub use mapping::{Access as MapAccess, Mapping, MappingError, Resident};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, Shadow, words_of};
 pub use reserve::SHADOW_SHARE;

@@ -1,7 +1,7 @@
 //! What a pool's memory is made of.
 
 use crate::error::{Error, Result};
-use crate::pmem::{Mapping, MappingError, MediumKind, SHADOW_SHARE};
+use crate::pmem::{Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -86,6 +86,18 @@ impl Backing {
         match self {
             Backing::Mapped(m) => m.shadow(),
             Backing::Heap(h) => h.shadow.as_ptr(),
+        }
+    }
+
+    /// The memory that the shadow takes, as far as the system tells.
+    pub fn shadow_resident(&self) -> Option<Resident> {
+        match self {
+            Backing::Mapped(m) => m.shadow_resident(),
+            // Filled when it was made.
+            Backing::Heap(h) => {
+                let bytes = Heap::shadow_layout(h.capacity).size() as u64;
+                Some(Resident { bytes, huge: 0 })
+            }
         }
     }
 

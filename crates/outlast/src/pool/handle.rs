@@ -93,6 +93,15 @@ pub struct PoolStats {
     pub unfreeable_blocks: u64,
     /// Bytes of the pool mapped by huge pages, where the system tells.
     pub huge_page_bytes: Option<u64>,
+    /// Bytes of DRAM that this process keeps about the pool's blocks beside its heap (locks,
+    /// bits and fingerprints of buckets): memory, not addresses, where the system tells.
+    /// Whole pages, and so more than the sum of [`IndexStats::dram_bytes`] where those are
+    /// large ones, and less where much was not touched yet.
+    ///
+    /// [`IndexStats::dram_bytes`]: crate::IndexStats::dram_bytes
+    pub shadow_bytes: Option<u64>,
+    /// What of them is in huge pages.
+    pub shadow_huge_page_bytes: Option<u64>,
     /// log2 of the page size.
     pub page_bits: u32,
     /// What is wrong with one copy of the header, if the other one was used.
@@ -285,6 +294,7 @@ impl Pool {
         let alloc = core.alloc().stats(core);
         let max = core.options().max_size;
         let reserved = core.backing().reserved();
+        let shadow = core.backing().shadow_resident();
         PoolStats {
             size: core.memory.len(),
             limit: if max == 0 { reserved } else { max.min(reserved) },
@@ -295,6 +305,8 @@ impl Pool {
             reclaim: store.reclaim_state(),
             unfreeable_blocks: core.unfreeable(),
             huge_page_bytes: core.backing().mapping().and_then(|m| m.huge_pages()),
+            shadow_bytes: shadow.map(|resident| resident.bytes),
+            shadow_huge_page_bytes: shadow.map(|resident| resident.huge),
             page_bits: core.geometry.page_bits(),
             damaged_header_copy: header.copy_damaged,
         }

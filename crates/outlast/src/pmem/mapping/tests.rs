@@ -252,6 +252,7 @@ fn a_forked_child_does_not_get_the_mapping() {
                 !mapping.alive().is_here()
                     && mapping.grow(4 * MIB).is_err()
                     && mapping.huge_pages().is_none()
+                    && mapping.shadow_resident().is_none()
                     && !mapping.collapse(0..2 * MIB)
             };
             absent(&mapping)
@@ -332,6 +333,40 @@ fn collapsed_pages_are_counted() {
 }
 
 #[test]
+fn a_shadow_takes_the_memory_of_what_was_stored_to() {
+    let (_, of_file) = temp_mapping(256 * MIB);
+    for mapping in [of_file, Mapping::anonymous(256 * MIB, RESERVE).unwrap()] {
+        write(&mapping, 3 * MIB, 3);
+        assert_eq!(mapping.shadow_resident(), Some(Resident::default()), "not what it is of");
+        let stored = [0, 5 * MIB, 32 * MIB - 1];
+        for at in stored {
+            // SAFETY: an eighth of the mapping's length has memory at the shadow.
+            unsafe { mapping.shadow().cast_mut().add(at as usize).write_volatile(1) };
+        }
+        let pages = stored.len() as u64;
+        let Resident { bytes, huge } = mapping.shadow_resident().unwrap();
+        assert!((pages * PAGE..=pages * HUGE_PAGE).contains(&bytes), "{bytes}");
+        assert!(huge <= bytes, "{huge} of {bytes}");
+    }
+}
+
+#[test]
+fn memory_is_counted_where_entry_and_range_overlap() {
+    let smaps = "\
+1000-5000 rw-p 00000000 00:00 0
+Rss:                 12 kB
+Pss:                 12 kB
+5000-7000 rw-p 00000000 00:00 0
+Rss:                  4 kB
+";
+    let sum = |range| resident(smaps.as_bytes(), range).unwrap().bytes;
+    assert_eq!(sum(0x1000..0x7000), 16 * 1024);
+    assert_eq!(sum(0x1000..0x5000), 12 * 1024);
+    assert_eq!(sum(0x4000..0x7000), 8 * 1024, "no more than they have in common");
+    assert_eq!(sum(0x7000..0x8000), 0);
+}
+
+#[test]
 fn large_pages_are_summed_up_over_the_entries_in_the_range() {
     let smaps = "\
 1000-3000 rw-s 00000000 00:01 1 /pool
@@ -345,7 +380,7 @@ ShmemPmdMapped:       8 kB
 4000-5000 rw-p 00000000 00:00 0
 AnonHugePages:        100 kB
 ";
-    let sum = |range| huge_page_bytes(smaps.as_bytes(), range).unwrap();
+    let sum = |range| resident(smaps.as_bytes(), range).unwrap().huge;
     assert_eq!(sum(0x1000..0x4000), 15 * 1024);
     assert_eq!(sum(0x1000..0x3000), 7 * 1024);
     assert_eq!(sum(0..0x1000), 0);

@@ -1,0 +1,143 @@
+//! `space`: where every byte of a pool's file goes, after inserts alone.
+//!
+//! A pool is filled and closed, and its file walked by [`outlast::offline`], which shares no
+//! code with the allocator. The kinds add up to the file.
+
+use crate::Fallible;
+use crate::keys::{Keys, value};
+use crate::machine::{Machine, file_system};
+use crate::report::{Report, Show, rounded};
+use crate::systems::{Setup, create_map, create_pool};
+use outlast::offline;
+use serde::{Deserialize, Serialize};
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the pool is made for.
+    pub setup: Setup,
+    /// Records that are inserted.
+    pub records: u64,
+}
+
+/// Bytes of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which.
+    pub what: String,
+    /// Whether it counts for `bytes_per_record/pool` of `micro`; free pages and the state
+    /// that a close saves do not.
+    pub counted: bool,
+    /// How many.
+    pub bytes: u64,
+    /// The same to a record.
+    pub bytes_per_record: f64,
+}
+
+/// A slot of an index: two words.
+const SLOT_BYTES: u64 = 16;
+
+/// Measures, and prints a row for each kind of bytes, their sum without free pages, and the
+/// file.
+///
+/// # Errors
+/// For options that cannot be; as the inserts; if the walk finds damage or another number
+/// of records.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
+    options.setup.check()?;
+    if options.records == 0 {
+        return Err("--records 0: at least 1".into());
+    }
+    #[derive(Serialize)]
+    struct Run {
+        #[serde(flatten)]
+        machine: Machine,
+        scheme: &'static str,
+        record: String,
+        file_system: String,
+        records: u64,
+        stash_buckets: u32,
+        seed: u64,
+    }
+    let setup = &options.setup;
+    report.row(
+        "run",
+        &Run {
+            machine: Machine::here(),
+            scheme: setup.scheme.name(),
+            record: setup.form.to_string(),
+            file_system: file_system(&setup.dir),
+            records: options.records,
+            stash_buckets: setup.stash_buckets,
+            seed: setup.seed,
+        },
+    )?;
+    let rows = account(options)?;
+    for row in &rows {
+        report.row("space", row)?;
+    }
+    report.table(
+        "space",
+        &[
+            ("what", "/what", Show::Text),
+            ("bytes", "/bytes", Show::Count),
+            ("B/record", "/bytes_per_record", Show::Decimal(3)),
+        ],
+    )?;
+    Ok(rows)
+}
+
+fn account(options: &Options) -> Fallible<Vec<Row>> {
+    let Options { setup, records } = options;
+    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+    let path = dir.path().join("pool");
+    let pool = create_pool(setup, &path)?;
+    let map = create_map(setup, &pool)?;
+    let keys = Keys::new(setup.seed);
+    let mut hand = setup.hand();
+    for key in (0..*records).map(|number| keys.key(number)) {
+        let (key, value) = hand.pair_bytes(key, value(key, 0));
+        map.insert(key, value)?;
+    }
+    let stats = map.stats()?;
+    drop(map);
+    pool.close()?;
+    let found = offline::walk(&path)?;
+    if let Some(damage) = found.problems.first() {
+        return Err(format!("the pool is damaged: {damage}").into());
+    }
+    if found.records != *records || found.maps.len() != 1 || found.leaked_bytes > 0 {
+        return Err(format!("not what was made: {found:?}").into());
+    }
+    // The walk has counted segments; the index itself may have sampled them.
+    let slots = found.maps[0].segments * (stats.slots / stats.segments.max(1));
+    let in_nodes = found.structure_bytes - slots * SLOT_BYTES;
+    let free_pages = found.free_bytes - found.free_block_bytes;
+    let kinds = [
+        ("slots with a record", true, records * SLOT_BYTES),
+        ("empty slots", true, (slots - records.min(&slots)) * SLOT_BYTES),
+        ("headers, directory, overflow nodes", true, in_nodes),
+        ("blocks of records", true, found.record_bytes),
+        ("free blocks", true, found.free_block_bytes),
+        ("ends of runs", true, found.unusable_bytes - found.saved_bytes),
+        ("the pool's header and descriptors", true, found.header_bytes),
+        ("saved free state", false, found.saved_bytes),
+        ("free pages", false, free_pages),
+    ];
+    let row = |what: &str, counted: bool, bytes: u64| Row {
+        what: what.into(),
+        counted,
+        bytes,
+        bytes_per_record: rounded(bytes as f64 / *records as f64, 4),
+    };
+    let mut rows: Vec<Row> =
+        kinds.iter().map(|(what, own, bytes)| row(what, *own, *bytes)).collect();
+    let counted = kinds.iter().filter(|(_, counted, _)| *counted).map(|kind| kind.2).sum();
+    rows.push(row("pool without free pages", true, counted));
+    let file = kinds.iter().map(|kind| kind.2).sum();
+    if file != std::fs::metadata(&path)?.len() {
+        return Err(format!("{file} bytes accounted for, not those of the file").into());
+    }
+    rows.push(row("file", false, file));
+    Ok(rows)
+}
