@@ -120,7 +120,7 @@ fn truncated_and_damaged_headers() {
         // SAFETY: the file is this test's own.
         let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
         check_filled(&reader);
-        assert_eq!(reader.stats().damaged_header_copy.unwrap().offset, copy);
+        assert_eq!(reader.stats().damaged_header_copy.unwrap().offset(), copy);
         assert!(!reader.verify().unwrap().is_sound());
         drop(reader);
         // The first write goes over the damaged copy.
@@ -135,7 +135,7 @@ fn truncated_and_damaged_headers() {
     assert!(matches!(open(&path), Err(Error::DamagedHeader(_))));
     fs::write(&path, &whole).unwrap();
     flip(&path, 8192);
-    assert!(matches!(open(&path), Err(Error::DamagedHeader(d)) if d.offset == 8192));
+    assert!(matches!(open(&path), Err(Error::DamagedHeader(d)) if d.offset() == 8192));
 }
 
 #[test]
@@ -166,11 +166,11 @@ fn damaged_roots_and_structures() {
     let map = pool.map::<u64, u64>("numbers").unwrap();
     let answers: Vec<_> = (0..1000).map(|n| map.get(&n)).collect();
     let damage =
-        answers.iter().filter(|a| matches!(a, Err(Error::Damaged(d)) if d.offset == segment));
+        answers.iter().filter(|a| matches!(a, Err(Error::Damaged(d)) if d.offset() == segment));
     assert!((100..900).contains(&damage.count()));
     assert!(answers.iter().filter_map(|a| a.as_ref().ok()).all(Option::is_some));
     let found = pool.verify().unwrap();
-    assert!(found.all_damage().any(|d| d.offset == segment), "{found:?}");
+    assert!(found.all_damage().any(|d| d.offset() == segment), "{found:?}");
 }
 
 #[test]

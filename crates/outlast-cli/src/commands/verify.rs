@@ -45,9 +45,9 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     }
     print_damage(&found.damage, out)?;
     // Much is found by both; what only the walk over the bytes found is told apart.
-    let known: HashSet<u64> = found.all_damage().map(|d| d.offset).collect();
+    let known: HashSet<u64> = found.all_damage().map(|d| d.offset()).collect();
     let walked: Vec<Damage> =
-        account.problems.into_iter().filter(|d| !known.contains(&d.offset)).collect();
+        account.problems.into_iter().filter(|d| !known.contains(&d.offset())).collect();
     print_damage(&walked, out)?;
     let counts = [duplicated, torn, leaked_bytes.unwrap_or(0)];
     let sound = found.is_sound() && walked.is_empty() && counts == [0; 3];
