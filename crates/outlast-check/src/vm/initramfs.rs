@@ -40,17 +40,50 @@ pub fn write(target: &Path, tools: &Tools, programs: &[(&str, &Path)]) -> Result
     for (name, path) in programs {
         archive.add(&format!("bin/{name}"), PROGRAM, &read(path)?);
     }
-    let mut order = String::new();
+    let mut modules = Vec::new();
     for name in MODULES {
         if let Some(path) = tools.module(name) {
-            archive.add(&format!("modules/{name}.ko"), PROGRAM, &read(&path)?);
-            order.push_str(&format!("{name}\n"));
+            modules.push((name, read(&path)?));
         }
     }
-    archive.add("modules/order", PROGRAM, order.as_bytes());
+    let order = load_order(&modules);
+    archive.add("modules/order", PROGRAM, (order.join("\n") + "\n").as_bytes());
+    for (name, content) in &modules {
+        archive.add(&format!("modules/{name}.ko"), PROGRAM, content);
+    }
     let write = |bytes: Vec<u8>| -> io::Result<()> { fs::write(target, bytes) };
     write(archive.end())
         .map_err(|e| Missing(format!("{} cannot be written: {e}", target.display())))
+}
+
+/// The modules, each after those that it says it depends on.
+fn load_order<'m>(modules: &[(&'m str, Vec<u8>)]) -> Vec<&'m str> {
+    let mut order: Vec<&str> = Vec::new();
+    // As many rounds as there are modules; what depends in a circle comes last.
+    for last in (0..modules.len()).map(|round| round + 1 == modules.len()) {
+        for (name, content) in
+            modules.iter().filter(|(name, _)| !order.contains(name)).collect::<Vec<_>>()
+        {
+            let needed = depends(content);
+            let ready = modules.iter().all(|(other, _)| {
+                order.contains(other) || !needed.contains(&other.replace('-', "_"))
+            });
+            if ready || last {
+                order.push(name);
+            }
+        }
+    }
+    order
+}
+
+/// What a module depends on: names with underscores, in its section of notes.
+fn depends(module: &[u8]) -> Vec<String> {
+    let field = b"\0depends=";
+    let Some(start) = module.windows(field.len()).position(|window| window == field) else {
+        return Vec::new();
+    };
+    let text = module[start + field.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).split(',').map(|name| name.replace('-', "_")).collect()
 }
 
 /// A `newc` archive.
@@ -108,6 +141,18 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_comes_after_those_that_it_depends_on() {
+        let module = |name, depends: &str| {
+            (name, [b"\x7fELF\0license=GPL\0depends=", depends.as_bytes(), b"\0more"].concat())
+        };
+        let modules =
+            [module("c-d", "a,b_x"), module("b-x", "a"), module("a", ""), module("e", "elsewhere")];
+        assert_eq!(load_order(&modules), ["a", "e", "b-x", "c-d"]);
+        let circle = [module("a", "b"), module("b", "a")];
+        assert_eq!(load_order(&circle).len(), 2);
+    }
 
     #[test]
     fn entries_are_aligned_and_folders_come_first() {

@@ -277,6 +277,10 @@ impl Drop for Guest {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if self.verbose {
+            let console = fs::read(&self.console).unwrap_or_default();
+            eprintln!("console:\n{}", String::from_utf8_lossy(&console).trim());
+        }
     }
 }
 

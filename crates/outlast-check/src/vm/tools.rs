@@ -12,8 +12,7 @@ use std::process::{Command, Stdio};
 const PACKAGES: [&str; 5] =
     ["qemu-system-x86", "busybox-static", "ndctl", "e2fsprogs", "linux-image-amd64"];
 
-/// Modules of the kernel, in the order in which they are loaded. A kernel that has one built
-/// in has no file for it.
+/// Modules of the kernel. One that has some of them built in has no files for those.
 pub const MODULES: [&str; 18] = [
     "libnvdimm",
     "nfit",
@@ -25,8 +24,8 @@ pub const MODULES: [&str; 18] = [
     "mbcache",
     "crc16",
     "ext4",
-    "virtio",
     "virtio_ring",
+    "virtio",
     "virtio_pci_modern_dev",
     "virtio_pci_legacy_dev",
     "virtio_pci",

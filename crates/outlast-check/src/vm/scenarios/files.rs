@@ -96,7 +96,8 @@ pub(super) fn detect(stage: &Stage<'_>) -> Result<(), Ended> {
     // The pool of that boot, on the same device, which can no longer be written.
     let nvdimm = |persistence, unarmed| Some(Nvdimm { image: image.clone(), persistence, unarmed });
     let unarmed = Hardware { nvdimm: nvdimm("mem-ctrl", true), ..Hardware::default() };
-    let read_only = Expected { place: "unarmed-read-only", ..NVDIMM };
+    // Nothing is flushed by who cannot write.
+    let read_only = Expected { place: "unarmed-read-only", flush: "no flush", ..NVDIMM };
     stage.detects("unarmed", &unarmed, "unarmed", &[read_only])?;
     let step = "detect --format --places nvdimm";
     let persistent = Hardware { nvdimm: nvdimm("cpu", false), ..Hardware::default() };
