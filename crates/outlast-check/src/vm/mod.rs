@@ -62,6 +62,9 @@ pub enum Scenario {
     Demo,
     /// The machine is killed at random moments while threads work on a pool.
     PowerCut(PowerCut),
+    /// Power cuts of which the losses must be noticed: a pool that was refused as possibly torn
+    /// is opened all the same, and taken for whole.
+    Canary,
     /// The process is killed, and the machine shut down in order.
     Reboot,
     /// Copies of a pool that is worked on.

@@ -2,7 +2,7 @@
 
 use super::{Stage, words};
 use crate::random::Random;
-use crate::state::{Checked, ensure};
+use crate::state::{Checked, Fault, ensure};
 use crate::torture::life::Subject;
 use crate::vm::ledger::Ledger;
 use crate::vm::machine::{Guest, Hardware, Next};
@@ -36,6 +36,8 @@ struct Trial<'t> {
     hardware: Hardware,
     ledger: Ledger,
     random: Random,
+    /// More words for each guest.
+    also: &'static str,
     opened_micros_max: u64,
 }
 
@@ -50,7 +52,7 @@ impl<'t> Trial<'t> {
         let subject = Subject { scheme: stage.args.scheme, record, keys, threads };
         let ledger = Ledger::new(subject, stage.args.seed, cuts.on == On::Dax);
         let random = Random::new(stage.args.seed);
-        Ok(Trial { stage, cuts, hardware, ledger, random, opened_micros_max: 0 })
+        Ok(Trial { stage, cuts, hardware, ledger, random, also: "", opened_micros_max: 0 })
     }
 
     /// The words that tell a guest what to work on, in its n-th boot.
@@ -59,8 +61,9 @@ impl<'t> Trial<'t> {
         let (scheme, seed) = (self.stage.args.scheme, self.stage.args.seed);
         let mut text = format!(
             "--place {} --seed {seed} --life {life} --scheme {scheme} --keys {keys} --threads \
-             {threads}",
-            on.place()
+             {threads}{}",
+            on.place(),
+            self.also
         );
         if let Some(record) = record {
             text.push_str(&format!(" --record {record}"));
@@ -92,7 +95,7 @@ impl<'t> Trial<'t> {
         if self.random.below(3) == 0 {
             step.push_str(" --verify");
         }
-        let while_opening = life > 1 && self.random.below(CUTS_WHILE_OPENING) == 0;
+        let while_opening = self.random.below(CUTS_WHILE_OPENING) == 0;
         let patience = Duration::from_millis(if while_opening {
             self.random.below(400)
         } else {
@@ -201,6 +204,31 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
     // A guest that gets nothing done shows nothing.
     ensure(cuts.cuts == 0 || totals.acknowledged > 0, || "nothing was acknowledged".into())?;
     Ok(())
+}
+
+/// Cuts after which something is lost for certain are few.
+const CANARY_CUTS: u64 = 12;
+
+pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
+    let cuts = PowerCut { on: On::Ext4, ..PowerCut::default() };
+    let mut trial = Trial::new(stage, &cuts)?;
+    trial.also = " --accept";
+    for life in 1..=CANARY_CUTS {
+        // What was torn can also make the guest find damage.
+        let fault = trial.cut(life).err();
+        let totals = trial.ledger.totals();
+        if totals.refused > 0 && (totals.lost + totals.torn > 0 || fault.is_some()) {
+            let first = fault.map_or_else(|| trial.ledger.findings()[0].clone(), |f| f.0);
+            stage.result(
+                &format!("canary: noticed after {life} cuts: {first}"),
+                &format!("{{\"scenario\":\"canary\",\"cuts\":{life},\"noticed\":true}}"),
+            );
+            return Ok(());
+        }
+        fault.map_or(Ok(()), Err)?;
+    }
+    let what = "pools were torn by power cuts and taken for whole, and nothing was noticed";
+    Err(Fault(what.into()).into())
 }
 
 pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {

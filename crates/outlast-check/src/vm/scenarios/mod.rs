@@ -17,6 +17,7 @@ pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
         Scenario::Detect => files::detect(&stage),
         Scenario::Demo => files::demo(&stage),
         Scenario::PowerCut(cuts) => cuts::power_cut(&stage, cuts),
+        Scenario::Canary => cuts::canary(&stage),
         Scenario::Reboot => cuts::reboot(&stage),
         Scenario::LiveCopy => files::live_copy(&stage),
         Scenario::DiskFull => files::disk_full(&stage),
@@ -32,6 +33,7 @@ pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
             files::live_copy(&stage)?;
             files::disk_full(&stage)?;
             cuts::reboot(&stage)?;
+            cuts::canary(&stage)?;
             cuts::power_cut(&stage, &PowerCut { on: super::On::Ext4, ..cuts.clone() })?;
             cuts::power_cut(&stage, &PowerCut { on: super::On::Dax, ..cuts.clone() })
         }
