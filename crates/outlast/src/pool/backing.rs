@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MappingError, MediumKind, SHADOW_SHARE};
-use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fs::File;
 use std::ptr::NonNull;
@@ -172,7 +171,8 @@ impl Backing {
 
 /// When a file was made, in nanoseconds since 1970, where the file system tells.
 fn birth(file: &File) -> Option<u64> {
-    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+    use rustix::fs::{AtFlags, StatxFlags};
+    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
     let told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let time = found.stx_btime;
     let seconds = u64::try_from(time.tv_sec).ok().filter(|_| told)?;
