@@ -3,7 +3,6 @@
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MappingError, MediumKind, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::fs::File;
 use std::ptr::NonNull;
 
 /// What tells a file from a copy of it.
@@ -170,7 +169,7 @@ impl Backing {
 }
 
 /// When a file was made, in nanoseconds since 1970, where the file system tells.
-fn birth(file: &File) -> Option<u64> {
+fn birth(file: &std::fs::File) -> Option<u64> {
     use rustix::fs::{AtFlags, StatxFlags};
     let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
     let told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
