@@ -433,7 +433,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     #[inline(always)]
-    pub(super) fn fill_unfenced(
+    fn fill_unfenced(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
+        self.fill_unflushed(slot, words, empty, at);
+        self.core.memory.flush(slot, at);
+    }
+
+    #[inline(always)]
+    pub(super) fn fill_unflushed(
         &self,
         slot: &Slot,
         words: SlotWords,
@@ -453,7 +459,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         memory.store_release(&slot.second, words.second, at);
         memory.store_release(&slot.first, words.first, at);
-        memory.flush(slot, at);
     }
 
     /// Shows a slot's record to readers. The bucket is locked, the record durable.
@@ -719,4 +724,3 @@ impl<S: Seam, R: Record> Drop for Prepared<'_, S, R> {
         }
     }
 }
-

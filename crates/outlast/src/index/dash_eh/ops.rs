@@ -313,7 +313,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let all = keys.iter().zip(&hashes).zip(&likely).zip(found);
             for (((&key, &hash), likely), found) in all {
-                let at_once = likely.as_ref().and_then(|likely| self.read_likely(likely, key, hash));
+                let at_once =
+                    likely.as_ref().and_then(|likely| self.read_likely(likely, key, hash));
                 *found = match at_once {
                     Some(value) => Some(value),
                     None => self.find(key, hash, |words| R::value(&self.core, words))?,
@@ -361,12 +362,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// The value of a key if it is in that slot. `None` says nothing.
     #[inline(always)]
-    fn read_likely(
-        &self,
-        likely: &Likely<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
-    ) -> Option<R::Owned> {
+    fn read_likely(&self, likely: &Likely<'_, S>, key: R::Key<'_>, hash: u64) -> Option<R::Owned> {
         let words = self.words(likely.slot);
         if !R::matches(&self.core, words, key, hash).ok()? {
             return None;
