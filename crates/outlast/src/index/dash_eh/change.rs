@@ -36,7 +36,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return self.change_when_let_in(key, change, want_before);
         };
         let hash = R::hash(&self.core.hasher, key);
-        // Nothing from here on waits, and what fails has happened before anything is locked.
+        // What can wait or fail (writing the block of a byte string) comes before anything is
+        // locked.
         match self.try_at_once(key, hash, &change, &plan) {
             Ok(AtOnce::Done(changed)) => {
                 inside.leave();

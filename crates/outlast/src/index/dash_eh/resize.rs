@@ -9,6 +9,7 @@ use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::ops::{bits, damaged};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
+use crate::index::RecordForm;
 use crate::index::record::{Record, SlotWords};
 use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
 use crate::pool::alloc::Block;
@@ -464,9 +465,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let bucket = lock.bucket();
             bits(self.meta(bucket).allocated()).map(move |slot| self.words(&bucket.slots[slot]))
         });
-        for words in in_buckets.chain(overflowed.map(|o| o.words)) {
-            if let Some((offset, _)) = R::block(&self.core, words)? {
-                self.core.before_unlink(offset)?;
+        if R::FORM == RecordForm::Bytes {
+            for words in in_buckets.chain(overflowed.map(|o| o.words)) {
+                // By the link alone: a damaged block is not the split's affair.
+                self.core.before_unlink(R::extent(&self.core, words)?.0)?;
             }
         }
         Ok(())
