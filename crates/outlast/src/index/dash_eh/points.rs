@@ -33,7 +33,7 @@ crate::commit_points! { "dash-eh":
     SPLIT_DONE = "split: done": volatile;
     /// Records that move to where they are looked for first, after a split: their copies.
     PULL_COPY = "gathering: copy": store, flush, fence;
-    /// And the stash slots they leave.
+    /// And the slots they leave.
     PULL_CLEAR = "gathering: slot": store, flush, fence;
     /// The doubled directory.
     DOUBLE_NEW = "doubling: new directory": store, flush, fence;
