@@ -544,16 +544,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // The copies are durable before the slots they were made of are emptied.
         lines.flush(memory, &points::PULL_COPY);
         memory.fence(&points::PULL_COPY);
-        for &(bucket, slot) in &from {
+        for (bucket, slot) in from {
             memory.store_release(&bucket.slots[slot].first, empty, &points::PULL_CLEAR);
             lines.add(memory.offset_of(&bucket.slots[slot]).raw());
+            // Nobody takes the slot before the locks are given back.
+            bucket.notes.set_meta(memory.seam(), self.meta(bucket).without_all(1 << slot));
         }
         lines.flush(memory, &points::PULL_CLEAR);
         memory.fence(&points::PULL_CLEAR);
-        for (bucket, slot) in from {
-            let meta = self.meta(bucket).without_all(1 << slot);
-            bucket.notes.set_meta(memory.seam(), meta);
-        }
     }
 
     // ---- Directory --------------------------------------------------------------
