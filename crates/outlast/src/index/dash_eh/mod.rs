@@ -82,8 +82,11 @@
 //! Displacement only tries locks. An overflow node is linked under all bucket locks of its
 //! segment: nobody inserts into it before its link is durable. A split holds all bucket
 //! locks of its segment, builds the new segment beside its readers, and publishes it by the
-//! DRAM directory: a reader that used the old entry finds it changed and reads again; a
-//! writer looks again after locking. Nothing is allocated under a lock.
+//! DRAM directory. Whoever used the old entry and finds nothing looks at it again, a reader
+//! after the version, a writer after locking. Who finds the key need not: a split marks all
+//! homes as changing before it publishes, and takes what leaves out of the old segment's notes
+//! before it gives the locks back, so what is found under one version, or under the lock,
+//! belongs there. Nothing is allocated under a lock.
 //!
 //! # After a crash
 //!
@@ -518,7 +521,7 @@ impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
         R::check_size(key, None)?;
         let hash = R::hash(&self.core.hasher, key);
-        self.find(key, hash, |words| R::value(&self.core, words))
+        self.find(key, hash, 0, |words| R::value(&self.core, words))
     }
 
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {

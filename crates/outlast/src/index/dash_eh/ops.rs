@@ -187,24 +187,26 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(None)
     }
 
-    /// Finds a key and reads from its slot, optimistically. Stores nothing.
+    /// Finds a key and reads from its slot, optimistically, by a thread that has passed the
+    /// gate `inside` times. Stores nothing.
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
+        inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
         match self.try_find(key, hash, &mut read) {
             Some(found) => Ok(found),
-            None => self.find_again(key, hash, 0, read),
+            None => self.find_again(key, hash, inside, read),
         }
     }
 
     /// One reading. `None` if it does not count: a change of the key's home came between, or
     /// the segment was not touched yet, or something is damaged, or the pool is not open.
     #[inline(always)]
-    pub(super) fn try_find<T>(
+    fn try_find<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
@@ -266,7 +268,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate
     /// `inside` times.
     #[cold]
-    pub(super) fn find_again<T>(
+    fn find_again<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
@@ -317,7 +319,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     likely.as_ref().and_then(|likely| self.read_likely(likely, key, hash));
                 *found = match at_once {
                     Some(value) => Some(value),
-                    None => self.find(key, hash, |words| R::value(&self.core, words))?,
+                    None => self.find(key, hash, 0, |words| R::value(&self.core, words))?,
                 };
             }
         }
@@ -377,7 +379,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let hash = R::hash(&self.core.hasher, key);
         // Pinned before the link is read, see `reclaim`. `find` may read several times;
         // each reading is a guard of its own, and those that do not count are dropped.
-        self.find(key, hash, |words| {
+        self.find(key, hash, 0, |words| {
             let pin = self.core.pin();
             // Read again under the pin: the link may have been unlinked and its block
             // retired in between; then the version has changed and this does not count.
