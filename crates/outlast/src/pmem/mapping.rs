@@ -304,6 +304,14 @@ impl Mapping {
         };
     }
 
+    /// Faults the shadow of a range in, so that an operation does not have to.
+    pub fn touch_shadow(&self, range: Range<u64>) {
+        let len = self.len();
+        if range.start < range.end && range.end <= len && self.alive().is_here() {
+            self.range.touch_shadow(range, len);
+        }
+    }
+
     /// Makes large pages of the whole 2 MiB pieces in a range, and says whether all of
     /// them are now. An optimisation: every error is ignored.
     pub fn collapse(&self, range: Range<u64>) -> bool {

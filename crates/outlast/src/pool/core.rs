@@ -365,6 +365,11 @@ impl<S: Seam> Core<S> {
         self.gate.check()
     }
 
+    /// A number that changes with every operation that enters; `None` while one is inside.
+    pub(super) fn entries(&self) -> Option<usize> {
+        self.gate.entries()
+    }
+
     /// One turn of waiting for a lock of an index.
     ///
     /// # Errors

@@ -719,4 +719,3 @@ impl<S: Seam, R: Record> Drop for Prepared<'_, S, R> {
         }
     }
 }
-

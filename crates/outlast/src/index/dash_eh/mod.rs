@@ -144,7 +144,8 @@ use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
-    BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH, SLOTS, Slot,
+    BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH, SLOTS,
+    Slot,
 };
 use notes::BucketRef;
 use std::marker::PhantomData;

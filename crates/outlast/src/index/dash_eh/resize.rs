@@ -1,8 +1,8 @@
 //! Growing: splits, doubling of the directory, overflow nodes.
 
 use super::layout::{
-    self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, MAX_DEPTH, NODE_BUCKETS,
-    LINE_SLOTS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
+    self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH,
+    NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
 };
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
