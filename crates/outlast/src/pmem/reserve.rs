@@ -82,7 +82,7 @@ impl Reservation {
             let access = MprotectFlags::READ | MprotectFlags::WRITE;
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
             // An optimisation: every error is ignored. Not for the first large page, which
-            // is covered bit by bit and has small ones: the kernel would replace them by a
+            // is covered bit by bit and has small ones: the kernel may replace them by a
             // large one some time, and operations would wait for that.
             if self.shadow > HUGE_PAGE {
                 let rest = self.shadow().add(HUGE_PAGE as usize);
