@@ -11,6 +11,7 @@
 //! | value 0 | 0 | the empty string |
 //! | value from 2^32 | itself | a record that takes whole pages of a small pool |
 
+use outlast::RecordForm;
 use outlast::index::{Bytes, Index, Inline, Record};
 use outlast::pool::store::AnyIndex;
 
@@ -107,6 +108,17 @@ impl Form for Bytes {
             AnyIndex::Inline(_) => None,
         }
     }
+}
+
+/// The record form of this name, for command lines.
+///
+/// # Errors
+/// What the names are.
+pub fn record_form(text: &str) -> Result<RecordForm, String> {
+    RecordForm::ALL
+        .into_iter()
+        .find(|form| form.to_string() == text)
+        .ok_or_else(|| format!("unknown record form {text:?}; known: inline, bytes"))
 }
 
 /// Runs the same code on the index of a map, whatever its form: inside, `$form` names it.

@@ -12,6 +12,7 @@
 //! - [`suite`]: all of the above for one scheme and record form, and one line of summary;
 //! - [`torture`]: a process killed with SIGKILL again and again, against expectations
 //!   kept outside of the pool;
+//! - [`vm`]: a kernel in a virtual machine, a real DAX file system, and power cuts;
 //! - [`growth`]: the size of a pool whose process is killed again and again; [`full`]: one
 //!   that cannot grow and is killed when almost full; [`guard`]: references held for long.
 //!
@@ -37,3 +38,4 @@ pub mod state;
 pub mod suite;
 pub mod tally;
 pub mod torture;
+pub mod vm;

@@ -2,11 +2,12 @@
 
 use clap::{Args, Parser, Subcommand};
 use outlast::{RecordForm, Scheme};
+use outlast_check::codec::record_form;
 use outlast_check::explore::{self, report};
 use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
-use outlast_check::{canary, full, growth, guard, history, planted, schedule, suite, torture};
+use outlast_check::{canary, full, growth, guard, history, planted, schedule, suite, torture, vm};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,8 +40,15 @@ enum Command {
     Full(PlaceArgs),
     /// Runs a few threads in chosen orders, crashes them, and checks their histories.
     Schedule(ScheduleArgs),
+    /// Runs the library on a real DAX file system, in a virtual machine whose power is cut.
+    Vm(vm::Args),
     /// Checks a history, see docs/history-format.md; or records one from real threads.
     History(HistoryArgs),
+    #[command(hide = true)]
+    VmGuest {
+        #[command(subcommand)]
+        step: vm::guest::Step,
+    },
     #[command(hide = true)]
     TortureChild(TortureChildArgs),
     #[command(hide = true)]
@@ -319,13 +327,6 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "not a number from 1 up".to_owned())
 }
 
-fn record_form(text: &str) -> Result<RecordForm, String> {
-    RecordForm::ALL
-        .into_iter()
-        .find(|form| form.to_string() == text)
-        .ok_or_else(|| format!("unknown record form {text:?}; known: inline, bytes"))
-}
-
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run_suite(&args),
@@ -344,6 +345,11 @@ fn main() -> ExitCode {
             _ => report_end(run_schedule(&args)),
         },
         Command::History(args) => run_history(&args).unwrap_or_else(|e| usage(&e)),
+        Command::Vm(args) => run_vm(&args),
+        Command::VmGuest { step } => match vm::guest::run(&step) {
+            Ok(code) => ExitCode::from(code),
+            Err(fault) => report_end(Err(fault)),
+        },
         Command::FullChild(args) => {
             child_end(full::child(&args.dir.unwrap_or_default(), args.scheme))
         }
@@ -371,6 +377,20 @@ fn report_end(result: Checked) -> ExitCode {
         Err(fault) => {
             eprintln!("FOUND: {fault}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_vm(args: &vm::Args) -> ExitCode {
+    let run = || {
+        let program = program()?;
+        vm::run(args, &program, &program.with_file_name("outlast"))
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ended) => {
+            eprintln!("{ended}");
+            ExitCode::from(ended.code())
         }
     }
 }

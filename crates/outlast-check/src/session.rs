@@ -769,9 +769,9 @@ fn read<R: Form>(index: &dyn Index<R>, key: u64) -> Checked<Option<u64>> {
     let key = R::nth_key(key);
     let found = index.get(R::key_of(&key))?;
     let reference = index.get_ref(R::key_of(&key))?;
-    let mut many = Vec::new();
+    let mut many = [const { None }];
     index.get_many(&[R::key_of(&key)], &mut many)?;
-    ensure(many.len() == 1 && many[0] == found, || format!("get {found:?}, get_many {many:?}"))?;
+    ensure(many[0] == found, || format!("get {found:?}, get_many {many:?}"))?;
     ensure(reference.is_some() == found.is_some(), || {
         format!("get {found:?}, get_ref {reference:?}")
     })?;

@@ -11,6 +11,7 @@ use outlast::pmem::{Access, Counts, Event, Point, Traced};
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::{Do, PoolShape, Session, Shape, alive};
+use std::collections::BTreeSet;
 
 /// A map with its recorder.
 struct Bench {
@@ -98,6 +99,15 @@ fn cost(events: &[Event]) -> (u64, u64) {
 fn cost_at(events: &[Event], point: &'static Point) -> (u64, u64) {
     let at: Vec<Event> = events.iter().filter(|e| e.point == Some(point)).cloned().collect();
     cost(&at)
+}
+
+/// Lines that were stored to.
+fn lines_stored(events: &[Event], point: &'static Point) -> u64 {
+    let lines = events.iter().filter(|e| e.point == Some(point)).filter_map(|e| match e.access {
+        Access::Store { offset, .. } => Some(offset / 64),
+        _ => None,
+    });
+    lines.collect::<BTreeSet<_>>().len() as u64
 }
 
 /// Lines that a record of this key and value takes, header included. Blocks of up to 64
@@ -235,10 +245,14 @@ fn a_displacement_flushes_two_lines() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(form, 2);
         let mut homes = bench.homes();
-        // Bucket 1 has guests from bucket 0, bucket 2 has guests from bucket 1 only.
-        let guests: Vec<u64> = homes[0].by_ref().take(10).collect();
-        bench.fill(guests);
+        // Bucket 1 has guests from bucket 0, where there is room again, and bucket 2 has guests
+        // from bucket 1 only.
+        let first: Vec<u64> = homes[0].by_ref().take(SLOTS + 5).collect();
+        bench.fill(first.iter().copied());
         bench.fill(homes[1].by_ref().take(2 * SLOTS - 5).collect::<Vec<_>>());
+        for &key in &first[..4] {
+            bench.change(key, Do::Remove);
+        }
         for _ in 0..3 {
             let events = bench.change(homes[1].next().unwrap(), Do::Insert(VALUE + 41));
             assert!(has(&events, &points::DISPLACE_COPY), "{form}");
@@ -260,7 +274,7 @@ fn a_split_and_a_doubling_flush_what_they_write() {
     for form in RecordForm::ALL {
         for bits in [1u32, 2] {
             let mut bench = Bench::new(form, bits);
-            let mut seen = (0, 0);
+            let (mut seen, mut gathered) = ((0, 0), 0);
             let segment_lines = ((1 << bits) + 2) * 4;
             for key in 10..600 {
                 let events = bench.change(key, Do::Insert(VALUE + key));
@@ -277,12 +291,15 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                     let (lines, fences) = cost_at(&events, &points::SPLIT_DIRECTORY);
                     assert!(lines >= 1 && fences == 1);
                     assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
-                    // Records that come back from the stash: a line for each copy and for
-                    // each slot that is left, one fence for all of either.
+                    // Records that are gathered: each line that a copy was made in, and each
+                    // that one is left in, once; one fence for all of either.
                     let copies = cost_at(&events, &points::PULL_COPY);
                     let slots = cost_at(&events, &points::PULL_CLEAR);
-                    assert_eq!(copies, slots);
-                    assert!(copies.1 <= 1);
+                    assert_eq!(copies.0, lines_stored(&events, &points::PULL_COPY));
+                    assert_eq!(slots.0, lines_stored(&events, &points::PULL_CLEAR));
+                    assert_eq!(copies.1, u64::from(copies.0 > 0));
+                    assert_eq!(slots.1, copies.1);
+                    gathered += copies.0;
                 }
                 let doublings = cost_at(&events, &points::DOUBLE_COMMIT).1;
                 if doublings == 1 {
@@ -303,6 +320,7 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                 }
             }
             assert!(seen.0 >= 3 && seen.1 >= 2, "{seen:?} splits and doublings");
+            assert!(gathered > 0);
         }
     }
 }

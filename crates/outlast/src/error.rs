@@ -59,7 +59,7 @@ pub enum Error {
     /// can tear, and has since met one (or is a copy of a live pool).
     #[error("possibly torn: {reason}; open with `accept_possibly_torn` to verify and salvage")]
     PossiblyTorn {
-        /// Why: another boot, or another inode.
+        /// Why: another boot, or another file.
         reason: TornReason,
     },
     /// No space is left, and the pool may not grow further.

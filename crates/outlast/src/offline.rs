@@ -31,7 +31,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-const _: () = assert!(COMPATIBLE == 0, "format 1 has no feature that the walk would have to know");
+const _: () = assert!(COMPATIBLE == 1, "no feature that the walk would have to know");
 
 /// What a walk found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -325,6 +325,31 @@ fn a_copy_of_a_live_pool_is_refused() {
 }
 
 #[test]
+fn a_live_copy_in_the_place_of_the_original_is_refused() {
+    use std::os::unix::fs::MetadataExt;
+    let (dir, path) = filled();
+    let pool = open(&path).unwrap();
+    pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
+    let live = fs::read(&path).unwrap();
+    drop(pool);
+    let original = fs::metadata(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    // Most file systems give the number to one of the next files.
+    let took_it = (0..64).map(|n| dir.path().join(n.to_string())).find(|file| {
+        fs::write(file, b"").unwrap();
+        fs::metadata(file).unwrap().ino() == original.ino()
+    });
+    let copy = took_it.unwrap_or_else(|| dir.path().join("0"));
+    fs::write(&copy, live).unwrap();
+    if original.created().is_err() && fs::metadata(&copy).unwrap().ino() == original.ino() {
+        println!("skipped: this file system does not tell when a file was made");
+        return;
+    }
+    let torn = open(&copy).unwrap_err();
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
+}
+
+#[test]
 fn a_snapshot_replaces_no_pool_that_is_open() {
     let (dir, path) = filled();
     let pool = open(&path).unwrap();

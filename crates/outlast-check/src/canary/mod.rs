@@ -30,7 +30,7 @@ use tape::Tape;
 use trial::Verdict;
 
 /// Deaths that are chosen for one canary in one run.
-const DEATHS_CHOSEN: usize = 32;
+const DEATHS_CHOSEN: usize = 200;
 
 /// How much is tried before a canary counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -432,33 +432,37 @@ fn fill(play: &mut Play) -> Checked {
     Ok(())
 }
 
-/// Keys are chosen by their home bucket; of two equally full buckets, the home is taken.
+/// Keys are chosen by their home bucket. A record goes there while there is room in its line,
+/// or no less room than in the next bucket.
 fn displace(play: &mut Play) -> Checked {
     play.map()?;
-    // Half of the first keys go to bucket 1, as guests. Those of bucket 1 then fill it and
-    // bucket 2, where all are guests: a guest of bucket 1 goes back to its home.
+    let insert = |play: &mut Play, keys: &[u64]| -> Checked {
+        keys.iter().try_for_each(|&key| play.change(key, Do::Insert(key + 100_000)))
+    };
+    // Keys of bucket 0 fill it, and the last ones are guests of bucket 1. Those of bucket 1
+    // fill it and bucket 2, where all are guests. Then the first keys, which bucket 0 was
+    // empty for, go again: a guest of bucket 1 goes back to its home.
     let mut low = play.keys_by_home(0);
-    let guests = low[0].drain(..10).collect::<Vec<_>>();
-    for key in guests.into_iter().chain(low[1].drain(..2 * SLOTS - 5)) {
-        play.change(key, Do::Insert(key + 100_000))?;
+    let first: Vec<u64> = low[0].drain(..SLOTS + 5).collect();
+    insert(play, &first)?;
+    let middle: Vec<u64> = low[1].drain(..2 * SLOTS - 5).collect();
+    insert(play, &middle)?;
+    for &key in &first[..4] {
+        play.change(key, Do::Remove)?;
     }
-    // Buckets 2 and 3 are filled by keys of bucket 2, and some of bucket 3 go again. Once
-    // bucket 1 is full, a record that is at home in bucket 2 moves on to bucket 3.
+    // Keys of bucket 2 fill it and bucket 3, and the last of them, guests there, go again.
+    // Once bucket 1 is full, a record that is at home in bucket 2 moves on to bucket 3.
     let mut high = play.keys_by_home(1);
     let pairs: Vec<u64> = high[2].drain(..2 * SLOTS).collect();
-    for &key in &pairs {
-        play.change(key, Do::Insert(key + 100_000))?;
+    insert(play, &pairs)?;
+    for &key in &pairs[2 * SLOTS - 6..] {
+        play.change(key, Do::Remove)?;
     }
-    for key in pairs.iter().skip(1).step_by(2).take(5) {
-        play.change(*key, Do::Remove)?;
-    }
-    for key in high[1].drain(..SLOTS) {
-        play.change(key, Do::Insert(key + 100_000))?;
-    }
+    let ones: Vec<u64> = high[1].drain(..SLOTS).collect();
+    insert(play, &ones)?;
     play.prepared();
-    for key in low[1].drain(..4).chain(high[1].drain(..4)) {
-        play.change(key, Do::Insert(key + 100_000))?;
-    }
+    let forward: Vec<u64> = low[1].drain(..2).chain(high[1].drain(..4)).collect();
+    insert(play, &forward)?;
     // As well while the reclaim runs, for which moved records are marked.
     play.session.crash()?;
     for key in low[1].drain(..2).chain(high[1].drain(..2)) {

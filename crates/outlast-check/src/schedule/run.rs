@@ -68,9 +68,9 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
                         }
                     },
                     1 => {
-                        let mut found = Vec::new();
+                        let mut found = [const { None }];
                         index.get_many(&[key], &mut found)?;
-                        found.first().and_then(Option::as_ref).map(number).transpose()?
+                        found[0].as_ref().map(number).transpose()?
                     }
                     _ => index.get(key)?.as_ref().map(number).transpose()?,
                 };

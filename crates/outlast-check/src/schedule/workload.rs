@@ -10,7 +10,7 @@ use crate::state::{Checked, Fault};
 use outlast::index::dash_eh::points;
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The map that is worked on.
@@ -106,6 +106,8 @@ pub struct Workload {
     bucket_bits: u32,
     /// All keys have one hash.
     degenerate: bool,
+    /// Some of the records that the table is filled with are removed again on the way.
+    holes: bool,
     /// Which keys, and what with them.
     aim: Aim,
     /// What one thread does besides.
@@ -153,6 +155,7 @@ pub const ALL: &[Workload] = &{
         start: Start::Open,
         bucket_bits: 1,
         degenerate: false,
+        holes: false,
         aim: Aim::Mixed,
         beside: Beside::Nothing,
     };
@@ -169,6 +172,7 @@ pub const ALL: &[Workload] = &{
             about: "an insert moves a record back to its home",
             before: phase_of!(phases::BACKWARD.into()),
             bucket_bits: 2,
+            holes: true,
             ..PLAIN
         },
         Workload {
@@ -235,6 +239,7 @@ pub const ALL: &[Workload] = &{
             about: "the same where the record moves back to its home",
             before: phase_of!(phases::BACKWARD.into()),
             bucket_bits: 2,
+            holes: true,
             aim: Aim::Duel,
             ..PLAIN
         },
@@ -325,6 +330,26 @@ impl Workload {
         if self.degenerate { SPECIAL + number } else { number }
     }
 
+    /// Fills in one record, and takes another one out where there are to be holes.
+    fn fill_in(&self, session: &mut Session, number: u64) -> Checked {
+        session.change(MAP, self.key(number), Do::Insert(value_of(number)))?;
+        if let Some(hole) = self.hole(number) {
+            session.change(MAP, self.key(hole), Do::Remove)?;
+        }
+        Ok(())
+    }
+
+    /// Which record is removed after this one was filled in.
+    fn hole(&self, number: u64) -> Option<u64> {
+        (self.holes && number % 3 == 2).then(|| number.checked_sub(HOLE_AGE))?
+    }
+
+    /// The records of a table that is filled with so many.
+    fn filled(&self, records: u64) -> impl Iterator<Item = u64> {
+        let holes: BTreeSet<u64> = (0..records).filter_map(|number| self.hole(number)).collect();
+        (0..records).filter(move |number| !holes.contains(number))
+    }
+
     /// What the map looks like.
     pub fn shape(&self, scheme: Scheme, form: RecordForm) -> Shape {
         Shape { scheme, form, bucket_bits: self.bucket_bits, stash: 2 }
@@ -352,7 +377,7 @@ impl Workload {
         let mut stored_with = HashMap::new();
         for number in 0..400 {
             seam.start(false);
-            session.change(MAP, self.key(number), Do::Insert(value_of(number)))?;
+            self.fill_in(&mut session, number)?;
             let events = seam.take();
             if phases_of(&events, shape.bucket_bits).contains(&phase) {
                 let moved = phases::moved(&events).filter_map(|word| stored_with.get(&word));
@@ -410,6 +435,9 @@ struct Fill {
     /// Those that the next insert moves, or that came the same way as the next one does.
     moved: Vec<u64>,
 }
+
+/// How many records are filled in before one is removed where there are to be holes.
+const HOLE_AGE: u64 = 24;
 
 /// The value that a record is filled in with.
 fn value_of(key: u64) -> u64 {
@@ -594,7 +622,7 @@ pub struct Instance {
 impl Instance {
     /// The records that are there at first.
     pub fn initial(&self) -> BTreeMap<u64, u64> {
-        (0..self.fill).map(|n| (self.workload.key(n), value_of(n))).collect()
+        self.workload.filled(self.fill).map(|n| (self.workload.key(n), value_of(n))).collect()
     }
 
     /// Makes the pool and fills it.
@@ -607,8 +635,8 @@ impl Instance {
         for &n in &self.others {
             session.create_map(&other(n), self.shape)?;
         }
-        for (key, value) in self.initial() {
-            session.change(MAP, key, Do::Insert(value))?;
+        for number in 0..self.fill {
+            self.workload.fill_in(&mut session, number)?;
         }
         Ok(session)
     }

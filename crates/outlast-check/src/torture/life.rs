@@ -50,6 +50,14 @@ impl Subject {
         self.shapes().iter().map(open).collect()
     }
 
+    /// The keys that are a thread's own, each with the number of its map.
+    pub fn keys_of(&self, thread: u64) -> impl Iterator<Item = (usize, u64)> {
+        let Subject { keys, threads, .. } = *self;
+        (0..self.shapes().len())
+            .flat_map(move |map| (0..keys).map(move |key| (map, key)))
+            .filter(move |(_, key)| key % threads == thread)
+    }
+
     fn cell_of(&self, map: usize, key: u64) -> usize {
         map * self.keys as usize + key as usize
     }
@@ -97,6 +105,39 @@ pub fn live(
     })
 }
 
+/// The next change of a key with this value; `None` is a lookup.
+pub fn choose(random: &mut Random, before: Option<u64>) -> Option<Do> {
+    let value = random.next() >> 36 | if random.below(64) == 0 { SPECIAL } else { 0 };
+    Some(match random.below(8) {
+        0 => Do::Insert(value),
+        1 => Do::Put(value),
+        2 => Do::Update(value),
+        3 => Do::Swap(before.unwrap_or(value), value + 1),
+        4 => Do::Swap(value, value + 1),
+        5 | 6 if before.is_some() => Do::Remove,
+        5 => Do::Insert(value),
+        _ => return None,
+    })
+}
+
+/// Changes a key whose value is `before`, or looks it up, and checks the answer.
+///
+/// # Errors
+/// If the map fails or answers what is not so.
+pub fn act(
+    maps: &[AnyMap],
+    map: usize,
+    key: u64,
+    change: Option<Do>,
+    before: Option<u64>,
+) -> Checked {
+    let Some(change) = change else {
+        let found = maps[map].get(key)?;
+        return ensure(found == before, || format!("key {key} has {found:?}, expected {before:?}"));
+    };
+    maps[map].change(key, change, before)
+}
+
 /// One thread, and the keys that are its own.
 struct Worker<'w> {
     subject: &'w Subject,
@@ -108,10 +149,7 @@ struct Worker<'w> {
 
 impl Worker<'_> {
     fn run(&mut self, stop: &AtomicBool) -> Checked {
-        let mut keys: Vec<(usize, u64)> = (0..self.maps.len())
-            .flat_map(|map| (0..self.subject.keys).map(move |key| (map, key)))
-            .filter(|(_, key)| key % self.subject.threads == self.thread)
-            .collect();
+        let mut keys: Vec<(usize, u64)> = self.subject.keys_of(self.thread).collect();
         self.random.shuffle(&mut keys);
         // What the last life has left is checked key by key, beside work on those that
         // were: while the pool still recovers.
@@ -151,27 +189,14 @@ impl Worker<'_> {
     fn work(&mut self, map: usize, key: u64) -> Checked {
         let cell = self.cells.cell(self.subject.cell_of(map, key));
         let before = cell.settled();
-        let value = self.random.next() >> 36 | if self.random.below(64) == 0 { SPECIAL } else { 0 };
-        let change = match self.random.below(8) {
-            0 => Do::Insert(value),
-            1 => Do::Put(value),
-            2 => Do::Update(value),
-            3 => Do::Swap(before.unwrap_or(value), value + 1),
-            4 => Do::Swap(value, value + 1),
-            5 | 6 if before.is_some() => Do::Remove,
-            5 => Do::Insert(value),
-            _ => {
-                let found = self.maps[map].get(key).map_err(|f| self.named(map, &f))?;
-                return ensure(found == before, || {
-                    let fault = Fault(format!("key {key} has {found:?}, expected {before:?}"));
-                    self.named(map, &fault).0
-                });
-            }
-        };
-        let (_, after) = change.on(before);
-        cell.begin(after);
-        self.maps[map].change(key, change, before).map_err(|f| self.named(map, &f))?;
-        cell.settle(after);
+        let change = choose(&mut self.random, before);
+        if let Some(change) = change {
+            cell.begin(change.on(before).1);
+        }
+        act(self.maps, map, key, change, before).map_err(|f| self.named(map, &f))?;
+        if let Some(change) = change {
+            cell.settle(change.on(before).1);
+        }
         Ok(())
     }
 }
@@ -182,6 +207,18 @@ impl Worker<'_> {
 /// # Errors
 /// The first finding.
 pub fn check_at_rest(subject: &Subject, pool: &Pool, cells: &Cells) -> Checked {
+    check_against(subject, pool, |map, key| cells.cell(subject.cell_of(map, key)).allowed())
+}
+
+/// As [`check_at_rest`], against what `allowed` says of a key of a map.
+///
+/// # Errors
+/// The first finding.
+pub fn check_against(
+    subject: &Subject,
+    pool: &Pool,
+    allowed: impl Fn(usize, u64) -> [Option<u64>; 2],
+) -> Checked {
     let maps = subject.open_maps(pool)?;
     let mut total = 0;
     for (index, map) in maps.iter().enumerate() {
@@ -193,8 +230,7 @@ pub fn check_at_rest(subject: &Subject, pool: &Pool, cells: &Cells) -> Checked {
         }
         total += walked.len() as u64;
         for key in 0..subject.keys {
-            let cell = cells.cell(subject.cell_of(index, key));
-            let (found, allowed) = (map.get(key)?, cell.allowed());
+            let (found, allowed) = (map.get(key)?, allowed(index, key));
             ensure(allowed.contains(&found), || {
                 format!("map {name:?}: key {key} has {found:?}, expected {allowed:?}")
             })?;

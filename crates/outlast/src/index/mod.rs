@@ -203,6 +203,10 @@ pub struct Growth {
     pub doublings: u64,
 }
 
+/// How many lookups of [`Index::get_many`] overlap: more than a processor has misses in
+/// flight.
+pub const BATCH: usize = 16;
+
 /// A concurrent, crash-proof index of records of one form.
 ///
 /// Every operation is linearizable and durable when it returns (the medium permitting);
@@ -217,8 +221,12 @@ pub trait Index<R: Record>: Send + Sync {
     /// The value of `key`, as a reference that keeps it from being reused.
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef>>;
 
-    /// The values of many keys, with their memory accesses overlapped.
-    fn get_many(&self, keys: &[R::Key<'_>], out: &mut Vec<Option<R::Owned>>) -> Result<()>;
+    /// Looks many keys up, as `get` each; the lookups of [`BATCH`] keys at a time overlap.
+    /// `found` has room for as many answers, and holds `None`s.
+    ///
+    /// # Errors
+    /// As `get`; what `found` holds is unspecified then.
+    fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
     /// Applies a change of one key. `want_before` asks for the value before it.
     fn change(

@@ -4,7 +4,7 @@ use super::raw::{Form, RawIter, RawMap};
 use super::types::{Key, Value};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{Change, IndexStats, Inline, Record};
+use crate::index::{BATCH, Change, IndexStats, Inline, Record};
 use crate::pool::roots::MapInfo;
 use std::fmt;
 use std::marker::PhantomData;
@@ -89,22 +89,47 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// overlap, which is several times faster than one `get` after the other where the
     /// map is larger than the caches.
     pub fn get_many(&self, keys: &[&K]) -> Result<Vec<Option<V::Owned>>> {
+        let mut values = Vec::with_capacity(keys.len());
         match self.raw.map.form()? {
             Form::Inline(index) => {
-                let keys: Vec<u64> = keys.iter().map(|k| k.to_word()).collect();
-                let mut out = Vec::with_capacity(keys.len());
-                index.get_many(&keys, &mut out)?;
-                out.into_iter().map(|v| v.map(Self::word).transpose()).collect()
+                for keys in keys.chunks(BATCH) {
+                    let (mut words, mut found) = ([0; BATCH], [None; BATCH]);
+                    for (key, word) in keys.iter().zip(&mut words) {
+                        *word = key.to_word();
+                    }
+                    let found = &mut found[..keys.len()];
+                    index.get_many(&words[..keys.len()], found)?;
+                    for word in found {
+                        values.push(word.map(Self::word).transpose()?);
+                    }
+                }
             }
             Form::Bytes(index) => {
-                let keys: Vec<Vec<u8>> =
-                    keys.iter().map(|k| k.with_bytes(<[u8]>::to_vec)).collect();
-                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-                let mut out = Vec::with_capacity(keys.len());
-                index.get_many(&keys, &mut out)?;
-                out.into_iter().map(|v| v.map(Self::bytes).transpose()).collect()
+                let mut bytes = Vec::new();
+                for keys in keys.chunks(BATCH) {
+                    // One after the other in one buffer.
+                    bytes.clear();
+                    let mut ends = [0; BATCH];
+                    for (key, end) in keys.iter().zip(&mut ends) {
+                        key.with_bytes(|key| bytes.extend_from_slice(key));
+                        *end = bytes.len();
+                    }
+                    let mut parts: [&[u8]; BATCH] = [&[]; BATCH];
+                    let mut start = 0;
+                    for (part, &end) in parts.iter_mut().zip(&ends[..keys.len()]) {
+                        *part = &bytes[start..end];
+                        start = end;
+                    }
+                    let mut found = [const { None }; BATCH];
+                    let found = &mut found[..keys.len()];
+                    index.get_many(&parts[..keys.len()], found)?;
+                    for value in found {
+                        values.push(value.take().map(Self::bytes).transpose()?);
+                    }
+                }
             }
         }
+        Ok(values)
     }
 
     /// Whether there is a value for `key`.

@@ -24,10 +24,10 @@ pub enum MappingError {
     /// The file system or the kernel failed.
     #[error("cannot map the file: {0}")]
     Io(#[from] io::Error),
-    /// The file system has no room for the file.
-    #[error("no room for a file of {needed} bytes: {source}")]
+    /// The file system has no room for the file to grow.
+    #[error("no room for {needed} more bytes of the file: {source}")]
     DiskFull {
-        /// How long the file was to be, in bytes.
+        /// The bytes that the file was to grow by.
         needed: u64,
         /// What the file system said.
         source: io::Error,
@@ -369,11 +369,11 @@ fn check_len(len: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, odd))
 }
 
-fn allocate(file: &File, from: u64, needed: u64) -> Result<(), MappingError> {
-    blocks::allocate(file, from, needed).map_err(|source| {
+fn allocate(file: &File, from: u64, len: u64) -> Result<(), MappingError> {
+    blocks::allocate(file, from, len).map_err(|source| {
         match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
-                MappingError::DiskFull { needed, source }
+                MappingError::DiskFull { needed: len - from, source }
             }
             _ => MappingError::Io(source),
         }

@@ -5,6 +5,19 @@ use crate::pmem::{Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+/// What tells a file from a copy of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// Device number.
+    pub device: u64,
+    /// Inode number. A copy can have that of the original: on another file system, or on
+    /// the same one after the original was removed.
+    pub inode: u64,
+    /// When the file was made, in nanoseconds since 1970; 0 where the file system does not
+    /// tell.
+    pub born: u64,
+}
+
 /// The memory under a pool: a mapping of a file or of nothing, or heap memory.
 pub enum Backing {
     /// A reserved range with a file (or anonymous memory) at its front.
@@ -145,19 +158,16 @@ impl Backing {
         }
     }
 
-    /// Device and inode number.
-    pub fn identity(&self) -> Result<(u64, u64)> {
+    /// What tells the file from others. Memory has no identity.
+    pub fn identity(&self) -> Result<Identity> {
         match self {
-            Backing::Mapped(m) => match m.as_file() {
-                Some(file) => {
-                    use std::os::unix::fs::MetadataExt;
-                    let meta =
-                        file.metadata().map_err(|e| Error::io("reading the pool's inode", e))?;
-                    Ok((meta.dev(), meta.ino()))
-                }
-                None => Ok((0, 0)),
-            },
-            Backing::Heap(h) => Ok(h.device),
+            Backing::Mapped(m) => m.as_file().map_or(Ok(Identity::default()), |file| {
+                use std::os::unix::fs::MetadataExt;
+                let meta = file.metadata().map_err(|e| Error::io("reading the pool's inode", e))?;
+                let born = birth(file).unwrap_or(0);
+                Ok(Identity { device: meta.dev(), inode: meta.ino(), born })
+            }),
+            Backing::Heap(h) => Ok(Identity { device: h.device.0, inode: h.device.1, born: 0 }),
         }
     }
 
@@ -168,6 +178,16 @@ impl Backing {
             Backing::Heap(_) => None,
         }
     }
+}
+
+/// When a file was made, in nanoseconds since 1970, where the file system tells.
+fn birth(file: &std::fs::File) -> Option<u64> {
+    use rustix::fs::{AtFlags, StatxFlags};
+    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+    let told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let time = found.stx_btime;
+    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| told)?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(time.tv_nsec.into())
 }
 
 /// The pool's error for a mapping's.

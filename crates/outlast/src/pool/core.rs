@@ -265,24 +265,10 @@ impl<S: Seam> Core<S> {
 
     /// Refuses a pool that a power loss can have torn since it was last synced.
     fn check_torn(header: &Header, backing: &Backing, options: &CoreOptions) -> Result<()> {
-        use crate::error::TornReason;
-        // The medium recorded decides, not the present one.
-        let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
-        let survives = matches!(recorded, Some(MediumKind::Dax | MediumKind::DaxPersistentCaches));
-        if recorded == Some(MediumKind::Bytes) {
-            return Ok(());
+        match header.possibly_torn(backing.identity()?, options.boot) {
+            Some(reason) => Err(Error::PossiblyTorn { reason }),
+            None => Ok(()),
         }
-        let (device, inode) = backing.identity()?;
-        if !survives && header.boot() != options.boot {
-            return Err(Error::PossiblyTorn { reason: TornReason::EarlierBoot });
-        }
-        let same = header.get(field::DEVICE) == device && header.get(field::INODE) == inode;
-        // Device numbers can change with a boot; inode numbers do not.
-        let same_after_boot = header.boot() != options.boot && header.get(field::INODE) == inode;
-        if !same && !same_after_boot {
-            return Err(Error::PossiblyTorn { reason: TornReason::Copy });
-        }
-        Ok(())
     }
 
     // ---- Life -------------------------------------------------------------------
@@ -433,7 +419,7 @@ impl<S: Seam> Core<S> {
     fn mark_dirty_controlled(&self) -> Result<()> {
         let seam = self.memory.seam();
         {
-            let (device, inode) = self.backing.identity()?;
+            let file = self.backing.identity()?;
             let mut header = seam.lock(&self.header);
             if !seam.planted(Planted::NotMarkedDirty) {
                 header.set(field::DIRTY, 1);
@@ -441,10 +427,7 @@ impl<S: Seam> Core<S> {
                 header.set(field::SAVED_BYTES, 0);
             }
             header.set(field::MEDIUM, self.options.medium as u64);
-            header.set(field::BOOT_LOW, self.options.boot as u64);
-            header.set(field::BOOT_HIGH, (self.options.boot >> 64) as u64);
-            header.set(field::DEVICE, device);
-            header.set(field::INODE, inode);
+            header.set_writer(file, self.options.boot);
             header.set(field::MAX_SIZE, self.options.max_size);
             header.write(&self.memory, &points::HEADER_DIRTY)?;
         }

@@ -84,7 +84,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// As [`Writing`], for as long as nothing can wait or fail: to be given back by hand. If it
+/// As [`Writing`], and cheaper: to be given back by hand, whatever comes between. If it
 /// is dropped, that is by a panic.
 pub struct Brief<'g> {
     gate: &'g Gate,

@@ -1,9 +1,10 @@
 //! The header: what is fixed when a pool is created, and what changes with its life.
 
+use super::backing::Identity;
 use super::geometry::Geometry;
 use super::layout::{self, HEADER_OFFSETS, HEADER_WORDS, HeaderCopy, field};
-use crate::error::{Damage, Error, Result};
-use crate::pmem::{Memory, Offset, Point, Seam};
+use crate::error::{Damage, Error, Result, TornReason};
+use crate::pmem::{MediumKind, Memory, Offset, Point, Seam};
 
 /// The header as it is kept in DRAM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,46 @@ impl Header {
     /// The boot id of the last writer.
     pub fn boot(&self) -> u128 {
         u128::from(self.get(field::BOOT_HIGH)) << 64 | u128::from(self.get(field::BOOT_LOW))
+    }
+
+    /// Records who makes the pool dirty: the file, and the present boot.
+    pub fn set_writer(&mut self, file: Identity, boot: u128) {
+        self.set(field::BOOT_LOW, boot as u64);
+        self.set(field::BOOT_HIGH, (boot >> 64) as u64);
+        self.set(field::DEVICE, file.device);
+        self.set(field::INODE, file.inode);
+        self.set(field::COMPATIBLE, self.get(field::COMPATIBLE) | layout::COMPATIBLE_BORN);
+        self.set(field::BORN, file.born);
+        self.set(field::BORN_OF, self.born_of());
+    }
+
+    /// What ties a birth time to the writer that recorded it.
+    fn born_of(&self) -> u64 {
+        [field::BOOT_LOW, field::BOOT_HIGH, field::DEVICE, field::INODE]
+            .into_iter()
+            .fold(0, |sum: u64, index| sum.rotate_left(13) ^ self.get(index))
+    }
+
+    /// Whether a power loss can have torn the pool, which is dirty, since it was last synced;
+    /// or whether it is a copy that was made while the pool was changed. `file` is the one
+    /// that it is in now.
+    pub fn possibly_torn(&self, file: Identity, boot: u128) -> Option<TornReason> {
+        // The medium recorded decides, not the present one.
+        let recorded = MediumKind::from_u64(self.get(field::MEDIUM));
+        if recorded == Some(MediumKind::Bytes) {
+            return None;
+        }
+        let same_boot = self.boot() == boot;
+        if !same_boot && !recorded.is_some_and(MediumKind::survives_power_loss) {
+            return Some(TornReason::EarlierBoot);
+        }
+        // Device numbers can change with a boot; inode numbers do not.
+        let same_device = !same_boot || self.get(field::DEVICE) == file.device;
+        let same = same_device && self.get(field::INODE) == file.inode;
+        // A copy can have the inode number of the original, but is younger.
+        let known = self.get(field::BORN) != 0 && self.get(field::BORN_OF) == self.born_of();
+        let born_apart = known && file.born != 0 && self.get(field::BORN) != file.born;
+        (!same || born_apart).then_some(TornReason::Copy)
     }
 
     fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
@@ -180,5 +221,69 @@ impl Header {
     /// The pool's geometry.
     pub fn geometry(&self) -> Geometry {
         Geometry::new(self.get(field::GEOMETRY) as u32).expect("validated when it was read")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::geometry::DEFAULT_PAGE_BITS;
+    use TornReason::{Copy, EarlierBoot};
+
+    const ORIGINAL: Identity = Identity { device: 7, inode: 12, born: 1_000 };
+
+    /// A pool that was made dirty in the file `ORIGINAL`, under boot 1.
+    fn dirty(medium: MediumKind) -> Header {
+        let geometry = Geometry::new(DEFAULT_PAGE_BITS).unwrap();
+        let mut header = Header::new(geometry, 1, 2, 3);
+        header.set(field::MEDIUM, medium as u64);
+        header.set(field::DIRTY, 1);
+        header.set_writer(ORIGINAL, 1);
+        header
+    }
+
+    #[test]
+    fn a_copy_of_a_dirty_pool_is_told_from_the_original() {
+        use MediumKind::{Bytes, Dax, PageCache};
+        let file = |device, inode, born| Identity { device, inode, born };
+        let cases = [
+            // medium, boot, the file that it is found in, verdict
+            (Dax, 1, ORIGINAL, None),
+            (Dax, 2, ORIGINAL, None),
+            (PageCache, 1, ORIGINAL, None),
+            (PageCache, 2, ORIGINAL, Some(EarlierBoot)),
+            // The device has another number after a boot, and only then.
+            (Dax, 2, file(8, 12, 1_000), None),
+            (Dax, 1, file(8, 12, 1_000), Some(Copy)),
+            // Another inode.
+            (Dax, 1, file(7, 13, 1_001), Some(Copy)),
+            (Dax, 2, file(7, 13, 1_001), Some(Copy)),
+            (PageCache, 1, file(7, 13, 1_001), Some(Copy)),
+            // The same inode number: on another file system, or in the original's place.
+            (Dax, 2, file(9, 12, 1_001), Some(Copy)),
+            (Dax, 1, file(7, 12, 1_001), Some(Copy)),
+            (PageCache, 1, file(7, 12, 1_001), Some(Copy)),
+            // A file system that does not tell when a file was made.
+            (Dax, 1, file(7, 12, 0), None),
+            (Bytes, 2, file(9, 99, 5), None),
+        ];
+        for (medium, boot, file, verdict) in cases {
+            let found = dirty(medium).possibly_torn(file, boot);
+            assert_eq!(found, verdict, "{medium}, boot {boot}, {file:?}");
+        }
+    }
+
+    #[test]
+    fn a_birth_that_an_older_build_has_left_counts_for_nothing() {
+        let mut header = dirty(MediumKind::Dax);
+        // It has made a copy of the pool dirty, and knows nothing of births.
+        header.set(field::BOOT_LOW, 5);
+        header.set(field::INODE, 13);
+        let copy = Identity { device: 7, inode: 13, born: 2_000 };
+        assert_eq!(header.possibly_torn(copy, 5), None);
+        // Nor has it recorded any.
+        let mut header = dirty(MediumKind::Dax);
+        header.set(field::BORN, 0);
+        assert_eq!(header.possibly_torn(Identity { born: 9, ..ORIGINAL }, 1), None);
     }
 }

@@ -6,8 +6,10 @@ use crate::pmem::{Media, Word};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
 /// The format that this build reads and writes.
 pub const FORMAT_VERSION: u32 = 2;
+/// Compatible feature: [`field::BORN`] and [`field::BORN_OF`] mean something.
+pub const COMPATIBLE_BORN: u64 = 1;
 /// Features that an older build may ignore.
-pub const COMPATIBLE: u64 = 0;
+pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 /// Features that an older build may ignore if it only reads.
 pub const READ_ONLY_COMPATIBLE: u64 = 0;
 /// Features that an older build must refuse.
@@ -80,6 +82,12 @@ pub mod field {
     pub const RECLAIMED_SIZE: usize = 19;
     /// Size the pool may not exceed, 0 if none was given.
     pub const MAX_SIZE: usize = 20;
+    /// Time at which the file that was written was made, in nanoseconds since 1970; 0 where
+    /// the file system does not tell.
+    pub const BORN: usize = 21;
+    /// What [`BORN`] was recorded with: boot id, device and inode number, by exclusive or.
+    /// A build that knows neither changes those.
+    pub const BORN_OF: usize = 22;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
 }

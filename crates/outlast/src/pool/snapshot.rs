@@ -45,7 +45,7 @@ fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
         return Err(invalid("it names something that is no regular file"));
     }
     let own = store.core().backing().identity()?;
-    if own != (0, 0) && own == (meta.dev(), meta.ino()) {
+    if own.inode != 0 && (own.device, own.inode) == (meta.dev(), meta.ino()) {
         return Err(invalid("it names the pool itself"));
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -466,7 +466,7 @@ fn operate<R: Record>(
                 attempt!(index.change(R::key_of(key), Change::Insert(R::value_of(value)), false));
             }
             let some: Vec<_> = keys.iter().take(20).map(R::key_of).collect();
-            attempt!(index.get_many(&some, &mut Vec::new()));
+            attempt!(index.get_many(&some, &mut vec![None; some.len()]));
         }
     }
     errors

@@ -5,7 +5,7 @@ use super::lock::{Held, Locked};
 use super::notes::{BucketRef, Meta, Overflow};
 use super::ops::{Part, Place, damaged};
 use super::{DashEh, Route, points};
-use crate::error::{Damage, Result};
+use crate::error::Result;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
 use crate::pmem::{Planted, Point, Seam};
@@ -36,7 +36,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return self.change_when_let_in(key, change, want_before);
         };
         let hash = R::hash(&self.core.hasher, key);
-        // Nothing from here on waits, and what fails has happened before anything is locked.
+        // What can wait or fail (writing the block of a byte string) comes before anything is
+        // locked.
         match self.try_at_once(key, hash, &change, &plan) {
             Ok(AtOnce::Done(changed)) => {
                 inside.leave();
@@ -269,30 +270,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Result<Option<Changed<R>>> {
         Ok(match change {
             Change::Insert(_) => self
-                .find_inside(key, hash, |words| {
+                .find(key, hash, 1, |words| {
                     want_before.then(|| R::value(&self.core, words)).transpose()
                 })?
                 .map(|before| Changed { applied: false, before, present: true }),
             Change::Update(_) | Change::Swap { .. } => {
-                let found = self.find_inside(key, hash, |_| Ok(()))?;
+                let found = self.find(key, hash, 1, |_| Ok(()))?;
                 let absent = Changed { applied: false, before: None, present: false };
                 found.is_none().then_some(absent)
             }
             Change::Put(_) | Change::Remove => None,
         })
-    }
-
-    /// As [`find`](Self::find), by a thread that has passed the gate.
-    fn find_inside<T>(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
-        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<T>> {
-        match self.try_find(key, hash, &mut read) {
-            Some(found) => Ok(found),
-            None => self.find_again(key, hash, 1, read),
-        }
     }
 
     /// Locks the next bucket, while the home is locked. `None` if that has to be done
@@ -433,7 +421,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     #[inline(always)]
-    pub(super) fn fill_unfenced(
+    fn fill_unfenced(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
+        self.fill_unflushed(slot, words, empty, at);
+        self.core.memory.flush(slot, at);
+    }
+
+    #[inline(always)]
+    pub(super) fn fill_unflushed(
         &self,
         slot: &Slot,
         words: SlotWords,
@@ -453,7 +447,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         memory.store_release(&slot.second, words.second, at);
         memory.store_release(&slot.first, words.first, at);
-        memory.flush(slot, at);
     }
 
     /// Shows a slot's record to readers. The bucket is locked, the record durable.
@@ -486,31 +479,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Puts a record whose key is absent somewhere in its segment. The home is locked, and
     /// the next bucket if it is given.
-    #[inline(always)]
-    fn insert_absent<'m>(
-        &'m self,
-        route: &Route<'_>,
-        here: &mut Locked<'_, S>,
-        next: Option<Locked<'m, S>>,
-        hash: u64,
-        words: SlotWords,
-    ) -> Result<Step<R>> {
-        let bucket = here.bucket();
-        let meta = self.meta(bucket);
-        let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
-        let first = Self::first_slot(hash);
-        if prefers_home(meta, self.meta(next_bucket), first)
-            && let Some(slot) = meta.free_slot(first)
-        {
-            self.insert_into(bucket, slot, words, hash, false);
-            return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
-        }
-        self.insert_elsewhere(route, here, next, hash, words)
-    }
-
-    /// As [`insert_absent`](Self::insert_absent), where the home is not the emptier one.
     #[inline(never)]
-    fn insert_elsewhere<'m>(
+    fn insert_absent<'m>(
         &'m self,
         route: &Route<'_>,
         here: &mut Locked<'_, S>,
@@ -518,13 +488,20 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         words: SlotWords,
     ) -> Result<Step<R>> {
+        let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
+        let (home, first) = (self.meta(here.bucket()), Self::first_slot(hash));
+        let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
+        if prefers_home(home, self.meta(next_bucket), first)
+            && let Some(slot) = home.free_slot(first)
+        {
+            self.insert_into(here.bucket(), slot, words, hash, false);
+            return done;
+        }
         if next.is_none() {
             next = self.lock_next(route, self.home(hash))?;
         }
         let Some(next) = &mut next else { return Ok(Step::NextFirst) };
         let (print, empty) = (hash as u8, self.empty(hash));
-        let first = Self::first_slot(hash);
-        let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         // It may have filled up before it was locked.
         let free = [(next.bucket(), true), (here.bucket(), false)]
             .into_iter()

@@ -1,13 +1,13 @@
 //! Lookups of keys.
 
 use super::layout::{SLOTS, Slot};
-use super::lock::reached;
+use super::lock::{Reached, reached};
 use super::notes::{BucketRef, Meta, Overflow};
 use super::version::{LockWord, is_unchanged, version};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
-use crate::index::{RecordForm, prints};
+use crate::index::{BATCH, RecordForm, prints};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;
 
@@ -47,6 +47,15 @@ pub(super) struct InPair<'m> {
     pub(super) slot: &'m Slot,
     pub(super) index: usize,
     pub(super) in_next: bool,
+}
+
+/// Where a key most likely is.
+struct Likely<'m, S: Seam> {
+    /// The lock of its home.
+    lock: Reached<'m, S>,
+    /// What it held before the notes were read.
+    before: u64,
+    slot: &'m Slot,
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
@@ -178,24 +187,26 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(None)
     }
 
-    /// Finds a key and reads from its slot, optimistically. Stores nothing.
+    /// Finds a key and reads from its slot, optimistically, by a thread that has passed the
+    /// gate `inside` times. Stores nothing.
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
+        inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
         match self.try_find(key, hash, &mut read) {
             Some(found) => Ok(found),
-            None => self.find_again(key, hash, 0, read),
+            None => self.find_again(key, hash, inside, read),
         }
     }
 
     /// One reading. `None` if it does not count: a change of the key's home came between, or
     /// the segment was not touched yet, or something is damaged, or the pool is not open.
     #[inline(always)]
-    pub(super) fn try_find<T>(
+    fn try_find<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
@@ -257,7 +268,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate
     /// `inside` times.
     #[cold]
-    pub(super) fn find_again<T>(
+    fn find_again<T>(
         &self,
         key: R::Key<'_>,
         hash: u64,
@@ -282,50 +293,85 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn get_many_of(
         &self,
         keys: &[R::Key<'_>],
-        out: &mut Vec<Option<R::Owned>>,
+        found: &mut [Option<R::Owned>],
     ) -> Result<()> {
-        const BATCH: usize = 16;
-        out.reserve(keys.len());
-        let seam = self.core.memory.seam();
-        for batch in keys.chunks(BATCH) {
+        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
             let mut hashes = [0; BATCH];
             let mut buckets = [None; BATCH];
-            for ((&key, hash), bucket) in batch.iter().zip(&mut hashes).zip(&mut buckets) {
+            for ((&key, hash), buckets) in keys.iter().zip(&mut hashes).zip(&mut buckets) {
                 R::check_size(key, None)?;
                 *hash = R::hash(&self.core.hasher, key);
-                *bucket = self.known_route(*hash).map(|route| {
-                    let home = self.home(*hash);
-                    let here = self.bucket(route.segment, home);
-                    let next = self.bucket(route.segment, self.next(home));
-                    seam.prefetch(here.notes);
-                    seam.prefetch(next.notes);
-                    (here, next)
-                });
+                *buckets = self.expect(*hash);
             }
-            let mut slots = [None; BATCH];
-            for ((bucket, &hash), slot) in buckets.iter().zip(&hashes).zip(&mut slots) {
-                let Some((here, next)) = *bucket else { continue };
-                let first = |bucket, from_before: bool| {
-                    let meta = self.meta(bucket);
-                    let mask = if from_before { meta.guests() } else { meta.own() };
-                    let mask = self.candidates(bucket, mask, hash as u8);
-                    bits(mask).next().map(|slot| &bucket.slots[slot])
-                };
-                *slot = first(here, false).or_else(|| first(next, true));
-                if let Some(slot) = slot {
-                    seam.prefetch(*slot);
-                }
+            self.core.check()?;
+            let mut likely = [const { None }; BATCH];
+            for ((buckets, &hash), likely) in buckets.iter().zip(&hashes).zip(&mut likely) {
+                *likely = buckets.and_then(|buckets| self.likely(buckets, hash));
             }
             if R::FORM == RecordForm::Bytes {
-                for slot in slots.iter().flatten() {
-                    R::prefetch(&self.core, self.words(slot));
+                for likely in likely.iter().flatten() {
+                    R::prefetch(&self.core, self.words(likely.slot));
                 }
             }
-            for (&key, &hash) in batch.iter().zip(&hashes) {
-                out.push(self.find(key, hash, |words| R::value(&self.core, words))?);
+            let all = keys.iter().zip(&hashes).zip(&likely).zip(found);
+            for (((&key, &hash), likely), found) in all {
+                let at_once =
+                    likely.as_ref().and_then(|likely| self.read_likely(likely, key, hash));
+                *found = match at_once {
+                    Some(value) => Some(value),
+                    None => self.find(key, hash, 0, |words| R::value(&self.core, words))?,
+                };
             }
         }
         Ok(())
+    }
+
+    /// Asks for what a lookup of this hash most likely needs. The home bucket and the next.
+    #[inline(always)]
+    fn expect(&self, hash: u64) -> Option<(BucketRef<'_>, BucketRef<'_>)> {
+        let route = self.known_route(hash)?;
+        let home = self.home(hash);
+        let here = self.bucket(route.segment, home);
+        let next = self.bucket(route.segment, self.next(home));
+        let seam = self.core.memory.seam();
+        seam.prefetch(here.notes);
+        seam.prefetch(next.notes);
+        self.expect_at_home(&route, hash);
+        Some((here, next))
+    }
+
+    /// The first slot that can hold a record of this hash, if one of the two buckets has one;
+    /// asks for it.
+    #[inline(always)]
+    fn likely<'m>(
+        &'m self,
+        (here, next): (BucketRef<'m>, BucketRef<'m>),
+        hash: u64,
+    ) -> Option<Likely<'m, S>> {
+        let lock = reached(&self.core, here);
+        let before = version(&lock)?;
+        let print = hash as u8;
+        let at_home = self.candidates(here, self.meta(here).own(), print);
+        let slot = if at_home != 0 {
+            &here.slots[at_home.trailing_zeros() as usize]
+        } else {
+            let in_next = self.candidates(next, self.meta(next).guests(), print);
+            &next.slots[bits(in_next).next()?]
+        };
+        self.core.memory.seam().prefetch(slot);
+        Some(Likely { lock, before, slot })
+    }
+
+    /// The value of a key if it is in that slot. `None` says nothing.
+    #[inline(always)]
+    fn read_likely(&self, likely: &Likely<'_, S>, key: R::Key<'_>, hash: u64) -> Option<R::Owned> {
+        let words = self.words(likely.slot);
+        if !R::matches(&self.core, words, key, hash).ok()? {
+            return None;
+        }
+        // Found, so the route need not be looked at again: see `read_once`.
+        let value = R::value(&self.core, words).ok()?;
+        is_unchanged(&likely.lock, likely.before).then_some(value)
     }
 
     pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
@@ -333,7 +379,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let hash = R::hash(&self.core.hasher, key);
         // Pinned before the link is read, see `reclaim`. `find` may read several times;
         // each reading is a guard of its own, and those that do not count are dropped.
-        self.find(key, hash, |words| {
+        self.find(key, hash, 0, |words| {
             let pin = self.core.pin();
             // Read again under the pin: the link may have been unlinked and its block
             // retired in between; then the version has changed and this does not count.

@@ -31,10 +31,10 @@ crate::commit_points! { "dash-eh":
     /// The old segment's state once the directory is durable. Not flushed: it only saves
     /// recovery a look at the directory.
     SPLIT_DONE = "split: done": volatile;
-    /// Records that come back from the stash after a split: their copies.
-    PULL_COPY = "back from the stash: copy": store, flush, fence;
-    /// And the stash slots they leave.
-    PULL_CLEAR = "back from the stash: slot": store, flush, fence;
+    /// Records that move to where they are looked for first, after a split: their copies.
+    PULL_COPY = "gathering: copy": store, flush, fence;
+    /// And the slots they leave.
+    PULL_CLEAR = "gathering: slot": store, flush, fence;
     /// The doubled directory.
     DOUBLE_NEW = "doubling: new directory": store, flush, fence;
     /// Doubling's commit: the root.

@@ -2,15 +2,16 @@
 
 use super::layout::{
     self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH,
-    NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
+    NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, Slot, State,
 };
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::ops::{bits, damaged};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
+use crate::index::RecordForm;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Memory, Offset, Planted, Point, Seam};
+use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
 use crate::pool::alloc::Block;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -203,6 +204,29 @@ struct Overflowed<'m> {
     hash: u64,
     /// `None` in an overflow node.
     stash: Option<u32>,
+}
+
+/// Lines that were stored to, to be flushed once each.
+#[derive(Default)]
+struct Lines(Vec<u64>);
+
+impl Lines {
+    /// Adds the line of an offset.
+    fn add(&mut self, offset: u64) {
+        self.0.push(offset / LINE);
+    }
+
+    /// Flushes them and forgets them. Not fenced.
+    fn flush<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) {
+        self.0.sort_unstable();
+        self.0.dedup();
+        for line in self.0.drain(..) {
+            // They were found inside the memory; a slot begins each.
+            if let Ok(slot) = memory.at(Offset::<Slot>::new(line * LINE)) {
+                memory.flush(slot, at);
+            }
+        }
+    }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
@@ -441,17 +465,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let bucket = lock.bucket();
             bits(self.meta(bucket).allocated()).map(move |slot| self.words(&bucket.slots[slot]))
         });
-        for words in in_buckets.chain(overflowed.map(|o| o.words)) {
-            if let Some((offset, _)) = R::block(&self.core, words)? {
-                self.core.before_unlink(offset)?;
+        if R::FORM == RecordForm::Bytes {
+            for words in in_buckets.chain(overflowed.map(|o| o.words)) {
+                // By the link alone: a damaged block is not the split's affair.
+                self.core.before_unlink(R::extent(&self.core, words)?.0)?;
             }
         }
         Ok(())
     }
 
-    /// After a split: drops the moved records from the old segment's notes, and takes
-    /// records back from the stash, and from the next bucket to where they are looked for
-    /// first, if there is room now. All buckets are locked, and marked as changing.
+    /// After a split: drops the moved records from the old segment's notes, and gathers those
+    /// that stay. All buckets are locked, and marked as changing.
     fn clean_up(
         &self,
         segment: Segment,
@@ -467,23 +491,35 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             notes.set_meta(memory.seam(), notes.meta(memory.seam()).without_all(moved));
             lock.forget_all_overflow();
         }
-        let forget = |bucket: BucketRef<'_>, slot: usize| {
-            bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
+        for record in left {
+            let meta = self.meta(record.bucket).without_all(1 << record.slot);
+            record.bucket.notes.set_meta(memory.seam(), meta);
+        }
+        self.gather(locks, staying, empty);
+    }
+
+    /// Moves records to where they are looked for first, durably: guests to their home, and
+    /// what is in the stash back into the two buckets. All buckets are locked, and marked as
+    /// changing.
+    fn gather(&self, locks: &mut [Locked<'_, S>], staying: &[Overflowed<'_>], empty: u64) {
+        let memory = &self.core.memory;
+        // Where the records that move have stood, and the lines they move to.
+        let mut from = Vec::new();
+        let mut lines = Lines::default();
+        let mut copy = |bucket: BucketRef<'_>, slot: usize, words, hash: u64, from_before| {
+            self.fill_unflushed(&bucket.slots[slot], words, empty, &points::PULL_COPY);
+            self.publish(bucket, slot, hash as u8, from_before);
+            lines.add(memory.offset_of(&bucket.slots[slot]).raw());
         };
-        left.iter().for_each(|record| forget(record.bucket, record.slot));
-        // Where the records stood that now are elsewhere, too.
-        let mut pulled = Vec::new();
         for index in 0..self.shape.buckets() {
             let next = locks[self.next(index) as usize].bucket();
             for slot in bits(self.meta(next).guests()) {
                 let words = self.words(&next.slots[slot]);
                 let hash = self.hash_of(words);
-                let first = Self::first_slot(hash);
                 let bucket = locks[index as usize].bucket();
-                if let Some(free) = self.meta(bucket).free_slot_in_line(first) {
-                    self.fill_unfenced(&bucket.slots[free], words, empty, &points::PULL_COPY);
-                    self.publish(bucket, free, hash as u8, false);
-                    pulled.push((next, slot));
+                if let Some(free) = self.meta(bucket).free_slot_in_line(Self::first_slot(hash)) {
+                    copy(bucket, free, words, hash, false);
+                    from.push((next, slot));
                 }
             }
         }
@@ -496,25 +532,25 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     Some((bucket, self.meta(bucket).free_slot(first)?, from))
                 });
             if let Some((bucket, slot, from_before)) = room {
-                let target = &bucket.slots[slot];
-                self.fill_unfenced(target, record.words, empty, &points::PULL_COPY);
-                self.publish(bucket, slot, record.hash as u8, from_before);
-                pulled.push((record.bucket, record.slot));
+                copy(bucket, slot, record.words, record.hash, from_before);
+                from.push((record.bucket, record.slot));
             } else {
                 locks[home as usize].note_overflow(record.hash as u8, record.stash);
             }
         }
-        if pulled.is_empty() {
+        if from.is_empty() {
             return;
         }
         // The copies are durable before the slots they were made of are emptied.
+        lines.flush(memory, &points::PULL_COPY);
         memory.fence(&points::PULL_COPY);
-        for (bucket, slot) in pulled {
-            let words = &bucket.slots[slot];
-            memory.store_release(&words.first, empty, &points::PULL_CLEAR);
-            memory.flush(words, &points::PULL_CLEAR);
-            forget(bucket, slot);
+        for (bucket, slot) in from {
+            memory.store_release(&bucket.slots[slot].first, empty, &points::PULL_CLEAR);
+            lines.add(memory.offset_of(&bucket.slots[slot]).raw());
+            // Nobody takes the slot before the locks are given back.
+            bucket.notes.set_meta(memory.seam(), self.meta(bucket).without_all(1 << slot));
         }
+        lines.flush(memory, &points::PULL_CLEAR);
         memory.fence(&points::PULL_CLEAR);
     }
 

@@ -1,0 +1,128 @@
+//! File systems of the guest.
+
+use crate::state::{Checked, Fault, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A place for pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Place {
+    /// ext4 on an NVDIMM, mounted with DAX.
+    Nvdimm,
+    /// The same file system, mounted without DAX.
+    NvdimmNoDax,
+    /// ext4 on a virtio-pmem device, mounted with DAX.
+    VirtioPmem,
+    /// ext4 on an ordinary disk.
+    Disk,
+    /// tmpfs.
+    Tmpfs,
+}
+
+impl Place {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Nvdimm => "nvdimm",
+            Place::NvdimmNoDax => "nvdimm-no-dax",
+            Place::VirtioPmem => "virtio-pmem",
+            Place::Disk => "disk",
+            Place::Tmpfs => "tmpfs",
+        }
+    }
+
+    /// Whether a pool there survives power loss.
+    pub fn is_dax(self) -> bool {
+        self == Place::Nvdimm
+    }
+
+    /// Where it is mounted.
+    pub(super) fn dir(self) -> PathBuf {
+        Path::new("/mnt").join(self.name())
+    }
+
+    fn device(self) -> Checked<String> {
+        match self {
+            Place::Nvdimm | Place::NvdimmNoDax => pmem(false),
+            Place::VirtioPmem => pmem(true),
+            Place::Disk => Ok("/dev/vda".into()),
+            Place::Tmpfs => Ok("tmpfs".into()),
+        }
+    }
+
+    /// Mounts it, and returns where. `format` makes the file system first.
+    pub(super) fn mount(self, format: bool) -> Checked<PathBuf> {
+        if format {
+            self.format(None)?;
+        }
+        self.mount_with(match self {
+            Place::Nvdimm | Place::VirtioPmem => "dax=always",
+            Place::NvdimmNoDax | Place::Disk | Place::Tmpfs => "rw",
+        })
+    }
+
+    /// Makes the file system, of so many blocks of 4 KiB or of the whole device.
+    pub(super) fn format(self, blocks: Option<u64>) -> Checked {
+        if matches!(self, Place::Nvdimm | Place::NvdimmNoDax) {
+            // A raw namespace has no DAX.
+            let create =
+                ["create-namespace", "-f", "-e", "namespace0.0", "-m", "fsdax", "-M", "mem"];
+            run(Command::new("ndctl").args(create))?;
+        }
+        if self != Place::Tmpfs {
+            let mut make = Command::new("mkfs.ext4");
+            make.args(["-q", "-F", "-b", "4096"]).arg(self.device()?);
+            make.args(blocks.map(|blocks| blocks.to_string()));
+            run(&mut make)?;
+        }
+        Ok(())
+    }
+
+    /// Mounts it with these options.
+    pub(super) fn mount_with(self, options: &str) -> Checked<PathBuf> {
+        let dir = self.dir();
+        fs::create_dir_all(&dir).map_err(|e| Fault(format!("{}: {e}", dir.display())))?;
+        let kind = if self == Place::Tmpfs { "tmpfs" } else { "ext4" };
+        run(Command::new("mount").args(["-t", kind, "-o", options]).arg(self.device()?).arg(&dir))?;
+        Ok(dir)
+    }
+}
+
+/// The block device of the first persistent memory that is, or is not, a virtio device.
+fn pmem(virtio: bool) -> Checked<String> {
+    let blocks = fs::read_dir("/sys/block").map_err(|e| Fault(format!("/sys/block: {e}")))?;
+    let mut names: Vec<String> = blocks
+        .filter_map(Result::ok)
+        .filter(|entry| {
+            let place = fs::read_link(entry.path()).unwrap_or_default();
+            place.to_string_lossy().contains("/virtio") == virtio
+        })
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("pmem"))
+        .collect();
+    names.sort();
+    names.first().map(|name| format!("/dev/{name}")).ok_or_else(|| {
+        let kind = if virtio { "virtio" } else { "NVDIMM" };
+        Fault(format!("the guest has no {kind} persistent memory"))
+    })
+}
+
+/// Unmounts everything that was mounted, as an orderly shutdown does.
+pub(super) fn unmount_all() {
+    for entry in fs::read_dir("/mnt").into_iter().flatten().filter_map(Result::ok) {
+        let _ = Command::new("umount").arg(entry.path()).stderr(Stdio::null()).status();
+    }
+}
+
+/// Runs a command; what it says goes into the fault.
+fn run(command: &mut Command) -> Checked {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Fault(format!("{name} does not run: {e}")))?;
+    ensure(output.status.success(), || {
+        format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())
+    })
+}

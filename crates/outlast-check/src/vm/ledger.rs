@@ -1,0 +1,398 @@
+//! The host's account of a pool in the guest: what was acknowledged over the serial port,
+//! and whether what the next boot finds is what it may find.
+//!
+//! A thread of the guest works through a [`Script`], and reports how many operations have
+//! returned, each time before it does the next batch. So at a power cut the host knows of
+//! each thread a number A that have returned, and that it has done at most a batch more. The
+//! next boot must find each thread's keys as they are after exactly n operations, for one n
+//! from A to A and a batch: nothing acknowledged is lost, and what was in flight is there
+//! whole or not at all, in its order.
+
+use super::script::{Script, batch};
+use super::wire::{Held, Said};
+use crate::state::{Checked, Fault, ensure};
+use crate::torture::life::Subject;
+use std::collections::BTreeMap;
+
+/// Findings that are told in words; all are counted.
+const TOLD: usize = 20;
+
+/// What all keys of all maps hold.
+type Contents = Vec<Vec<Option<u64>>>;
+
+/// Whether a pool on a medium that a power loss can tear opens at the next boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It is clean: it must open.
+    Clean,
+    /// It is modified: it must be refused.
+    Dirty,
+    /// It is becoming one or the other.
+    Between,
+}
+
+/// A state, and the work that was done on it.
+#[derive(Debug, Clone)]
+struct Base {
+    contents: Contents,
+    life: u64,
+    acknowledged: Vec<u64>,
+    /// Whether more may have been done than was acknowledged.
+    open_end: bool,
+}
+
+/// What a run comes to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Operations that were acknowledged.
+    pub acknowledged: u64,
+    /// Keys that do not hold what was acknowledged.
+    pub lost: u64,
+    /// Keys that hold what nobody wrote there.
+    pub torn: u64,
+    /// Operations found done beyond what was acknowledged.
+    pub in_flight: u64,
+    /// Times that the contents were checked.
+    pub checks: u64,
+    /// Opens that were refused as they had to be.
+    pub refused: u64,
+    /// Times that a cut came while the pool was being opened and read.
+    pub cut_while_opening: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Ledger {
+    subject: Subject,
+    seed: u64,
+    /// Whether the medium keeps through a power loss what has returned.
+    keeps: bool,
+    life: u64,
+    bases: Vec<Base>,
+    snapshots: Vec<Base>,
+    phase: Phase,
+    /// What this opening and those before it that were cut have shown.
+    seen: BTreeMap<(usize, u64), Held>,
+    refused: bool,
+    working: bool,
+    totals: Totals,
+    findings: Vec<String>,
+}
+
+impl Ledger {
+    /// The account of a pool that is about to be created.
+    pub fn new(subject: Subject, seed: u64, keeps: bool) -> Ledger {
+        let contents = vec![vec![None; subject.keys as usize]; subject.shapes().len()];
+        let base = Base::fixed(contents, &subject);
+        Ledger {
+            subject,
+            seed,
+            keeps,
+            life: 0,
+            bases: vec![base.clone()],
+            snapshots: vec![base],
+            phase: Phase::Between,
+            seen: BTreeMap::new(),
+            refused: false,
+            working: false,
+            totals: Totals::default(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// What it comes to so far.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// What was lost or torn, for a person.
+    pub fn findings(&self) -> &[String] {
+        &self.findings
+    }
+
+    /// Whether the guest is at work, and not still opening the pool.
+    pub fn is_working(&self) -> bool {
+        self.working
+    }
+
+    /// The power was cut: the next line comes from the next boot.
+    pub fn cut(&mut self) {
+        self.totals.cut_while_opening += u64::from(!self.working);
+        self.working = false;
+    }
+
+    /// Takes a line of the guest's into account. Losses are counted, not returned.
+    ///
+    /// # Errors
+    /// If the guest says what it must not: a fault of its own, a pool that opens or is
+    /// refused where it must not be, an order that cannot be.
+    pub fn hear(&mut self, said: &Said) -> Checked {
+        match said {
+            Said::Life(life) => {
+                self.life = *life;
+                self.refused = false;
+                self.working = false;
+            }
+            Said::Opened { .. } => {
+                // One that was refused may be opened all the same, to be looked at.
+                let torn = !self.keeps && self.phase == Phase::Dirty && !self.refused;
+                ensure(!torn, || "a pool that a power loss can have torn was opened".into())?;
+                // The first lookup may modify it.
+                self.phase = Phase::Between;
+            }
+            Said::Refused { reason, .. } => {
+                ensure(!self.keeps, || format!("a pool on DAX was refused: {reason}"))?;
+                ensure(self.phase != Phase::Clean, || format!("a clean pool, refused: {reason}"))?;
+                ensure(reason == "EarlierBoot", || format!("refused for a reason: {reason}"))?;
+                self.refused = true;
+                self.totals.refused += 1;
+            }
+            Said::Restoring => {
+                ensure(self.refused, || "a pool was restored that was not refused".into())?;
+                self.bases = self.snapshots.clone();
+                self.seen.clear();
+                self.phase = Phase::Between;
+            }
+            Said::Has { map, first, values } => {
+                for (key, held) in (*first..).zip(values) {
+                    self.see(*map, key, *held)?;
+                }
+            }
+            Said::Held { records } => self.settle(*records)?,
+            Said::Done { thread, operations } => self.acknowledge(*thread, *operations)?,
+            Said::Snapshotting => {
+                let now = Base::fixed(self.at_rest()?, &self.subject);
+                self.snapshots.push(now);
+            }
+            Said::Snapshotted => {
+                self.snapshots.drain(..self.snapshots.len() - 1);
+            }
+            Said::Cleaning => self.phase = Phase::Between,
+            Said::Clean => {
+                ensure(self.working, || "a guest that does not work has closed the pool".into())?;
+                self.phase = Phase::Clean;
+                // Elsewhere the guest works on after a sync.
+                self.bases.iter_mut().for_each(|base| base.open_end = self.keeps);
+            }
+            Said::Fault(text) => return Err(Fault(format!("in the guest: {text}"))),
+            Said::Medium { .. } | Said::Note(_) | Said::Json(_) | Said::End(_) => {}
+        }
+        Ok(())
+    }
+
+    fn see(&mut self, map: usize, key: u64, held: Held) -> Checked {
+        let known = map < self.subject.shapes().len() && key < self.subject.keys;
+        ensure(known && !self.working, || format!("key {key} of map {map}, out of turn"))?;
+        match self.seen.insert((map, key), held) {
+            Some(earlier) if earlier != held => {
+                self.totals.lost += 1;
+                self.tell(format!(
+                    "map {map}, key {key}: held {earlier} at one opening and {held} at the next, \
+                     with nothing done between"
+                ));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, finding: String) {
+        if self.findings.len() < TOLD {
+            self.findings.push(finding);
+        }
+    }
+
+    /// All keys are known: holds them against what they may hold.
+    fn settle(&mut self, records: u64) -> Checked {
+        let all = self.subject.cells();
+        ensure(self.seen.len() == all, || {
+            format!("{} keys of {all} were reported", self.seen.len())
+        })?;
+        let best = self
+            .bases
+            .iter()
+            .map(|base| self.judge(base))
+            .min_by_key(|verdict| verdict.lost + verdict.torn);
+        let Some(verdict) = best else { return Err(Fault("nothing is expected".into())) };
+        self.totals.checks += 1;
+        self.totals.lost += verdict.lost;
+        self.totals.torn += verdict.torn;
+        self.totals.in_flight += verdict.in_flight;
+        verdict.findings.into_iter().for_each(|finding| self.tell(finding));
+        let present = self.seen.values().filter(|held| **held != Held::Value(None)).count();
+        if present as u64 != records {
+            self.totals.torn += 1;
+            self.tell(format!("{present} keys are there by lookup, {records} by iteration"));
+        }
+        let contents = (0..self.subject.shapes().len())
+            .map(|map| {
+                (0..self.subject.keys)
+                    .map(|key| match self.seen[&(map, key)] {
+                        Held::Value(value) => value,
+                        Held::Strange => None,
+                    })
+                    .collect()
+            })
+            .collect();
+        let base = Base::fixed(contents, &self.subject);
+        self.bases = vec![Base { life: self.life, open_end: true, ..base }];
+        self.seen.clear();
+        self.working = true;
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, thread: u64, operations: u64) -> Checked {
+        ensure(self.working, || "an acknowledgement of a guest that does not work".into())?;
+        self.phase = Phase::Dirty;
+        let [base] = &mut self.bases[..] else {
+            return Err(Fault("an acknowledgement, and the contents are not known".into()));
+        };
+        base.open_end = true;
+        let acknowledged = base
+            .acknowledged
+            .get_mut(thread as usize)
+            .ok_or_else(|| Fault(format!("an acknowledgement of thread {thread}")))?;
+        let expected = *acknowledged + batch(thread);
+        ensure(operations == expected, || {
+            format!("thread {thread} acknowledges {operations} operations, not {expected}")
+        })?;
+        *acknowledged = operations;
+        self.totals.acknowledged += batch(thread);
+        Ok(())
+    }
+
+    /// What is there while all threads rest: exactly what was acknowledged.
+    fn at_rest(&self) -> Checked<Contents> {
+        let [base] = &self.bases[..] else {
+            return Err(Fault("the guest rests, and the contents are not known".into()));
+        };
+        let mut contents = base.contents.clone();
+        for thread in 0..self.subject.threads {
+            for ((map, key), value) in self.script(base, thread).held() {
+                contents[map][key as usize] = value;
+            }
+        }
+        Ok(contents)
+    }
+
+    /// The script of a thread, up to what was acknowledged.
+    fn script(&self, base: &Base, thread: u64) -> Script {
+        let mut script = base.script(&self.subject, self.seed, thread);
+        for _ in 0..base.acknowledged[thread as usize] {
+            script.next();
+        }
+        script
+    }
+
+    /// Holds what was seen of all keys against a state and what may have been done on it.
+    fn judge(&self, base: &Base) -> Verdict {
+        let mut verdict = Verdict::default();
+        for thread in 0..self.subject.threads {
+            let more = if base.open_end { batch(thread) } else { 0 };
+            let script = self.script(base, thread);
+            match self.operations_seen(script.clone(), more) {
+                Some(operations) => verdict.in_flight += operations,
+                None => self.explain(base, thread, script, more, &mut verdict),
+            }
+        }
+        verdict
+    }
+
+    /// How many more operations, up to `more`, lead to what was seen.
+    fn operations_seen(&self, mut script: Script, more: u64) -> Option<u64> {
+        let differs = |at: (usize, u64), value| self.seen[&at] != Held::Value(value);
+        let mut different = script.held().filter(|&(at, value)| differs(at, value)).count();
+        for operations in 0..=more {
+            if different == 0 {
+                return Some(operations);
+            }
+            let step = script.next();
+            let at = (step.map, step.key);
+            different += usize::from(differs(at, step.after));
+            different -= usize::from(differs(at, step.before));
+        }
+        None
+    }
+
+    /// Says what is wrong with the keys of a thread.
+    fn explain(
+        &self,
+        base: &Base,
+        thread: u64,
+        acknowledged: Script,
+        more: u64,
+        verdict: &mut Verdict,
+    ) {
+        // By key: what it ever held in this life, and what it may hold now.
+        let mut ever: BTreeMap<(usize, u64), Vec<Option<u64>>> = BTreeMap::new();
+        let mut script = base.script(&self.subject, self.seed, thread);
+        for (at, value) in script.held() {
+            ever.entry(at).or_default().push(value);
+        }
+        for _ in 0..base.acknowledged[thread as usize] {
+            let step = script.next();
+            ever.entry((step.map, step.key)).or_default().push(step.after);
+        }
+        let mut allowed: BTreeMap<(usize, u64), Vec<Option<u64>>> =
+            acknowledged.held().map(|(at, value)| (at, vec![value])).collect();
+        let mut script = acknowledged;
+        for _ in 0..more {
+            let step = script.next();
+            allowed.entry((step.map, step.key)).or_default().push(step.after);
+        }
+        let names = self.subject.shapes();
+        let before = verdict.lost + verdict.torn;
+        for (at, allowed) in allowed {
+            let held = self.seen[&at];
+            let (lost, what) = match held {
+                Held::Value(value) if allowed.contains(&value) => continue,
+                Held::Value(value) if value.is_none() || ever[&at].contains(&value) => {
+                    (true, "lost")
+                }
+                _ => (false, "torn"),
+            };
+            verdict.lost += u64::from(lost);
+            verdict.torn += u64::from(!lost);
+            let expected: Vec<_> =
+                allowed.into_iter().map(|v| Held::Value(v).to_string()).collect();
+            verdict.findings.push(format!(
+                "{what}: map {:?}, key {}, thread {thread}: holds {held}, expected {}",
+                names[at.0].name,
+                at.1,
+                expected.join(" or ")
+            ));
+        }
+        if verdict.lost + verdict.torn == before {
+            verdict.lost += 1;
+            verdict.findings.push(format!(
+                "lost: thread {thread}: a later operation of the last batch is there and an \
+                 earlier one is not"
+            ));
+        }
+    }
+}
+
+impl Base {
+    /// A state on which nothing is done.
+    fn fixed(contents: Contents, subject: &Subject) -> Base {
+        let acknowledged = vec![0; subject.threads as usize];
+        Base { contents, life: 0, acknowledged, open_end: false }
+    }
+
+    fn script(&self, subject: &Subject, seed: u64, thread: u64) -> Script {
+        let held = |map: usize, key| self.contents[map][key as usize];
+        Script::new(subject, seed, self.life, thread, held)
+    }
+}
+
+/// How contents compare with one state.
+#[derive(Debug, Default)]
+struct Verdict {
+    lost: u64,
+    torn: u64,
+    in_flight: u64,
+    findings: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! The work of a thread of the guest, which the host can do again: every operation follows
+//! from a seed and from what the thread's own keys held at first. So the number of
+//! operations that a thread has done says what each of its keys holds.
+
+use crate::random::Random;
+use crate::session::Do;
+use crate::torture::life::{self, Subject};
+
+/// Operations of which a thread reports the last only, by the thread's number; then again
+/// from the first. One reports each.
+const BATCHES: [u64; 4] = [1, 4, 16, 64];
+
+/// Operations after each of which `thread` reports how many it has done. It does none of the
+/// next ones before the report is out.
+pub fn batch(thread: u64) -> u64 {
+    BATCHES[(thread % BATCHES.len() as u64) as usize]
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Number of the map.
+    pub map: usize,
+    /// Number of the key.
+    pub key: u64,
+    /// The key's value before.
+    pub before: Option<u64>,
+    /// The change; `None` is a lookup.
+    pub change: Option<Do>,
+    /// The key's value afterwards.
+    pub after: Option<u64>,
+}
+
+/// The operations of one thread in one life.
+#[derive(Debug, Clone)]
+pub struct Script {
+    random: Random,
+    keys: Vec<(usize, u64)>,
+    values: Vec<Option<u64>>,
+}
+
+impl Script {
+    /// The script of a thread that finds `held` in its keys.
+    pub fn new(
+        subject: &Subject,
+        seed: u64,
+        life: u64,
+        thread: u64,
+        held: impl Fn(usize, u64) -> Option<u64>,
+    ) -> Script {
+        let keys: Vec<_> = subject.keys_of(thread).collect();
+        let values = keys.iter().map(|&(map, key)| held(map, key)).collect();
+        let random = Random::new(Random::new(seed).next() ^ life << 16 ^ thread << 48);
+        Script { random, keys, values }
+    }
+
+    /// The next operation, which is taken for done.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> Step {
+        let index = self.random.below(self.keys.len() as u64) as usize;
+        let (map, key) = self.keys[index];
+        let before = self.values[index];
+        let change = life::choose(&mut self.random, before);
+        let after = change.map_or(before, |change| change.on(before).1);
+        self.values[index] = after;
+        Step { map, key, before, change, after }
+    }
+
+    /// The keys, each with its map and with what it holds after the operations so far.
+    pub fn held(&self) -> impl Iterator<Item = ((usize, u64), Option<u64>)> {
+        self.keys.iter().copied().zip(self.values.iter().copied())
+    }
+}
