@@ -29,16 +29,10 @@ const POISONED: u32 = 5;
 /// Slots for threads that have none of their own.
 const SHARED: usize = 16;
 
-/// How many operations of some thread are inside, in the low bits, and above them how many
-/// ever were, which wraps.
+/// How many operations of some thread are inside.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicUsize);
-
-/// One operation that enters: one more inside, and one more that ever was.
-const ENTRY: usize = (1 << INSIDE_BITS) + 1;
-const INSIDE_BITS: u32 = 16;
-const INSIDE_MASK: usize = (1 << INSIDE_BITS) - 1;
 
 /// See the module's documentation.
 ///
@@ -129,14 +123,10 @@ impl Slot {
     fn enter(&self, own: bool) {
         if own {
             // Only this thread stores to it.
-            self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(ENTRY), Ordering::Relaxed);
+            self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         } else {
-            self.0.fetch_add(ENTRY, Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    fn inside(&self) -> usize {
-        self.0.load(Ordering::SeqCst) & INSIDE_MASK
     }
 
     #[inline]
@@ -239,16 +229,7 @@ impl Gate {
 
     /// Threads inside.
     pub fn inside(&self) -> usize {
-        self.slots().map(Slot::inside).sum()
-    }
-
-    /// How often the gate was entered so far, wrapping; `None` while somebody is inside.
-    /// The same number twice: nobody has been inside in between.
-    pub fn entries(&self) -> Option<usize> {
-        self.slots().try_fold(0_usize, |sum, slot| {
-            let word = slot.0.load(Ordering::SeqCst);
-            (word & INSIDE_MASK == 0).then(|| sum.wrapping_add(word >> INSIDE_BITS))
-        })
+        self.slots().map(|s| s.0.load(Ordering::SeqCst)).sum()
     }
 
     /// The pool was marked dirty: open the gate.
@@ -275,7 +256,7 @@ impl Gate {
         heavy_fence(self.asymmetric);
         let mut turn = 0;
         // Acquire: see `Slot::leave`.
-        while self.slots().any(|s| s.inside() != 0) {
+        while self.slots().any(|s| s.0.load(Ordering::SeqCst) != 0) {
             seam.wait(&mut turn);
             self.check()?;
         }
@@ -308,36 +289,5 @@ impl Drop for Held<'_> {
         // A panic elsewhere may have poisoned the gate meanwhile: that stays.
         let _ =
             self.gate.state.compare_exchange(HELD, self.after, Ordering::SeqCst, Ordering::SeqCst);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_tell_whether_somebody_came_in_between() {
-        let gate = Gate::new(true);
-        let before = gate.entries();
-        assert!(before.is_some());
-        assert_eq!(gate.entries(), before);
-        let brief = gate.pass().expect("an open gate");
-        assert_eq!((gate.entries(), gate.inside()), (None, 1));
-        brief.leave();
-        let after = gate.entries();
-        assert!(after.is_some() && after != before);
-        assert_eq!(gate.inside(), 0);
-        // The count wraps into nothing that matters.
-        for (slot, own) in
-            gate.own.iter().map(|s| (s, true)).chain(gate.shared.iter().map(|s| (s, false)))
-        {
-            slot.0.store(usize::MAX & !INSIDE_MASK, Ordering::SeqCst);
-            slot.enter(own);
-            slot.enter(own);
-            assert_eq!(slot.inside(), 2);
-            slot.leave(own);
-            slot.leave(own);
-            assert_eq!(slot.inside(), 0);
-        }
     }
 }

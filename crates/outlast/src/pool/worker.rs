@@ -4,6 +4,7 @@
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MediumKind, Real};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +23,12 @@ const AHEAD: u64 = 64 << 20;
 const CLEAR: u64 = 2 << 20;
 /// Touched in one call.
 const PART: u64 = 64 << 10;
-/// A pool that nobody changes for so long is at rest.
+/// A process is at rest if it did next to nothing for so long.
 const REST: Duration = Duration::from_millis(100);
+/// Next to nothing: this part of the time of one processor.
+const REST_SHARE: u32 = 20;
 /// Between two large pages that are made of a pool at rest.
-const BREATH: Duration = Duration::from_millis(5);
+const BREATH: Duration = Duration::from_millis(20);
 /// A large page can be refused for the moment, because its pages are in use; a file
 /// system that has none refuses all.
 const REFUSALS_MAX: u32 = 16;
@@ -86,7 +89,7 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
                 false
             }
         };
-        let resting = !pages.behind.is_empty() && rest.look(store.core().entries());
+        let resting = !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
         let more = pages.step(&store, resting) || more;
         drop(store);
         if resting {
@@ -97,21 +100,34 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
     }
 }
 
-/// Whether the pool is at rest: no operation has passed the gate for a while. (Lookups do
-/// not pass it.)
+/// Whether the process is at rest: its other threads together had next to no processor time
+/// for a while. Asked of the kernel, because lookups leave no trace in the pool.
 #[derive(Default)]
 struct Rest {
-    entries: Option<usize>,
-    since: Option<Instant>,
+    /// When the kernel was asked last, and the processor time that the other threads had had.
+    asked: Option<(Instant, Duration)>,
+    resting: bool,
 }
 
 impl Rest {
-    fn look(&mut self, entries: Option<usize>) -> bool {
-        if entries.is_none() || entries != self.entries {
-            *self = Rest { entries, since: entries.map(|_| Instant::now()) };
+    fn look(&mut self, now: Instant, others: Duration) -> bool {
+        match self.asked {
+            Some((asked, _)) if now - asked < REST => {}
+            Some((asked, before)) => {
+                // The other threads' time can seem to go back: two clocks are read.
+                self.resting = others.saturating_sub(before) * REST_SHARE < now - asked;
+                self.asked = Some((now, others));
+            }
+            None => self.asked = Some((now, others)),
         }
-        self.since.is_some_and(|since| since.elapsed() >= REST)
+        self.resting
     }
+}
+
+/// The processor time that the other threads of this process have had so far.
+fn time_of_others() -> Duration {
+    let of = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    of(ClockId::ProcessCPUTime).saturating_sub(of(ClockId::ThreadCPUTime))
 }
 
 /// Touches pages before operations do, which saves them a page fault each, and asks for
@@ -119,14 +135,15 @@ impl Rest {
 ///
 /// While the kernel makes a large page of small ones, it holds each of those locked, and
 /// an operation that touches one waits. So large pages are made of pieces that no operation
-/// can have reached before they are done; of others when the pool is at rest, and then one
-/// after the other with a pause in between: a lookup, of which the gate knows nothing, can
-/// meet one of them.
+/// can have reached before they are done, and those come first; of others when the process
+/// is at rest, and then one after the other with a pause in between.
 #[derive(Default)]
 struct Pages {
-    touched: u64,
-    /// Pieces below `touched` that were left with small pages: ascending, apart, from and
-    /// to a multiple of [`HUGE`].
+    /// Everything below was touched, or is noted as skipped.
+    reached: u64,
+    /// Skipped on the way to pieces that operations had not yet come near to.
+    skipped: VecDeque<Range<u64>>,
+    /// Whole pieces that were touched and left with small pages.
     behind: VecDeque<Range<u64>>,
     /// Large pages refused, one after the other.
     refusals: u32,
@@ -175,18 +192,17 @@ impl Pages {
 
     /// What is to be done next, in a pool of `len` bytes that are in use up to `frontier`.
     fn next(&self, frontier: u64, len: u64, resting: bool) -> Option<Work> {
-        let can_be_large = self.refusals < REFUSALS_MAX;
         let end = len.min((frontier + AHEAD).next_multiple_of(HUGE));
-        let start = self.touched;
-        if start < end {
-            let next = ((start / HUGE + 1) * HUGE).min(end);
-            let clear = next - start == HUGE && start >= frontier + CLEAR;
-            let range = start..next;
-            return Some(if clear && can_be_large {
-                Work::Ahead(range)
-            } else {
-                Work::Touch(range)
-            });
+        let clear = self.reached.max(frontier + CLEAR).next_multiple_of(HUGE);
+        if clear + HUGE <= end && self.refusals < REFUSALS_MAX {
+            return Some(Work::Ahead(clear..clear + HUGE));
+        }
+        let piece = |from: u64, end: u64| Work::Touch(from..((from / HUGE + 1) * HUGE).min(end));
+        if let Some(skipped) = self.skipped.front() {
+            return Some(piece(skipped.start, skipped.end));
+        }
+        if self.reached < end {
+            return Some(piece(self.reached, end));
         }
         let start = self.behind.front()?.start;
         resting.then(|| Work::Behind(start..start + HUGE))
@@ -195,21 +211,25 @@ impl Pages {
     /// Notes that something was done, and whether it brought a large page.
     fn done(&mut self, work: &Work, large: bool) {
         match work {
-            Work::Touch(range) => self.leave_behind(range),
-            Work::Ahead(range) if !large => self.leave_behind(range),
-            Work::Ahead(_) => {}
-            Work::Behind(range) => {
-                // Refused or not, its turn is over.
-                if let Some(first) = self.behind.front_mut() {
-                    first.start = range.end;
-                    if first.is_empty() {
-                        self.behind.pop_front();
-                    }
+            Work::Touch(range) => {
+                if !take(&mut self.skipped, range) {
+                    self.reached = range.end;
+                }
+                self.leave_behind(range);
+            }
+            Work::Ahead(range) => {
+                if self.reached < range.start {
+                    self.skipped.push_back(self.reached..range.start);
+                }
+                self.reached = range.end;
+                if !large {
+                    self.leave_behind(range);
                 }
             }
-        }
-        if let Work::Touch(range) | Work::Ahead(range) = work {
-            self.touched = range.end;
+            // Refused or not, its turn is over.
+            Work::Behind(range) => {
+                take(&mut self.behind, range);
+            }
         }
         match (work, large) {
             (Work::Touch(_), _) => {}
@@ -224,15 +244,27 @@ impl Pages {
     /// Notes that the piece in which `range` lies has small pages, if that ends it.
     fn leave_behind(&mut self, range: &Range<u64>) {
         let end = range.end;
-        if !end.is_multiple_of(HUGE) {
+        if !end.is_multiple_of(HUGE) || self.refusals >= REFUSALS_MAX {
             return;
         }
         let start = end - HUGE;
         match self.behind.back_mut() {
-            Some(last) if last.end >= start => last.end = end,
+            Some(last) if last.end == start => last.end = end,
             _ => self.behind.push_back(start..end),
         }
     }
+}
+
+/// Takes a range from the front of a queue of them, if it begins there.
+fn take(queue: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> bool {
+    let Some(first) = queue.front_mut().filter(|first| first.start == range.start) else {
+        return false;
+    };
+    first.start = range.end;
+    if first.is_empty() {
+        queue.pop_front();
+    }
+    true
 }
 
 /// Touches the pages of a range, in parts: the kernel holds the lock of the address space
@@ -260,23 +292,44 @@ mod tests {
     }
 
     #[test]
-    fn large_pages_are_made_only_clear_ahead_of_the_frontier() {
+    fn large_pages_are_made_only_clear_ahead_of_the_frontier_and_first() {
         for frontier in (0..40 * MIB).step_by(65536) {
             let mut pages = Pages::default();
-            let len = 200 * MIB;
-            let done = all(&mut pages, frontier, len, false, true);
-            let mut at = 0;
-            for work in done {
-                let (Work::Touch(range) | Work::Ahead(range)) = &work else {
-                    panic!("{work:?}: operations may be there");
-                };
-                assert_eq!(range.start, at, "nothing is left out");
-                let clear = range.start >= frontier + CLEAR;
-                assert_eq!(matches!(work, Work::Ahead(_)), clear, "{work:?}, {frontier}");
-                at = range.end;
-            }
-            assert_eq!(at, (frontier + AHEAD).next_multiple_of(HUGE));
+            let done = all(&mut pages, frontier, 200 * MIB, false, true);
+            let clear = (frontier + CLEAR).next_multiple_of(HUGE);
+            let end = (frontier + AHEAD).next_multiple_of(HUGE);
+            let large = (clear..end).step_by(HUGE as usize).map(|at| Work::Ahead(at..at + HUGE));
+            let small = (0..clear).step_by(HUGE as usize).map(|at| Work::Touch(at..at + HUGE));
+            assert_eq!(done, large.chain(small).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_pool_that_is_filled_faster_leaves_nothing_out() {
+        let mut pages = Pages::default();
+        let mut seen = std::collections::BTreeSet::new();
+        // Three turns in the time in which the frontier moves by four pieces and a bit.
+        for frontier in (0..200 * MIB).step_by(8 * MIB as usize + 4096) {
+            for _ in 0..3 {
+                let len = (frontier + 15 * MIB).next_multiple_of(MIB);
+                let Some(work) = pages.next(frontier, len, false) else { break };
+                pages.done(&work, true);
+                if let Work::Touch(range) | Work::Ahead(range) = &work {
+                    assert!(range.end <= len);
+                    assert!(seen.insert((range.start, range.end)), "{range:?} twice");
+                }
+            }
+        }
+        for work in all(&mut pages, 200 * MIB, 256 * MIB, false, true) {
+            let (Work::Touch(range) | Work::Ahead(range)) = work else { panic!("{work:?}") };
+            assert!(seen.insert((range.start, range.end)), "{range:?} twice");
+        }
+        let mut at = 0;
+        for (start, end) in seen {
+            assert_eq!(start, at, "left out");
+            at = end;
+        }
+        assert_eq!(at, 256 * MIB);
     }
 
     #[test]
@@ -301,19 +354,39 @@ mod tests {
         let done = all(&mut pages, 0, 200 * MIB, false, false);
         let asked = done.iter().filter(|work| matches!(work, Work::Ahead(_))).count();
         assert_eq!(asked, REFUSALS_MAX as usize);
-        assert_eq!(pages.touched, AHEAD);
+        assert_eq!(pages.reached, AHEAD);
         assert_eq!(all(&mut pages, 0, 200 * MIB, true, false), []);
     }
 
     #[test]
-    fn a_pool_is_at_rest_only_when_nobody_came_for_a_while() {
+    fn a_process_is_at_rest_only_when_it_did_next_to_nothing() {
+        let begin = Instant::now();
         let mut rest = Rest::default();
-        assert!(!rest.look(Some(5)));
-        std::thread::sleep(REST);
-        assert!(rest.look(Some(5)));
-        assert!(!rest.look(Some(6)), "somebody came");
-        std::thread::sleep(REST);
-        assert!(!rest.look(None), "somebody is inside");
-        assert!(!rest.look(Some(6)), "and may just have left");
+        let mut look = |at: u64, others: u64| {
+            rest.look(begin + Duration::from_millis(at), Duration::from_millis(others))
+        };
+        assert!(!look(0, 1000), "not known yet");
+        assert!(!look(50, 1000), "not for long enough");
+        assert!(look(100, 1004));
+        assert!(look(150, 1100), "asked again only after a while");
+        assert!(!look(200, 1100), "it worked");
+        assert!(!look(300, 1105), "a twentieth is work");
+        assert!(look(400, 1104), "clocks that go back are no work");
+    }
+
+    #[test]
+    fn the_time_of_other_threads_is_told() {
+        let before = time_of_others();
+        std::thread::spawn(|| {
+            let begin = clock_gettime(ClockId::ThreadCPUTime);
+            while clock_gettime(ClockId::ThreadCPUTime).tv_sec == begin.tv_sec
+                && clock_gettime(ClockId::ThreadCPUTime).tv_nsec - begin.tv_nsec < 20_000_000
+            {
+                std::hint::spin_loop();
+            }
+        })
+        .join()
+        .expect("a thread that spins");
+        assert!(time_of_others() - before >= Duration::from_millis(10));
     }
 }
