@@ -284,6 +284,16 @@ impl Mapping {
         file.sync_all()
     }
 
+    /// Whether the file is in memory already: to touch all of it reads and writes no disk.
+    pub fn is_in_memory(&self) -> bool {
+        match &self.backing {
+            Backing::File { file, .. } | Backing::PrivateFile { file } => {
+                self.medium.survives_power_loss() || blocks::is_on_tmpfs(file).unwrap_or(false)
+            }
+            Backing::Anonymous => true,
+        }
+    }
+
     /// Faults the pages of a range in, so that an operation does not have to.
     /// An optimisation: every error is ignored.
     pub fn populate(&self, range: Range<u64>) {

@@ -139,7 +139,9 @@ fn time_of_others() -> Duration {
 /// is at rest, and then one after the other with a pause in between.
 #[derive(Default)]
 struct Pages {
-    /// Everything below was touched, or is noted as skipped.
+    begun: bool,
+    /// Everything below was touched, or is noted as skipped. What an opened pool has in
+    /// use on a disk stays as it is: to touch it would read all of it, and write it back.
     reached: u64,
     /// Skipped on the way to pieces that operations had not yet come near to.
     skipped: VecDeque<Range<u64>>,
@@ -152,7 +154,8 @@ struct Pages {
 /// Something to do about a range of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {
-    /// Touch its pages, and those of its shadow.
+    /// Touch its pages, and those of its shadow where operations have not been: what is
+    /// known of older records takes memory only when they are looked at.
     Touch(Range<u64>),
     /// As well, but make a large page of it.
     Ahead(Range<u64>),
@@ -169,10 +172,14 @@ impl Pages {
             return false;
         }
         let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);
+        if !self.begun {
+            self.begun = true;
+            self.reached = if mapping.is_in_memory() { 0 } else { frontier };
+        }
         let Some(work) = self.next(frontier, core.memory.len(), resting) else { return false };
         let large = match &work {
             Work::Touch(range) => {
-                mapping.touch_shadow(range.clone());
+                mapping.touch_shadow(range.start.max(frontier)..range.end);
                 populate(mapping, range);
                 false
             }
