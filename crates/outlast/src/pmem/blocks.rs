@@ -59,9 +59,12 @@ fn or_shorten_to(
 fn has_no_holes(file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     let len = metadata.len();
-    Ok(fstatfs(file)?.f_type as u64 == TMPFS_MAGIC
-        && len.is_multiple_of(HUGE_PAGE)
-        && metadata.blocks() * 512 >= len)
+    Ok(is_on_tmpfs(file)? && len.is_multiple_of(HUGE_PAGE) && metadata.blocks() * 512 >= len)
+}
+
+/// Whether the file's pages are its only place.
+pub(super) fn is_on_tmpfs(file: &File) -> io::Result<bool> {
+    Ok(fstatfs(file)?.f_type as u64 == TMPFS_MAGIC)
 }
 
 /// Does what fallocate does, where the file system cannot.

@@ -284,6 +284,16 @@ impl Mapping {
         file.sync_all()
     }
 
+    /// Whether the file is in memory already: to touch all of it reads and writes no disk.
+    pub fn is_in_memory(&self) -> bool {
+        match &self.backing {
+            Backing::File { file, .. } | Backing::PrivateFile { file } => {
+                self.medium.survives_power_loss() || blocks::is_on_tmpfs(file).unwrap_or(false)
+            }
+            Backing::Anonymous => true,
+        }
+    }
+
     /// Faults the pages of a range in, so that an operation does not have to.
     /// An optimisation: every error is ignored.
     pub fn populate(&self, range: Range<u64>) {
@@ -302,6 +312,14 @@ impl Mapping {
             let page = self.range.base().add(start as usize);
             rustix::mm::madvise(page.cast(), (end - start) as usize, advice)
         };
+    }
+
+    /// Faults the shadow of a range in, so that an operation does not have to.
+    pub fn touch_shadow(&self, range: Range<u64>) {
+        let len = self.len();
+        if range.start < range.end && range.end <= len && self.alive().is_here() {
+            self.range.touch_shadow(range, len);
+        }
     }
 
     /// Makes large pages of the whole 2 MiB pieces in a range, and says whether all of

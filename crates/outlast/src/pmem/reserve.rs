@@ -3,6 +3,7 @@
 use super::{Alive, MappingError};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,7 +73,7 @@ impl Reservation {
     /// Gives the shadow of the first `len` bytes memory: zeroed, and found there again by
     /// later calls.
     pub(super) fn cover(&self, len: u64) -> io::Result<()> {
-        let bytes = len.div_ceil(SHADOW_SHARE).next_multiple_of(4096).min(self.shadow);
+        let bytes = self.covered(len);
         if bytes == 0 {
             return Ok(());
         }
@@ -80,14 +81,42 @@ impl Reservation {
         unsafe {
             let access = MprotectFlags::READ | MprotectFlags::WRITE;
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
-            // An optimisation: every error is ignored.
-            let _ = rustix::mm::madvise(
-                self.shadow().cast(),
-                self.shadow as usize,
-                Advice::LinuxHugepage,
-            );
+            // An optimisation: every error is ignored. Not for the first large page, which
+            // is covered bit by bit and has small ones: the kernel may replace them by a
+            // large one some time, and operations would wait for that.
+            if self.shadow > HUGE_PAGE {
+                let rest = self.shadow().add(HUGE_PAGE as usize);
+                let bytes = (self.shadow - HUGE_PAGE) as usize;
+                let _ = rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage);
+            }
         }
         Ok(())
+    }
+
+    /// How much of the shadow is that of the first `len` bytes. What takes more than one
+    /// large page takes whole ones: of one that is covered in part the kernel would make
+    /// small pages.
+    fn covered(&self, len: u64) -> u64 {
+        let bytes = len.div_ceil(SHADOW_SHARE);
+        let unit = if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 };
+        bytes.next_multiple_of(unit).min(self.shadow)
+    }
+
+    /// Touches the shadow of a range below `len`, and, where large pages are covered, the
+    /// rest of its last one.
+    pub(super) fn touch_shadow(&self, range: Range<u64>, len: u64) {
+        let ahead = range.end.next_multiple_of(HUGE_PAGE * SHADOW_SHARE);
+        let end = self.covered(ahead).min(self.covered(len));
+        let start = range.start / SHADOW_SHARE / 4096 * 4096;
+        for page in (start..end).step_by(4096) {
+            // SAFETY: inside what `cover` has made accessible, and aligned; a shadow is
+            // accessed as atomic words only.
+            let word = unsafe { &*self.shadow().add(page as usize).cast::<AtomicU64>() };
+            // A store by the processor, where nothing was stored before. Not madvise(2):
+            // that would hold the lock of the whole address space while the kernel clears
+            // a large page, and an allocation of an operation can wait for that lock.
+            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn base(&self) -> *mut u8 {

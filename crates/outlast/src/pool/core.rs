@@ -742,7 +742,9 @@ impl<S: Seam> Core<S> {
         let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
         let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
-        if left >= (total / 16).max(4) {
+        // Far enough ahead that the worker has touched what is new, and made large pages of
+        // it, before operations come there.
+        if left >= (total / 12).max(4) {
             return Ok(false);
         }
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };

@@ -351,6 +351,23 @@ fn a_shadow_takes_the_memory_of_what_was_stored_to() {
 }
 
 #[test]
+fn a_shadow_that_was_touched_has_its_memory_and_its_content() {
+    let (_, of_file) = temp_mapping(256 * MIB);
+    for mapping in [of_file, Mapping::anonymous(256 * MIB, RESERVE).unwrap()] {
+        // SAFETY: an eighth of the mapping's length has memory at the shadow.
+        unsafe { mapping.shadow().cast_mut().write_volatile(7) };
+        mapping.touch_shadow(0..16 * MIB);
+        assert_eq!(mapping.shadow_resident().unwrap().bytes, 2 * MIB);
+        mapping.touch_shadow(16 * MIB..18 * MIB);
+        assert_eq!(mapping.shadow_resident().unwrap().bytes, 4 * MIB, "to its large page's end");
+        mapping.touch_shadow(255 * MIB..257 * MIB);
+        assert_eq!(mapping.shadow_resident().unwrap().bytes, 4 * MIB, "not past the end");
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.shadow().read_volatile() }, 7);
+    }
+}
+
+#[test]
 fn memory_is_counted_where_entry_and_range_overlap() {
     let smaps = "\
 1000-5000 rw-p 00000000 00:00 0
