@@ -252,8 +252,8 @@ fn load_factor_samples_and_finds_the_peak() {
 #[test]
 fn tables_are_as_full_before_they_split_as_the_paper_says() {
     // Dash (VLDB 2020), figure 9. All segments of a table are full at about the same time, for
-    // a few thousand inserts: samples 10,000 apart can miss a peak by two hundredths.
-    let rows = rows(&["load-factor", "--records", "140000", "--every", "1000"]);
+    // a few thousand inserts: samples 10,000 apart miss the first peaks.
+    let rows = rows(&["load-factor", "--records", "600000", "--every", "10000"]);
     let peaks = of(&rows, "peak");
     for (stash, least) in [(2, 0.8), (4, 0.9)] {
         let peak = peaks.iter().find(|row| row["stash_buckets"] == stash).unwrap();

@@ -32,6 +32,7 @@ pub mod model;
 pub mod planted;
 pub mod random;
 pub mod response;
+pub mod rows;
 pub mod schedule;
 pub mod session;
 pub mod state;

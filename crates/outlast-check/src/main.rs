@@ -121,7 +121,7 @@ struct ScheduleArgs {
     #[arg(long)]
     workload: Option<String>,
     /// Schedules of each scheme and record form.
-    #[arg(long, default_value_t = 4_400, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 5_200, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
     /// Ends after so many seconds for each scheme and record form.
     #[arg(long, default_value_t = 600.0, value_parser = positive)]

@@ -10,6 +10,8 @@ use outlast::index::dash_eh::points;
 use outlast::pmem::{Access, Counts, Event, Point, Traced};
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
+use outlast_check::explore::phases;
+use outlast_check::rows::{self, Row};
 use outlast_check::session::{Do, PoolShape, Session, Shape, alive};
 use std::collections::BTreeSet;
 
@@ -265,6 +267,36 @@ fn a_displacement_flushes_two_lines() {
                 continue;
             }
             assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
+        }
+    }
+}
+
+#[test]
+fn each_move_of_a_row_flushes_one_line_more() {
+    for (form, row) in RecordForm::ALL.into_iter().flat_map(|f| Row::ALL.map(|row| (f, row))) {
+        let mut bench = Bench::new(form, rows::BUCKET_BITS);
+        let keys = row.keys(|key| bench.session.hash(form, key), 0);
+        for (number, &key) in keys[..row.filled()].iter().enumerate() {
+            bench.fill([key]);
+            for &key in &keys[row.removed_after(number)] {
+                bench.change(key, Do::Remove);
+            }
+        }
+        for &key in &keys[row.filled()..][..6] {
+            let events = bench.change(key, Do::Insert(VALUE + 41));
+            // A line of each bucket, durable before the slot it was copied from is
+            // overwritten: by the next copy, and by the new record in the end.
+            let moves = row.moves as u64;
+            assert_eq!(cost_at(&events, &points::DISPLACE_COPY), (moves, moves), "{form} {row:?}");
+            assert_eq!(cost_at(&events, &points::DISPLACE_FILL), (1, 1), "{form} {row:?}");
+            let way = if row.forward { phases::FORWARD } else { phases::BACKWARD };
+            let phases = phases::phases_of(&events, rows::BUCKET_BITS);
+            assert!(phases.contains(way[row.moves - 1]), "{form} {row:?}: {phases:?}");
+            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+                continue;
+            }
+            let expected = with_record(form, &events, (moves + 1, moves + 1));
+            assert_eq!(cost(&events), expected, "{form} {row:?}");
         }
     }
 }

@@ -5,6 +5,7 @@ use super::recording::Recording;
 use crate::codec::SPECIAL;
 use crate::model::Image;
 use crate::random::Random;
+use crate::rows::{self, Row};
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
 use outlast::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
@@ -146,8 +147,12 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         }
     }
     add("collide", "keys of one hash", small_shape, colliding, collide, COLLIDE, &[]);
-    let ways: &[&str] = &[FORWARD, BACKWARD];
+    let ways: &[&str] = &[FORWARD[0], BACKWARD[0]];
     add("displace", "displacement both ways", at(2, 2), usual, displace, DISPLACE, ways);
+    let long = at(rows::BUCKET_BITS, 2);
+    let about = "displacement of records in a row";
+    add("displace-row", about, long, usual, row_forward, DISPLACE, &FORWARD[1..]);
+    add("displace-row-back", about, long, usual, row_back, DISPLACE, &BACKWARD[1..]);
     add("carry", "splits of chained segments", small_shape, colliding, carry, SPLIT, &[]);
     add("blocks", "blocks of all sizes, reused", small_shape, usual, blocks, &[], &[]);
     for scenario in &mut all {
@@ -468,6 +473,45 @@ fn displace(play: &mut Play) -> Checked {
     for key in low[1].drain(..2).chain(high[1].drain(..2)) {
         play.change(key, Do::Insert(key + 100_000))?;
         play.session.background()?;
+    }
+    play.session.verify()
+}
+
+fn row_forward(play: &mut Play) -> Checked {
+    row(play, true)
+}
+
+fn row_back(play: &mut Play) -> Checked {
+    row(play, false)
+}
+
+/// Inserts that move two records, in one segment, and three, in the other.
+fn row(play: &mut Play, forward: bool) -> Checked {
+    play.map()?;
+    let mut last = Vec::new();
+    for (half, moves) in [(0, 2), (1, 3)] {
+        let row = Row { forward, moves };
+        let keys = row.keys(|key| play.session.hash(play.shape.form, play.key(key)), half);
+        for (number, &key) in keys[..row.filled()].iter().enumerate() {
+            play.change(key, Do::Insert(key + 100_000))?;
+            for &key in &keys[row.removed_after(number)] {
+                play.change(key, Do::Remove)?;
+            }
+        }
+        last.push(keys[row.filled()..].to_vec());
+    }
+    play.prepared();
+    for keys in &last {
+        for &key in &keys[..2] {
+            play.change(key, Do::Insert(key + 100_000))?;
+        }
+    }
+    // As well while the reclaim runs, for which moved records are marked.
+    play.session.crash()?;
+    for keys in &last {
+        play.change(keys[2], Do::Insert(keys[2] + 100_000))?;
+        play.session.background()?;
+        play.change(keys[3], Do::Insert(keys[3] + 100_000))?;
     }
     play.session.verify()
 }

@@ -41,13 +41,13 @@ pub struct Budget {
 impl Budget {
     /// For a test: seconds.
     pub fn quick() -> Budget {
-        Budget { schedules: 440, time: Duration::from_secs(15), ..Budget::ci() }
+        Budget { schedules: 520, time: Duration::from_secs(15), ..Budget::ci() }
     }
 
     /// At least 2,000 schedules, 200 of each workload.
     pub fn ci() -> Budget {
         Budget {
-            schedules: 4_400,
+            schedules: 5_200,
             crashes: 4,
             time: Duration::from_secs(600),
             threads: 2,

@@ -5,12 +5,14 @@ use crate::explore::phases::{self, Phase, phases_of};
 use crate::history::Call;
 use crate::model::stored;
 use crate::random::Random;
+use crate::rows::{self, Row};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
 use outlast::index::dash_eh::points;
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The map that is worked on.
@@ -108,6 +110,8 @@ pub struct Workload {
     degenerate: bool,
     /// Some of the records that the table is filled with are removed again on the way.
     holes: bool,
+    /// The table is filled for this.
+    row: Option<Row>,
     /// Which keys, and what with them.
     aim: Aim,
     /// What one thread does besides.
@@ -156,6 +160,7 @@ pub const ALL: &[Workload] = &{
         bucket_bits: 1,
         degenerate: false,
         holes: false,
+        row: None,
         aim: Aim::Mixed,
         beside: Beside::Nothing,
     };
@@ -163,16 +168,32 @@ pub const ALL: &[Workload] = &{
         Workload {
             name: "displacement",
             about: "an insert moves a record to the bucket after",
-            before: phase_of!(phases::FORWARD.into()),
+            before: phase_of!(phases::FORWARD[0].into()),
             bucket_bits: 2,
             ..PLAIN
         },
         Workload {
             name: "displacement-back",
             about: "an insert moves a record back to its home",
-            before: phase_of!(phases::BACKWARD.into()),
+            before: phase_of!(phases::BACKWARD[0].into()),
             bucket_bits: 2,
             holes: true,
+            ..PLAIN
+        },
+        Workload {
+            name: "displacement-row",
+            about: "an insert moves three records in a row",
+            before: phase_of!(phases::FORWARD[2].into()),
+            bucket_bits: rows::BUCKET_BITS,
+            row: Some(Row { forward: true, moves: 3 }),
+            ..PLAIN
+        },
+        Workload {
+            name: "displacement-row-back",
+            about: "an insert moves three records in a row back to their homes",
+            before: phase_of!(phases::BACKWARD[2].into()),
+            bucket_bits: rows::BUCKET_BITS,
+            row: Some(Row { forward: false, moves: 3 }),
             ..PLAIN
         },
         Workload {
@@ -229,7 +250,7 @@ pub const ALL: &[Workload] = &{
         Workload {
             name: "duel-moved",
             about: "lookups and changes of a key while an insert moves its record",
-            before: phase_of!(phases::FORWARD.into()),
+            before: phase_of!(phases::FORWARD[0].into()),
             bucket_bits: 2,
             aim: Aim::Duel,
             ..PLAIN
@@ -237,9 +258,27 @@ pub const ALL: &[Workload] = &{
         Workload {
             name: "duel-moved-back",
             about: "the same where the record moves back to its home",
-            before: phase_of!(phases::BACKWARD.into()),
+            before: phase_of!(phases::BACKWARD[0].into()),
             bucket_bits: 2,
             holes: true,
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-row",
+            about: "the same where two records in a row move",
+            before: phase_of!(phases::FORWARD[1].into()),
+            bucket_bits: rows::BUCKET_BITS,
+            row: Some(Row { forward: true, moves: 2 }),
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-row-back",
+            about: "the same where two records in a row move back to their homes",
+            before: phase_of!(phases::BACKWARD[1].into()),
+            bucket_bits: rows::BUCKET_BITS,
+            row: Some(Row { forward: false, moves: 2 }),
             aim: Aim::Duel,
             ..PLAIN
         },
@@ -326,27 +365,36 @@ impl Workload {
         PoolShape { hash_function, ..PoolShape::default() }
     }
 
-    fn key(&self, number: u64) -> u64 {
-        if self.degenerate { SPECIAL + number } else { number }
+    fn keys(&self, session: &Session, form: RecordForm) -> Keys {
+        let first = if self.degenerate { SPECIAL } else { 0 };
+        let chosen = self.row.map(|row| row.keys(|key| session.hash(form, key), 0));
+        Keys { chosen: chosen.unwrap_or_default().into(), first }
     }
 
-    /// Fills in one record, and takes another one out where there are to be holes.
-    fn fill_in(&self, session: &mut Session, number: u64) -> Checked {
-        session.change(MAP, self.key(number), Do::Insert(value_of(number)))?;
-        if let Some(hole) = self.hole(number) {
-            session.change(MAP, self.key(hole), Do::Remove)?;
+    /// Fills in one record, and takes others out where there are to be holes.
+    fn fill_in(&self, session: &mut Session, keys: &Keys, number: u64) -> Checked {
+        session.change(MAP, keys.key(number), Do::Insert(value_of(number)))?;
+        for hole in self.holes(number) {
+            session.change(MAP, keys.key(hole), Do::Remove)?;
         }
         Ok(())
     }
 
-    /// Which record is removed after this one was filled in.
-    fn hole(&self, number: u64) -> Option<u64> {
-        (self.holes && number % 3 == 2).then(|| number.checked_sub(HOLE_AGE))?
+    /// Which records are removed after this one was filled in.
+    fn holes(&self, number: u64) -> Range<u64> {
+        if let Some(row) = self.row {
+            let removed = row.removed_after(number as usize);
+            return removed.start as u64..removed.end as u64;
+        }
+        match number.checked_sub(HOLE_AGE) {
+            Some(hole) if self.holes && number % 3 == 2 => hole..hole + 1,
+            _ => 0..0,
+        }
     }
 
     /// The records of a table that is filled with so many.
     fn filled(&self, records: u64) -> impl Iterator<Item = u64> {
-        let holes: BTreeSet<u64> = (0..records).filter_map(|number| self.hole(number)).collect();
+        let holes: BTreeSet<u64> = (0..records).flat_map(|number| self.holes(number)).collect();
         (0..records).filter(move |number| !holes.contains(number))
     }
 
@@ -355,12 +403,9 @@ impl Workload {
         Shape { scheme, form, bucket_bits: self.bucket_bits, stash: 2 }
     }
 
-    /// After how many records the next insert goes through the phase.
-    fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Fill>> {
-        let Some(phase) = (self.before)(shape.scheme) else {
-            return Ok([3, 8, 20, 40].map(|records| Fill { records, moved: Vec::new() }).into());
-        };
-        type Known = BTreeMap<(&'static str, String), Vec<Fill>>;
+    /// After how many records the next insert goes through the phase; and the keys of all.
+    fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<(Vec<Fill>, Keys)> {
+        type Known = BTreeMap<(&'static str, String), (Vec<Fill>, Keys)>;
         static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
         // Held while it is found out, so that it is once.
@@ -372,12 +417,17 @@ impl Workload {
         let seam = recorder(false);
         let mut session = Session::create(self.pool(), alive, seam.clone())?;
         session.create_map(MAP, shape)?;
+        let keys = self.keys(&session, shape.form);
+        let Some(phase) = (self.before)(shape.scheme) else {
+            let fills = [3, 8, 20, 40].map(|records| Fill { records, moved: Vec::new() }).into();
+            return Ok(known.entry(name).or_insert((fills, keys)).clone());
+        };
         let mut fills: Vec<Fill> = Vec::new();
         // Which record a word was stored with at first.
         let mut stored_with = HashMap::new();
         for number in 0..400 {
             seam.start(false);
-            self.fill_in(&mut session, number)?;
+            self.fill_in(&mut session, &keys, number)?;
             let events = seam.take();
             if phases_of(&events, shape.bucket_bits).contains(&phase) {
                 let moved = phases::moved(&events).filter_map(|word| stored_with.get(&word));
@@ -398,8 +448,7 @@ impl Workload {
         if fills.is_empty() {
             return Err(Fault(format!("workload {}: no insert goes through {phase}", self.name)));
         }
-        known.insert(name, fills.clone());
-        Ok(fills)
+        Ok(known.entry(name).or_insert((fills, keys)).clone())
     }
 
     /// The workload that a seed names.
@@ -408,18 +457,19 @@ impl Workload {
     /// If the table never comes to what the workload is for.
     pub fn make(&self, shape: Shape, seed: u64, alive: &Arc<Alive>) -> Checked<Instance> {
         let mut random = Random::new(seed);
-        let fills = self.fills(shape, alive)?;
+        let (fills, keys) = self.fills(shape, alive)?;
         let Fill { records: fill, moved } =
             fills[random.below(fills.len() as u64) as usize].clone();
         let mut others = Vec::new();
         if self.beside == Beside::Maps {
             others.extend((0..2).filter(|_| random.below(2) == 0));
         }
-        let mut maker = Maker { workload: self, random, fill, moved, value: 1_000 };
+        let mut maker = Maker { workload: self, random, keys, fill, moved, value: 1_000 };
         let scripts = maker.scripts();
         Ok(Instance {
             workload: *self,
             shape,
+            keys: maker.keys,
             fill,
             others,
             crashed: self.start == Start::Crashed,
@@ -427,6 +477,28 @@ impl Workload {
         })
     }
 }
+
+/// The keys of a workload, by number.
+#[derive(Debug, Clone)]
+struct Keys {
+    /// Those of the first numbers, if they matter.
+    chosen: Arc<[u64]>,
+    /// What is added to the other numbers.
+    first: u64,
+}
+
+impl Keys {
+    fn key(&self, number: u64) -> u64 {
+        match self.chosen.get(number as usize) {
+            Some(&key) => key,
+            None if self.chosen.is_empty() => self.first + number,
+            None => UNCHOSEN + number,
+        }
+    }
+}
+
+/// More than any key that is chosen.
+const UNCHOSEN: u64 = 10_000;
 
 /// Records that a table is filled with.
 #[derive(Debug, Clone)]
@@ -440,13 +512,14 @@ struct Fill {
 const HOLE_AGE: u64 = 24;
 
 /// The value that a record is filled in with.
-fn value_of(key: u64) -> u64 {
-    500_000 + key
+fn value_of(number: u64) -> u64 {
+    500_000 + number
 }
 
 struct Maker<'w> {
     workload: &'w Workload,
     random: Random,
+    keys: Keys,
     fill: u64,
     moved: Vec<u64>,
     value: u64,
@@ -548,7 +621,7 @@ impl Maker<'_> {
     }
 
     fn key(&self, number: u64) -> u64 {
-        self.workload.key(number)
+        self.keys.key(number)
     }
 
     fn fresh(&mut self) -> u64 {
@@ -558,16 +631,15 @@ impl Maker<'_> {
 
     /// A key: often the one that the next insert is about, or one of the next; else one of
     /// a few that are there.
-    fn some_key(&mut self) -> u64 {
-        let number = match self.random.below(8) {
+    fn some_number(&mut self) -> u64 {
+        match self.random.below(8) {
             _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.fill,
             0..4 => self.fill,
             4 => self.fill + 1,
             5 => self.fill.saturating_sub(1),
             6 => 0,
             _ => self.random.below(self.fill + 1),
-        };
-        self.key(number)
+        }
     }
 
     fn call(&mut self) -> Call {
@@ -581,7 +653,8 @@ impl Maker<'_> {
             };
             return Call::Change(self.key(number), change);
         }
-        let key = self.some_key();
+        let number = self.some_number();
+        let key = self.key(number);
         let value = self.fresh();
         match self.random.below(100) {
             0..22 => Call::Get(key),
@@ -591,7 +664,7 @@ impl Maker<'_> {
             71..80 => {
                 // One that may well be there.
                 let expected = match self.random.below(2) {
-                    0 => value_of(key % SPECIAL),
+                    0 => value_of(number),
                     _ => value - 1 - self.random.below(4),
                 };
                 Call::Change(key, Do::Swap(expected, value))
@@ -609,6 +682,7 @@ pub struct Instance {
     pub workload: Workload,
     /// What the map looks like.
     pub shape: Shape,
+    keys: Keys,
     /// Records that are there at first.
     pub fill: u64,
     /// Other maps that are there at first.
@@ -622,7 +696,7 @@ pub struct Instance {
 impl Instance {
     /// The records that are there at first.
     pub fn initial(&self) -> BTreeMap<u64, u64> {
-        self.workload.filled(self.fill).map(|n| (self.workload.key(n), value_of(n))).collect()
+        self.workload.filled(self.fill).map(|n| (self.keys.key(n), value_of(n))).collect()
     }
 
     /// Makes the pool and fills it.
@@ -636,7 +710,7 @@ impl Instance {
             session.create_map(&other(n), self.shape)?;
         }
         for number in 0..self.fill {
-            self.workload.fill_in(&mut session, number)?;
+            self.workload.fill_in(&mut session, &self.keys, number)?;
         }
         Ok(session)
     }

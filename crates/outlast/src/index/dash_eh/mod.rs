@@ -19,8 +19,9 @@
 //! A record whose hash names bucket *b* (its *home*) is in *b*, in *b + 1* (as a *guest*), in
 //! a stash bucket, or in an overflow node. An insert goes to the line of *b* that the hash
 //! names, if a slot is free there; else to the emptier of *b* and *b + 1* (balanced insert),
-//! else a record is moved to its other bucket (displacement), else to the stash, whose
-//! records are noted in their home by four overflow fingerprints and a count. A full segment
+//! else a record is moved to its other bucket (displacement), or up to three in a row where
+//! that one is full too, else to the stash, whose records are noted in their home by four
+//! overflow fingerprints and a count. A full segment
 //! is split in two by the next bit of the hash, after the directory was doubled if need be.
 //! What a split leaves room for is gathered: records that had to go elsewhere move to the
 //! line that their hash names.
@@ -57,6 +58,7 @@
 //! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
 //! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
 //! | displacement | copy into the other bucket; fence; slot: empty, second word, first word | 2, 2 (+ record, 1) | a record twice: first touch removes one; or once and an empty slot |
+//! | the same, of *k* records in a row | from the far end: copy; fence; for each other record, slot: empty, its second word, its first word; fence; for the new one as well | *k* + 1, *k* + 1 (+ record, 1) | as above, of one of the *k* records; others may have moved |
 //! | insert into the stash or a node | as insert, its home marked as changing | as insert | as insert |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
@@ -72,6 +74,12 @@
 //! slot would show what the block held before; hence the second fence. A move is two
 //! lines, of which the copy must come first. A lookup stores nothing.
 //!
+//! Moves in a row: the slot that a record leaves takes the copy of the next one, so each copy is
+//! durable before its original is overwritten, and one line at a time is not. A crash finds the
+//! record that it is about in the slot and in its copy, or in one of them; each other record
+//! stands in one place, one of its two buckets. So first touch has at most one record to remove,
+//! as after a single move.
+//!
 //! # Concurrency
 //!
 //! Linearization points: of an insert, the store of the bucket's bits (after the fence); of
@@ -79,14 +87,20 @@
 //! bits: the one that shows the record, or for an absence the first, since whatever takes a
 //! record out of a bucket changes the version. Two inserts of one key meet at the home's
 //! lock. Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
-//! Displacement only tries locks. An overflow node is linked under all bucket locks of its
-//! segment: nobody inserts into it before its link is durable. A split holds all bucket
-//! locks of its segment, builds the new segment beside its readers, and publishes it by the
-//! DRAM directory. Whoever used the old entry and finds nothing looks at it again, a reader
-//! after the version, a writer after locking. Who finds the key need not: a split marks all
-//! homes as changing before it publishes, and takes what leaves out of the old segment's notes
-//! before it gives the locks back, so what is found under one version, or under the lock,
-//! belongs there. Nothing is allocated under a lock.
+//! Displacement only tries locks, those of a whole row as well: who holds them waits for none,
+//! and no ring closes. The home of each record that moves is locked and marked as changing
+//! before its copy is made, and the bucket that has the copy stays locked until the original is
+//! overwritten, durably: a lookup of the record waits and reads again, and nobody can remove the
+//! copy while a crash would bring the original back. A slot passes from a record that is at home
+//! there to a guest, or back, so that whoever still looks into it by older notes reads for the
+//! home that is marked, and nobody sees the slot's next record before it is durable. An overflow
+//! node is linked under all bucket locks of its segment: nobody inserts into it before its link
+//! is durable. A split holds all bucket locks of its segment, builds the new segment beside its
+//! readers, and publishes it by the DRAM directory. Whoever used the old entry and finds nothing
+//! looks at it again, a reader after the version, a writer after locking. Who finds the key need
+//! not: a split marks all homes as changing before it publishes, and takes what leaves out of
+//! the old segment's notes before it gives the locks back, so what is found under one version,
+//! or under the lock, belongs there. Nothing is allocated under a lock.
 //!
 //! # After a crash
 //!

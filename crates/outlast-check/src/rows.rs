@@ -1,0 +1,75 @@
+//! Dash-EH: tables in which one insert moves several records in a row.
+
+use outlast::index::dash_eh::layout::{LINE_SLOTS, SLOTS};
+use std::ops::Range;
+
+/// log2 of the buckets to a segment: three moves need five buckets at least.
+pub const BUCKET_BITS: u32 = 3;
+
+/// What an insert is to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Each record to the bucket after its home, or back to its home.
+    pub forward: bool,
+    /// Records that are moved, up to 3.
+    pub moves: usize,
+}
+
+const BUCKETS: usize = 1 << BUCKET_BITS;
+const LINES: usize = SLOTS / LINE_SLOTS;
+/// Records that there is room for where the last record of a row moves back to.
+const ROOM: usize = 6;
+
+impl Row {
+    /// Each of two or three records, each way.
+    pub const ALL: [Row; 4] = [
+        Row { forward: true, moves: 2 },
+        Row { forward: true, moves: 3 },
+        Row { forward: false, moves: 2 },
+        Row { forward: false, moves: 3 },
+    ];
+
+    /// How many keys fill the table.
+    pub fn filled(self) -> usize {
+        (self.moves + 1) * self.of_a_home()
+    }
+
+    /// Keys of one segment, by their hashes: those that fill the table and then those whose
+    /// inserts move records, six at least.
+    ///
+    /// Forward, the buckets from the home of the last ones on are full of records that are at
+    /// home there. Back, the keys of each home, beginning with that of the last ones, fill it
+    /// and the bucket after, and go again from the home itself, which is filled by guests then.
+    pub fn keys(self, hash: impl Fn(u64) -> u64, half: u64) -> Vec<u64> {
+        let mut homes = vec![vec![Vec::new(); LINES]; BUCKETS];
+        for key in 10..4_000 {
+            let hash = hash(key);
+            if hash >> 63 == half {
+                homes[(hash >> 8) as usize % BUCKETS][(hash >> 14) as usize % LINES].push(key);
+            }
+        }
+        let first = if self.forward { 0 } else { BUCKETS - 3 };
+        let home = |block: usize| if self.forward { first + block } else { first - block };
+        let blocks = (0..=self.moves).map(|block| (home(block), self.of_a_home()));
+        let mut keys = Vec::new();
+        for (home, count) in blocks.chain([(first, SLOTS)]) {
+            // One line after the other: each takes its keys until the bucket is full.
+            keys.extend((0..count).filter_map(|n| homes[home][n % LINES].pop()));
+        }
+        keys
+    }
+
+    /// Which keys, by their numbers, are removed once one was inserted.
+    pub fn removed_after(self, number: usize) -> Range<usize> {
+        let of_a_home = self.of_a_home();
+        if self.forward || number >= self.filled() || number % of_a_home + 1 != of_a_home {
+            return 0..0;
+        }
+        let (block, first) = (number / of_a_home, number / of_a_home * of_a_home);
+        first..first + if block == self.moves { ROOM } else { SLOTS }
+    }
+
+    fn of_a_home(self) -> usize {
+        if self.forward { SLOTS } else { 2 * SLOTS }
+    }
+}
