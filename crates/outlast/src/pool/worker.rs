@@ -89,14 +89,26 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
                 false
             }
         };
-        let resting = !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
-        let more = pages.step(&store, resting) || more;
+        // A reclaim comes first, which has no pauses.
+        let resting =
+            !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
+        let done = pages.step(&store, resting);
         drop(store);
-        if resting {
-            std::thread::park_timeout(BREATH);
-        } else if !more {
-            std::thread::park_timeout(if pages.behind.is_empty() { PAUSE } else { REST });
+        if let Some(pause) = pause_after(done.as_ref(), more, !pages.behind.is_empty()) {
+            std::thread::park_timeout(pause);
         }
+    }
+}
+
+/// How long to wait after a turn in which this was done about pages: `more` is there to do
+/// besides, or pieces are `left` that wait for the process to be at rest.
+fn pause_after(done: Option<&Work>, more: bool, left: bool) -> Option<Duration> {
+    match done {
+        Some(Work::Behind(_)) => Some(BREATH),
+        Some(Work::Touch(_) | Work::Ahead(_)) => None,
+        None if more => None,
+        None if left => Some(REST),
+        None => Some(PAUSE),
     }
 }
 
@@ -114,8 +126,10 @@ impl Rest {
         match self.asked {
             Some((asked, _)) if now - asked < REST => {}
             Some((asked, before)) => {
-                // The other threads' time can seem to go back: two clocks are read.
-                self.resting = others.saturating_sub(before) * REST_SHARE < now - asked;
+                // The other threads' time can seem to go back: two clocks are read. What was
+                // not looked at for long says nothing of the present.
+                let idle = others.saturating_sub(before) * REST_SHARE < now - asked;
+                self.resting = idle && now - asked < 3 * REST;
                 self.asked = Some((now, others));
             }
             None => self.asked = Some((now, others)),
@@ -164,19 +178,20 @@ enum Work {
 }
 
 impl Pages {
-    fn step(&mut self, store: &Store<Real>, resting: bool) -> bool {
+    /// Does what is to be done next, if there is anything, and tells what it was.
+    fn step(&mut self, store: &Store<Real>, resting: bool) -> Option<Work> {
         let core = store.core();
-        let Some(mapping) = core.backing().mapping() else { return false };
+        let mapping = core.backing().mapping()?;
         if mapping.medium() == MediumKind::Bytes {
             // Nothing is gained by touching memory that may never be used.
-            return false;
+            return None;
         }
         let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);
         if !self.begun {
             self.begun = true;
             self.reached = if mapping.is_in_memory() { 0 } else { frontier };
         }
-        let Some(work) = self.next(frontier, core.memory.len(), resting) else { return false };
+        let work = self.next(frontier, core.memory.len(), resting)?;
         let large = match &work {
             Work::Touch(range) => {
                 mapping.touch_shadow(range.start.max(frontier)..range.end);
@@ -194,7 +209,7 @@ impl Pages {
             Work::Behind(range) => mapping.collapse(range.clone()),
         };
         self.done(&work, large);
-        true
+        Some(work)
     }
 
     /// What is to be done next, in a pool of `len` bytes that are in use up to `frontier`.
@@ -379,6 +394,22 @@ mod tests {
         assert!(!look(200, 1100), "it worked");
         assert!(!look(300, 1105), "a twentieth is work");
         assert!(look(400, 1104), "clocks that go back are no work");
+        assert!(!look(60_000, 1204), "not looked at for long: it may work now");
+        assert!(look(60_100, 1204));
+    }
+
+    #[test]
+    fn only_large_pages_of_a_pool_at_rest_are_made_with_pauses() {
+        let piece = 0..HUGE;
+        for (more, left) in [(false, false), (false, true), (true, false), (true, true)] {
+            let after = |work| pause_after(Some(&work), more, left);
+            assert_eq!(after(Work::Behind(piece.clone())), Some(BREATH));
+            assert_eq!(after(Work::Touch(piece.clone())), None);
+            assert_eq!(after(Work::Ahead(piece.clone())), None);
+        }
+        assert_eq!(pause_after(None, true, true), None, "a reclaim goes on");
+        assert_eq!(pause_after(None, false, true), Some(REST));
+        assert_eq!(pause_after(None, false, false), Some(PAUSE));
     }
 
     #[test]
