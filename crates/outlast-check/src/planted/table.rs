@@ -150,7 +150,7 @@ pub const ALL: &[Line] = &[
     bug(
         "Level hashing: movement as set-new then clear-old leaves the key twice (W19-21)",
         Planted::DisplaceRemovesFirst,
-        "move_record: the other order, which loses it",
+        "copy_record: the other order, which loses it",
         Alone,
     ),
     bug(

@@ -612,9 +612,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
-        // What can fail comes before anything moves.
-        if let Some((offset, _)) = R::block(&self.core, words)? {
-            self.core.before_unlink(offset)?;
+        // What can fail comes before anything moves. The block itself is not read: if it is
+        // damaged, that is not this operation's affair.
+        if R::FORM == RecordForm::Bytes {
+            self.core.before_unlink(R::extent(&self.core, words)?.0)?;
         }
         let (free, _elsewhere) = match free {
             Some(free) => (free, None),
