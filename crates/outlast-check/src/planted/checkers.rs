@@ -8,6 +8,7 @@ use crate::canary::trial;
 use crate::codec::value_bytes;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
+use crate::schedule::{self, workload::Workload};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault, ensure};
 use outlast::pmem::{Alive, Planted, Traced};
@@ -26,13 +27,17 @@ pub(super) struct Subject {
 impl Subject {
     /// Makes a check, with a bug or without: what it found.
     pub(super) fn check(&self, checker: Checker, bug: Option<Planted>) -> Option<String> {
-        let checked = Traced::planting(bug, || {
-            caught(|| match checker {
-                Checker::Alone => self.alone(),
-                Checker::Stopped => self.stopped(),
-                Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
-                Checker::Guard => self.guard(),
-            })
+        let check = || match checker {
+            Checker::Alone => self.alone(),
+            Checker::Stopped => self.stopped(),
+            Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
+            Checker::EachStep => self.each_step(),
+            Checker::Guard => self.guard(),
+        };
+        // On a thread of its own: some number the thread that they run on.
+        let checked = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| Traced::planting(bug, || caught(check)));
+            thread.join().unwrap_or_else(|_| Err(Fault("the check panicked".into())))
         });
         checked.err().map(|fault| fault.0)
     }
@@ -86,6 +91,13 @@ impl Subject {
             trial::images(&tape, self.budget.images / 4, &self.alive)?;
         }
         Ok(())
+    }
+
+    /// An insert that moves two records back to their homes, and another thread.
+    fn each_step(&self) -> Checked {
+        let workload = Workload::named("duel-row-back");
+        let workload = workload.ok_or_else(|| Fault("no such workload".into()))?;
+        schedule::paused(self.scheme, self.form, workload, &self.alive)
     }
 
     /// A reference is held while its record is replaced, and others are written.

@@ -156,7 +156,8 @@ pub fn run(
         })
         .collect();
     let subject = checkers::Subject { scheme, form, budget: *budget, alive: Arc::clone(&alive) };
-    let all = [Checker::Alone, Checker::Stopped, Checker::Paused, Checker::Guard];
+    let all =
+        [Checker::Alone, Checker::Stopped, Checker::Paused, Checker::EachStep, Checker::Guard];
     // The checks without a bug come first: they take longest.
     let next = AtomicUsize::new(0);
     let findings = Mutex::new(Vec::new());

@@ -15,6 +15,9 @@ pub enum Checker {
     Stopped,
     /// One thread stopped for a while, another one works meanwhile.
     Paused,
+    /// One thread paused before each of its steps in turn, another one works on what it moves,
+    /// with crashes.
+    EachStep,
     /// A reference that is held while its record is replaced.
     Guard,
 }
@@ -26,6 +29,7 @@ impl Checker {
             Checker::Alone => "one thread",
             Checker::Stopped => "a thread stopped",
             Checker::Paused => "a thread paused",
+            Checker::EachStep => "paused at each step",
             Checker::Guard => "a guard held",
         }
     }
@@ -75,7 +79,7 @@ const fn cannot(published: &'static str, why: &'static str) -> Line {
     Line { published, stand: Stand::Cannot(why) }
 }
 
-use Checker::{Alone, Guard, Paused, Stopped};
+use Checker::{Alone, EachStep, Guard, Paused, Stopped};
 
 /// Every line.
 pub const ALL: &[Line] = &[
@@ -351,6 +355,18 @@ pub const ALL: &[Line] = &[
         Planted::SweptUntraced,
         "Store::advance: the sweep before the trace",
         Alone,
+    ),
+    bug(
+        "A removal that a crash takes back: the old copy of a displaced record is left",
+        Planted::MovedUnlockedEarly,
+        "displace: the copy's lock is given back first",
+        EachStep,
+    ),
+    bug(
+        "A lookup misses a record of a row of displaced ones, or reads half another",
+        Planted::RowHomeUnmarked,
+        "move_away: only the first copy's home is marked",
+        EachStep,
     ),
     cannot("Stalls of a single insert", "no bug of a structure; the benchmark measures them"),
     cannot(

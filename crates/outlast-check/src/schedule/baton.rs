@@ -81,6 +81,15 @@ impl Strategy {
         Strategy::Pct { priorities, changes, in_windows, own, lowest: 0 }
     }
 
+    /// One thread goes first and pauses after so many steps of its own, until the others are
+    /// done or wait for it.
+    pub fn paused(thread: usize, steps: u64, threads: usize) -> Strategy {
+        let mut priorities = vec![0; threads];
+        priorities[thread] = 1;
+        let own = Some((thread, steps));
+        Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: -1 }
+    }
+
     /// Who runs next, of those that can; `me` can, unless it waits and others can.
     fn next(
         &mut self,

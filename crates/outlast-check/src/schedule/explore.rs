@@ -560,6 +560,38 @@ pub fn run(
     }
 }
 
+/// Runs each of a workload's [pairs](Workload::pairs) with one of the threads paused before
+/// each of its steps in turn, with crashes in them. On the calling thread, which gets a number.
+///
+/// # Errors
+/// If something is wrong with one of them.
+pub fn paused(
+    scheme: Scheme,
+    form: RecordForm,
+    workload: &Workload,
+    alive: &Arc<Alive>,
+) -> Checked {
+    let counters = Counters::default();
+    let checker = Checker { alive, counters: &counters, crashes: 1, only: None };
+    for instance in workload.pairs(workload.shape(scheme, form), alive)? {
+        for (thread, other) in [(0, 1), (1, 0)] {
+            // Each has one operation, of its own number.
+            let alone = run_once(&instance.without(&[other]), Strategy::InTurn, alive)?;
+            for step in 0..alone.steps.all {
+                let run = run_once(&instance, Strategy::paused(thread, step, 2), alive)?;
+                if let Some(found) = checker.check(&run, step) {
+                    let (name, act) = (workload.name, run.operation(thread).1);
+                    return Err(Fault(format!(
+                        "{name}: {act}, paused after {step} steps: {}",
+                        found.fault
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// One schedule.
 fn one(
     named: Named,

@@ -18,4 +18,4 @@ pub mod progress;
 pub mod run;
 pub mod workload;
 
-pub use explore::{Budget, Choice, Counters, Outcome, Replay, Violation, replay, run};
+pub use explore::{Budget, Choice, Counters, Outcome, Replay, Violation, paused, replay, run};

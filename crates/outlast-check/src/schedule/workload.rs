@@ -476,6 +476,31 @@ impl Workload {
             scripts,
         })
     }
+
+    /// Two threads, one with the insert that the workload is for, the other with a lookup or a
+    /// removal of a record that it moves, for each of them; or with an iteration.
+    ///
+    /// # Errors
+    /// If the table never comes to what the workload is for.
+    pub fn pairs(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
+        let (fills, keys) = self.fills(shape, alive)?;
+        let Fill { records: fill, moved } = &fills[0];
+        let insert = Call::Change(keys.key(*fill), Do::Insert(1_000));
+        let besides = moved.iter().flat_map(|&number| {
+            let key = keys.key(number);
+            [Call::Get(key), Call::Change(key, Do::Remove)]
+        });
+        let instance = |beside| Instance {
+            workload: *self,
+            shape,
+            keys: keys.clone(),
+            fill: *fill,
+            others: Vec::new(),
+            crashed: self.start == Start::Crashed,
+            scripts: [insert, beside].map(|call| vec![Act::Call(call)]).into(),
+        };
+        Ok(besides.chain([Call::Scan]).map(instance).collect())
+    }
 }
 
 /// The keys of a workload, by number.

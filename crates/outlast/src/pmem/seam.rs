@@ -96,6 +96,10 @@ pub enum Planted {
     UpdateEmptiesFirst,
     /// A displacement removes the record before it copies it.
     DisplaceRemovesFirst,
+    /// A displacement unlocks the bucket with the copy before the old slot is filled.
+    MovedUnlockedEarly,
+    /// Of a row of displaced records, only the home of the first copied is marked as changing.
+    RowHomeUnmarked,
     /// Recovery keeps the second copy of a record.
     SecondCopyKept,
     /// Recovery keeps locks as it finds them.

@@ -563,10 +563,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 if self.meta(last).free_slot(0).is_none() {
                     continue;
                 }
-                let Some((slot, _elsewhere)) = self.move_away(route, bucket, forward, moves)?
-                else {
+                let Some((slot, elsewhere)) = self.move_away(route, bucket, forward, moves)? else {
                     continue;
                 };
+                let _elsewhere = (!self.planted(Planted::MovedUnlockedEarly)).then_some(elsewhere);
                 // Emptying the slot and filling it are one flush: the stores go to one line,
                 // the first of them removes the record that has a copy elsewhere now.
                 let empty = self.empty(route.segment.low);
@@ -617,7 +617,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if R::FORM == RecordForm::Bytes {
             self.core.before_unlink(R::extent(&self.core, words)?.0)?;
         }
-        let (free, _elsewhere) = match free {
+        let (free, elsewhere) = match free {
             Some(free) => (free, None),
             None => match self.move_away(route, &mut to, forward, moves - 1)? {
                 Some((free, elsewhere)) => (free, Some(elsewhere)),
@@ -625,7 +625,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             },
         };
         let home = if forward { from } else { &mut to };
-        home.changing();
+        if elsewhere.is_none() || !self.planted(Planted::RowHomeUnmarked) {
+            home.changing();
+        }
         self.copy_record(route, bucket, slot, words, to.bucket(), free, forward);
         Ok(Some((slot, to)))
     }
