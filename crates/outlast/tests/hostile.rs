@@ -70,6 +70,16 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
                 image.clean || (before ^ word) >> (64 - depth) == 0
             }
         }
+        // A mark that may be left there says nothing after a crash.
+        What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
+        What::Context { .. } | What::Level { .. } => true,
+        What::ChainNode => index == 0 || image.clean,
+        // Marks void a slot, as a crash does, or mean nothing.
+        What::ClevelSlot => (image.word(word_offset) ^ word) << 2 != 0 && image.clean,
+        // The kind of a state, and the priority of an insert that is over.
+        What::ClevelRecord if index == 0 => (image.word(word_offset) ^ word) >> 46 == 0,
+        What::ClevelRecord if index == 1 => (image.word(word_offset) ^ word) << 32 != 0,
+        What::ClevelRecord => true,
         What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,
     }
 }
@@ -87,10 +97,14 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Descriptor { .. }
             | What::Directory { .. }
             | What::Segment { .. }
+            | What::ClevelRoot
+            | What::Context { .. }
+            | What::Level { .. }
+            | What::ChainNode
             | What::Node => 1,
             What::Entry | What::SavedState => 3,
-            What::LiveSlot { .. } => 30,
-            What::Record => 60,
+            What::LiveSlot { .. } | What::ClevelSlot => 30,
+            What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };
         // One pair of images gets all of it; the others have other structures.

@@ -8,6 +8,7 @@
 //! parameter ([`Inline`], [`Bytes`]), and an [`Index`] is an object so that tools work
 //! on maps whose types they do not know.
 
+pub mod clevel;
 pub mod dash_eh;
 pub mod hash;
 mod prints;
@@ -26,11 +27,13 @@ use std::fmt;
 pub enum Scheme {
     /// Dash, extendible hashing (Lu et al., VLDB 2020, section 4).
     DashEh = 1,
+    /// clevel hashing (Chen et al., USENIX ATC 2020).
+    Clevel = 2,
 }
 
 impl Scheme {
     /// Every scheme of this build.
-    pub const ALL: &'static [Scheme] = &[Scheme::DashEh];
+    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Clevel];
 
     /// The scheme with this number on media.
     pub fn from_media(number: u8) -> Option<Scheme> {
@@ -41,6 +44,7 @@ impl Scheme {
     pub fn is_lock_free(self) -> bool {
         match self {
             Scheme::DashEh => false,
+            Scheme::Clevel => true,
         }
     }
 
@@ -48,6 +52,7 @@ impl Scheme {
     pub fn name(self) -> &'static str {
         match self {
             Scheme::DashEh => "dash-eh",
+            Scheme::Clevel => "clevel",
         }
     }
 
@@ -55,6 +60,7 @@ impl Scheme {
     pub fn commit_points(self) -> &'static [&'static Point] {
         match self {
             Scheme::DashEh => dash_eh::points::ALL,
+            Scheme::Clevel => clevel::points::ALL,
         }
     }
 }
@@ -145,11 +151,11 @@ impl Cursor {
 /// What a trace or an offline walk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
-    /// A directory.
+    /// A directory, or a context.
     Directory,
-    /// A segment of a hash table.
+    /// A segment or a level of a hash table.
     Segment,
-    /// An overflow bucket chained to a segment.
+    /// An overflow node.
     Overflow,
     /// The record of a byte-string pair.
     Record,

@@ -43,8 +43,8 @@ impl MapOptions {
         self
     }
 
-    /// Dash: log2 of the buckets to a segment, from 1 to 6 (the default). Small segments
-    /// are for tests: a few inserts split them.
+    /// Dash: log2 of the buckets to a segment; clevel: of the buckets of the first level. From 1
+    /// to 6 (the default). Small ones are for tests: a few inserts split or expand them.
     #[must_use]
     pub fn bucket_bits(mut self, bucket_bits: u32) -> Self {
         self.bucket_bits = Some(bucket_bits);

@@ -15,6 +15,7 @@
 //! and nothing is leaked. After a crash, what no map owns counts as free: the next open
 //! reclaims it.
 
+mod clevel;
 mod dash_eh;
 
 use crate::error::{Damage, Error, Result};
@@ -95,11 +96,11 @@ pub struct MapReport {
     pub key_schema: String,
     /// Schema of its values.
     pub value_schema: String,
-    /// Segments.
+    /// Segments, or levels.
     pub segments: u64,
     /// Overflow nodes.
     pub nodes: u64,
-    /// Depth of its directory.
+    /// Depth of its directory, or log2 of the buckets of its newest level.
     pub depth: u32,
     /// Records, each key once.
     pub records: u64,
@@ -140,6 +141,12 @@ pub enum What {
     Segment { shape: u16 },
     Bucket { form: RecordForm },
     Node,
+    ClevelRoot,
+    Context { levels: usize },
+    Level { bits: u32 },
+    ChainNode,
+    ClevelSlot,
+    ClevelRecord,
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -712,6 +719,7 @@ impl Walk<'_, '_> {
             .flatten();
         let scheme = match kinds & 0xff {
             1 => Some(Scheme::DashEh),
+            2 => Some(Scheme::Clevel),
             _ => None,
         };
         // Inline, and byte strings.
@@ -729,7 +737,11 @@ impl Walk<'_, '_> {
         if self.report.maps.iter().any(|m| m.name == name) {
             self.problem(bad("maps with different names", format!("{name:?} a second time")));
         }
-        self.region(offset + 8, 8, What::RootScheme);
+        let scheme_words = match scheme {
+            Scheme::DashEh => What::RootScheme,
+            Scheme::Clevel => What::ClevelRoot,
+        };
+        self.region(offset + 8, 8, scheme_words);
         self.region(offset + ROOT_FIXED as u64 * 8, 8 * 56, What::RootFixed);
         let mut map = MapReport {
             name,
@@ -748,6 +760,7 @@ impl Walk<'_, '_> {
         let config = [words[ROOT_FIXED + 1], words[ROOT_FIXED + 2], words[ROOT_FIXED + 3]];
         let walked = match scheme {
             Scheme::DashEh => self.walk_dash_eh(&mut map, offset + 8, words[1], config),
+            Scheme::Clevel => self.walk_clevel(&mut map, offset + 8, &words[1..ROOT_FIXED], config),
         };
         if let Err(error) = walked {
             map.whole = false;

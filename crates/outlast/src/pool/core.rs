@@ -594,6 +594,13 @@ impl<S: Seam> Core<S> {
         let _ = self.reclaimer.set(reclaimer);
     }
 
+    /// There is background work.
+    pub fn wake_worker(&self) {
+        if let Some(worker) = self.worker.get() {
+            worker.unpark();
+        }
+    }
+
     /// Says which thread does the background work.
     pub(super) fn set_worker(&self, worker: Thread) {
         let _ = self.worker.set(worker);
@@ -612,9 +619,7 @@ impl<S: Seam> Core<S> {
         loop {
             let total = self.geometry.pages_in(self.size());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
-                if let Some(worker) = self.worker.get() {
-                    worker.unpark();
-                }
+                self.wake_worker();
                 return Ok(Some(head));
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {

@@ -5,6 +5,7 @@ use super::store::{MapRequest, ReclaimState, Store};
 use super::verify::Verification;
 use super::worker::Worker;
 use crate::error::{Error, Result};
+use crate::index::clevel::layout::GROUP_BITS;
 use crate::index::{RecordForm, Scheme};
 use crate::map::{Key, Map, MapOptions, RawMap, Value};
 use crate::pmem::{FlushMode, MediumKind, Real};
@@ -328,12 +329,16 @@ fn map_info(
             why: format!("2^{bits} buckets and {stash} stash buckets to a segment"),
         });
     }
+    let scheme = options.scheme.unwrap_or(Scheme::DashEh);
     Ok(MapInfo {
         name: name.into(),
-        scheme: options.scheme.unwrap_or(Scheme::DashEh),
+        scheme,
         form,
         key_schema: key_schema.into(),
         value_schema: value_schema.into(),
-        config: [u64::from(bits), u64::from(stash), 0],
+        config: match scheme {
+            Scheme::DashEh => [u64::from(bits), u64::from(stash), 0],
+            Scheme::Clevel => [u64::from(bits), u64::from(GROUP_BITS), 0],
+        },
     })
 }

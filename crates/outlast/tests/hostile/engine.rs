@@ -272,6 +272,7 @@ fn half_split(image: &Image) -> Image {
     Image::new("half-split", bytes, image.maps.clone())
 }
 
+use outlast::index::clevel::layout as clevel;
 use outlast::index::dash_eh::layout as dash;
 
 // ---- One case ---------------------------------------------------------------------
@@ -658,7 +659,29 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
             set_word(bytes, at + 8, u64::from(sum));
         }
-        What::Entry | What::Bucket { .. } | What::LiveSlot { .. } => {}
+        What::ClevelRoot => {
+            let word = word_at(bytes, at);
+            let word = clevel::root::pack(word & ((1 << 48) - 1), word >> 49 & 0x7f);
+            set_word(bytes, at, word);
+        }
+        What::Context { levels } => {
+            let covered = words_at(bytes, at + 8, 1 + levels as u64);
+            let sum = crc(&[&[at], &covered[..]].concat());
+            set_word(bytes, at, sum);
+        }
+        What::Level { bits } => {
+            set_word(bytes, at, clevel::identity(clevel::Kind::Level, at, bits));
+        }
+        What::ChainNode => set_word(bytes, at, clevel::identity(clevel::Kind::Node, at, 0)),
+        What::ClevelRecord => {
+            let lengths = word_at(bytes, at) & ((1 << 46) - 1);
+            let mut sum = crc32c::crc32c(&at.to_le_bytes());
+            sum = crc32c::crc32c_append(sum, &lengths.to_le_bytes());
+            let end = (at + region.bytes) as usize;
+            sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
+            set_word(bytes, at + 8, u64::from(sum));
+        }
+        What::Entry | What::Bucket { .. } | What::LiveSlot { .. } | What::ClevelSlot => {}
     }
 }
 

@@ -1,0 +1,387 @@
+//! Lookups: the way through the levels, and what is met on it.
+
+use super::layout::{
+    BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link, slot, state,
+};
+use super::levels::{DRAINED, Guard, Level, note_bits, tag_of};
+use super::{Clevel, points};
+use crate::error::{Damage, Result};
+use crate::index::record::{Body, Record, RecordRef};
+use crate::pmem::{Offset, Seam, Word};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records that replaced one another, at most, before a slot leads past them: each is the work
+/// of a thread that was stopped there.
+const HOPS_MAX: usize = 1 << 16;
+
+/// A line of slots, and the note that is about it.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'g> {
+    pub(super) bucket: &'g Bucket,
+    pub(super) note: &'g AtomicU64,
+}
+
+/// A record in effect.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'g> {
+    /// Where it stands.
+    pub(super) offset: u64,
+    pub(super) head: &'g RecordHead,
+    /// Its state, when it was found.
+    pub(super) state: u64,
+    pub(super) body: Body<'g>,
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    // ---- Records ----------------------------------------------------------------
+
+    /// The first words of a record.
+    #[inline(always)]
+    pub(super) fn head(&self, offset: u64) -> Result<&RecordHead, Damage> {
+        self.core.memory.at(Offset::<RecordHead>::new(offset))
+    }
+
+    /// Key and value of a record in this state.
+    #[inline(always)]
+    pub(super) fn body(&self, offset: u64, word: u64) -> Result<Body<'_>, Damage> {
+        let (key_len, value_len) = state::lengths(word);
+        if !R::has_lengths(key_len, value_len) {
+            let found = format!("lengths {key_len} and {value_len}");
+            return Err(Damage::new(offset, "a record of this map's form", found));
+        }
+        let bytes = (key_len + value_len).next_multiple_of(8) as u64;
+        let words = self.core.memory.words(offset + RECORD_HEADER, bytes)?;
+        Ok(Body { words, key_len, value_len })
+    }
+
+    /// The state of a record.
+    #[inline(always)]
+    pub(super) fn state(&self, offset: u64, head: &RecordHead) -> Result<u64, Damage> {
+        let word = self.look(&head.state);
+        if state::is_known(word) { Ok(word) } else { Err(unknown_state(offset, word)) }
+    }
+
+    /// The last one of the records that replaced one another from this one on, and its state.
+    /// What the way to it rests on is durable.
+    #[inline(always)]
+    pub(super) fn tail(&self, first: u64) -> Result<(u64, &RecordHead, u64), Damage> {
+        let mut offset = first;
+        for _ in 0..HOPS_MAX {
+            let head = self.head(offset)?;
+            let word = self.state(offset, head)?;
+            if state::kind(word) != state::FORWARD {
+                return Ok((offset, head, word));
+            }
+            if word & state::PENDING != 0 {
+                self.core.memory.persist(&head.state, &points::MET_STATE);
+            }
+            offset = state::next(word);
+        }
+        Err(endless(first))
+    }
+
+    /// Whether the records from `first` on lead to the one at `to`.
+    pub(super) fn leads(&self, first: u64, to: u64) -> Result<bool, Damage> {
+        let mut offset = first;
+        for _ in 0..HOPS_MAX {
+            if offset == to {
+                return Ok(true);
+            }
+            let word = self.state(offset, self.head(offset)?)?;
+            if state::kind(word) != state::FORWARD {
+                return Ok(false);
+            }
+            offset = state::next(word);
+        }
+        Err(endless(first))
+    }
+
+    /// The record in effect that a slot leads to, if it has this key. What the answer rests on
+    /// is durable, also where it is "none" because the key was removed.
+    #[inline(always)]
+    pub(super) fn meet<'g>(
+        &'g self,
+        place: &Word,
+        word: u64,
+        key: R::Key<'_>,
+    ) -> Result<Option<Place<'g>>, Damage> {
+        if slot::mark(word) & slot::ANNOUNCED != 0 {
+            // Announced, or a copy: what these stand for is not in effect, or found elsewhere.
+            return Ok(None);
+        }
+        let (offset, head, found) = self.tail(slot::offset(word))?;
+        let kind = state::kind(found);
+        if kind == state::KILLED {
+            return Err(unknown_state(offset, found));
+        }
+        let body = self.body(offset, found)?;
+        if !R::has_key(&self.core.memory, body, key) {
+            return Ok(None);
+        }
+        if slot::mark(word) == slot::PENDING {
+            self.core.memory.persist(place, &points::MET_SLOT);
+        }
+        if kind == state::DEAD {
+            if found & state::PENDING != 0 {
+                self.core.memory.persist(&head.state, &points::MET_STATE);
+            }
+            return Ok(None);
+        }
+        Ok(Some(Place { offset, head, state: found, body }))
+    }
+
+    // ---- The way ----------------------------------------------------------------
+
+    /// Visits the slots with the tag of a hash, from the oldest level to the newest, until
+    /// something is found.
+    ///
+    /// Records move only from older levels to newer ones, and are in the new place before they
+    /// leave the old one. So one pass misses none that is there all the time, if it goes on with
+    /// the levels that were added meanwhile.
+    #[inline(always)]
+    pub(super) fn search<'g, T>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        hash: u64,
+        mut visit: impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut context = self.context(guard)?;
+        let mut from = 0;
+        loop {
+            for level in &context.levels[from..] {
+                let found = self.probe(guard, level, hash, &mut visit)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+            let now = self.context(guard)?;
+            if std::ptr::eq(now, context) {
+                return Ok(None);
+            }
+            let newest = context.newest();
+            let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
+            from = seen.map_or(0, |index| index + 1);
+            context = now;
+        }
+    }
+
+    /// As [`search`](Self::search), in one level.
+    #[inline(always)]
+    fn probe<'g, T>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        level: &'g Level,
+        hash: u64,
+        visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let tag = tag_of(hash);
+        let bits = note_bits(tag);
+        for bucket in level.pair(hash) {
+            let line = self.line(guard, level, bucket)?;
+            let note = line.note.load(Ordering::SeqCst);
+            if note & (bits | DRAINED) == bits {
+                let found = self.probe_line(line.bucket, tag, visit)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        let group = level.group(hash);
+        let note = self.chain_note(guard, level, group)?.load(Ordering::SeqCst);
+        if note & (bits | DRAINED) != bits {
+            return Ok(None);
+        }
+        self.probe_chain(level, group, tag, visit)
+    }
+
+    #[inline(always)]
+    fn probe_line<'g, T>(
+        &'g self,
+        bucket: &'g Bucket,
+        tag: u64,
+        visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for place in &bucket.slots {
+            let word = self.look(place);
+            if slot::tag(word) == tag && slot::is_link(word) {
+                let found = visit(place, word)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn probe_chain<'g, T>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+        tag: u64,
+        visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for node in self.nodes(level, group) {
+            for bucket in self.node_buckets(node?) {
+                let found = self.probe_line(bucket, tag, visit)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A bucket of a level, and its note, touched.
+    #[inline(always)]
+    pub(super) fn line<'g>(
+        &'g self,
+        guard: &Guard<'_, S>,
+        level: &'g Level,
+        bucket: u64,
+    ) -> Result<Line<'g>> {
+        let note = level.note(bucket);
+        self.core.memory.seam().dram();
+        // Acquire: pairs with the setting of the mark in `touch`.
+        if !level.is_touched(note.load(Ordering::Acquire)) {
+            self.touch(guard, level, bucket)?;
+        }
+        Ok(Line { bucket: self.bucket(level, bucket), note })
+    }
+
+    /// The note of a group's chain, touched.
+    #[inline(always)]
+    pub(super) fn chain_note<'g>(
+        &'g self,
+        guard: &Guard<'_, S>,
+        level: &'g Level,
+        group: u64,
+    ) -> Result<&'g AtomicU64> {
+        let note = level.chain_note(group);
+        // Acquire: as above.
+        if !level.is_touched(note.load(Ordering::Acquire)) {
+            self.touch_chain(guard, level, group)?;
+        }
+        Ok(note)
+    }
+
+    // ---- Overflow chains --------------------------------------------------------
+
+    /// The nodes of a group's chain: the offset of each.
+    pub(super) fn nodes<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        let mut next = Ok(self.chain_head(level, group));
+        // No more than there is space for.
+        let mut left = self.core.memory.len() / NODE_BYTES;
+        std::iter::from_fn(move || {
+            let place = match &next {
+                Ok(place) => *place,
+                Err(_) => return None,
+            };
+            let word = self.look(place);
+            if !link::is_node(word) {
+                return None;
+            }
+            let node = link::offset(word);
+            if word & link::PENDING != 0 {
+                self.core.memory.persist(place, &points::MET_LINK);
+            }
+            let header = self.node(node).and_then(|header| {
+                left = left.checked_sub(1).ok_or_else(|| endless(node))?;
+                Ok(header)
+            });
+            match header {
+                Ok(header) => {
+                    next = Ok(&header.next);
+                    Some(Ok(node))
+                }
+                Err(damage) => {
+                    next = Err(());
+                    Some(Err(damage))
+                }
+            }
+        })
+    }
+
+    /// The header of an overflow node, all of which lies inside the memory.
+    pub(super) fn node(&self, offset: u64) -> Result<&NodeHeader, Damage> {
+        let memory = &self.core.memory;
+        let header = memory.at(Offset::<NodeHeader>::new(offset))?;
+        memory.words(offset, NODE_BYTES)?;
+        let found = memory.load(&header.identity);
+        let expected = super::layout::identity(super::layout::Kind::Node, offset, 0);
+        if found != expected {
+            let expected = format!("an overflow node ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")));
+        }
+        Ok(header)
+    }
+
+    /// The buckets of a node that [`node`](Self::node) has checked.
+    pub(super) fn node_buckets(&self, node: u64) -> impl Iterator<Item = &Bucket> {
+        (1..NODE_BYTES / BUCKET_BYTES).map(move |index| {
+            // SAFETY: the node's extent was checked, and its offset is a multiple of a line.
+            unsafe { self.core.memory.at_unchecked(Offset::new(node + index * BUCKET_BYTES)) }
+        })
+    }
+
+    // ---- Lookups ----------------------------------------------------------------
+
+    /// The record of a key.
+    #[inline(always)]
+    pub(super) fn find<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Place<'g>>> {
+        self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?))
+    }
+
+    #[inline(always)]
+    pub(super) fn get_of(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
+        R::check_size(key, None)?;
+        self.core.check()?;
+        let hash = R::hash(&self.core.hasher, key);
+        let guard = self.guard(false);
+        let place = self.find(&guard, key, hash)?;
+        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
+    }
+
+    pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
+        R::check_size(key, None)?;
+        self.core.check()?;
+        let hash = R::hash(&self.core.hasher, key);
+        let guard = self.guard(false);
+        let found = self.find(&guard, key, hash)?.map(|place| (place.offset, place.state));
+        let Some((offset, word)) = found else { return Ok(None) };
+        // Pinned still: the record stays what it is.
+        let body = self.body(offset, word)?;
+        Ok(Some(R::refer(&self.core, body, guard.into_pin())))
+    }
+
+    pub(super) fn get_many_of(
+        &self,
+        keys: &[R::Key<'_>],
+        found: &mut [Option<R::Owned>],
+    ) -> Result<()> {
+        for (&key, found) in keys.iter().zip(found) {
+            *found = self.get_of(key)?;
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn unknown_state(offset: u64, word: u64) -> Damage {
+    Damage::new(offset, "a record's state", format!("{word:#x}"))
+}
+
+#[cold]
+fn endless(offset: u64) -> Damage {
+    Damage::new(offset, "a chain that ends", "one that goes on beyond all there can be")
+}
