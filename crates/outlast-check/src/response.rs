@@ -12,6 +12,7 @@
 //! by a volatile one to the same word must still have become durable.
 
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
+use outlast::pool;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -79,9 +80,19 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     let mut operation = String::new();
     let mut found = Vec::new();
     for event in events {
-        // A store of a repair can be durable when what made it necessary is not any more.
-        let stores = matches!(event.access, Access::Store { .. })
-            && event.point.is_some_and(|p| !p.volatile);
+        // A store of a repair can be durable when what made it necessary is not any more, if
+        // that stands in another line. The dirty mark is no repair: nothing makes it necessary
+        // but that something is stored.
+        let repairs = |p: &Point| !p.volatile && p != &pool::points::HEADER_DIRTY;
+        let repaired = match event.access {
+            Access::Store { offset, .. }
+            | Access::CompareExchange { offset, exchanged: true, .. }
+                if event.point.is_some_and(repairs) =>
+            {
+                Some(offset / LINE)
+            }
+            _ => None,
+        };
         match &event.access {
             Access::Load { offset, .. } => {
                 if let Some(&point) = first.get(offset) {
@@ -92,10 +103,10 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
                 operation.clone_from(text);
                 read.clear();
             }
-            Access::Mark(Mark::End(_)) => rests(&read, &pending, &operation, &mut found),
+            Access::Mark(Mark::End(_)) => rests(&read, None, &pending, &operation, &mut found),
             _ => {
-                if stores {
-                    rests(&read, &pending, &operation, &mut found);
+                if repaired.is_some() {
+                    rests(&read, repaired, &pending, &operation, &mut found);
                 }
                 track(&mut pending, event);
             }
@@ -104,9 +115,10 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     found
 }
 
-/// Notes the words that were read and are not durable.
+/// Notes the words that were read and are not durable, but for those of one line.
 fn rests(
     read: &BTreeMap<u64, &'static Point>,
+    line: Option<u64>,
     pending: &BTreeMap<u64, Pending>,
     operation: &str,
     found: &mut Vec<Undurable>,
@@ -114,6 +126,7 @@ fn rests(
     for (&offset, &point) in read {
         if let Some(word) = pending.get(&offset)
             && word.point == point
+            && line != Some(offset / LINE)
         {
             let flushed = word.flushed_by.is_some();
             let operation = format!("{operation} (rests on an earlier life)");
