@@ -47,12 +47,12 @@ pub fn is_durable(point: Option<&'static Point>) -> bool {
 }
 
 /// A word as it waits to become durable.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Pending {
     thread: usize,
     point: &'static Point,
-    /// The thread whose next fence completes the write-back.
-    flushed_by: Option<usize>,
+    /// The threads whose next fence completes a write-back.
+    flushed_by: Vec<usize>,
 }
 
 /// The words that were stored and had not become durable when the trace ended.
@@ -75,7 +75,7 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     let first: BTreeMap<u64, &'static Point> =
         pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
     // The flushes of the process that died completed, or did not: nobody waits for them.
-    pending.values_mut().for_each(|word| word.flushed_by = None);
+    pending.values_mut().for_each(|word| word.flushed_by.clear());
     let mut read = BTreeMap::new();
     let mut operation = String::new();
     let mut found = Vec::new();
@@ -128,7 +128,7 @@ fn rests(
             && word.point == point
             && line != Some(offset / LINE)
         {
-            let flushed = word.flushed_by.is_some();
+            let flushed = !word.flushed_by.is_empty();
             let operation = format!("{operation} (rests on an earlier life)");
             found.push(Undurable { operation, offset, point, flushed });
         }
@@ -148,7 +148,7 @@ pub fn undurable(events: &[Event]) -> Vec<Undurable> {
                         operation: operation.clone(),
                         offset,
                         point: word.point,
-                        flushed: word.flushed_by.is_some(),
+                        flushed: !word.flushed_by.is_empty(),
                     });
                 }
                 !own
@@ -172,12 +172,12 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
             let first = offset / LINE * LINE;
             let end = (offset + bytes).next_multiple_of(LINE);
             for (_, word) in pending.range_mut(first..end) {
-                word.flushed_by = Some(event.thread);
+                word.flushed_by.push(event.thread);
             }
         }
-        Access::Fence => pending.retain(|_, word| word.flushed_by != Some(event.thread)),
+        Access::Fence => pending.retain(|_, word| !word.flushed_by.contains(&event.thread)),
         // Nobody waits for its flushes any more.
-        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by = None),
+        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by.clear()),
         Access::Load { .. } | Access::CompareExchange { .. } | Access::Dram | Access::Mark(_) => {}
     }
 }
@@ -187,7 +187,7 @@ fn note(pending: &mut BTreeMap<u64, Pending>, event: &Event, offset: u64, nontem
     if point.volatile {
         return;
     }
-    let flushed_by = nontemporal.then_some(event.thread);
+    let flushed_by = nontemporal.then_some(event.thread).into_iter().collect();
     pending.insert(offset, Pending { thread: event.thread, point, flushed_by });
 }
 

@@ -362,7 +362,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             for (place, copied) in bucket.slots.iter().zip(&mut copied) {
                 match self.drain_slot(guard, context, place)? {
                     Ok(word) => *copied = word,
-                    Err(hash) => return Ok(Some(hash)),
+                    Err(hash) => {
+                        // Those that were made so far stand.
+                        memory.fence(&points::CONFIRM);
+                        return Ok(Some(hash));
+                    }
                 }
             }
             // Copies are durable before what they were made of goes.
