@@ -302,8 +302,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let word = word & !root::PENDING;
             seam.dram();
-            // Acquire and SAFETY: as above.
+            // Acquire: as above.
             let known = self.context.load(Ordering::Acquire);
+            // SAFETY: as above.
             let context = unsafe { &*known };
             if context.word == word {
                 return Ok(context);
