@@ -223,6 +223,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             level.keep();
             self.expansions.fetch_add(1, Ordering::Relaxed);
             self.core.wake_worker();
+        } else {
+            // It can have been the one that was kept ready, and it is given back: durably, the
+            // root does not name it any more.
+            self.core.memory.persist(self.root(root::READY), &points::READY);
         }
         Ok(())
     }
@@ -378,8 +382,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 match self.drain_slot(guard, context, place)? {
                     Ok(word) => *copied = word,
                     Err(hash) => {
-                        // Those that were made so far stand.
-                        memory.fence(&points::CONFIRM);
+                        // What was done so far stands: copies, and slots that lead past records.
+                        memory.persist(bucket, &points::FREEZE);
                         return Ok(Some(hash));
                     }
                 }

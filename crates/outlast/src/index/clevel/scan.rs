@@ -150,8 +150,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
-            let (offset, _, found) = self.tail(slot::offset(word))?;
+            let (offset, head, found) = self.tail(slot::offset(word))?;
             if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+                // That it is not reported rests on its removal.
+                if found & state::PENDING != 0 {
+                    memory.persist(&head.state, &points::MET_STATE);
+                }
                 return Ok(());
             }
             let body = self.body(offset, found)?;
