@@ -223,10 +223,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             level.keep();
             self.expansions.fetch_add(1, Ordering::Relaxed);
             self.core.wake_worker();
-        } else {
-            // It can have been the one that was kept ready, and it is given back: durably, the
-            // root does not name it any more.
-            self.core.memory.persist(self.root(root::READY), &points::READY);
         }
         Ok(())
     }
@@ -271,8 +267,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(level)
     }
 
-    /// Takes the level that is kept ready, if it is of this size. The root's line is flushed
-    /// with the context that names the level: the word is emptied before that, in the same line.
+    /// Takes the level that is kept ready, if it is of this size. That it is taken is durable:
+    /// where another expansion comes first, the level is given back, and used for something else.
     fn take_ready(&self, bits: u32) -> Result<Option<Unlinked<'_, S>>> {
         let place = self.root(root::READY);
         let word = self.look(place);
@@ -285,6 +281,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if self.exchange(place, word, 0, &points::READY).is_err() {
             return Ok(None);
         }
+        self.core.memory.persist(place, &points::READY);
         Ok(Some(Unlinked { core: &self.core, offset: Some(offset) }))
     }
 
