@@ -354,12 +354,20 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             end = &self.node(last?)?.next;
         }
         let linked = node.offset() | link::PENDING;
-        if self.exchange(end, 0, linked, &points::NODE_LINK).is_ok() {
-            memory.persist(end, &points::NODE_LINK);
-            let _ = self.exchange(end, linked, node.offset(), &points::UNMARK);
-            node.keep();
+        match self.exchange(end, 0, linked, &points::NODE_LINK) {
+            Ok(_) => {
+                memory.persist(end, &points::NODE_LINK);
+                let _ = self.exchange(end, linked, node.offset(), &points::UNMARK);
+                node.keep();
+                Ok(())
+            }
+            // Only a level that is being emptied has closed chains.
+            Err(link::CLOSED) if self.context(&guard)?.word == seen => {
+                let at = memory.offset_of(end).raw();
+                Err(Damage::new(at, "the end of a chain", "a closed one").into())
+            }
+            Err(_) => Ok(()),
         }
-        Ok(())
     }
 
     // ---- Rehashing --------------------------------------------------------------
