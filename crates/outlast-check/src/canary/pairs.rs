@@ -554,11 +554,24 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
     })
 }
 
-/// Records them.
+/// Records all runs.
 ///
 /// # Errors
-/// If a run goes wrong.
+/// If one goes wrong.
 pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let mut tapes = stopped(scheme, form, alive)?;
+    met(scheme, form, alive, &mut |tape| {
+        tapes.push(tape);
+        Ok(())
+    })?;
+    Ok(tapes)
+}
+
+/// Records those in which one thread is stopped for ever.
+///
+/// # Errors
+/// If one goes wrong.
+pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
     let mut tapes = Vec::new();
     for plan in plans(scheme, form) {
         for (n, fences) in plan.chosen(alive)? {
@@ -583,7 +596,19 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
             }
         }
     }
-    // Where one does not wait for another, they meet at each step.
+    Ok(tapes)
+}
+
+/// Records those in which threads meet, where one does not wait for another.
+///
+/// # Errors
+/// If one goes wrong, or what `each` finds.
+pub fn met(
+    scheme: Scheme,
+    form: RecordForm,
+    alive: &Arc<Alive>,
+    each: &mut dyn FnMut(Tape) -> Checked,
+) -> Checked {
     let plans = plans(scheme, form).into_iter().filter(|_| scheme.is_lock_free());
     for plan in plans {
         let mut stops: Option<(u64, Op, Vec<u64>)> = None;
@@ -594,11 +619,13 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
                 None => stops.insert((n, first, plan.stops(n, first, alive)?)),
             };
             for &stop_at in at.iter() {
-                tapes.extend(plan.meet(n, (first, second), stop_at, alive)?);
+                if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
+                    each(tape)?;
+                }
             }
         }
     }
-    Ok(tapes)
+    Ok(())
 }
 
 /// What a second thread asks while the first is stopped.
