@@ -283,6 +283,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Err(_) => return None,
             };
             let word = self.look(place);
+            if !link::is_known(word) {
+                next = Err(());
+                let at = self.core.memory.offset_of(place).raw();
+                return Some(Err(Damage::new(at, "a link of a chain", format!("{word:#x}"))));
+            }
             if !link::is_node(word) {
                 return None;
             }
