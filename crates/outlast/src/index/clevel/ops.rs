@@ -274,6 +274,27 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         level: &'g Level,
         group: u64,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        self.nodes_and(level, group, |_| {})
+    }
+
+    /// As [`nodes`](Self::nodes), for who puts something into one of them: the links up to there
+    /// are durable with the next fence. Whoever only reads need not care: what is found behind a
+    /// link was put there so.
+    pub(super) fn nodes_to_use<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        self.nodes_and(level, group, |place| self.core.memory.flush(place, &points::MET_LINK))
+    }
+
+    /// As [`nodes`](Self::nodes), with each link that may not be durable.
+    fn nodes_and<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+        pending: impl Fn(&Word) + 'g,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
         let mut next = Ok(self.chain_head(level, group));
         // No more than there is space for.
         let mut left = self.core.memory.len() / NODE_BYTES;
@@ -293,7 +314,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let node = link::offset(word);
             if word & link::PENDING != 0 {
-                self.core.memory.persist(place, &points::MET_LINK);
+                pending(place);
             }
             let header = self.node(node).and_then(|header| {
                 left = left.checked_sub(1).ok_or_else(|| endless(node))?;

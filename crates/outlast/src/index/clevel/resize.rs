@@ -350,7 +350,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // Before there is a chain: see `claim_slot`.
         self.set_note(note, note_bits(tag_of(hash)));
         let mut end = self.chain_head(level, group);
-        for last in self.nodes(level, group) {
+        for last in self.nodes_to_use(level, group) {
             end = &self.node(last?)?.next;
         }
         let linked = node.offset() | link::PENDING;
