@@ -278,14 +278,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// As [`nodes`](Self::nodes), for who puts something into one of them: the links up to there
-    /// are durable with the next fence. Whoever only reads need not care: what is found behind a
-    /// link was put there so.
+    /// are durable first. So whoever only reads need not care: what it finds behind a link, a
+    /// crash finds there, too. A fence with what is put there would come too late: a third thread
+    /// can see that, make it durable, and answer, before it.
     pub(super) fn nodes_to_use<'g>(
         &'g self,
         level: &'g Level,
         group: u64,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
-        self.nodes_and(level, group, |place| self.core.memory.flush(place, &points::MET_LINK))
+        self.nodes_and(level, group, |place| self.core.memory.persist(place, &points::MET_LINK))
     }
 
     /// As [`nodes`](Self::nodes), with each link that may not be durable.
@@ -304,6 +305,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Err(_) => return None,
             };
             let word = self.look(place);
+            if !link::is_known(word) {
+                next = Err(());
+                let at = self.core.memory.offset_of(place).raw();
+                return Some(Err(Damage::new(at, "a link of a chain", format!("{word:#x}"))));
+            }
             if !link::is_node(word) {
                 return None;
             }
