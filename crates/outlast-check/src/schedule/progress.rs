@@ -124,6 +124,8 @@ fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast:
         let n = match i % 5 {
             0 => 3,
             1 => 5,
+            // Which a victim inserts.
+            2 => 50_001,
             _ => 1_000 * (thread + 1) + i % 60,
         };
         let key = R::nth_key(n);

@@ -136,8 +136,8 @@ pub enum Planted {
     RivalAwaited,
     /// Rehashing takes a record away before it has copied it.
     RehashRemovesFirst,
-    /// Rehashing confirms a copy whatever became of its record meanwhile.
-    CopyUnchecked,
+    /// A replacement changes the slot that it finds first, and not the record.
+    UpdatedInOneSlot,
     /// A level is dropped once all of it was begun to be emptied.
     LevelDroppedEarly,
     /// Of a level that is emptied, the last part is left out.

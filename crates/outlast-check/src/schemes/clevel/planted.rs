@@ -47,7 +47,7 @@ pub(super) const LINES: &[Line] = &[
     bug(
         RANGE_OFF_BY_ONE,
         Planted::PartsOneShort,
-        "rehash: the last part of a level is left out",
+        "drain_part: the last bucket of a level is left out",
         Alone,
     ),
     bug(RESIZE_BEFORE_DURABLE, Planted::NoFlush(&points::MET_ROOT), "seam: root met", Met),
@@ -85,9 +85,9 @@ pub(super) const LINES: &[Line] = &[
     bug(REHASH_NOT_RESUMED, Planted::RehashNotResumed, "rehash", Alone),
     // Of the paper as printed, and of the ways that lead around it.
     bug(
-        "A key that is updated or removed beside rehashing comes back",
-        Planted::CopyUnchecked,
-        "copy: the record's state is not looked at again",
+        "clevel: an update beside rehashing is lost, or comes back (4.2, 4.4)",
+        Planted::UpdatedInOneSlot,
+        "replace: as in the paper, the slot is changed and not the record",
         EachStep("duel-rehash"),
     ),
     bug(

@@ -207,6 +207,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.core.before_unlink(place.offset)?;
         let word = state::forward(draft.offset);
         let word_pending = word | state::PENDING;
+        if self.planted(Planted::UpdatedInOneSlot) {
+            draft.shown = true;
+            self.relink(guard, hash, place.offset, Some(draft.offset), at)?;
+            self.core.retire(place.offset, Self::bytes_of(&place));
+            return Ok(true);
+        }
         if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
             return Ok(false);
         }
@@ -282,7 +288,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     Err(found) => word = found,
                 }
             }
-            if stored && self.planted(Planted::OneSlotUnlinked) {
+            if stored
+                && (self.planted(Planted::OneSlotUnlinked)
+                    || self.planted(Planted::UpdatedInOneSlot))
+            {
                 return Ok(Some(()));
             }
             Ok(None::<()>)

@@ -115,6 +115,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if kind == state::KILLED {
             return Err(unknown_state(offset, found));
         }
+        if kind == state::DEAD && found & state::PENDING != 0 {
+            self.core.memory.persist(&head.state, &points::MET_STATE);
+        }
         let body = self.body(offset, found)?;
         if !R::has_key(&self.core.memory, body, key) && !self.planted(Planted::FingerprintDecides) {
             return Ok(None);
@@ -123,9 +126,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             self.core.memory.persist(place, &points::MET_SLOT);
         }
         if kind == state::DEAD {
-            if found & state::PENDING != 0 {
-                self.core.memory.persist(&head.state, &points::MET_STATE);
-            }
             return Ok(None);
         }
         Ok(Some(Place { offset, head, state: found, body }))

@@ -496,8 +496,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // After the copy can be seen: who replaces or removes the record from here on, finds
         // it; and if someone has before, it is not followed by anyone.
         let found = self.state(offset, self.head(offset)?)?;
-        let stays = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
-        if !stays && !self.planted(Planted::CopyUnchecked) {
+        if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
             let _ = self.exchange(place, copy, slot::EMPTY, &points::WITHDRAW);
             return Ok(Copied::Changed);
         }
@@ -558,6 +557,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         part: u64,
     ) -> Result<Option<u64>> {
         if part < level.buckets() {
+            if part + 1 == level.buckets() && self.planted(Planted::PartsOneShort) {
+                return Ok(None);
+            }
             let line = self.line(guard, level, part)?;
             if line.note.load(Ordering::SeqCst) & DRAINED == 0 {
                 let full = self.drain_bucket(guard, context, line.bucket)?;
@@ -610,7 +612,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 true => &level.next,
                 false => &level.verified,
             };
-            let done = seen.load(Ordering::Relaxed) >= self.parts_to_empty(level);
+            let done = seen.load(Ordering::Relaxed) >= level.parts();
             if full.is_none() && !done {
                 return Ok(true);
             }
@@ -621,11 +623,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             Err(seen) => self.drop_level(seen)?,
         }
         Ok(true)
-    }
-
-    /// The parts of a level that is emptied.
-    fn parts_to_empty(&self, level: &Level) -> u64 {
-        level.parts() - u64::from(self.planted(Planted::PartsOneShort))
     }
 
     fn rehash_parts(
@@ -640,7 +637,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Each thread takes parts of its own. What one of them has begun and not finished,
             // the others find when they look through all parts at the end.
             let part = level.next.fetch_add(1, Ordering::Relaxed);
-            if part < self.parts_to_empty(level) {
+            if part < level.parts() {
                 let full = self.drain_part(guard, context, level, part)?;
                 if full.is_some() {
                     return Ok(full);
@@ -650,7 +647,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             let part = level.verified.load(Ordering::Relaxed);
-            if part >= self.parts_to_empty(level) {
+            let early = self.planted(Planted::LevelDroppedEarly);
+            if part >= level.parts() || early {
                 break;
             }
             let full = self.drain_part(guard, context, level, part)?;
