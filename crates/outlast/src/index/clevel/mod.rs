@@ -20,7 +20,7 @@ use layout::root;
 use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// How a map's levels begin, and how they are divided. Part of its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Clevel<S: Seam, R: Record> {
     context: AtomicPtr<Context>,
     /// Those before it that may still be read.
     discards: Discards,
+    /// The threads that are rehashing, a bit each: see [`slot::MAKERS`](layout::slot::MAKERS).
+    makers: AtomicU32,
     /// Records removed since the table was last looked at for being too large.
     removed: AtomicU64,
     expansions: AtomicU64,
@@ -73,6 +75,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             shape,
             context: AtomicPtr::default(),
             discards: Discards::new(),
+            makers: AtomicU32::new(0),
             removed: AtomicU64::new(0),
             expansions: AtomicU64::new(0),
             emptied: AtomicU64::new(0),
