@@ -23,7 +23,7 @@ const CHANGE: &[&Point] = &[
 ];
 const REHASH: &[&Point] =
     &[&points::COPY, &points::CONFIRM, &points::FREEZE, &points::CONTEXT_COMMIT];
-const FOUND: &[&Point] = &[&points::REPAIR_FOUND, &points::REPAIR_ROOT, &points::REPAIR_CHAIN];
+const FOUND: &[&Point] = &[&points::REPAIR_FOUND, &points::REPAIR_CHAIN];
 
 /// What a common scenario must reach.
 pub(super) fn expected(name: &str, _: RecordForm) -> Expected {
