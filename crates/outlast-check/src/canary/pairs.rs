@@ -353,6 +353,8 @@ impl Plan {
             let insert = |key| Op::Change(key, Do::Insert(61));
             let update = |key| Op::Change(key, Do::Update(62));
             let remove = |key| Op::Change(key, Do::Remove);
+            // It changes nothing, but what it finds on its way may count on from there.
+            all.push((n, Op::Change(new, Do::Insert(51)), update(other)));
             for first in
                 [Op::Change(new, Do::Insert(51)), Op::Change(old, Do::Update(52)), remove(old)]
             {
@@ -386,6 +388,8 @@ impl Plan {
         let before = Arc::clone(session.state());
         let store = Arc::clone(session.store());
         let map = store.open_map("m")?;
+        // Of nobody's key.
+        let third = Op::Change(self.first + n + 2, Do::Insert(71));
         // The mark of its beginning is one.
         stop.left.store(stop_at + 1, Ordering::SeqCst);
         let met = std::thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
@@ -403,6 +407,14 @@ impl Plan {
             seam.mark(|| Mark::Begin(format!("second: {second:?}")));
             let told = second.ask(store, map);
             seam.mark(|| Mark::End("second".into()));
+            let third = || {
+                seam.mark(|| Mark::Begin(format!("third: {third:?}")));
+                third.ask(store, map)?;
+                seam.mark(|| Mark::End("third".into()));
+                Ok::<(), Fault>(())
+            };
+            let third = scope.spawn(third).join();
+            third.unwrap_or_else(|_| Err(Fault("the third thread panicked".into())))?;
             let alone = !stop.go_on.load(Ordering::SeqCst);
             stop.go_on.store(true, Ordering::SeqCst);
             stopped.join().unwrap_or_else(|_| Err(Fault("the stopped thread panicked".into())))?;
@@ -412,7 +424,7 @@ impl Plan {
         let (steps, _, used) = session.finish();
         // What is there in the end.
         let mut last = State::clone(&before);
-        for key in [first.key(), second.key()].into_iter().flatten() {
+        for key in [first.key(), second.key(), third.key()].into_iter().flatten() {
             let found = Op::Get(key).ask(&store, &map)?;
             let records = last.maps.get_mut("m").map(|map| &mut map.records);
             match (records, found) {
@@ -421,16 +433,16 @@ impl Plan {
                 (None, _) => {}
             }
         }
-        let allowed = self.met(&events, &steps, &before, (first, second), &told, last)?;
+        let allowed = met_states(&events, &steps, &before, (first, second, third), &told, last)?;
         let mut universe: Vec<u64> = used.into_iter().chain([3, 999_999]).collect();
-        universe.extend([first.key(), second.key()].into_iter().flatten());
+        universe.extend([first.key(), second.key(), third.key()].into_iter().flatten());
         universe.sort_unstable();
         universe.dedup();
         Ok(Some(Tape {
             name: format!("{}: {first:?} after {n}, met by {second:?} at {stop_at}", self.name),
             base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
             len: self.pool.pages << PAGE_BITS,
-            start: marks(&events)[marks(&events).len() - 4],
+            start: marks(&events)[marks(&events).len() - 6],
             events,
             second: false,
             allowed,
@@ -438,53 +450,6 @@ impl Plan {
             shape: self.shape,
             images: true,
         }))
-    }
-
-    /// What a crash may leave of a run in which two met.
-    fn met(
-        &self,
-        events: &[Event],
-        steps: &[Step],
-        before: &State,
-        (first, second): (Op, Op),
-        told: &Told,
-        last: State,
-    ) -> Checked<Vec<Allowed>> {
-        let mut allowed = super::tape::placed(events, 0, steps);
-        let marks = marks(events);
-        let mut add = |mark: usize, states: Vec<State>| {
-            let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
-            allowed.push(Allowed { from: marks[mark] + 1, states });
-        };
-        let begin = marks.len() - 4;
-        let (done, _) = first.on(before);
-        let either = vec![before.clone(), done.clone()];
-        add(begin, either.clone());
-        let ended = matches!(&events[marks[begin + 1]].access, Access::Mark(Mark::End(_)));
-        if ended {
-            add(begin + 1, vec![done.clone()]);
-            add(begin + 2, vec![done.clone(), second.on(&done).0]);
-            add(begin + 3, vec![last]);
-            return Ok(allowed);
-        }
-        // The second one comes first, and the first is in flight, or the other way round.
-        let then = second.on(before);
-        let mut after = Vec::new();
-        if then.1 == *told {
-            after.extend([first.on(&then.0).0, then.0.clone()]);
-        }
-        let then_first = second.on(&done);
-        if then_first.1 == *told {
-            after.push(then_first.0.clone());
-        }
-        crate::state::ensure(!after.is_empty(), || {
-            format!("{second:?} beside {first:?} was told what is not so")
-        })?;
-        let between = [first.on(&then.0).0, then.0, then_first.0].into_iter().chain(either);
-        add(begin + 1, between.collect());
-        add(begin + 2, after);
-        add(begin + 3, vec![last]);
-        Ok(allowed)
     }
 
     /// Where the first of two is stopped: after the last of each row of stores of one commit
@@ -511,6 +476,61 @@ impl Plan {
     }
 }
 
+/// What a crash may leave of a run in which two met, and a third one came later.
+fn met_states(
+    events: &[Event],
+    steps: &[Step],
+    before: &State,
+    (first, second, third): (Op, Op, Op),
+    told: &Told,
+    last: State,
+) -> Checked<Vec<Allowed>> {
+    let mut allowed = super::tape::placed(events, 0, steps);
+    let marks = marks(events);
+    let mut mark = marks.len() - 6;
+    let mut add = |states: Vec<State>| {
+        let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
+        allowed.push(Allowed { from: marks[mark] + 1, states });
+        mark += 1;
+    };
+    let with_third = |states: &[State]| -> Vec<State> {
+        states.iter().flat_map(|state| [state.clone(), third.on(state).0]).collect()
+    };
+    let (done, _) = first.on(before);
+    let either = vec![before.clone(), done.clone()];
+    add(either.clone());
+    let ended = matches!(&events[marks[marks.len() - 5]].access, Access::Mark(Mark::End(_)));
+    if ended {
+        let after = second.on(&done).0;
+        add(vec![done.clone()]);
+        add(vec![done, after.clone()]);
+        add(vec![after.clone()]);
+        add(with_third(&[after]));
+        add(vec![last]);
+        return Ok(allowed);
+    }
+    // The second one comes first, and the first is in flight, or the other way round.
+    let then = second.on(before);
+    let then_first = second.on(&done);
+    let mut after = Vec::new();
+    if then.1 == *told {
+        after.extend([first.on(&then.0).0, then.0.clone()]);
+    }
+    if then_first.1 == *told {
+        after.push(then_first.0.clone());
+    }
+    crate::state::ensure(!after.is_empty(), || {
+        format!("{second:?} beside {first:?} was told what is not so")
+    })?;
+    let between = [first.on(&then.0).0, then.0, then_first.0].into_iter().chain(either);
+    add(between.collect());
+    add(after.clone());
+    add(with_third(&after));
+    add(after.iter().map(|state| third.on(state).0).collect());
+    add(vec![last]);
+    Ok(allowed)
+}
+
 fn marks(events: &[Event]) -> Vec<usize> {
     let is_mark = |e: &Event| matches!(e.access, Access::Mark(_));
     (0..events.len()).filter(|&i| is_mark(&events[i])).collect()
@@ -534,11 +554,24 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
     })
 }
 
-/// Records them.
+/// Records all runs.
 ///
 /// # Errors
-/// If a run goes wrong.
+/// If one goes wrong.
 pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let mut tapes = stopped(scheme, form, alive)?;
+    met(scheme, form, alive, &mut |tape| {
+        tapes.push(tape);
+        Ok(())
+    })?;
+    Ok(tapes)
+}
+
+/// Records those in which one thread is stopped for ever.
+///
+/// # Errors
+/// If one goes wrong.
+pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
     let mut tapes = Vec::new();
     for plan in plans(scheme, form) {
         for (n, fences) in plan.chosen(alive)? {
@@ -563,7 +596,19 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
             }
         }
     }
-    // Where one does not wait for another, they meet at each step.
+    Ok(tapes)
+}
+
+/// Records those in which threads meet, where one does not wait for another.
+///
+/// # Errors
+/// If one goes wrong, or what `each` finds.
+pub fn met(
+    scheme: Scheme,
+    form: RecordForm,
+    alive: &Arc<Alive>,
+    each: &mut dyn FnMut(Tape) -> Checked,
+) -> Checked {
     let plans = plans(scheme, form).into_iter().filter(|_| scheme.is_lock_free());
     for plan in plans {
         let mut stops: Option<(u64, Op, Vec<u64>)> = None;
@@ -574,11 +619,13 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
                 None => stops.insert((n, first, plan.stops(n, first, alive)?)),
             };
             for &stop_at in at.iter() {
-                tapes.extend(plan.meet(n, (first, second), stop_at, alive)?);
+                if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
+                    each(tape)?;
+                }
             }
         }
     }
-    Ok(tapes)
+    Ok(())
 }
 
 /// What a second thread asks while the first is stopped.

@@ -447,7 +447,7 @@ impl Workload {
         let new = keys.key(*fill);
         let insert = Act::Call(Call::Change(new, Do::Insert(1_000)));
         let first = if works { Act::Background } else { insert };
-        let mut besides: Vec<Call> = match self.aim {
+        let besides: Vec<Call> = match self.aim {
             Aim::Race => {
                 let changes = [Do::Insert(2_000), Do::Put(2_000), Do::Update(2_000), Do::Remove];
                 let changes = changes.map(|change| Call::Change(new, change));
@@ -473,7 +473,8 @@ impl Workload {
                 moved.iter().flat_map(each).collect()
             }
         };
-        besides.push(Call::Scan);
+        let calls = besides.into_iter().chain([Call::Scan]).map(Act::Call);
+        let besides = calls.chain(works.then_some(Act::Background));
         let instance = |beside| Instance {
             workload: *self,
             shape,
@@ -481,9 +482,9 @@ impl Workload {
             fill: *fill,
             others: Vec::new(),
             crashed: self.start == Start::Crashed,
-            scripts: vec![vec![first], vec![Act::Call(beside)]],
+            scripts: vec![vec![first], vec![beside]],
         };
-        Ok(besides.into_iter().map(instance).collect())
+        Ok(besides.map(instance).collect())
     }
 }
 

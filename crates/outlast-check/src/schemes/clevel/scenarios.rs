@@ -8,6 +8,7 @@ use crate::schemes::Expected;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use outlast::RecordForm;
+use outlast::index::clevel::layout::{NODE_BUCKETS, SLOTS};
 use outlast::index::clevel::points;
 use outlast::pmem::Point;
 
@@ -55,6 +56,11 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         mends: FOUND.to_vec(),
     };
     let smallest = shape(form, 1, 1);
+    let chained = Expected {
+        reaches: vec![&points::NODE, &points::NODE_LINK],
+        mends: vec![&points::REPAIR_CHAIN],
+        ..Expected::default()
+    };
     vec![
         Scenario::new("rehash", "changes beside rehashing", smallest, rehash)
             .expecting(rehashed(CHANGE, &[DROPPED])),
@@ -72,6 +78,13 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         Scenario::new("chain", "overflow chains, emptied", smallest, chain)
             .in_pool(colliding)
             .expecting(rehashed(&[&points::NODE, &points::NODE_LINK], &[DROPPED])),
+        // A chain in the first level, and in the second of two.
+        Scenario::new("chain-f3", "keys of one hash, and large levels", shape(form, 3, 3), crowd)
+            .in_pool(colliding)
+            .expecting(chained.clone()),
+        Scenario::new("chain-f2", "the same, in other levels", shape(form, 2, 2), crowd)
+            .in_pool(colliding)
+            .expecting(chained),
     ]
 }
 
@@ -141,6 +154,26 @@ fn shrink(play: &mut Play) -> Checked {
     // It has to grow again while it shrinks.
     play.insert_until_grown(500, 1)?;
     play.session.come_to_rest()?;
+    play.session.verify()
+}
+
+/// As many keys of one hash as need a second node.
+fn crowd(play: &mut Play) -> Checked {
+    play.map()?;
+    // Two buckets of each level, and a node.
+    let levels = if play.shape.config[0] == 3 { 1 } else { 2 };
+    let (slots, node) = (levels * 2 * SLOTS as u64, NODE_BUCKETS as u64 * SLOTS as u64);
+    for key in 0..slots {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.prepared();
+    for key in slots..slots + node + 2 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.change(SPECIAL + slots, Do::Update(7))?;
+    play.change(SPECIAL + slots + 1, Do::Remove)?;
+    play.session.crash()?;
+    play.change(SPECIAL + slots + 2, Do::Remove)?;
     play.session.verify()
 }
 

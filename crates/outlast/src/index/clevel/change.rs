@@ -7,7 +7,7 @@ use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
 use crate::index::{Change, Changed};
-use crate::pmem::{Point, Seam, Word};
+use crate::pmem::{Planted, Point, Seam, Word};
 use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -211,6 +211,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(false);
         }
         draft.shown = true;
+        if self.planted(Planted::UpdateEmptiesFirst) {
+            let dead = state::with_kind(place.state, state::DEAD) | state::PENDING;
+            let _ = self.exchange(&place.head.state, word_pending, dead, at);
+            memory.persist(&place.head.state, at);
+            let _ = self.exchange(&place.head.state, dead, word_pending, at);
+        }
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
@@ -222,6 +228,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     fn remove(&self, guard: &Guard<'_, S>, hash: u64, place: Place<'_>) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::REMOVE);
+        if self.planted(Planted::RemovesNothing) {
+            return Ok(true);
+        }
         self.core.before_unlink(place.offset)?;
         let word = state::with_kind(place.state, state::DEAD);
         let word_pending = word | state::PENDING;
@@ -274,6 +283,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     }
                     Err(found) => word = found,
                 }
+            }
+            if stored && self.planted(Planted::OneSlotUnlinked) {
+                return Ok(Some(()));
             }
             Ok(None::<()>)
         })?;
@@ -390,7 +402,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if note.load(Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
             return Ok(None);
         }
-        for node in self.nodes(level, group) {
+        for node in self.nodes_to_use(level, group) {
             for bucket in self.node_buckets(node?) {
                 if let Some((place, _)) = self.claim_slot(bucket, note, bits, word, at) {
                     return Ok(Some(place));
@@ -431,7 +443,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn decide(&self, guard: &Guard<'_, S>, key: R::Key<'_>, hash: u64, mine: u64) -> Result<bool> {
         let mut target = mine;
         loop {
-            match self.rival(guard, key, hash, target)? {
+            let rival = match self.planted(Planted::InsertUnchecked) {
+                true => Rival::Nothing,
+                false => self.rival(guard, key, hash, target)?,
+            };
+            match rival {
                 Rival::Nothing => {
                     self.settle(target, state::LIVE)?;
                     break;
@@ -439,6 +455,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Rival::InEffect => {
                     self.settle(target, state::KILLED)?;
                     break;
+                }
+                Rival::Stronger(other) if self.planted(Planted::RivalAwaited) => {
+                    let (mut turn, head) = (0, self.head(other)?);
+                    while state::kind(self.state(other, head)?) == state::UNDECIDED {
+                        self.core.memory.seam().wait(&mut turn);
+                    }
                 }
                 Rival::Stronger(other) => {
                     self.settle(target, state::KILLED)?;

@@ -86,6 +86,10 @@ impl Level {
         }
     }
 
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     pub(super) fn buckets(&self) -> u64 {
         1 << self.bits
     }

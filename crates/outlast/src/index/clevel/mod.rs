@@ -228,7 +228,7 @@ mod verify;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
-use crate::pmem::{Offset, Point, Seam, Word};
+use crate::pmem::{Offset, Planted, Point, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{READ_ONLY_COMPATIBLE_CLEVEL, ROOT_SCHEME_WORDS};
 use layout::root;
@@ -331,6 +331,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let offset = Offset::new(self.root + index as u64 * 8);
         // SAFETY: checked when the table was opened.
         unsafe { self.core.memory.at_unchecked(offset) }
+    }
+
+    /// Whether the proof harness has planted this bug.
+    #[inline(always)]
+    fn planted(&self, bug: Planted) -> bool {
+        self.core.memory.seam().planted(bug)
     }
 
     /// Reads a word that other threads exchange. SeqCst, with [`exchange`](Self::exchange): of

@@ -56,7 +56,8 @@ crate::commit_points! { "clevel":
     NODE = "overflow: new node": store, flush, fence;
     /// Its link: durable before a record in it is.
     NODE_LINK = "overflow: link": store, flush, fence;
-    /// A link that was found set, but maybe not durable.
+    /// A link that was found set, but maybe not durable, by who puts something behind it:
+    /// durable before that can be seen.
     MET_LINK = "met: link": flush, fence;
     /// First touch: what was announced, or copied and not confirmed, before a crash is void.
     REPAIR_VOID = "repair: void slot": store;

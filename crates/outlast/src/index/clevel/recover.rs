@@ -1,11 +1,11 @@
 //! First touches: what an earlier process has left in a bucket or a chain.
 
-use super::layout::{Bucket, SLOTS, slot};
+use super::layout::{Bucket, SLOTS, link, slot};
 use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
 use super::{Clevel, points};
 use crate::error::Result;
 use crate::index::record::Record;
-use crate::pmem::Seam;
+use crate::pmem::{Planted, Seam, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl<S: Seam, R: Record> Clevel<S, R> {
@@ -44,7 +44,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let _writing = if guard.inside { None } else { Some(self.core.enter()?) };
             // If this fails, another thread has done it: the record's block is not handed out
             // before every bucket was touched and this guard is gone.
-            let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
+            if !self.planted(Planted::AnnouncedKept) {
+                let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
+            }
         }
         memory.flush(bucket, &points::REPAIR_FOUND);
         memory.fence(&points::REPAIR_FOUND);
@@ -71,10 +73,20 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let note = level.chain_note(group);
         let mut bits = TOUCHED;
-        memory.flush(self.chain_head(level, group), &points::REPAIR_CHAIN);
+        let flush = |place: &Word| {
+            let word = self.look(place);
+            if word != 0 {
+                memory.flush(place, &points::REPAIR_CHAIN);
+            }
+            word
+        };
+        if flush(self.chain_head(level, group)) == link::CLOSED {
+            // Else the fences of a node's buckets do.
+            memory.fence(&points::REPAIR_CHAIN);
+        }
         for node in self.nodes(level, group) {
             let node = node?;
-            memory.flush(&self.node(node)?.next, &points::REPAIR_CHAIN);
+            flush(&self.node(node)?.next);
             // Not empty of tags, where there is a chain: see `claim_in`.
             bits |= 1;
             for bucket in self.node_buckets(node) {
@@ -84,7 +96,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
         }
-        memory.fence(&points::REPAIR_CHAIN);
         note.fetch_or(bits, Ordering::SeqCst);
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note
 use super::{Clevel, Shape, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::Record;
-use crate::pmem::{Memory, Offset, Point, Seam, Word};
+use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -217,6 +217,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let least = if slots < LARGE_SLOTS { LOAD_SMALL } else { LOAD_LARGE };
             records >= least * slots as f64
         };
+        let crowded = crowded || self.planted(Planted::DoubledWithoutEnd);
         if crowded { self.expand(seen) } else { self.extend_chain(hash, seen) }
     }
 
@@ -381,7 +382,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // Before there is a chain: see `claim_slot`.
         self.set_note(note, note_bits(tag_of(hash)));
         let mut end = self.chain_head(level, group);
-        for last in self.nodes(level, group) {
+        for last in self.nodes_to_use(level, group) {
             end = &self.node(last?)?.next;
         }
         let linked = node.offset() | link::PENDING;
@@ -493,6 +494,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let body = self.body(offset, found)?;
             let key = R::read_key(memory, body);
             let hash = R::hash(&self.core.hasher, R::key_of(&key));
+            if self.planted(Planted::RehashRemovesFirst) {
+                let _ = self.exchange(place, word, slot::FROZEN, &points::FREEZE);
+                memory.persist(place, &points::FREEZE);
+            }
             match self.copy(guard, context, offset, hash, maker)? {
                 Copied::Yes => return Ok(Ok(word)),
                 Copied::Changed => {}
@@ -529,7 +534,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // After the copy can be seen: who replaces or removes the record from here on, finds
         // it; and if someone has before, it is not followed by anyone.
         let found = self.state(offset, self.head(offset)?)?;
-        if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+        let stays = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
+        if !stays && !self.planted(Planted::CopyUnchecked) {
             self.withdraw(place, copy);
             return Ok(Copied::Changed);
         }
@@ -635,8 +641,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
             let Some(level) = context.draining() else { return Ok(false) };
+            if self.planted(Planted::RehashNotResumed) && !level.is_fresh() {
+                return Ok(false);
+            }
             let full = self.rehash_parts(&guard, context, level, parts, maker.number)?;
-            let done = level.verified.load(Ordering::Relaxed) >= level.parts();
+            let seen = match self.planted(Planted::LevelDroppedEarly) {
+                true => &level.next,
+                false => &level.verified,
+            };
+            let done = seen.load(Ordering::Relaxed) >= self.parts_to_empty(level);
             if full.is_none() && !done {
                 return Ok(true);
             }
@@ -647,6 +660,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             Err(seen) => self.drop_level(seen)?,
         }
         Ok(true)
+    }
+
+    /// The parts of a level that is emptied.
+    fn parts_to_empty(&self, level: &Level) -> u64 {
+        level.parts() - u64::from(self.planted(Planted::PartsOneShort))
     }
 
     fn rehash_parts(
@@ -662,7 +680,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Each thread takes parts of its own. What one of them has begun and not finished,
             // the others find when they look through all parts at the end.
             let part = level.next.fetch_add(1, Ordering::Relaxed);
-            if part < level.parts() {
+            if part < self.parts_to_empty(level) {
                 let full = self.drain_part(guard, context, level, part, maker)?;
                 if full.is_some() {
                     return Ok(full);
@@ -672,7 +690,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             let part = level.verified.load(Ordering::Relaxed);
-            if part >= level.parts() {
+            if part >= self.parts_to_empty(level) {
                 break;
             }
             let full = self.drain_part(guard, context, level, part, maker)?;

@@ -11,7 +11,7 @@ use super::{Clevel, points};
 use crate::error::Result;
 use crate::index::record::Record;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
-use crate::pmem::{Seam, Word};
+use crate::pmem::{Planted, Seam, Word};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -169,7 +169,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             // A record can stand in two levels, and a key can be removed from one and inserted
             // into another meanwhile.
-            if keys.insert(key.clone()) {
+            if keys.insert(key.clone()) || self.planted(Planted::ScannedTwice) {
                 out.push((key, R::read_value(memory, body)));
             }
             Ok(())
