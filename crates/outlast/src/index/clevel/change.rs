@@ -271,18 +271,20 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let mut stored = false;
         self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
-                let (target, at) = match slot::mark(word) {
+                match slot::mark(word) {
                     slot::ANNOUNCED => break,
-                    slot::COPY => (slot::EMPTY, &points::WITHDRAW),
-                    _ if self.leads(slot::offset(word), through)? => (new, at),
+                    slot::COPY => {
+                        self.withdraw(place, word);
+                        word = self.look(place);
+                        continue;
+                    }
+                    _ if self.leads(slot::offset(word), through)? => {}
                     _ => break,
-                };
-                match self.exchange(place, word, target, at) {
+                }
+                match self.exchange(place, word, new, at) {
                     Ok(_) => {
-                        if slot::mark(word) != slot::COPY {
-                            memory.flush(place, at);
-                            stored = true;
-                        }
+                        memory.flush(place, at);
+                        stored = true;
                         break;
                     }
                     Err(found) => word = found,
@@ -332,9 +334,20 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             self.take_effect(place, announced, &points::INSERT);
             return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         }
-        let _ = self.exchange(place, announced, slot::EMPTY, &points::WITHDRAW);
+        self.withdraw(place, announced);
         self.core.retire(draft.offset, draft.bytes);
         won.map(|_| Step::Lost)
+    }
+
+    /// Empties a slot of an announcement that has lost, or of a copy that is not confirmed, if
+    /// nobody else has. Durable: neither is to be on media after a clean close, when blocks are
+    /// handed out at once. Else one thread could find it there at its first touch and stop; another
+    /// one touch the bucket, get the same block, and announce it in the same slot; and the
+    /// first, going on, would take that for what it has found.
+    #[cold]
+    pub(super) fn withdraw(&self, place: &Word, word: u64) {
+        let _ = self.exchange(place, word, slot::EMPTY, &points::WITHDRAW);
+        self.core.memory.persist(place, &points::WITHDRAW);
     }
 
     /// Makes an insert that was decided take effect, durably, in the slot that announced it.

@@ -108,11 +108,13 @@ const OFFSET: u64 = (1 << 48) - 1;
 /// The words of slots.
 ///
 /// ```text
-///  63   62 61          48 47                              0
-/// +-------+--------------+---------------------------------+
-/// | mark  |     tag      |        record's offset          |
-/// +-------+--------------+---------------------------------+
+///  63   62 61          48 47                      4 3     0
+/// +-------+--------------+-------------------------+-------+
+/// | mark  |     tag      |    record's offset / 16 | maker |
+/// +-------+--------------+-------------------------+-------+
 /// ```
+///
+/// `maker` is 0 but for copies that are not confirmed: those are confirmed by who made them.
 ///
 /// ```text
 ///            announce         take effect        durable
@@ -142,7 +144,8 @@ pub mod slot {
     pub const PENDING: u64 = 1 << 62;
     /// A: announced by an insert; not in effect. Void after a crash.
     pub const ANNOUNCED: u64 = 2 << 62;
-    /// C: a copy that is not confirmed; nobody follows it. Void after a crash.
+    /// C: a copy that is not confirmed; nobody follows it, and nobody but its maker confirms it.
+    /// Void after a crash.
     pub const COPY: u64 = 3 << 62;
 
     /// The word of a record at `offset`, in effect and durable.
@@ -151,9 +154,19 @@ pub mod slot {
         debug_assert!(offset <= OFFSET && tag < 1 << TAG_BITS);
         offset | tag << 48
     }
-    /// The record's offset.
+    /// Makers of copies are numbered below this.
+    pub const MAKERS: u32 = 16;
+
+    /// The copy that a maker makes of a word that is in effect.
+    #[inline(always)]
+    pub fn copy(plain: u64, maker: u32) -> u64 {
+        debug_assert!(mark(plain) == PLAIN && plain & 15 == 0 && maker < MAKERS);
+        plain | COPY | u64::from(maker)
+    }
+    /// The record's offset; not for copies.
     #[inline(always)]
     pub fn offset(word: u64) -> u64 {
+        debug_assert!(mark(word) != COPY);
         word & OFFSET
     }
     /// The record's tag.
@@ -392,6 +405,9 @@ mod tests {
         let announced = slot::with_mark(word, slot::ANNOUNCED);
         assert_eq!((slot::offset(announced), slot::tag(announced)), (0xabc0, 0x2a5a));
         assert_eq!(slot::with_mark(announced, slot::PLAIN), word);
+        let copies = [0, 1, 15].map(|maker| slot::copy(word, maker));
+        assert!(copies.iter().all(|&c| slot::mark(c) == slot::COPY && slot::tag(c) == 0x2a5a));
+        assert!(copies.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(!slot::is_link(slot::EMPTY) && !slot::is_link(slot::FROZEN));
         let state = state::word(state::UNDECIDED, 1 << 16, 1 << 28);
         assert_eq!(state::lengths(state), (1 << 16, 1 << 28));

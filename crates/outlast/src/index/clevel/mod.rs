@@ -81,7 +81,8 @@
 //!    that lost, by the inserter), after no slot leads to it. A slot that stopped leading to it
 //!    by another thread's doing is durable before that thread's guard ends, and the block is not
 //!    reused before.
-//! 7. Nobody follows C. Whoever replaces or removes a record looks at every slot that can lead
+//! 7. Nobody follows C, and nobody but its maker confirms it: makers have numbers, which are in
+//!    the word. Whoever replaces or removes a record looks at every slot that can lead
 //!    to it, after the exchange of its state, and empties all C with its tag on the way; who
 //!    makes a copy looks at the state after the copy can be seen. So a confirmed copy of a
 //!    retired record does not come to be.
@@ -112,7 +113,9 @@
 //! what is put off has to be kept in DRAM for each record.
 //!
 //! What is *not* flushed, and why: R,A and live (the slot R,P says both after a crash, and
-//! without it they are void); R,C; marks that are taken away; the progress of rehashing.
+//! without it they are void); R,C; marks that are taken away; the progress of rehashing. That an A
+//! or a C was *withdrawn* is flushed: after a clean close, whose blocks are handed out at once, no
+//! such word may be found, see below.
 //!
 //! # Linearization
 //!
@@ -139,7 +142,10 @@
 //! *A change beside rehashing*: the copy is unconfirmed while the state is looked at again (7).
 //! If the state was still live, whoever changes it from then on finds the copy; if not, the copy
 //! is withdrawn and was followed by nobody. Two threads that empty the same bucket make two
-//! copies, or one; both lead to the same record.
+//! copies, or one; both lead to the same record. Neither confirms the other's: thread 1 copies
+//! and sees the record live; thread 2 has seen it live, too, and stops; thread 3 removes the record
+//! and withdraws the copy; thread 2 copies into the same slot; thread 1 confirms that, and the slot
+//! leads to a block that is about to be reused.
 //!
 //! # Lock-freedom
 //!
@@ -153,7 +159,8 @@
 //!   threads differ;
 //! - an insert that rehashing killed: its level is being emptied, and it goes to a newer one;
 //! - rehashing, because a slot changed under it. A bucket that a stopped thread has begun is
-//!   finished by the next one.
+//!   finished by the next one. (Makers of copies have 16 numbers: sixteen threads stopped for
+//!   ever inside of rehashing stop it; operations go on.)
 //!
 //! With any thread stopped for ever, blocks that were retired since are not reused (reclamation
 //! stalls), and all else goes on from space reserved before. Outside of this are: growth of the
@@ -170,7 +177,7 @@
 //! voids looks at the note after it has read the slot. Why the exchange that voids cannot hit
 //! another announcement: the same word would need the same block, and blocks from before the
 //! crash are not handed out before every bucket was touched by the trace, and all guards from
-//! before its end are gone (`pool/store.rs`).
+//! before its end are gone (`pool/store.rs`). After a clean close there is no such word.
 //!
 //! The trace goes by ranges of hashes; in a range it touches everything, sets slots right that
 //! lead to dead records or through forwards (whose blocks were retired in DRAM only, or not yet;
@@ -228,7 +235,7 @@ use layout::root;
 use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// How a map's levels begin, and how they are divided. Part of its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,6 +266,8 @@ pub struct Clevel<S: Seam, R: Record> {
     context: AtomicPtr<Context>,
     /// Those before it that may still be read.
     discards: Discards,
+    /// The threads that are rehashing, a bit each: see [`slot::MAKERS`](layout::slot::MAKERS).
+    makers: AtomicU32,
     /// Records removed since the table was last looked at for being too large.
     removed: AtomicU64,
     expansions: AtomicU64,
@@ -281,6 +290,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             shape,
             context: AtomicPtr::default(),
             discards: Discards::new(),
+            makers: AtomicU32::new(0),
             removed: AtomicU64::new(0),
             expansions: AtomicU64::new(0),
             emptied: AtomicU64::new(0),

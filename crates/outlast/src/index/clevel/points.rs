@@ -10,8 +10,8 @@ crate::commit_points! { "clevel":
     ANNOUNCE = "insert: announcement": volatile;
     /// Which of the inserts of a key wins. After a crash the slot tells.
     DECIDE = "insert: decision": volatile;
-    /// An announcement that has lost goes.
-    WITHDRAW = "insert: withdrawn": volatile;
+    /// An announcement that has lost goes, or a copy that is not confirmed.
+    WITHDRAW = "withdrawn: announcement or copy": store, flush, fence;
     /// An insert takes effect.
     INSERT = "insert: slot": store, flush, fence;
     /// A slot that was found in effect, but maybe not durable: by whom the answer rests on it.

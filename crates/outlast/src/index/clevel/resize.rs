@@ -12,7 +12,7 @@ use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Buckets that a look at a level's load reads at most.
 const SAMPLE: u64 = 64;
@@ -111,6 +111,37 @@ pub(super) fn create<S: Seam>(
     level.keep();
     context.keep();
     Ok(words)
+}
+
+/// A number that no other thread that is rehashing the table has.
+struct Maker<'m> {
+    all: &'m AtomicU32,
+    number: u32,
+}
+
+impl<'m> Maker<'m> {
+    /// The smallest that is free, if one is.
+    fn take(all: &'m AtomicU32) -> Option<Self> {
+        let mut taken = all.load(Ordering::Relaxed);
+        loop {
+            let number = taken.trailing_ones();
+            if number >= slot::MAKERS {
+                return None;
+            }
+            // Acquire: pairs with the Release below; what the one before made is decided.
+            let (now, then) = (Ordering::Acquire, Ordering::Relaxed);
+            match all.compare_exchange_weak(taken, taken | 1 << number, now, then) {
+                Ok(_) => return Some(Maker { all, number }),
+                Err(found) => taken = found,
+            }
+        }
+    }
+}
+
+impl Drop for Maker<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_and(!(1 << self.number), Ordering::Release);
+    }
 }
 
 /// What became of the copy of a record.
@@ -380,12 +411,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &Guard<'_, S>,
         context: &Context,
         bucket: &Bucket,
+        maker: u32,
     ) -> Result<Option<u64>> {
         let memory = &self.core.memory;
         loop {
             let mut copied = [0; SLOTS];
             for (place, copied) in bucket.slots.iter().zip(&mut copied) {
-                match self.drain_slot(guard, context, place)? {
+                match self.drain_slot(guard, context, place, maker)? {
                     Ok(word) => *copied = word,
                     Err(hash) => {
                         // What was done so far stands: copies, and slots that lead past records.
@@ -416,6 +448,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &Guard<'_, S>,
         context: &Context,
         place: &Word,
+        maker: u32,
     ) -> Result<Result<u64, u64>> {
         let memory = &self.core.memory;
         loop {
@@ -423,10 +456,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if !slot::is_link(word) {
                 return Ok(Ok(word));
             }
+            if slot::mark(word) == slot::COPY {
+                // Whoever made it will make another one elsewhere.
+                return Ok(Ok(word));
+            }
             let offset = slot::offset(word);
             match slot::mark(word) {
-                // Whoever made it will make another one elsewhere.
-                slot::COPY => return Ok(Ok(word)),
                 slot::ANNOUNCED => {
                     self.settle(offset, state::KILLED)?;
                     let found = self.state(offset, self.head(offset)?)?;
@@ -463,7 +498,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let _ = self.exchange(place, word, slot::FROZEN, &points::FREEZE);
                 memory.persist(place, &points::FREEZE);
             }
-            match self.copy(guard, context, offset, hash)? {
+            match self.copy(guard, context, offset, hash, maker)? {
                 Copied::Yes => return Ok(Ok(word)),
                 Copied::Changed => {}
                 Copied::NoRoom => return Ok(Err(hash)),
@@ -472,38 +507,41 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Makes sure that a record of the oldest level stands in a newer one too.
+    ///
+    /// The copy is this maker's alone. Were it confirmed by whoever meets it, one thread could
+    /// see the record in effect and stop; another, that had seen so too, could copy it once more
+    /// after a removal has withdrawn the first copy, in the same slot; and the first one, going on,
+    /// would confirm that: a slot that leads to a block which is about to be used again.
     fn copy(
         &self,
         guard: &Guard<'_, S>,
         context: &Context,
         offset: u64,
         hash: u64,
+        maker: u32,
     ) -> Result<Copied> {
+        let memory = &self.core.memory;
         let plain = slot::word(offset, tag_of(hash));
-        let copy = slot::with_mark(plain, slot::COPY);
-        let place = match self.standing(guard, context, plain, hash)? {
-            Some((place, word)) if slot::mark(word) == slot::COPY => place,
-            Some((place, _)) => {
-                // Another one has made it; it may not be durable.
-                self.core.memory.flush(place, &points::CONFIRM);
-                return Ok(Copied::Yes);
-            }
-            None => match self.claim(guard, context, 1, hash, copy, &points::COPY)? {
-                Some(place) => place,
-                None => return Ok(Copied::NoRoom),
-            },
+        if let Some(place) = self.standing(guard, context, plain, hash)? {
+            // Another one has made it; it may not be durable.
+            memory.flush(place, &points::CONFIRM);
+            return Ok(Copied::Yes);
+        }
+        let copy = slot::copy(plain, maker);
+        let Some(place) = self.claim(guard, context, 1, hash, copy, &points::COPY)? else {
+            return Ok(Copied::NoRoom);
         };
         // After the copy can be seen: who replaces or removes the record from here on, finds
         // it; and if someone has before, it is not followed by anyone.
         let found = self.state(offset, self.head(offset)?)?;
         if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
-            let _ = self.exchange(place, copy, slot::EMPTY, &points::WITHDRAW);
+            self.withdraw(place, copy);
             return Ok(Copied::Changed);
         }
         if self.exchange(place, copy, plain, &points::CONFIRM).is_err() {
             return Ok(Copied::Changed);
         }
-        self.core.memory.flush(place, &points::CONFIRM);
+        memory.flush(place, &points::CONFIRM);
         Ok(Copied::Yes)
     }
 
@@ -514,8 +552,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         context: &'g Context,
         plain: u64,
         hash: u64,
-    ) -> Result<Option<(&'g Word, u64)>> {
-        let same = |word: u64| slot::with_mark(word, slot::PLAIN) == plain;
+    ) -> Result<Option<&'g Word>> {
         let bits = note_bits(slot::tag(plain));
         let newer = context.levels.len() - 1;
         for level in context.open_levels().take(newer) {
@@ -524,11 +561,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 if line.note.load(Ordering::SeqCst) & bits != bits {
                     continue;
                 }
-                for place in &line.bucket.slots {
-                    let word = self.look(place);
-                    if same(word) {
-                        return Ok(Some((place, word)));
-                    }
+                let mut places = line.bucket.slots.iter();
+                if let Some(place) = places.find(|place| self.look(place) == plain) {
+                    return Ok(Some(place));
                 }
             }
             let group = level.group(hash);
@@ -536,11 +571,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             for node in self.nodes(level, group) {
-                for place in self.node_buckets(node?).flat_map(|bucket| &bucket.slots) {
-                    let word = self.look(place);
-                    if same(word) {
-                        return Ok(Some((place, word)));
-                    }
+                let mut places = self.node_buckets(node?).flat_map(|bucket| &bucket.slots);
+                if let Some(place) = places.find(|place| self.look(place) == plain) {
+                    return Ok(Some(place));
                 }
             }
         }
@@ -555,6 +588,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         context: &Context,
         level: &Level,
         part: u64,
+        maker: u32,
     ) -> Result<Option<u64>> {
         if part < level.buckets() {
             if part + 1 == level.buckets() && self.planted(Planted::PartsOneShort) {
@@ -562,7 +596,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let line = self.line(guard, level, part)?;
             if line.note.load(Ordering::SeqCst) & DRAINED == 0 {
-                let full = self.drain_bucket(guard, context, line.bucket)?;
+                let full = self.drain_bucket(guard, context, line.bucket, maker)?;
                 if full.is_some() {
                     return Ok(full);
                 }
@@ -580,7 +614,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             for node in self.nodes(level, group) {
                 let node = node?;
                 for bucket in self.node_buckets(node) {
-                    let full = self.drain_bucket(guard, context, bucket)?;
+                    let full = self.drain_bucket(guard, context, bucket, maker)?;
                     if full.is_some() {
                         return Ok(full);
                     }
@@ -599,15 +633,20 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Empties some parts of the oldest level, and drops it once it is empty. Whether there is
     /// more to do.
+    ///
+    /// Up to [`slot::MAKERS`] threads do it at once; if that many were stopped for ever while
+    /// they did, no other could go on.
     pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
         let full = {
+            self.core.memory.seam().dram();
+            let Some(maker) = Maker::take(&self.makers) else { return Ok(false) };
             let guard = self.guard(true);
             let context = self.context(&guard)?;
             let Some(level) = context.draining() else { return Ok(false) };
             if self.planted(Planted::RehashNotResumed) && !level.is_fresh() {
                 return Ok(false);
             }
-            let full = self.rehash_parts(&guard, context, level, parts)?;
+            let full = self.rehash_parts(&guard, context, level, parts, maker.number)?;
             let seen = match self.planted(Planted::LevelDroppedEarly) {
                 true => &level.next,
                 false => &level.verified,
@@ -631,6 +670,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         context: &Context,
         level: &Level,
         parts: u64,
+        maker: u32,
     ) -> Result<Option<u64>> {
         let mark = self.root(root::PROGRESS);
         for _ in 0..parts {
@@ -638,7 +678,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // the others find when they look through all parts at the end.
             let part = level.next.fetch_add(1, Ordering::Relaxed);
             if part < level.parts() {
-                let full = self.drain_part(guard, context, level, part)?;
+                let full = self.drain_part(guard, context, level, part, maker)?;
                 if full.is_some() {
                     return Ok(full);
                 }
@@ -651,7 +691,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if part >= level.parts() || early {
                 break;
             }
-            let full = self.drain_part(guard, context, level, part)?;
+            let full = self.drain_part(guard, context, level, part, maker)?;
             if full.is_some() {
                 return Ok(full);
             }
