@@ -4,7 +4,8 @@
 //! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
 //! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
 //! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
-//! [`progress`] how far a run is, [`machine`] says where they come from.
+//! [`progress`] how far a run is, [`machine`] says where they come from, [`scratch`] has the
+//! directories that they leave nothing in.
 //!
 //! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
 
@@ -22,6 +23,7 @@ pub mod plot;
 pub mod progress;
 pub mod recovery;
 pub mod report;
+pub mod scratch;
 pub mod space;
 pub mod stalls;
 pub mod systems;

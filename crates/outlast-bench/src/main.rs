@@ -7,7 +7,7 @@ use outlast_bench::kv::{self, Store};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, Setup};
-use outlast_bench::{Fallible, counts, load_factor, model, recovery, space, stalls};
+use outlast_bench::{Fallible, counts, load_factor, model, recovery, scratch, space, stalls};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -375,7 +375,15 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Its parent removes what it works on.
+    if !matches!(command, Command::RecoveryChild(_))
+        && let Err(failure) = scratch::remove_on_signals()
+    {
+        eprintln!("outlast-bench: signals: {failure}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
         Command::Micro(args) => run_micro(args),
         Command::Kv(args) => run_kv(args),
         Command::LoadFactor(args) => run_load_factor(args),
@@ -388,6 +396,7 @@ fn main() -> ExitCode {
             recovery::child(args.scheme, &args.pool, args.records, args.seed)
         }
     };
+    scratch::let_signals_finish();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -7,6 +7,7 @@ use crate::Fallible;
 use crate::keys::{Keys, value};
 use crate::machine::{Machine, file_system};
 use crate::report::{Report, Show, rounded};
+use crate::scratch::Scratch;
 use crate::systems::{Setup, create_map, create_pool};
 use outlast::offline;
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
 
 fn account(options: &Options) -> Fallible<Vec<Row>> {
     let Options { setup, records } = options;
-    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+    let dir = Scratch::create(&setup.dir)?;
     let path = dir.path().join("pool");
     let pool = create_pool(setup, &path)?;
     let map = create_map(setup, &pool)?;

@@ -16,6 +16,7 @@ use crate::keys::{Keys, value};
 use crate::latency::{Latency, Percentiles};
 use crate::machine::{Machine, file_system};
 use crate::report::{Report, Show};
+use crate::scratch::Scratch;
 use crate::systems::{Medium, Setup, create_map, create_pool};
 use crate::team;
 use crate::usage::ThreadUsage;
@@ -343,7 +344,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
 
 fn insert(options: &Options) -> Fallible<Seen> {
     let setup = &options.setup;
-    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+    let dir = Scratch::create(&setup.dir)?;
     let pool = create_pool(setup, &dir.path().join("pool"))?;
     let map = create_map(setup, &pool)?;
     let keys = Keys::new(setup.seed);

@@ -279,11 +279,11 @@ fn load_factors_are_drawn() {
 #[test]
 fn recovery_kills_and_measures() {
     let dir = dir();
-    let arguments = ["recovery", "--records", "1000,5000", "--kills", "2"];
+    let arguments = ["recovery", "--records", "1,1000,5000", "--kills", "2"];
     let rows = rows(&[&arguments[..], &["--pool-dir", text(dir.path())]].concat());
     let rows = of(&rows, "recovery");
-    assert_eq!(rows.len(), 2);
-    for (row, records) in rows.iter().zip([1000.0, 5000.0]) {
+    assert_eq!(rows.len(), 3);
+    for (row, records) in rows.iter().zip([1.0, 1000.0, 5000.0]) {
         assert_eq!(number(row, "/records"), records);
         let [open, get, answer] =
             ["/open_ms", "/first_get_us", "/answer_ms"].map(|f| number(row, f));

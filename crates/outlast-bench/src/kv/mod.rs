@@ -17,6 +17,7 @@ use crate::machine::{Machine, file_system};
 use crate::micro::{Mops, Ratio};
 use crate::progress::Progress;
 use crate::report::{Report, Show, median, rounded};
+use crate::scratch::Scratch;
 use crate::systems::Setup;
 use crate::team;
 use outlast::pmem::{MapAccess, Mapping};
@@ -469,7 +470,7 @@ fn row(
 
 /// One store, one round: from an empty directory.
 fn one(options: &Options, store: Store, result: &mut Observed) -> Fallible {
-    let place = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&options.setup.dir)?;
+    let place = Scratch::create(&options.setup.dir)?;
     let measured = |client: &mut dyn Client| measure(options, client, result);
     // In a thread of its own, on one core.
     let work = || with(store, &options.setup, place.path(), measured);

@@ -16,6 +16,7 @@ use crate::latency::{self, Clock, Latency, Unwatched, Watch};
 use crate::machine::{Machine, file_system};
 use crate::progress::Progress;
 use crate::report::{Report, Show};
+use crate::scratch::Scratch;
 use crate::systems::{self, Job, Kind, Room, Setup, System};
 use crate::team::{self, Taken};
 use crate::usage;
@@ -294,7 +295,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
 fn describe<'o>(options: &'o Options, kinds: &[Kind]) -> Fallible<Run<'o>> {
     let setup = &options.setup;
     let flush = {
-        let dir = tempfile::tempdir_in(&setup.dir)?;
+        let dir = Scratch::create(&setup.dir)?;
         systems::create_pool(setup, &dir.path().join("pool"))?.durability().flush.to_string()
     };
     Ok(Run {
