@@ -4,7 +4,8 @@
 //! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
 //! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
 //! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
-//! [`progress`] how far a run is, [`machine`] says where they come from, [`scratch`] has the
+//! [`progress`] how far a run is, [`machine`] and [`run`] say where they come from,
+//! [`limits`] what options may be, [`scratch`] has the
 //! directories that they leave nothing in.
 //!
 //! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
@@ -14,6 +15,7 @@ pub mod form;
 pub mod keys;
 pub mod kv;
 pub mod latency;
+pub mod limits;
 pub mod load_factor;
 pub mod machine;
 pub mod micro;
@@ -23,6 +25,7 @@ pub mod plot;
 pub mod progress;
 pub mod recovery;
 pub mod report;
+pub mod run;
 pub mod scratch;
 pub mod space;
 pub mod stalls;

@@ -21,12 +21,15 @@ const BARS_HEIGHT: u32 = 460;
 const CURVES_HEIGHT: u32 = 430;
 /// Phases whose latency curves are drawn.
 const CURVES: [Phase; 3] = [Phase::Insert, Phase::GetHit, Phase::Update];
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 90, 160),
     RGBColor(230, 120, 20),
     RGBColor(60, 150, 60),
     RGBColor(150, 80, 160),
     RGBColor(120, 120, 120),
+    RGBColor(200, 40, 60),
+    RGBColor(0, 160, 170),
+    RGBColor(140, 100, 50),
 ];
 
 /// Draws a run into a file.

@@ -7,10 +7,12 @@
 
 use crate::Fallible;
 use crate::keys::{Draw, Keys, belongs, value};
-use crate::machine::{Machine, file_system};
+use crate::limits;
 use crate::report::{Report, Show, median, rounded};
+use crate::run::Run;
 use crate::scratch::Scratch;
-use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use crate::systems::Setup;
+use outlast::{Map, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -72,20 +74,17 @@ fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
 /// For options that cannot be, a child that fails, and an answer that is not what the
 /// child had been told was stored.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
-    if options.kills == 0 || options.records.contains(&0) {
-        return Err("--records and --kills: numbers from 1".into());
-    }
+    let setup = Setup::plain(options.scheme, RecordForm::Inline, options.dir.clone(), options.seed);
+    setup.check()?;
+    options.records.iter().try_for_each(|&records| setup.check_records(records, 1))?;
+    limits::range("kills", options.kills, 1..=limits::ROUNDS_MAX)?;
     #[derive(Serialize)]
-    struct Run {
-        #[serde(flatten)]
-        machine: Machine,
-        scheme: &'static str,
-        file_system: String,
-        seed: u64,
+    struct Own<'o> {
+        records: &'o [u64],
+        kills: usize,
     }
-    let (machine, scheme) = (Machine::here(), options.scheme.name());
-    let file_system = file_system(&options.dir);
-    report.row("run", &Run { machine, scheme, file_system, seed: options.seed })?;
+    let run = Run::on_files("recovery", &setup, &[options.scheme])?;
+    report.run(&run, &Own { records: &options.records, kills: options.kills })?;
     let mut rows = Vec::new();
     for &records in &options.records {
         let row = one_size(options, records)?;

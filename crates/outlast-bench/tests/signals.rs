@@ -106,23 +106,20 @@ fn a_command_that_is_told_to_end_leaves_nothing() {
         for arguments in COMMANDS {
             let dir = tempfile::tempdir().unwrap();
             let mut bench = Bench::start(arguments, dir.path());
-            // The pool, in a directory of its own, and some work on it; micro makes a pool
-            // first to ask it something.
+            // The pool, in a directory of its own, and some work on it; a pool is made first to
+            // be asked how it flushes.
             let pool = || (entries(dir.path()) > 1).then_some(());
             wait_for("a pool", pool);
             std::thread::sleep(Duration::from_millis(50));
             wait_for("a pool", pool);
             assert!(bench.ended().is_none(), "{arguments:?}");
             let recovery = arguments[0] == "recovery";
-            let children = if recovery { bench.children() } else { Vec::new() };
-            assert_eq!(children.len(), usize::from(recovery));
+            let child = recovery.then(|| wait_for("a child", || bench.children().first().copied()));
             bench.send(signal);
             let status = wait_for("the end", || bench.ended());
             assert_eq!(status.signal(), Some(signal), "{arguments:?}: {status}");
             assert_eq!(entries(dir.path()), 0, "{arguments:?}");
-            for child in children {
-                ends(child);
-            }
+            child.into_iter().for_each(ends);
         }
     }
 }
@@ -131,9 +128,8 @@ fn a_command_that_is_told_to_end_leaves_nothing() {
 fn the_child_of_recovery_dies_with_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     let mut bench = Bench::start(COMMANDS[2], dir.path());
-    // Which the child has made.
+    let child = wait_for("a child", || bench.children().first().copied());
     wait_for("a pool", || (entries(dir.path()) > 1).then_some(()));
-    let [child] = bench.children()[..] else { panic!("one child") };
     assert!(lives(child));
     bench.send(libc::SIGKILL);
     assert_eq!(wait_for("the end", || bench.ended()).signal(), Some(libc::SIGKILL));
