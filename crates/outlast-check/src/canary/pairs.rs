@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 thread_local! {
     /// Whether this thread is the one that is stopped.
     static STOPS: Cell<bool> = const { Cell::new(false) };
+    /// Whether it is a second one that is stopped.
+    static STOPS_TOO: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Turns of waiting after which the second thread counts as waiting for the first.
@@ -36,14 +38,19 @@ struct Stop {
     /// The second thread needs the first, or all is over.
     go_on: AtomicBool,
     turns: AtomicU64,
+    /// Where a second thread is stopped, if one is.
+    second: Option<Arc<Stop>>,
 }
 
 struct Shared(Arc<Stop>);
 
 impl Control for Shared {
     fn before(&self, _thread: usize, waiting: bool) {
-        let stop = &self.0;
-        if !STOPS.get() {
+        let stop = match &self.0.second {
+            Some(second) if STOPS_TOO.get() => second,
+            _ => &self.0,
+        };
+        if !STOPS.get() && !STOPS_TOO.get() {
             if waiting && stop.turns.fetch_add(1, Ordering::SeqCst) > PATIENCE {
                 stop.go_on.store(true, Ordering::SeqCst);
                 // The first one must get a processor before this one gives up.
@@ -476,6 +483,91 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Two inserts, of keys of their own, each stopped before one of its accesses; a third thread
+    /// looks the second one's key up. `None` if somebody has to wait, or is not stopped.
+    fn behind(&self, n: u64, stops: [u64; 2], alive: &Arc<Alive>) -> Checked<Option<Tape>> {
+        let second = Arc::new(Stop::default());
+        let first = Arc::new(Stop { second: Some(Arc::clone(&second)), ..Stop::default() });
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&first))));
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let before = Arc::clone(session.state());
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        let keys = [self.first + n, self.first + n + 1];
+        let ops = keys.map(|key| Op::Change(key, Do::Insert(51)));
+        for (stop, at) in [&first, &second].into_iter().zip(stops) {
+            // The mark of its beginning is one.
+            stop.left.store(at + 1, Ordering::SeqCst);
+        }
+        let met = std::thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
+            let mut threads = Vec::new();
+            for (number, stop) in [&first, &second].into_iter().enumerate() {
+                let (store, map, seam, op) = (&store, &map, &seam, ops[number]);
+                let thread = scope.spawn(move || {
+                    if number == 0 {
+                        STOPS.set(true)
+                    } else {
+                        STOPS_TOO.set(true)
+                    }
+                    seam.mark(|| Mark::Begin(format!("{op:?}")));
+                    op.ask(store, map).map(|_| ())
+                });
+                while !stop.stopped.load(Ordering::SeqCst) && !thread.is_finished() {
+                    std::thread::yield_now();
+                }
+                threads.push(thread);
+            }
+            seam.mark(|| Mark::Begin(format!("get {}", keys[1])));
+            let told = Op::Get(keys[1]).ask(&store, &map);
+            seam.mark(|| Mark::End("get".into()));
+            let events = seam.take();
+            let stopped = [&first, &second].map(|stop| {
+                let alone = !stop.go_on.swap(true, Ordering::SeqCst);
+                alone && stop.stopped.load(Ordering::SeqCst)
+            });
+            for thread in threads {
+                thread.join().unwrap_or_else(|_| Err(Fault("a thread panicked".into())))?;
+            }
+            Ok((stopped == [true; 2]).then_some((told?, events)))
+        })?;
+        let Some((told, events)) = met else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        let mut states = vec![State::clone(&before)];
+        for op in ops {
+            states = states.iter().flat_map(|state| [state.clone(), op.on(state).0]).collect();
+        }
+        let is_told = |state: &&State| Op::Get(keys[1]).on(state).1 == told;
+        let consistent: Vec<State> = states.iter().filter(is_told).cloned().collect();
+        let marks = marks(&events);
+        let [begin, _, _, end] = marks[marks.len() - 4..] else {
+            return Err(Fault("a run without its marks".into()));
+        };
+        let mut allowed = super::tape::placed(&events, 0, &steps);
+        for (mark, states) in [(begin, states), (end, consistent)] {
+            let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
+            allowed.push(Allowed { from: mark + 1, states });
+        }
+        let universe: BTreeSet<u64> = used.into_iter().chain(keys).chain([3, 999_999]).collect();
+        Ok(Some(Tape {
+            name: format!("{}: two inserts after {n}, stopped at {stops:?}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: begin,
+            events,
+            second: false,
+            allowed,
+            universe: universe.into_iter().collect(),
+            shape: self.shape,
+            images: true,
+        }))
+    }
+}
+
 /// What a crash may leave of a run in which two met, and a third one came later.
 fn met_states(
     events: &[Event],
@@ -621,6 +713,18 @@ pub fn met(
             for &stop_at in at.iter() {
                 if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
                     each(tape)?;
+                }
+                // What stands behind something that may not be durable is not, either: the second
+                // one is stopped, too, where it has taken effect.
+                let key = plan.first + n;
+                if first.key() == Some(key) && second == Op::Get(key) {
+                    let next = Op::Change(key + 1, Do::Insert(51));
+                    let alone = plan.stops(n + 1, next, alive)?;
+                    let effect = alone.len().checked_sub(3).map_or(0, |index| alone[index]);
+                    // It flushes and fences what it stands behind.
+                    if let Some(tape) = plan.behind(n, [stop_at, effect + 2], alive)? {
+                        each(tape)?;
+                    }
                 }
             }
         }

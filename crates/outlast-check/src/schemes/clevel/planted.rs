@@ -61,7 +61,7 @@ pub(super) const LINES: &[Line] = &[
     bug(UNDURABLE_SIBLING, Planted::NoFlush(&points::MET_LINK), "seam: link met", Met),
     // Reads and decisions on what is not yet durable.
     bug(READ_UNDURABLE, Planted::NoFlush(&points::MET_SLOT), "seam: slot met", Stopped),
-    bug(EXISTS_UNDURABLE, Planted::NoFlush(&points::MET_DECIDED), "seam: decided insert met", Met),
+    bug(EXISTS_UNDURABLE, Planted::NoFence(&points::MET_SLOT), "seam: slot met", Met),
     // Locks, leaks, reclamation.
     cannot(LOCKS_IN_PM, "there are no locks; announcements that survive are among the above"),
     cannot(

@@ -547,7 +547,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         if kind != state::UNDECIDED {
             // Decided: it takes effect before anything rests on it.
-            self.take_effect(place, word, &points::MET_DECIDED);
+            let pending = slot::with_mark(word, slot::PENDING);
+            let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
             return Ok(None);
         }
         if self.priority(offset)? < self.priority(target)? {

@@ -16,8 +16,9 @@ crate::commit_points! { "clevel":
     INSERT = "insert: slot": store, flush, fence;
     /// A slot that was found in effect, but maybe not durable: by whom the answer rests on it.
     MET_SLOT = "met: slot": flush, fence;
-    /// An insert that was found decided, and not in effect, by another insert of the key.
-    MET_DECIDED = "met: decided insert": store, flush, fence;
+    /// An insert that was found decided, and not in effect, by another insert of the key. It is
+    /// met then, as any that may not be durable.
+    MET_DECIDED = "met: decided insert": store;
     /// The state of a record that was found replaced or removed, but maybe not durably so.
     MET_STATE = "met: state": flush, fence;
     /// A mark P is taken away: what it was about is durable.
@@ -63,8 +64,8 @@ crate::commit_points! { "clevel":
     REPAIR_VOID = "repair: void slot": store;
     /// First touch: what a bucket holds, before an answer rests on it.
     REPAIR_FOUND = "repair: what was found": flush, fence;
-    /// First touch of a group: its chain.
-    REPAIR_CHAIN = "repair: chain": flush, fence;
+    /// First touch of a group: its chain. Fenced with the buckets before and in it.
+    REPAIR_CHAIN = "repair: chain": flush;
     /// The trace: a slot that led to a removed record, or through a replaced one.
     REPAIR_SLOT = "repair: slot": store, flush, fence;
 }

@@ -1,6 +1,6 @@
 //! First touches: what an earlier process has left in a bucket or a chain.
 
-use super::layout::{Bucket, SLOTS, link, slot};
+use super::layout::{Bucket, SLOTS, slot};
 use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
 use super::{Clevel, points};
 use crate::error::Result;
@@ -13,6 +13,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// void, everything else is made durable before an answer rests on it, and its note is made.
     #[cold]
     pub(super) fn touch(&self, guard: &Guard<'_, S>, level: &Level, bucket: u64) -> Result<()> {
+        // The head of the chain with it, which is looked at next.
+        self.flush_link(self.chain_head(level, bucket / level.group_buckets()));
         let (note, bucket) = (level.note(bucket), self.bucket(level, bucket));
         let Some(words) = self.touch_bucket(guard, bucket, note)? else { return Ok(()) };
         let frozen = words.iter().all(|&word| word == slot::FROZEN);
@@ -62,7 +64,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Some(words))
     }
 
-    /// As [`touch`](Self::touch), the chain of a group.
+    /// A link that an earlier process may have left in the caches. The fence of the next bucket
+    /// that is touched is its, too.
+    fn flush_link(&self, place: &Word) {
+        if self.look(place) != 0 {
+            self.core.memory.flush(place, &points::REPAIR_CHAIN);
+        }
+    }
+
+    /// As [`touch`](Self::touch), the chain of a group, one of whose buckets was touched.
     #[cold]
     pub(super) fn touch_chain(
         &self,
@@ -70,23 +80,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         level: &Level,
         group: u64,
     ) -> Result<()> {
-        let memory = &self.core.memory;
         let note = level.chain_note(group);
         let mut bits = TOUCHED;
-        let flush = |place: &Word| {
-            let word = self.look(place);
-            if word != 0 {
-                memory.flush(place, &points::REPAIR_CHAIN);
-            }
-            word
-        };
-        if flush(self.chain_head(level, group)) == link::CLOSED {
-            // Else the fences of a node's buckets do.
-            memory.fence(&points::REPAIR_CHAIN);
-        }
         for node in self.nodes(level, group) {
             let node = node?;
-            flush(&self.node(node)?.next);
+            self.flush_link(&self.node(node)?.next);
             // Not empty of tags, where there is a chain: see `claim_in`.
             bits |= 1;
             for bucket in self.node_buckets(node) {

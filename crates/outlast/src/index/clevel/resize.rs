@@ -468,7 +468,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     if state::kind(found) == state::KILLED {
                         return Ok(Ok(word));
                     }
-                    self.take_effect(place, word, &points::MET_DECIDED);
+                    let pending = slot::with_mark(word, slot::PENDING);
+                    let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
                     continue;
                 }
                 slot::PENDING => {
