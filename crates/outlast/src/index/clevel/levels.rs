@@ -7,7 +7,7 @@
 
 use super::layout::{
     self, BUCKET_BYTES, Bucket, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_HEADER, LevelHeader,
-    MAX_LEVELS, root, slot, unpack_level,
+    MAX_LEVELS, SLOTS, root, slot, unpack_level,
 };
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
@@ -88,6 +88,10 @@ impl Level {
 
     pub(super) fn buckets(&self) -> u64 {
         1 << self.bits
+    }
+
+    pub(super) fn slots(&self) -> u64 {
+        self.buckets() * SLOTS as u64
     }
 
     /// log2 of the groups.

@@ -16,6 +16,14 @@ use std::sync::atomic::Ordering;
 
 /// Buckets that a look at a level's load reads at most.
 const SAMPLE: u64 = 64;
+/// A record that finds no slot in its buckets makes the table grow if so much of its slots is in
+/// use, and goes to an overflow chain else: its hash is a common one, or its bad luck. Two
+/// buckets of eight slots are hardly ever full before.
+const LOAD_SMALL: f64 = 0.5;
+/// As above, for tables of so many slots: it keeps what is lost to bad luck the same however
+/// large a table is.
+const LOAD_LARGE: f64 = 0.84;
+const LARGE_SLOTS: u64 = 1 << 13;
 /// Parts that one step empties.
 const STEP_PARTS: u64 = 16;
 /// Removals between two looks whether the table is too large.
@@ -167,23 +175,30 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if context.word != seen {
                 return Ok(());
             }
-            let level = context.newest();
-            let (used, slots) = self.load(&guard, level)?;
-            used * 2 >= slots
+            // Against the levels that stay: what the others hold comes to them.
+            let (mut records, mut slots) = (0.0, 0);
+            for level in &context.levels {
+                records += self.load(&guard, level)? * level.slots() as f64;
+            }
+            for level in context.open_levels() {
+                slots += level.slots();
+            }
+            let least = if slots < LARGE_SLOTS { LOAD_SMALL } else { LOAD_LARGE };
+            records >= least * slots as f64
         };
         if crowded { self.expand(seen) } else { self.extend_chain(hash, seen) }
     }
 
-    /// Slots in use and slots, of some buckets of a level, evenly over it.
-    fn load(&self, guard: &Guard<'_, S>, level: &Level) -> Result<(u64, u64)> {
+    /// The part of a level's slots that is in use, told by some of its buckets.
+    pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level) -> Result<f64> {
         let step = (level.buckets() / SAMPLE).max(1);
         let (mut used, mut slots) = (0, 0);
         for bucket in (0..level.buckets()).step_by(step as usize) {
             let line = self.line(guard, level, bucket)?;
             used += line.bucket.slots.iter().filter(|w| slot::is_link(self.look(w))).count();
-            slots += SLOTS as u64;
+            slots += SLOTS;
         }
-        Ok((used as u64, slots))
+        Ok(used as f64 / slots as f64)
     }
 
     /// Adds a level of twice the size of the newest one.
@@ -656,17 +671,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let (seen, bits) = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
-            let slots: u64 = context.levels.iter().map(|l| l.buckets() * SLOTS as u64).sum();
+            let slots: u64 = context.levels.iter().map(|level| level.slots()).sum();
             if context.draining().is_some()
                 || slots <= (SLOTS as u64) << (self.shape.first_bits + 2)
             {
                 return Ok(());
             }
-            let mut records = 0;
+            let mut records = 0.0;
             for level in &context.levels {
-                let (used, slots) = self.load(&guard, level)?;
-                records += used * level.buckets() * SLOTS as u64 / slots;
+                records += self.load(&guard, level)? * level.slots() as f64;
             }
+            let records = records as u64;
             if records * 16 > slots {
                 return Ok(());
             }
