@@ -214,7 +214,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
-        self.core.retire(place.offset, Self::bytes_of(&place));
+        self.core.retire_visited(place.offset, Self::bytes_of(&place));
         Ok(true)
     }
 
@@ -231,7 +231,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, None, &points::REMOVE_SLOT)?;
-        self.core.retire(place.offset, Self::bytes_of(&place));
+        self.core.retire_visited(place.offset, Self::bytes_of(&place));
         self.removed.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -312,7 +312,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         }
         let _ = self.exchange(place, announced, slot::EMPTY, &points::WITHDRAW);
-        self.core.retire(draft.offset, draft.bytes);
+        self.core.retire_visited(draft.offset, draft.bytes);
         won.map(|_| Step::Lost)
     }
 
