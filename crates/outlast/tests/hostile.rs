@@ -73,7 +73,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         // A mark that may be left there says nothing after a crash.
         What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
         What::Context { .. } | What::Level { .. } => true,
-        What::ChainNode => index == 0 || image.clean,
+        What::ChainNode if index == 0 => true,
+        What::ChainNode => image.clean && (image.word(word_offset) ^ word) << 1 != 0,
         // Marks void a slot, as a crash does, or mean nothing.
         What::ClevelSlot => (image.word(word_offset) ^ word) << 2 != 0 && image.clean,
         // The kind of a state, and the priority of an insert that is over.

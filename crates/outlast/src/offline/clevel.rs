@@ -156,11 +156,19 @@ impl Walk<'_, '_> {
         }
         let heads = level.offset + LEVEL_HEADER + (64 << level.bits);
         for group in 0..level.groups() {
-            let mut link = self.image.word(heads + group * 8)?;
+            let mut place = heads + group * 8;
             let mut seen = HashSet::new();
-            // Closed, or with a mark that means nothing here.
-            while link & LOW48 > 1 {
+            loop {
+                let link = self.image.word(place)?;
+                // But for a mark, which means nothing here.
+                if link << 1 >> 49 != 0 {
+                    let found = format!("{link:#x}");
+                    return Err(Damage::new(place, "a link of a chain", found).into());
+                }
                 let node = link & LOW48;
+                if node <= 1 {
+                    break;
+                }
                 let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
                 if !seen.insert(node) {
                     return Err(bad("one that the chain has passed already".into()));
@@ -176,7 +184,7 @@ impl Walk<'_, '_> {
                     let part = Part::Chain(group);
                     self.walk_bucket(map, level, part, node + at, known, records)?;
                 }
-                link = words[1];
+                place = node + 8;
             }
         }
         Ok(())

@@ -339,6 +339,19 @@ impl<S: Seam> Core<S> {
         self.enter()
     }
 
+    /// Notes in the header, durably, that the pool uses a read-only compatible feature, before
+    /// it does. The caller has passed the gate.
+    pub fn use_feature(&self, bit: u64, at: &'static Point) -> Result<()> {
+        let mut header = self.memory.seam().lock(&self.header);
+        let features = header.get(field::READ_ONLY_COMPATIBLE);
+        if features & bit == 0 {
+            header.set(field::READ_ONLY_COMPATIBLE, features | bit);
+            header.write(&self.memory, at)?;
+            self.fsync()?;
+        }
+        Ok(())
+    }
+
     /// Whether the pool is open and sound.
     #[inline(always)]
     pub fn is_readable(&self) -> bool {

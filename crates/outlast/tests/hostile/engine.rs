@@ -135,15 +135,15 @@ pub fn set_word(bytes: &mut [u8], offset: u64, word: u64) {
     bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-pub fn map_info(name: &str, form: RecordForm, bits: u64, stash: u64) -> MapInfo {
+pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u64, other: u64) -> MapInfo {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     MapInfo {
         name: name.into(),
-        scheme: Scheme::DashEh,
+        scheme,
         form,
         key_schema: schema.into(),
         value_schema: schema.into(),
-        config: [bits, stash, 0],
+        config: [bits, other, 0],
     }
 }
 
@@ -193,12 +193,15 @@ fn fill(store: &Pool, info: &MapInfo, count: u64, key: impl Fn(u64) -> u64) -> K
 
 /// The images that are damaged: both forms with splits, stash records and a deep
 /// directory; chains of overflow nodes; each as closed cleanly and as left by a kill;
-/// one with a split that is half done.
+/// one with a split that is half done. The same of levels, one of which is being emptied.
 pub fn images() -> Vec<Image> {
     let mut images = Vec::new();
-    for (chains, clean_name, dirty_name) in
-        [(false, "plain clean", "plain dirty"), (true, "chains clean", "chains dirty")]
-    {
+    for (scheme, chains, clean_name, dirty_name) in [
+        (Scheme::DashEh, false, "plain clean", "plain dirty"),
+        (Scheme::DashEh, true, "chains clean", "chains dirty"),
+        (Scheme::Clevel, false, "levels clean", "levels dirty"),
+        (Scheme::Clevel, true, "chained levels clean", "chained levels dirty"),
+    ] {
         let store = create(if chains { 0x7e57 } else { 1 }, 12);
         let mut maps = Vec::new();
         let count = if chains { 300 } else { 480 };
@@ -209,16 +212,18 @@ pub fn images() -> Vec<Image> {
             (_, 1) => u64::MAX,
             (_, n) => n.wrapping_mul(0x1234_5678_9abc_def1) >> if chains { 40 } else { 0 },
         };
-        for (form, bits, stash, name) in [
+        for (form, bits, other, name) in [
             (RecordForm::Inline, 1, 2, "words"),
             (RecordForm::Bytes, 1, 4, "texts"),
             (RecordForm::Inline, 3, 4, "wider"),
         ] {
-            maps.push(fill(&store, &map_info(name, form, bits, stash), count, key));
+            maps.push(fill(&store, &map_info(scheme, name, form, bits, other), count, key));
         }
-        fill(&store, &map_info("doomed", RecordForm::Bytes, 2, 2), 40, key);
+        fill(&store, &map_info(scheme, "doomed", RecordForm::Bytes, 2, 2), 40, key);
         store.drop_map("doomed").unwrap();
-        store.step().unwrap();
+        if scheme == Scheme::DashEh {
+            store.step().unwrap();
+        }
         let found = verify(&store).unwrap();
         assert!(found.is_sound(), "{found:?}");
         let dirty = Image::new(dirty_name, bytes_of(&store), maps.clone());
@@ -230,11 +235,19 @@ pub fn images() -> Vec<Image> {
                 _ => None,
             })
             .collect();
-        assert!(chains || depths.iter().filter(|&&depth| depth > 2).count() >= 2, "{depths:?}");
+        let levels = dirty.regions.iter().filter(|r| matches!(r.what, What::Level { .. })).count();
+        assert!(scheme != Scheme::Clevel || levels > 6, "{levels} levels: one is being emptied");
+        assert!(
+            chains
+                || scheme != Scheme::DashEh
+                || depths.iter().filter(|&&depth| depth > 2).count() >= 2,
+            "{depths:?}"
+        );
         println!("{clean_name}: {} bytes, directories of depth {depths:?}", dirty.bytes.len());
-        let nodes = dirty.regions.iter().filter(|r| r.what == What::Node).count();
+        let nodes = dirty.regions.iter().filter(|r| matches!(r.what, What::Node | What::ChainNode));
+        let nodes = nodes.count();
         assert!(!chains || nodes > 4, "{nodes} nodes");
-        if !chains {
+        if !chains && scheme == Scheme::DashEh {
             images.push(half_split(&dirty));
         }
         images.push(dirty);
@@ -366,7 +379,13 @@ pub fn use_pool(
         found.note(dropped);
     }
     if random.below(4) == 0 {
-        let info = map_info("new", RecordForm::Bytes, 1, 2);
+        let info = map_info(
+            Scheme::ALL[random.below(Scheme::ALL.len() as u64) as usize],
+            "new",
+            RecordForm::Bytes,
+            1,
+            2,
+        );
         let made = open_map(&store, info);
         if let Some(map) = found.note(made)
             && let AnyIndex::Bytes(index) = map.index()

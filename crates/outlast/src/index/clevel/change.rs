@@ -377,7 +377,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if note.load(Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
             return Ok(None);
         }
-        for node in self.nodes(level, group) {
+        for node in self.nodes_to_use(level, group) {
             for bucket in self.node_buckets(node?) {
                 if let Some((place, _)) = self.claim_slot(bucket, note, bits, word, at) {
                     return Ok(Some(place));

@@ -265,7 +265,7 @@ pub mod state {
     }
 }
 
-/// Links of overflow chains: a node's offset, 0 for none, and marks.
+/// Links of overflow chains: a node's offset, 0 for none, and P; the other bits are 0.
 pub mod link {
     use super::OFFSET;
 
@@ -277,6 +277,10 @@ pub mod link {
     /// The node's offset.
     pub fn offset(word: u64) -> u64 {
         word & OFFSET
+    }
+    /// Whether the word can be one.
+    pub fn is_known(word: u64) -> bool {
+        word & !(OFFSET | PENDING) == 0
     }
     /// Whether it names a node.
     pub fn is_node(word: u64) -> bool {

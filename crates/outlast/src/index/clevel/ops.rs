@@ -274,6 +274,28 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         level: &'g Level,
         group: u64,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        self.nodes_and(level, group, |_| {})
+    }
+
+    /// As [`nodes`](Self::nodes), for who puts something into one of them: the links up to there
+    /// are durable first. So whoever only reads need not care: what it finds behind a link, a
+    /// crash finds there, too. A fence with what is put there would come too late: a third thread
+    /// can see that, make it durable, and answer, before it.
+    pub(super) fn nodes_to_use<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        self.nodes_and(level, group, |place| self.core.memory.persist(place, &points::MET_LINK))
+    }
+
+    /// As [`nodes`](Self::nodes), with each link that may not be durable.
+    fn nodes_and<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+        pending: impl Fn(&Word) + 'g,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
         let mut next = Ok(self.chain_head(level, group));
         // No more than there is space for.
         let mut left = self.core.memory.len() / NODE_BYTES;
@@ -283,12 +305,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Err(_) => return None,
             };
             let word = self.look(place);
+            if !link::is_known(word) {
+                next = Err(());
+                let at = self.core.memory.offset_of(place).raw();
+                return Some(Err(Damage::new(at, "a link of a chain", format!("{word:#x}"))));
+            }
             if !link::is_node(word) {
                 return None;
             }
             let node = link::offset(word);
             if word & link::PENDING != 0 {
-                self.core.memory.persist(place, &points::MET_LINK);
+                pending(place);
             }
             let header = self.node(node).and_then(|header| {
                 left = left.checked_sub(1).ok_or_else(|| endless(node))?;

@@ -30,6 +30,8 @@ crate::commit_points! { "clevel":
     REMOVE = "remove: state": store, flush, fence;
     /// Slots that led to the removed record.
     REMOVE_SLOT = "remove: slot": store, flush, fence;
+    /// The header that tells of a map of this scheme: durable before there is one.
+    FEATURE = "header copy: feature": store, flush, fence;
     /// A map's first level and context. Fenced with the root's fixed words.
     CREATE = "create: level and context": store, flush;
     /// A new level, empty: durable before a context names it.
@@ -54,7 +56,8 @@ crate::commit_points! { "clevel":
     NODE = "overflow: new node": store, flush, fence;
     /// Its link: durable before a record in it is.
     NODE_LINK = "overflow: link": store, flush, fence;
-    /// A link that was found set, but maybe not durable.
+    /// A link that was found set, but maybe not durable, by who puts something behind it:
+    /// durable before that can be seen.
     MET_LINK = "met: link": flush, fence;
     /// First touch: what was announced, or copied and not confirmed, before a crash is void.
     REPAIR_VOID = "repair: void slot": store;
@@ -64,6 +67,4 @@ crate::commit_points! { "clevel":
     REPAIR_CHAIN = "repair: chain": flush, fence;
     /// The trace: a slot that led to a removed record, or through a replaced one.
     REPAIR_SLOT = "repair: slot": store, flush, fence;
-    /// Opening: the root and the context as they are found.
-    REPAIR_ROOT = "repair: root": flush, fence;
 }

@@ -14,31 +14,27 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[cold]
     pub(super) fn touch(&self, guard: &Guard<'_, S>, level: &Level, bucket: u64) -> Result<()> {
         let (note, bucket) = (level.note(bucket), self.bucket(level, bucket));
-        let Some(bits) = self.touch_bucket(guard, bucket, note)? else { return Ok(()) };
-        self.core.memory.fence(&points::REPAIR_FOUND);
-        let frozen = bucket.slots.iter().all(|place| self.look(place) == slot::FROZEN);
+        let Some(words) = self.touch_bucket(guard, bucket, note)? else { return Ok(()) };
+        let frozen = words.iter().all(|&word| word == slot::FROZEN);
+        let bits = bits_of(words) | TOUCHED | if frozen { DRAINED } else { 0 };
         // SeqCst: pairs with the Acquire in `line`.
-        note.fetch_or(bits | TOUCHED | if frozen { DRAINED } else { 0 }, Ordering::SeqCst);
+        note.fetch_or(bits, Ordering::SeqCst);
         self.repaired.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// As [`touch`](Self::touch), a bucket that `note` is about, up to the fence. The bits of
-    /// its tags; `None` if another thread has touched it meanwhile.
+    /// As [`touch`](Self::touch), a bucket that `note` is about, but for the note. What it
+    /// held; `None` if another thread has touched it meanwhile.
     fn touch_bucket(
         &self,
         guard: &Guard<'_, S>,
         bucket: &Bucket,
         note: &AtomicU64,
-    ) -> Result<Option<u64>> {
-        let mut bits = 0;
-        for place in &bucket.slots {
-            let word = self.look(place);
-            if !slot::is_link(word) {
-                continue;
-            }
-            if slot::mark(word) & slot::ANNOUNCED == 0 {
-                bits |= note_bits(slot::tag(word));
+    ) -> Result<Option<[u64; SLOTS]>> {
+        let memory = &self.core.memory;
+        let words = bucket.slots.each_ref().map(|place| self.look(place));
+        for (place, &word) in bucket.slots.iter().zip(&words) {
+            if !slot::is_link(word) || slot::mark(word) & slot::ANNOUNCED == 0 {
                 continue;
             }
             // If it is of this process, the bucket was touched before.
@@ -50,8 +46,18 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // before every bucket was touched and this guard is gone.
             let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
         }
-        self.core.memory.flush(bucket, &points::REPAIR_FOUND);
-        Ok(Some(bits))
+        memory.flush(bucket, &points::REPAIR_FOUND);
+        memory.fence(&points::REPAIR_FOUND);
+        // Else every lookup of such a record would flush it. Only what was there before the
+        // flush: what another thread has put there since may not be durable.
+        let pending = |word: u64| slot::is_link(word) && slot::mark(word) == slot::PENDING;
+        for (place, word) in bucket.slots.iter().zip(words) {
+            if guard.inside && pending(word) {
+                let plain = slot::with_mark(word, slot::PLAIN);
+                let _ = self.exchange(place, word, plain, &points::UNMARK);
+            }
+        }
+        Ok(Some(words))
     }
 
     /// As [`touch`](Self::touch), the chain of a group.
@@ -73,7 +79,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             bits |= 1;
             for bucket in self.node_buckets(node) {
                 match self.touch_bucket(guard, bucket, note)? {
-                    Some(found) => bits |= found,
+                    Some(words) => bits |= bits_of(words),
                     None => return Ok(()),
                 }
             }
@@ -82,6 +88,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         note.fetch_or(bits, Ordering::SeqCst);
         Ok(())
     }
+}
+
+/// The bits of the tags in a bucket.
+fn bits_of(words: [u64; SLOTS]) -> u64 {
+    let links = words.into_iter().filter(|&word| slot::is_link(word));
+    links.fold(0, |bits, word| bits | note_bits(slot::tag(word)))
 }
 
 const _: () = assert!(SLOTS == 8, "a bucket is a line");

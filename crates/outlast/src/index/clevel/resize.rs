@@ -267,8 +267,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(level)
     }
 
-    /// Takes the level that is kept ready, if it is of this size. The root's line is flushed
-    /// with the context that names the level: the word is emptied before that, in the same line.
+    /// Takes the level that is kept ready, if it is of this size. That it is taken is durable:
+    /// where another expansion comes first, the level is given back, and used for something else.
     fn take_ready(&self, bits: u32) -> Result<Option<Unlinked<'_, S>>> {
         let place = self.root(root::READY);
         let word = self.look(place);
@@ -281,6 +281,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if self.exchange(place, word, 0, &points::READY).is_err() {
             return Ok(None);
         }
+        self.core.memory.persist(place, &points::READY);
         Ok(Some(Unlinked { core: &self.core, offset: Some(offset) }))
     }
 
@@ -349,16 +350,24 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // Before there is a chain: see `claim_slot`.
         self.set_note(note, note_bits(tag_of(hash)));
         let mut end = self.chain_head(level, group);
-        for last in self.nodes(level, group) {
+        for last in self.nodes_to_use(level, group) {
             end = &self.node(last?)?.next;
         }
         let linked = node.offset() | link::PENDING;
-        if self.exchange(end, 0, linked, &points::NODE_LINK).is_ok() {
-            memory.persist(end, &points::NODE_LINK);
-            let _ = self.exchange(end, linked, node.offset(), &points::UNMARK);
-            node.keep();
+        match self.exchange(end, 0, linked, &points::NODE_LINK) {
+            Ok(_) => {
+                memory.persist(end, &points::NODE_LINK);
+                let _ = self.exchange(end, linked, node.offset(), &points::UNMARK);
+                node.keep();
+                Ok(())
+            }
+            // Only a level that is being emptied has closed chains.
+            Err(link::CLOSED) if self.context(&guard)?.word == seen => {
+                let at = memory.offset_of(end).raw();
+                Err(Damage::new(at, "the end of a chain", "a closed one").into())
+            }
+            Err(_) => Ok(()),
         }
-        Ok(())
     }
 
     // ---- Rehashing --------------------------------------------------------------
@@ -377,7 +386,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             for (place, copied) in bucket.slots.iter().zip(&mut copied) {
                 match self.drain_slot(guard, context, place)? {
                     Ok(word) => *copied = word,
-                    Err(hash) => return Ok(Some(hash)),
+                    Err(hash) => {
+                        // What was done so far stands: copies, and slots that lead past records.
+                        memory.persist(bucket, &points::FREEZE);
+                        return Ok(Some(hash));
+                    }
                 }
             }
             // Copies are durable before what they were made of goes.

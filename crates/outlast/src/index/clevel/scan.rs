@@ -150,8 +150,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
-            let (offset, _, found) = self.tail(slot::offset(word))?;
+            let (offset, head, found) = self.tail(slot::offset(word))?;
             if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+                // That it is not reported rests on its removal.
+                if found & state::PENDING != 0 {
+                    memory.persist(&head.state, &points::MET_STATE);
+                }
                 return Ok(());
             }
             let body = self.body(offset, found)?;
@@ -222,6 +226,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Part::Slot(_, place, word) => (place, word),
             };
             while slot::is_link(word) && slot::mark(word) & slot::ANNOUNCED == 0 {
+                if slot::mark(word) == slot::PENDING {
+                    memory.persist(place, &points::MET_SLOT);
+                    let plain = slot::with_mark(word, slot::PLAIN);
+                    let unmarked = self.exchange(place, word, plain, &points::UNMARK);
+                    word = unmarked.map_or_else(|found| found, |_| plain);
+                    continue;
+                }
                 let first = slot::offset(word);
                 let (offset, head, found) = self.tail(first)?;
                 let dead = state::kind(found) == state::DEAD;
