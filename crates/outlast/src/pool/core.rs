@@ -10,11 +10,11 @@ use super::layout::{
     unpack_frontier,
 };
 use super::points;
-use super::threads::thread_number;
 use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
 use crate::pmem::{MediumKind, Memory, Offset, Planted, Point, Seam, Word, words_of};
-use crate::reclaim::{Epochs, Pin};
+use crate::reclaim::threads::thread_number;
+use crate::reclaim::{Epochs, Pin, Visit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
 use std::thread::Thread;
@@ -572,6 +572,16 @@ impl<S: Seam> Core<S> {
 
     /// Takes a block whose unlinking is durable; frees it once no guard can read it.
     pub fn retire(&self, offset: u64, bytes: u64) {
+        self.retire_by(offset, |free| self.epochs.retire(offset, bytes, free));
+    }
+
+    /// As [`retire`](Core::retire), where operations follow links to the block in
+    /// [visits](Core::visit).
+    pub fn retire_visited(&self, offset: u64, bytes: u64) {
+        self.retire_by(offset, |free| self.epochs.retire_visited(offset, bytes, free));
+    }
+
+    fn retire_by(&self, offset: u64, retire: impl FnOnce(&mut dyn FnMut(u64))) {
         let seam = self.memory.seam();
         if seam.planted(Planted::NeverFreed) {
             return;
@@ -582,7 +592,7 @@ impl<S: Seam> Core<S> {
         if seam.planted(Planted::FreedUnderReaders) {
             return;
         }
-        self.epochs.retire(offset, bytes, |offset| self.free_or_report(offset));
+        retire(&mut |offset| self.free_or_report(offset));
     }
 
     /// Frees what was retired and no guard can read any more.
@@ -597,9 +607,15 @@ impl<S: Seam> Core<S> {
         &self.epochs
     }
 
-    /// Pins the present epoch.
+    /// Pins the present epoch, for a reference that is handed out.
     pub fn pin(&self) -> Pin {
         self.epochs.pin(thread_number())
+    }
+
+    /// Pins the present epoch for an operation of this thread.
+    #[inline(always)]
+    pub fn visit(&self) -> Visit<'_> {
+        self.epochs.begin_visit(thread_number())
     }
 
     /// Says who can finish a reclaim.

@@ -210,7 +210,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if self.planted(Planted::UpdatedInOneSlot) {
             draft.shown = true;
             self.relink(guard, hash, place.offset, Some(draft.offset), at)?;
-            self.core.retire(place.offset, Self::bytes_of(&place));
+            self.core.retire_visited(place.offset, Self::bytes_of(&place));
             return Ok(true);
         }
         if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
@@ -226,7 +226,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
-        self.core.retire(place.offset, Self::bytes_of(&place));
+        self.core.retire_visited(place.offset, Self::bytes_of(&place));
         Ok(true)
     }
 
@@ -246,7 +246,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, None, &points::REMOVE_SLOT)?;
-        self.core.retire(place.offset, Self::bytes_of(&place));
+        self.core.retire_visited(place.offset, Self::bytes_of(&place));
         self.removed.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -335,7 +335,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         }
         self.withdraw(place, announced);
-        self.core.retire(draft.offset, draft.bytes);
+        self.core.retire_visited(draft.offset, draft.bytes);
         won.map(|_| Step::Lost)
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Damage, Result};
 use crate::index::record::Record;
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::Core;
-use crate::reclaim::Pin;
+use crate::reclaim::{Pin, Visit};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -254,24 +254,16 @@ impl Drop for Discards {
 /// An operation under way: blocks and contexts that it can have seen are not reused.
 pub(super) struct Guard<'c, S: Seam> {
     core: &'c Core<S>,
-    pin: Option<Pin>,
+    _visit: Visit<'c>,
     /// Whether it has passed the gate.
     pub(super) inside: bool,
 }
 
 impl<S: Seam> Guard<'_, S> {
-    /// The pin alone, for a reference that outlives the operation.
-    pub(super) fn into_pin(mut self) -> Pin {
-        self.pin.take().expect("a guard has a pin")
-    }
-}
-
-impl<S: Seam> Drop for Guard<'_, S> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(pin) = self.pin.take() {
-            self.core.epochs().unpin(pin);
-        }
+    /// A pin that outlives the operation. It keeps what is reachable from now on, not what the
+    /// operation has found before.
+    pub(super) fn pin(&self) -> Pin {
+        self.core.pin()
     }
 }
 
@@ -281,7 +273,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     pub(super) fn guard(&self, inside: bool) -> Guard<'_, S> {
         self.core.memory.seam().dram();
-        Guard { core: &self.core, pin: Some(self.core.pin()), inside }
+        Guard { core: &self.core, _visit: self.core.visit(), inside }
     }
 
     /// The present context, durable.

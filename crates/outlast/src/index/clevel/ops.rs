@@ -383,12 +383,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         R::check_size(key, None)?;
         self.core.check()?;
         let hash = R::hash(&self.core.hasher, key);
-        let guard = self.guard(false);
-        let found = self.find(&guard, key, hash)?.map(|place| (place.offset, place.state));
-        let Some((offset, word)) = found else { return Ok(None) };
-        // Pinned still: the record stays what it is.
-        let body = self.body(offset, word)?;
-        Ok(Some(R::refer(&self.core, body, guard.into_pin())))
+        loop {
+            let guard = self.guard(false);
+            let Some(place) = self.find(&guard, key, hash)? else { return Ok(None) };
+            let pin = guard.pin();
+            // The record can have been retired between the two. Not if it is in effect still.
+            if self.look(&place.head.state) == place.state {
+                return Ok(Some(R::refer(&self.core, place.body, pin)));
+            }
+            self.core.epochs().unpin(pin);
+        }
     }
 
     pub(super) fn get_many_of(

@@ -186,7 +186,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let _ = self.exchange(place, pending, word, &points::UNMARK);
         // Before the old block can be used for a context again.
         self.context(guard)?;
-        self.core.retire(old.block, CONTEXT_BYTES);
+        self.core.retire_visited(old.block, CONTEXT_BYTES);
         Ok(true)
     }
 
@@ -351,7 +351,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             self.core.memory.persist(place, at);
             if let Some((offset, bits)) = found {
                 let bytes = layout::level_bytes(bits, self.shape.group_bits);
-                self.core.retire(offset, bytes);
+                self.core.retire_visited(offset, bytes);
             }
         }
         Ok(())
@@ -725,10 +725,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let levels = Self::level_words(&context.levels[1..]);
         if self.replace_context(&guard, context, &levels, context.keep, block)? {
             for node in nodes {
-                self.core.retire(node, NODE_BYTES);
+                self.core.retire_visited(node, NODE_BYTES);
             }
             let bytes = layout::level_bytes(level.bits, self.shape.group_bits);
-            self.core.retire(level.offset, bytes);
+            self.core.retire_visited(level.offset, bytes);
             self.emptied.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
