@@ -42,6 +42,24 @@ fn levels_are_full_when_one_is_added() {
     assert!(seen >= 5, "{seen} expansions");
 }
 
+/// One step of the background work to a batch of inserts keeps up with them.
+#[test]
+fn levels_stay_few_under_a_steady_load() {
+    const BATCH: u64 = 64;
+    let pool = PoolOptions::new().background(false).anonymous().unwrap();
+    let map = pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(Scheme::Clevel)).unwrap();
+    let mut most = 0;
+    for n in 0..1_500_000u64 {
+        assert!(map.insert(&scrambled(n), &(n + 1)).unwrap());
+        if n % BATCH == 0 {
+            pool.step().unwrap();
+            most = most.max(stats(&pool).segments);
+        }
+    }
+    println!("{most} levels at most");
+    assert!((3..5).contains(&most), "{most} levels");
+}
+
 #[test]
 fn levels_go_when_the_table_empties() {
     let pool = pool();

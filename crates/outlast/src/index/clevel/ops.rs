@@ -1,12 +1,14 @@
 //! Lookups: the way through the levels, and what is met on it.
 
 use super::layout::{
-    BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link, slot, state,
+    BUCKET_BYTES, Bucket, MAX_LEVELS, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link,
+    slot, state,
 };
-use super::levels::{DRAINED, Guard, Level, note_bits, tag_of};
+use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::record::{Body, Record, RecordRef};
+use crate::index::{BATCH, RecordForm};
 use crate::pmem::{Offset, Planted, Seam, Word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +112,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Announced, or a copy: what these stand for is not in effect, or found elsewhere.
             return Ok(None);
         }
+        self.expect_record(slot::offset(word));
         let (offset, head, found) = self.tail(slot::offset(word))?;
         let kind = state::kind(found);
         if kind == state::KILLED {
@@ -202,13 +205,18 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         tag: u64,
         visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        for place in &bucket.slots {
-            let word = self.look(place);
-            if slot::tag(word) == tag && slot::is_link(word) {
-                let found = visit(place, word)?;
-                if found.is_some() {
-                    return Ok(found);
-                }
+        // All before one is visited, see `find_at_once`.
+        let words = bucket.slots.each_ref().map(|place| self.look(place));
+        let mut same = 0u32;
+        for (index, &word) in words.iter().enumerate() {
+            same |= u32::from(slot::tag(word) == tag && slot::is_link(word)) << index;
+        }
+        while same != 0 {
+            let index = same.trailing_zeros() as usize;
+            same &= same - 1;
+            let found = visit(&bucket.slots[index], words[index])?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
@@ -356,7 +364,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    // ---- Lookups ----------------------------------------------------------------
+    // ---- Finding ----------------------------------------------------------------
 
     /// The record of a key.
     #[inline(always)]
@@ -366,8 +374,130 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Place<'g>>> {
-        self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?))
+        // Most records are in one of these levels; the line is there as soon as the notes are.
+        for level in self.context(guard)?.open_levels() {
+            self.expect_lines(level, hash);
+        }
+        self.find_expected(guard, key, hash)
     }
+
+    /// As [`find`](Self::find), where the memory was asked for what is likely needed.
+    #[inline(always)]
+    fn find_expected<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Place<'g>>> {
+        match self.find_at_once(guard, key, hash)? {
+            Some(found) => Ok(found),
+            None => self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?)),
+        }
+    }
+
+    /// As [`find`](Self::find), where one look at the notes of all levels tells. `None` if it
+    /// does not.
+    ///
+    /// Which bucket holds a record is as good as random, and a processor that has to guess
+    /// guesses wrong; so nothing is decided before all notes were read. They are read from the
+    /// oldest level to the newest, so that it is right if they say that the key is nowhere. A
+    /// bucket that is read afterwards can have lost its record to a level whose note was read
+    /// before: that it does not have the key says nothing.
+    #[inline(always)]
+    fn find_at_once<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Option<Place<'g>>>> {
+        let context = self.context(guard)?;
+        let tag = tag_of(hash);
+        let bits = note_bits(tag);
+        let (mut clear, mut likely) = (true, 0u64);
+        for (index, level) in context.levels.iter().enumerate() {
+            for (side, bucket) in level.pair(hash).into_iter().enumerate() {
+                self.core.memory.seam().dram();
+                // SeqCst: as `look`.
+                let note = level.note(bucket).load(Ordering::SeqCst);
+                clear &= level.is_touched(note);
+                likely |= u64::from(note & (bits | DRAINED) == bits) << (2 * index + side);
+            }
+            let chain = level.chain_note(level.group(hash)).load(Ordering::SeqCst);
+            clear &= level.is_touched(chain) & (chain & (bits | DRAINED) != bits);
+        }
+        if !clear {
+            return Ok(None);
+        }
+        if likely == 0 {
+            let now = self.context(guard)?;
+            return Ok(std::ptr::eq(now, context).then_some(None));
+        }
+        while likely != 0 {
+            let at = likely.trailing_zeros() as usize;
+            likely &= likely - 1;
+            let level = &context.levels[at / 2];
+            let bucket = self.bucket(level, level.pair(hash)[at % 2]);
+            let found =
+                self.probe_line(bucket, tag, &mut |place, word| Ok(self.meet(place, word, key)?))?;
+            if found.is_some() {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    // ---- What the memory is asked for before it is needed -------------------------
+
+    /// The notes of a hash in a level.
+    #[inline(always)]
+    fn expect_notes(&self, level: &Level, hash: u64) {
+        for bucket in level.pair(hash) {
+            self.core.memory.seam().prefetch(level.note(bucket));
+        }
+    }
+
+    /// The notes and the buckets of a hash in a level.
+    #[inline(always)]
+    pub(super) fn expect_lines(&self, level: &Level, hash: u64) {
+        self.expect_notes(level, hash);
+        for bucket in level.pair(hash) {
+            self.core.memory.seam().prefetch(self.bucket(level, bucket));
+        }
+    }
+
+    /// The buckets of a hash that can hold its record, by their notes.
+    #[inline(always)]
+    fn likely<'g>(
+        &'g self,
+        context: &'g Context,
+        hash: u64,
+    ) -> impl Iterator<Item = &'g Bucket> + 'g {
+        let bits = note_bits(tag_of(hash));
+        let pairs = context
+            .levels
+            .iter()
+            .flat_map(move |level| level.pair(hash).map(|bucket| (level, bucket)));
+        pairs.filter_map(move |(level, bucket)| {
+            let note = level.note(bucket).load(Ordering::Relaxed);
+            (note & (bits | DRAINED) == bits).then(|| self.bucket(level, bucket))
+        })
+    }
+
+    /// A record: its first line, and the next one, which a short record can reach into.
+    #[inline(always)]
+    pub(super) fn expect_record(&self, offset: u64) {
+        let memory = &self.core.memory;
+        if let Ok(head) = self.head(offset) {
+            memory.seam().prefetch(head);
+        }
+        if R::FORM == RecordForm::Bytes
+            && let Ok(word) = memory.at(Offset::<Word>::new(offset + 2 * RECORD_HEADER))
+        {
+            memory.seam().prefetch(word);
+        }
+    }
+
+    // ---- Lookups ----------------------------------------------------------------
 
     #[inline(always)]
     pub(super) fn get_of(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
@@ -395,17 +525,49 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
+    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
+    /// the memory for arrives while it asks for the others'.
     pub(super) fn get_many_of(
         &self,
         keys: &[R::Key<'_>],
         found: &mut [Option<R::Owned>],
     ) -> Result<()> {
-        for (&key, found) in keys.iter().zip(found) {
-            *found = self.get_of(key)?;
+        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            let mut hashes = [0; BATCH];
+            for (&key, hash) in keys.iter().zip(&mut hashes) {
+                R::check_size(key, None)?;
+                *hash = R::hash(&self.core.hasher, key);
+            }
+            let hashes = &hashes[..keys.len()];
+            self.core.check()?;
+            let guard = self.guard(false);
+            let context = self.context(&guard)?;
+            for &hash in hashes {
+                context.levels.iter().for_each(|level| self.expect_notes(level, hash));
+            }
+            for &hash in hashes {
+                for bucket in self.likely(context, hash) {
+                    self.core.memory.seam().prefetch(bucket);
+                }
+            }
+            for &hash in hashes {
+                for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
+                    let word = self.core.memory.load(place);
+                    if slot::tag(word) == tag_of(hash) && slot::is_link(word) {
+                        self.expect_record(slot::offset(word));
+                    }
+                }
+            }
+            for ((&key, &hash), found) in keys.iter().zip(hashes).zip(found) {
+                let place = self.find_expected(&guard, key, hash)?;
+                *found = place.map(|place| R::read_value(&self.core.memory, place.body));
+            }
         }
         Ok(())
     }
 }
+
+const _: () = assert!(MAX_LEVELS * 2 <= u64::BITS as usize, "a bit for each bucket of a hash");
 
 #[cold]
 fn unknown_state(offset: u64, word: u64) -> Damage {

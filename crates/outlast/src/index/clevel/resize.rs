@@ -414,6 +414,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         maker: u32,
     ) -> Result<Option<u64>> {
         let memory = &self.core.memory;
+        self.expect_copies(context, bucket);
         loop {
             let mut copied = [0; SLOTS];
             for (place, copied) in bucket.slots.iter().zip(&mut copied) {
@@ -437,6 +438,29 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if !left {
                 memory.persist(bucket, &points::FREEZE);
                 return Ok(None);
+            }
+        }
+    }
+
+    /// Asks the memory for what copying the slots of a bucket takes, of all of them at once: the
+    /// records, and then the buckets that their copies can go to.
+    fn expect_copies(&self, context: &Context, bucket: &Bucket) {
+        let links = || bucket.slots.iter().map(|place| self.core.memory.load(place));
+        links().filter(|&word| slot::is_link(word)).for_each(|word| {
+            self.expect_record(slot::offset(word));
+        });
+        for offset in links().filter(|&word| slot::is_link(word)).map(slot::offset) {
+            let hash = || {
+                let found = self.state(offset, self.head(offset).ok()?).ok()?;
+                let kind = state::kind(found);
+                let is_record = kind == state::LIVE || kind == state::UNDECIDED;
+                let body = is_record.then(|| self.body(offset, found))?.ok()?;
+                let key = R::read_key(&self.core.memory, body);
+                Some(R::hash(&self.core.hasher, R::key_of(&key)))
+            };
+            let Some(hash) = hash() else { continue };
+            for level in context.open_levels().take(context.levels.len() - 1) {
+                self.expect_lines(level, hash);
             }
         }
     }
