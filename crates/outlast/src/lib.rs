@@ -57,6 +57,7 @@ pub use error::{Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
 pub use map::{FixedRecord, Iter, Key, Map, MapOptions, RawIter, RawMap, Ref, Value};
+pub use pool::core::RecoveryProgress;
 pub use pool::handle::{Durability, Pool, PoolStats};
 pub use pool::options::PoolOptions;
 pub use pool::roots::MapInfo;

@@ -32,10 +32,20 @@ fn open(path: &Path) -> Pool {
 fn shapes() -> Vec<MapOptions> {
     let mut shapes = vec![];
     for &scheme in Scheme::ALL {
-        for stash in [2, 4] {
-            for bits in [1, 2, 6] {
-                shapes
-                    .push(MapOptions::new().scheme(scheme).stash_buckets(stash).bucket_bits(bits));
+        let options = MapOptions::new().scheme(scheme);
+        match scheme {
+            Scheme::Phast => {
+                for (slots, leaves, partitions) in
+                    [(4, 4, 3), (8, 4, 16), (20, 6, 1), (56, 128, 128)]
+                {
+                    let options = options.clone().leaf_slots(slots);
+                    shapes.push(options.node_leaves(leaves).partitions(partitions));
+                }
+            }
+            _ => {
+                for (stash, bits) in [2, 4].into_iter().flat_map(|s| [1, 2, 6].map(|b| (s, b))) {
+                    shapes.push(options.clone().stash_buckets(stash).bucket_bits(bits));
+                }
             }
         }
     }

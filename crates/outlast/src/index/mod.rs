@@ -10,10 +10,19 @@
 
 pub mod dash_eh;
 pub mod hash;
+mod ordered;
+pub mod phast;
 mod prints;
 pub mod record;
+mod version;
 
+pub use ordered::{KeyOrder, KeyRange, OrderedIndex};
 pub use record::{Bytes, Inline, Record, RecordForm};
+
+/// What [`version`] stands on.
+mod sync {
+    pub(super) use std::sync::atomic::fence;
+}
 
 use crate::error::{Damage, Result};
 use crate::pmem::Point;
@@ -26,11 +35,13 @@ use std::fmt;
 pub enum Scheme {
     /// Dash, extendible hashing (Lu et al., VLDB 2020, section 4).
     DashEh = 1,
+    /// PhaST, an ordered index (Li et al., TPDS 2022).
+    Phast = 3,
 }
 
 impl Scheme {
     /// Every scheme of this build.
-    pub const ALL: &'static [Scheme] = &[Scheme::DashEh];
+    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Phast];
 
     /// The scheme with this number on media.
     pub fn from_media(number: u8) -> Option<Scheme> {
@@ -40,7 +51,16 @@ impl Scheme {
     /// Whether some thread always completes its operation, wherever others are stopped.
     pub fn is_lock_free(self) -> bool {
         match self {
+            Scheme::DashEh | Scheme::Phast => false,
+        }
+    }
+
+    /// Whether opening a map reads all of it, and mends what a crash left; else that is done
+    /// part by part, when one is first touched.
+    pub fn mends_at_open(self) -> bool {
+        match self {
             Scheme::DashEh => false,
+            Scheme::Phast => true,
         }
     }
 
@@ -48,6 +68,7 @@ impl Scheme {
     pub fn name(self) -> &'static str {
         match self {
             Scheme::DashEh => "dash-eh",
+            Scheme::Phast => "phast",
         }
     }
 
@@ -55,6 +76,15 @@ impl Scheme {
     pub fn commit_points(self) -> &'static [&'static Point] {
         match self {
             Scheme::DashEh => dash_eh::points::ALL,
+            Scheme::Phast => phast::points::ALL,
+        }
+    }
+
+    /// Whether its maps are in the order of their keys.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Scheme::DashEh => false,
+            Scheme::Phast => true,
         }
     }
 }
@@ -107,7 +137,7 @@ pub struct Changed<R: Record> {
 }
 
 /// Where an iteration stands. Opaque; survives splits, lives as long as the map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// First hash of the range in hand.
     pub(crate) low: u64,
@@ -115,6 +145,8 @@ pub struct Cursor {
     pub(crate) high: u64,
     /// The part of the range that comes next.
     pub(crate) part: u32,
+    /// The key that comes next, where an index goes by keys that are byte strings.
+    pub(crate) key: Vec<u8>,
     pub(crate) state: CursorState,
 }
 
@@ -258,4 +290,9 @@ pub trait Index<R: Record>: Send + Sync {
 
     /// Checks every structure and record. No other operation may run.
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;
+
+    /// What it has beyond this, if it is in the order of its keys.
+    fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
+        None
+    }
 }

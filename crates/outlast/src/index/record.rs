@@ -84,7 +84,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// A value as it is passed in.
     type Value<'a>: Copy + fmt::Debug;
     /// A key as it is handed out.
-    type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + std::hash::Hash + Ord;
+    type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + std::hash::Hash + Ord;
     /// A value as it is handed out.
     type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
 
@@ -258,12 +258,25 @@ impl Record for Inline {
 pub enum Bytes {}
 
 /// A record block that a slot links to, its extent checked against its size class.
-struct Linked<'m> {
+pub(super) struct Linked<'m> {
     words: &'m [Word],
     key_len: usize,
     value_len: usize,
     offset: u64,
     bytes: u64,
+}
+
+impl Linked<'_> {
+    /// Bytes of the key.
+    pub(super) fn key_len(&self) -> usize {
+        self.key_len
+    }
+
+    /// Copies bytes of the key out, from `start` on.
+    pub(super) fn read_key<S: Seam>(&self, core: &Core<S>, start: usize, out: &mut [u8]) {
+        debug_assert!(start + out.len() <= self.key_len);
+        core.memory.read_bytes(self.words, RECORD_HEADER + start, out);
+    }
 }
 
 const OFFSET_MASK: u64 = (1 << 48) - 1;
@@ -284,7 +297,7 @@ fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage>
     Ok((offset, bytes))
 }
 
-fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked<'_>, Damage> {
+pub(super) fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked<'_>, Damage> {
     let (offset, bytes) = split_link(core, words.first)?;
     let block = core.memory.words(offset, bytes & !7)?;
     let [lengths, ..] = block else {

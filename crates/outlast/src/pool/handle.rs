@@ -320,20 +320,13 @@ fn map_info(
     value_schema: &str,
     options: &MapOptions,
 ) -> Result<MapInfo> {
-    let stash = options.stash_buckets.unwrap_or(2);
-    let bits = options.bucket_bits.unwrap_or(6);
-    if ![2, 4].contains(&stash) || !(1..=6).contains(&bits) {
-        return Err(Error::Invalid {
-            what: "map options",
-            why: format!("2^{bits} buckets and {stash} stash buckets to a segment"),
-        });
-    }
+    let scheme = options.scheme.unwrap_or(Scheme::DashEh);
     Ok(MapInfo {
         name: name.into(),
-        scheme: options.scheme.unwrap_or(Scheme::DashEh),
+        scheme,
         form,
         key_schema: key_schema.into(),
         value_schema: value_schema.into(),
-        config: [u64::from(bits), u64::from(stash), 0],
+        config: options.config(scheme, key_schema)?,
     })
 }

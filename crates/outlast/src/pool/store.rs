@@ -23,6 +23,7 @@ use super::layout::{ROOT_SCHEME_WORDS, ROOT_SLOTS};
 use super::roots::{self, MapInfo};
 use crate::error::{Damage, Error, Result};
 use crate::index::dash_eh::DashEh;
+use crate::index::phast::Phast;
 use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
 use crate::map::Form;
 use crate::pmem::{Alive, Planted, Seam};
@@ -239,12 +240,18 @@ impl<S: Seam> Store<S> {
 
     /// The map of this name, opened as it is.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
+        self.open_map_by(name, false)
+    }
+
+    /// As [`open_map`](Store::open_map); `inside` says whether the calling thread has passed
+    /// the gate, or holds it.
+    pub(super) fn open_map_by(&self, name: &str, inside: bool) -> Result<Arc<OpenMap>> {
         self.check()?;
         loop {
             let Some((slot, info)) = self.find(name)? else {
                 return Err(Error::NoSuchMap { name: name.into() });
             };
-            if let Some(map) = self.open(slot, info)? {
+            if let Some(map) = self.open(slot, info, inside)? {
                 return Ok(map);
             }
         }
@@ -271,9 +278,15 @@ impl<S: Seam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
-    /// Opens the map of a slot. `None` if it is not there any more.
-    fn open(&self, slot: usize, info: MapInfo) -> Result<Option<Arc<OpenMap>>> {
-        let mut maps = self.core.memory.seam().lock(&self.maps);
+    /// Opens the map of a slot. `None` if it is not there any more. `inside` says whether the
+    /// calling thread has passed the gate, or holds it.
+    fn open(&self, slot: usize, info: MapInfo, inside: bool) -> Result<Option<Arc<OpenMap>>> {
+        let seam = self.core.memory.seam();
+        let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
+        // Opening mends what a crash left, if the scheme does that then.
+        let mends = info.scheme.mends_at_open() && self.core.alloc().old_frontier() != 0;
+        let _writing = if mends && !inside && !known() { Some(self.core.enter()?) } else { None };
+        let mut maps = seam.lock(&self.maps);
         if let Some(open) = maps.open.get(&slot)
             && open.info == info
         {
@@ -291,6 +304,12 @@ impl<S: Seam> Store<S> {
             }
             (Scheme::DashEh, RecordForm::Bytes) => {
                 AnyIndex::Bytes(Box::new(DashEh::<S, Bytes>::open(core, slot, info.config)?))
+            }
+            (Scheme::Phast, RecordForm::Inline) => {
+                AnyIndex::Inline(Box::new(Phast::<S, Inline>::open(core, slot, info.config)?))
+            }
+            (Scheme::Phast, RecordForm::Bytes) => {
+                AnyIndex::Bytes(Box::new(Phast::<S, Bytes>::open(core, slot, info.config)?))
             }
         };
         let open = Arc::new(OpenMap {
@@ -312,7 +331,7 @@ impl<S: Seam> Store<S> {
         loop {
             if let Some((slot, info)) = self.find(&asked.name)? {
                 matches_request(&info, request)?;
-                if let Some(map) = self.open(slot, info)? {
+                if let Some(map) = self.open(slot, info, false)? {
                     return Ok(map);
                 }
                 continue;
@@ -335,6 +354,12 @@ impl<S: Seam> Store<S> {
             }
             (Scheme::DashEh, RecordForm::Bytes) => {
                 DashEh::<S, Bytes>::create(&self.core, info.config)
+            }
+            (Scheme::Phast, RecordForm::Inline) => {
+                Phast::<S, Inline>::create(&self.core, info.config)
+            }
+            (Scheme::Phast, RecordForm::Bytes) => {
+                Phast::<S, Bytes>::create(&self.core, info.config)
             }
         }
     }
@@ -504,7 +529,7 @@ impl<S: Seam> Store<S> {
                     return Ok(());
                 };
                 // Dropped beside us: it has marked its blocks itself.
-                let Some(map) = self.open(*slot, info)? else { return Ok(()) };
+                let Some(map) = self.open(*slot, info, true)? else { return Ok(()) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
                 })?;
