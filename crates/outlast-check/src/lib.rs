@@ -17,7 +17,7 @@
 //!   that cannot grow and is killed when almost full; [`guard`]: references held for long.
 //!
 //! Everything works through the trait [`Index`](outlast::index::Index), for each scheme
-//! and both record forms. Keys and values are named by numbers ([`codec`]), the contents
+//! and both record forms; what a scheme adds to it stands in its folder of [`schemes`]. Keys and values are named by numbers ([`codec`]), the contents
 //! of a pool by a [`State`](state::State) of numbers, and operations on it are made by a
 //! [`Session`](session::Session) that holds every answer against the state.
 
@@ -32,8 +32,8 @@ pub mod model;
 pub mod planted;
 pub mod random;
 pub mod response;
-pub mod rows;
 pub mod schedule;
+pub mod schemes;
 pub mod session;
 pub mod state;
 pub mod suite;

@@ -149,6 +149,13 @@ struct ScheduleArgs {
     crash: Option<usize>,
 }
 
+impl ScheduleArgs {
+    fn schemes(&self) -> Vec<Scheme> {
+        let all = Scheme::ALL.iter().copied();
+        all.filter(|s| self.scheme.is_none_or(|scheme| scheme == *s)).collect()
+    }
+}
+
 #[derive(Args)]
 struct HistoryArgs {
     /// The file: JSON lines.
@@ -337,13 +344,18 @@ fn main() -> ExitCode {
         Command::Growth(args) => report_end(run_growth(args)),
         Command::Guard(args) => report_end(run_guard(args)),
         Command::Full(args) => report_end(run_full(args)),
-        Command::Schedule(args) => match &args.workload {
-            Some(name) if schedule::workload::Workload::named(name).is_none() => {
-                let known: Vec<_> = schedule::workload::ALL.iter().map(|w| w.name).collect();
-                usage(&format!("unknown workload {name:?}; known: {}", known.join(", ")))
+        Command::Schedule(args) => {
+            let names = schedule::workload::names;
+            let mut known: Vec<_> = args.schemes().into_iter().flat_map(names).collect();
+            known.sort_unstable();
+            known.dedup();
+            match &args.workload {
+                Some(name) if !known.contains(&name.as_str()) => {
+                    usage(&format!("unknown workload {name:?}; known: {}", known.join(", ")))
+                }
+                _ => report_end(run_schedule(&args)),
             }
-            _ => report_end(run_schedule(&args)),
-        },
+        }
         Command::History(args) => run_history(&args).unwrap_or_else(|e| usage(&e)),
         Command::Vm(args) => run_vm(&args),
         Command::VmGuest { step } => match vm::guest::run(&step) {
@@ -548,7 +560,7 @@ fn run_canaries(args: &CanaryArgs) -> ExitCode {
 
 fn run_planted(args: &PlantedArgs) -> ExitCode {
     if args.markdown {
-        println!("{}", planted::markdown());
+        println!("{}", planted::markdown(args.of.scheme));
         return ExitCode::SUCCESS;
     }
     // A panic is what some of them are found by.
@@ -665,13 +677,15 @@ fn run_schedule(args: &ScheduleArgs) -> Checked {
     // A panic in a schedule is reported with the schedule.
     std::panic::set_hook(Box::new(|_| {}));
     let mut found = Vec::new();
-    let schemes = Scheme::ALL.iter().filter(|s| args.scheme.is_none_or(|scheme| scheme == **s));
-    for &scheme in schemes {
+    for scheme in args.schemes() {
         for form in RecordForm::ALL {
             if args.record.is_some_and(|record| record != form) {
                 continue;
             }
             if let (Some(strategy), Some(workload)) = (args.strategy, &args.workload) {
+                if schedule::workload::Workload::named(scheme, workload).is_none() {
+                    continue;
+                }
                 let (run, violation) = schedule::replay(&schedule::Replay {
                     scheme,
                     form,

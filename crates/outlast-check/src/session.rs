@@ -2,6 +2,7 @@
 
 use crate::codec::Form;
 use crate::random::Random;
+use crate::schemes::{Config, parts};
 use crate::state::{Checked, Fault, Judge, MapState, State, ensure};
 use crate::with_form;
 use outlast::index::{Change, Cursor, Index};
@@ -98,13 +99,27 @@ pub struct Shape {
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// log2 of the buckets to a segment.
-    pub bucket_bits: u32,
-    /// Stash buckets to a segment.
-    pub stash: u32,
+    /// What the scheme lets its creator choose.
+    pub config: Config,
 }
 
 impl Shape {
+    /// Of the smallest map that a scheme has: few inserts make it grow.
+    pub fn smallest(scheme: Scheme, form: RecordForm) -> Shape {
+        Shape { scheme, form, config: parts(scheme).shapes[0].1 }
+    }
+
+    /// That of each scheme and record form.
+    pub fn all() -> impl Iterator<Item = Shape> {
+        let forms = |&scheme| RecordForm::ALL.map(|form| Shape::smallest(scheme, form));
+        Scheme::ALL.iter().flat_map(forms)
+    }
+
+    /// Whether it is the smallest.
+    pub fn is_smallest(self) -> bool {
+        self == Shape::smallest(self.scheme, self.form)
+    }
+
     /// The map of this shape with a name.
     pub fn info(self, name: &str) -> MapInfo {
         let schema = |word: &str, bytes: &str| match self.form {
@@ -117,7 +132,7 @@ impl Shape {
             form: self.form,
             key_schema: schema("u64", "[u8]"),
             value_schema: schema("u64", "[u8]"),
-            config: [u64::from(self.bucket_bits), u64::from(self.stash), 0],
+            config: self.config,
         }
     }
 }
@@ -639,10 +654,10 @@ impl Session {
         )
     }
 
-    /// Splits of a map since it was opened.
-    pub fn splits(&mut self, name: &str) -> Checked<u64> {
+    /// How often a map has grown since it was opened.
+    pub fn grown(&mut self, name: &str) -> Checked<u64> {
         let map = self.map(name)?;
-        Ok(with_form!(map.index(), R, index => Index::<R>::stats(&**index))?.splits)
+        Ok(with_form!(map.index(), R, index => Index::<R>::growth(&**index)).splits)
     }
 
     /// The hash of a key.
@@ -654,7 +669,7 @@ impl Session {
         }
     }
 
-    /// Works on a map in all ways: inserts until something was split, updates, swaps,
+    /// Works on a map in all ways: inserts until it has grown, updates, swaps,
     /// removals, lookups and iteration, beside what background work there is.
     pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
         let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
@@ -675,7 +690,7 @@ impl Session {
                 self.background()?;
             }
         }
-        let before = self.splits(name)?;
+        let before = self.grown(name)?;
         for i in 0..400 {
             let key = fresh + i;
             self.change(
@@ -686,7 +701,7 @@ impl Session {
             if i % 8 == 7 {
                 self.get(name, key - 3)?;
                 self.change(name, key - 2, Do::Remove)?;
-                if self.splits(name)? > before {
+                if self.grown(name)? > before {
                     break;
                 }
             }

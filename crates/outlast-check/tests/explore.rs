@@ -1,16 +1,17 @@
 //! Every scenario, for every scheme and both record forms: each image is as the contract
 //! has it, and each scenario still reaches the phases that it is for.
 
-use outlast::index::dash_eh::points;
-use outlast::pmem::{Access, Event, Traced};
-use outlast::{RecordForm, Scheme};
+use outlast::pmem::{Access, Alive, Event, Traced};
 use outlast_check::explore::{
-    Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of, report, run,
+    Limits, Looked, Options, Scenario, Scratch, Setting, catalogue, crash_at, first_violation_of,
+    report, run,
 };
 use outlast_check::model::{Image, Timeline};
+use outlast_check::schemes::parts;
 use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive, recorder};
 use outlast_check::state::{Allowed, Judge, State};
 use outlast_check::tally::Tally;
+use std::sync::Arc;
 
 #[test]
 fn every_crash_of_every_scenario_leaves_what_it_may() {
@@ -29,7 +30,7 @@ fn every_crash_of_every_scenario_leaves_what_it_may() {
 fn a_crash_is_replayed_alone() {
     let crash = |text: &str| Some(text.parse().unwrap());
     let one = Options {
-        scenario: Some("displace".to_owned()),
+        scenario: Some("collide".to_owned()),
         crash: crash("m900@40"),
         nested: crash("m70@7"),
         ..Options::default()
@@ -44,20 +45,16 @@ fn a_crash_is_replayed_alone() {
 #[test]
 fn a_flush_or_fence_that_is_left_out_is_found() {
     let alive = alive();
-    for form in RecordForm::ALL {
-        let named = |s: &outlast_check::explore::Scenario| s.name == "change-b1s2";
-        let scenario = catalogue(Scheme::DashEh, form).into_iter().find(named).unwrap();
+    for shape in Shape::all() {
+        let is_it = |s: &Scenario| s.name.starts_with("change") && s.shape == shape;
+        let scenario = catalogue(shape.scheme, shape.form).into_iter().find(is_it).unwrap();
         let run = scenario.record(0, &alive).unwrap().recording;
         let search = |events: Vec<Event>| {
             first_violation_of(&scenario, &run, events, Limits::default(), &alive)
         };
         let searched = search(run.events.clone());
         assert!(searched.violation.is_none() && searched.images == 0, "{searched:?}");
-        let update = match form {
-            RecordForm::Inline => &points::UPDATE,
-            RecordForm::Bytes => &points::UPDATE_LINK,
-        };
-        for point in [update, &points::REMOVE, &points::INSERT] {
+        for point in (parts(shape.scheme).expected)("change", shape.form).reaches {
             let is_flush = |e: &Event| matches!(e.access, Access::Flush { .. });
             let is_fence = |e: &Event| matches!(e.access, Access::Fence);
             for is_dropped in [is_flush, is_fence] {
@@ -65,7 +62,7 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
                 let events: Vec<Event> = run.events.iter().filter(dropped).cloned().collect();
                 assert!(events.len() < run.events.len(), "{point:?} is never reached");
                 let searched = search(events);
-                assert!(searched.violation.is_some(), "{form} {point:?}: {searched:?}");
+                assert!(searched.violation.is_some(), "{shape:?} {point:?}: {searched:?}");
                 let violation = searched.violation.unwrap();
                 assert!(violation.crash.unwrap().lost.len() == 1, "one lost line is enough");
             }
@@ -78,18 +75,22 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
 #[test]
 fn one_moment_of_several_threads_is_judged() {
     let alive = alive();
-    let shape =
-        Shape { scheme: Scheme::DashEh, form: RecordForm::Inline, bucket_bits: 1, stash: 2 };
+    for shape in Shape::all() {
+        judge_one_moment(shape, &alive);
+    }
+}
+
+fn judge_one_moment(shape: Shape, alive: &Arc<Alive>) {
     let pool = PoolShape::default();
     let capacity = pool.max_pages << PAGE_BITS;
-    let mut session = Session::create(pool, &alive, recorder(false)).unwrap();
+    let mut session = Session::create(pool, alive, recorder(false)).unwrap();
     session.create_map("m", shape).unwrap();
     let image = Image::of_file(&session.file(), capacity);
     let len = session.file().len() as u64;
 
     let seam = Traced::new();
     let file = &image.bytes[..len as usize];
-    let mut session = Session::open(file, capacity, &alive, seam.clone(), None).unwrap();
+    let mut session = Session::open(file, capacity, alive, seam.clone(), None).unwrap();
     let known = session.observe(&[], true).unwrap();
     session.settle(&known, &[], true).unwrap();
     seam.start(false);
@@ -103,7 +104,7 @@ fn one_moment_of_several_threads_is_judged() {
     });
     let events = seam.take();
     assert!(events.iter().any(|e| e.thread == 1), "two threads");
-    let after = std::sync::Arc::clone(other.state());
+    let after = Arc::clone(other.state());
     other.verify().unwrap();
 
     // Before the last fence of the second thread.
@@ -112,7 +113,7 @@ fn one_moment_of_several_threads_is_judged() {
     let mut timeline = Timeline::new(&image, len, &events);
     timeline.advance(moment);
     let universe = [10, 11, 12];
-    let setting = Setting { capacity, universe: &universe, shape, alive: &alive };
+    let setting = Setting { capacity, universe: &universe, shape, alive };
     let judged = |judge: &dyn Judge| {
         let (mut images, mut faults) = (0, Vec::new());
         let mut each = |looked: Looked<'_>| {

@@ -12,6 +12,7 @@ use outlast::pool::layout::HEADER_WORDS;
 use outlast::pool::store::Store;
 use outlast::{RecordForm, Scheme};
 use outlast_check::explore::catalogue;
+use outlast_check::schedule::workload;
 use outlast_check::session::{Do, GARBAGE, PoolShape, Session, Shape, alive, recorder};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,10 +101,10 @@ fn beside_the_trace(
     }
 }
 
-/// A map that the next insert of its keys splits, with records that come back from the
-/// stash; and the key of that insert.
-fn about_to_split(alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
-    let shape = Shape { scheme: Scheme::DashEh, form: RecordForm::Bytes, bucket_bits: 1, stash: 2 };
+/// A map that the next insert of its keys makes grow; and the key of that insert. Of Dash-EH,
+/// records come back from the stash.
+fn about_to_grow(scheme: Scheme, alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
+    let shape = Shape::smallest(scheme, RecordForm::Bytes);
     let pool = PoolShape::default();
     let capacity = pool.max_pages << outlast_check::session::PAGE_BITS;
     let mut session = Session::create(pool, alive, recorder(false)).unwrap();
@@ -111,38 +112,42 @@ fn about_to_split(alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
     for key in 10.. {
         let before = session.file();
         session.change("m", key, Do::Insert(key + 700_000)).unwrap();
-        if session.splits("m").unwrap() > 0 {
+        if session.grown("m").unwrap() > 0 {
             return (before, capacity, key);
         }
     }
     unreachable!()
 }
 
-/// A record that a split takes back from the stash, behind the back of a trace that has
-/// read the bucket already and reads the stash later.
+/// A record that growth moves, as a split takes one back from the stash, behind the back of a
+/// trace that has read the one place already and reads the other later.
 #[test]
-fn a_split_hides_no_record_from_the_trace() {
+fn growth_hides_no_record_from_the_trace() {
     let alive = alive();
-    let (file, capacity, key) = about_to_split(&alive);
-    beside_the_trace(&file, capacity, &alive, &|session| {
-        session.change("m", key, Do::Insert(key + 700_000)).unwrap();
-        assert_eq!(session.splits("m").unwrap(), 1);
-    });
+    for &scheme in Scheme::ALL {
+        let (file, capacity, key) = about_to_grow(scheme, &alive);
+        beside_the_trace(&file, capacity, &alive, &|session| {
+            session.change("m", key, Do::Insert(key + 700_000)).unwrap();
+            assert_eq!(session.grown("m").unwrap(), 1);
+        });
+    }
 }
 
 #[test]
 fn no_change_hides_a_record_from_the_trace() {
     let alive = alive();
-    let (file, capacity, _) = about_to_split(&alive);
-    beside_the_trace(&file, capacity, &alive, &|session| {
-        for key in 10..50 {
-            match key % 3 {
-                0 => session.change("m", key, Do::Update(key + 800_000)).unwrap(),
-                1 => session.change("m", key, Do::Remove).unwrap(),
-                _ => session.change("m", key, Do::Insert(key)).unwrap(),
+    for &scheme in Scheme::ALL {
+        let (file, capacity, _) = about_to_grow(scheme, &alive);
+        beside_the_trace(&file, capacity, &alive, &|session| {
+            for key in 10..50 {
+                match key % 3 {
+                    0 => session.change("m", key, Do::Update(key + 800_000)).unwrap(),
+                    1 => session.change("m", key, Do::Remove).unwrap(),
+                    _ => session.change("m", key, Do::Insert(key)).unwrap(),
+                }
             }
-        }
-    });
+        });
+    }
 }
 
 /// At every access: what the header says of the size covers what can be claimed.
@@ -188,13 +193,15 @@ fn growth_is_told_before_it_is_used() {
 }
 
 #[test]
-fn every_scenario_has_a_name_of_its_own() {
-    for form in RecordForm::ALL {
-        let mut names: Vec<_> =
-            catalogue(Scheme::DashEh, form).into_iter().map(|s| s.name).collect();
-        names.sort();
-        let count = names.len();
-        names.dedup();
-        assert_eq!(names.len(), count);
+fn every_scenario_and_workload_has_a_name_of_its_own() {
+    for shape in Shape::all() {
+        let scenarios = catalogue(shape.scheme, shape.form);
+        let workloads = workload::names(shape.scheme).into_iter().map(String::from).collect();
+        for mut names in [scenarios.into_iter().map(|s| s.name).collect(), workloads] {
+            let count = Vec::len(&names);
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
     }
 }

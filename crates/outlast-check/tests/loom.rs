@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 #[path = "."]
 mod whole {
     mod sync {
-        pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize, fence};
+        pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, fence};
         pub(super) use loom::sync::{Mutex, MutexGuard};
         pub(super) const SLOTS: usize = 2;
     }
@@ -39,7 +39,7 @@ mod whole {
 mod unfenced {
     mod sync {
         pub(super) fn fence(_: std::sync::atomic::Ordering) {}
-        pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize};
+        pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
         pub(super) use loom::sync::{Mutex, MutexGuard};
         pub(super) const SLOTS: usize = 2;
     }

@@ -17,23 +17,32 @@ fn every_planted_bug_is_found() {
     }
 }
 
+/// Every published bug has one line for each scheme, and no line stands twice.
 #[test]
 fn every_line_stands_once_in_the_table() {
-    let mut lines: Vec<_> = table::ALL.iter().map(|l| l.published).collect();
-    lines.sort_unstable();
-    let count = lines.len();
-    lines.dedup();
-    assert_eq!(lines.len(), count);
-    assert_eq!(markdown().lines().count(), count + 2);
+    for &scheme in Scheme::ALL {
+        let mut lines: Vec<_> = table::lines(scheme).iter().map(|l| l.published).collect();
+        let published = table::published();
+        assert_eq!(lines[..published.len()], *published, "{scheme}");
+        lines.sort_unstable();
+        let count = lines.len();
+        lines.dedup();
+        assert_eq!(lines.len(), count);
+        assert_eq!(markdown(scheme).lines().count(), count + 2);
+    }
 }
 
-/// The page shows what `outlast-check planted --markdown` prints, between two marks.
+/// The page shows what `outlast-check planted --markdown` prints, between marks of each scheme.
 #[test]
 fn the_table_in_the_documentation_is_the_one_that_is_printed() {
     let page = include_str!("../../../docs/proof.md");
-    let (_, rest) = page.split_once("<!-- planted -->\n").expect("the mark before the table");
-    let (shown, _) = rest.split_once("\n<!-- /planted -->").expect("the mark after it");
-    let printed = markdown();
-    let changed = printed.lines().zip(shown.lines()).find(|(printed, shown)| printed != shown);
-    assert!(shown == printed, "paste the output again; first difference: {changed:#?}");
+    for &scheme in Scheme::ALL {
+        let (before, after) =
+            (format!("<!-- planted {scheme} -->\n"), format!("\n<!-- /planted {scheme} -->"));
+        let (_, rest) = page.split_once(&before).expect("the mark before the table");
+        let (shown, _) = rest.split_once(&after).expect("the mark after it");
+        let printed = markdown(scheme);
+        let changed = printed.lines().zip(shown.lines()).find(|(printed, shown)| printed != shown);
+        assert!(shown == printed, "paste the output again; first difference: {changed:#?}");
+    }
 }

@@ -30,7 +30,7 @@ fn histories_under_schedules_and_crashes_are_strictly_linearizable() {
 fn a_seed_names_a_schedule() {
     for &scheme in Scheme::ALL {
         for form in RecordForm::ALL {
-            for (i, workload) in workload::ALL.iter().enumerate() {
+            for (i, workload) in workload::all(scheme).enumerate() {
                 let strategy = if i % 2 == 0 { Choice::Random } else { Choice::Pct };
                 let named = |seed| Replay {
                     scheme,

@@ -44,8 +44,13 @@ fn of<'o>(objects: &'o [Value], event: &str) -> Vec<&'o Value> {
 
 #[test]
 fn three_kills_lose_nothing_and_leave_nothing_behind() {
+    outlast::Scheme::ALL.iter().for_each(|scheme| three_kills(scheme.name()));
+}
+
+fn three_kills(scheme: &str) {
     let place = tree();
-    let run = demo(&place, &["--kills", "3", "--threads", "2", "--json"]).expect(0);
+    let args = ["--kills", "3", "--threads", "2", "--scheme", scheme, "--json"];
+    let run = demo(&place, &args).expect(0);
     let objects = run.objects();
     let start = of(&objects, "start")[0];
     assert_eq!((&start["files"], &start["more_files"]), (&json!(201), &json!(false)));
@@ -61,7 +66,7 @@ fn three_kills_lose_nothing_and_leave_nothing_behind() {
     let summary = objects.last().unwrap();
     for (field, value) in [
         ("event", json!("summary")),
-        ("scheme", json!("dash-eh")),
+        ("scheme", json!(scheme)),
         ("records", json!(3000)),
         ("kills", json!(3)),
         ("lost", json!(0)),

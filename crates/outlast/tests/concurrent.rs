@@ -1,9 +1,9 @@
-//! Many threads on one map, through the public interface.
+//! Many threads on one map of every scheme, through the public interface.
 //!
-//! Method: small segments, so that splits and doublings run beside everything else;
+//! Method: small tables, so that splits, doublings and expansions run beside everything else;
 //! values say which key and which writer they belong to, so that a mixture is seen.
 
-use outlast::{MapOptions, Pool, PoolOptions};
+use outlast::{MapOptions, Pool, PoolOptions, Scheme};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,8 +13,12 @@ fn pool() -> Pool {
     PoolOptions::new().anonymous().unwrap()
 }
 
-fn small() -> MapOptions {
-    MapOptions::new().bucket_bits(2)
+fn usual(scheme: Scheme) -> MapOptions {
+    MapOptions::new().scheme(scheme)
+}
+
+fn small(scheme: Scheme) -> MapOptions {
+    usual(scheme).bucket_bits(2).leaf_slots(8).node_leaves(4).partitions(4)
 }
 
 fn scrambled(n: u64) -> u64 {
@@ -23,8 +27,12 @@ fn scrambled(n: u64) -> u64 {
 
 #[test]
 fn of_many_inserts_of_one_key_one_succeeds() {
+    Scheme::ALL.iter().copied().for_each(inserts_of_one_key);
+}
+
+fn inserts_of_one_key(scheme: Scheme) {
     let pool = pool();
-    for options in [small(), MapOptions::new()] {
+    for options in [small(scheme), usual(scheme)] {
         let name = format!("{options:?}").len().to_string();
         let map = pool.map_with::<u64, u64>(&name, &options).unwrap();
         const KEYS: u64 = 60_000;
@@ -56,8 +64,12 @@ fn of_many_inserts_of_one_key_one_succeeds() {
 
 #[test]
 fn what_stays_is_always_found_while_the_rest_comes_and_goes() {
+    Scheme::ALL.iter().copied().for_each(what_stays);
+}
+
+fn what_stays(scheme: Scheme) {
     let pool = pool();
-    let map = pool.map_with::<[u8], [u8]>("m", &small()).unwrap();
+    let map = pool.map_with::<[u8], [u8]>("m", &small(scheme)).unwrap();
     let key = |n: u64| format!("key {n}").into_bytes();
     // Values of many sizes, whose every byte tells the writer.
     let value = |n: u64, round: u64| {
@@ -137,9 +149,13 @@ fn what_stays_is_always_found_while_the_rest_comes_and_goes() {
 
 #[test]
 fn counters_count() {
+    Scheme::ALL.iter().copied().for_each(counters);
+}
+
+fn counters(scheme: Scheme) {
     let pool = pool();
-    let words = pool.map_with::<u64, u64>("words", &small()).unwrap();
-    let texts = pool.map_with::<str, [u8]>("texts", &small()).unwrap();
+    let words = pool.map_with::<u64, u64>("words", &small(scheme)).unwrap();
+    let texts = pool.map_with::<str, [u8]>("texts", &small(scheme)).unwrap();
     const EACH: u64 = 5_000;
     words.insert(&7, &0).unwrap();
     texts.insert("seven", &0u64.to_le_bytes()).unwrap();
@@ -165,8 +181,12 @@ fn counters_count() {
 /// Thousands of keys with one full hash: slow, but all there, and the directory small.
 #[test]
 fn keys_with_one_hash_degrade_and_never_loop() {
+    Scheme::ALL.iter().copied().for_each(keys_with_one_hash);
+}
+
+fn keys_with_one_hash(scheme: Scheme) {
     let pool = PoolOptions::new().hash_function(0x7e57).anonymous().unwrap();
-    for (name, options) in [("small", small()), ("default", MapOptions::new())] {
+    for (name, options) in [("small", small(scheme)), ("default", usual(scheme))] {
         let map = pool.map_with::<u64, u64>(name, &options).unwrap();
         const SAME: u64 = 6_000;
         let same = |n: u64| 1 << 32 | n;
@@ -195,7 +215,7 @@ fn keys_with_one_hash_degrade_and_never_loop() {
         }
         assert_eq!(map.iter().count() as u64, SAME);
     }
-    let texts = pool.map_with::<[u8], u64>("texts", &small()).unwrap();
+    let texts = pool.map_with::<[u8], u64>("texts", &small(scheme)).unwrap();
     for n in 0..3_000u64 {
         assert!(texts.insert(&[[0xff; 8], n.to_le_bytes()].concat(), &n).unwrap());
     }
@@ -209,6 +229,10 @@ fn keys_with_one_hash_degrade_and_never_loop() {
 
 #[test]
 fn maps_come_and_go_beside_operations() {
+    Scheme::ALL.iter().copied().for_each(maps_come_and_go);
+}
+
+fn maps_come_and_go(scheme: Scheme) {
     let pool = pool();
     std::thread::scope(|s| {
         for t in 0..THREADS {
@@ -216,7 +240,7 @@ fn maps_come_and_go_beside_operations() {
             s.spawn(move || {
                 for round in 0..20 {
                     let name = format!("of {t}");
-                    let map = pool.map_with::<str, [u8]>(&name, &small()).unwrap();
+                    let map = pool.map_with::<str, [u8]>(&name, &small(scheme)).unwrap();
                     for n in 0..200 {
                         map.insert(&n.to_string(), &[t as u8; 100]).unwrap();
                     }

@@ -3,19 +3,23 @@
 //! Goal: a map that one thread opens while another drops it is either the dropped one,
 //! whose calls fail with `MapDropped`, or a new one; never a live handle on freed blocks.
 
-use outlast::{Error, MapOptions, PoolOptions};
+use outlast::{Error, MapOptions, PoolOptions, Scheme};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
 fn a_map_is_not_opened_once_it_is_dropped() {
+    Scheme::ALL.iter().copied().for_each(open_and_drop);
+}
+
+fn open_and_drop(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("race.pool");
     let options = PoolOptions::new().page_bits(12).background(false);
     // SAFETY: the file is this test's own.
     let pool = unsafe { options.create(&path).unwrap() };
     let stop = AtomicBool::new(false);
-    let small = MapOptions::new().bucket_bits(1);
+    let small = MapOptions::new().scheme(scheme).bucket_bits(1);
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
             let (pool, stop, small) = (&pool, &stop, &small);

@@ -1,9 +1,14 @@
 //! Pools of every page size, through creation, use, closing and opening again.
 
-use outlast::PoolOptions;
+use outlast::{MapOptions, PoolOptions, Scheme};
 
 #[test]
 fn every_page_size_makes_a_pool_that_opens_again() {
+    Scheme::ALL.iter().copied().for_each(each_page_size);
+}
+
+fn each_page_size(scheme: Scheme) {
+    let map = MapOptions::new().scheme(scheme);
     let dir = tempfile::tempdir().unwrap();
     for page_bits in 12..=20 {
         let path = dir.path().join(format!("{page_bits}.pool"));
@@ -13,8 +18,8 @@ fn every_page_size_makes_a_pool_that_opens_again() {
             // SAFETY: the file is this test's own.
             let pool = unsafe { options.open_or_create(&path).unwrap() };
             assert_eq!(pool.stats().damaged_header_copy, None, "2^{page_bits}, life {life}");
-            let words = pool.map::<u64, u64>("words").unwrap();
-            let texts = pool.map::<[u8], [u8]>("texts").unwrap();
+            let words = pool.map_with::<u64, u64>("words", &map).unwrap();
+            let texts = pool.map_with::<[u8], [u8]>("texts", &map).unwrap();
             for n in 0..200 {
                 assert!(words.insert(&(life * 1000 + n), &n).unwrap());
                 let key = (life * 1000 + n).to_le_bytes();

@@ -2,6 +2,8 @@
 
 use super::Canary;
 use super::mutation::{Act, Which, Wrong};
+use crate::schemes::parts;
+use outlast::Scheme;
 use outlast::pmem::Point;
 use outlast::pool::points as pool;
 use std::fmt;
@@ -30,7 +32,25 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The canaries that do no harm: the commit point, the act, and how it is done wrong.
+/// A canary that does no harm.
+pub struct Equivalent {
+    /// The commit point.
+    pub point: &'static Point,
+    /// What is done wrong there.
+    pub act: Act,
+    /// And how.
+    pub ways: &'static [Wrong],
+    /// Why nothing is lost.
+    pub reason: Reason,
+}
+
+impl Equivalent {
+    fn is(&self, canary: Canary) -> bool {
+        self.point == canary.point && self.act == canary.act && self.ways.contains(&canary.wrong)
+    }
+}
+
+/// The pool's canaries that do no harm. Those of a scheme stand in its folder.
 ///
 /// What each of them buys: a torn or missing first header is as good as none, because the
 /// pool does not exist before the second one; its fence only keeps the two apart, so that
@@ -40,17 +60,15 @@ impl fmt::Display for Reason {
 /// Saved free state that is not whole is not believed: its space is traced. One that is
 /// whole and older would be, so the fence can be missing only where none was saved before;
 /// where the first fence of a run is, say.
-const TABLE: &[(&Point, Act, &[Wrong], Reason)] = &[
-    (&pool::HEADER, Act::Fence, ONCE, Reason::DoubleHeader),
-    (&pool::SAVED, Act::Fence, ONCE, Reason::SavedFreeState),
+const POOL: &[Equivalent] = &[
+    Equivalent { point: &pool::HEADER, act: Act::Fence, ways: ONCE, reason: Reason::DoubleHeader },
+    Equivalent { point: &pool::SAVED, act: Act::Fence, ways: ONCE, reason: Reason::SavedFreeState },
 ];
 
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];
 
 /// The reason of a canary, if it is declared to be one that does no harm.
-pub fn reason(canary: Canary) -> Option<Reason> {
-    let is = |(point, act, wrong, _): &&(&Point, Act, &[Wrong], Reason)| {
-        *point == canary.point && *act == canary.act && wrong.contains(&canary.wrong)
-    };
-    TABLE.iter().find(is).map(|row| row.3)
+pub fn reason(scheme: Scheme, canary: Canary) -> Option<Reason> {
+    let mut all = POOL.iter().chain(parts(scheme).equivalent);
+    all.find(|row| row.is(canary)).map(|row| row.reason)
 }

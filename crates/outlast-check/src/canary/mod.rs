@@ -216,6 +216,7 @@ pub fn declared(scheme: Scheme) -> Vec<&'static Point> {
 
 /// The runs, from the cheapest to the dearest.
 struct Tapes<'a> {
+    scheme: Scheme,
     alive: &'a Arc<Alive>,
     first: Vec<Tape>,
     /// The first life, and the moment of its death.
@@ -254,7 +255,7 @@ impl<'a> Tapes<'a> {
         }
         let second = deaths.iter().map(|_| OnceLock::new()).collect();
         let pairs = pairs::record(scheme, form, alive)?;
-        Ok(Tapes { alive, first, deaths, second, pairs })
+        Ok(Tapes { scheme, alive, first, deaths, second, pairs })
     }
 
     /// A run of two lives. `None` if the first of them left no pool, or went wrong.
@@ -300,7 +301,7 @@ impl<'a> Tapes<'a> {
             |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
         let mut applies = false;
         let mut images = 0;
-        let reason = equivalent::reason(canary);
+        let reason = equivalent::reason(self.scheme, canary);
         type Group<'t, 'a> = (Box<dyn Iterator<Item = &'t Tape> + 'a>, usize);
         let groups: [Group<'_, '_>; 3] = [
             (Box::new(self.first.iter()), budget.images),

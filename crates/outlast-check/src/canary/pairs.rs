@@ -74,7 +74,7 @@ struct Plan {
 }
 
 fn plans(scheme: Scheme, form: RecordForm) -> [Plan; 2] {
-    let shape = Shape { scheme, form, bucket_bits: 1, stash: 2 };
+    let shape = Shape::smallest(scheme, form);
     let pool = PoolShape::default();
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..pool };
     [

@@ -124,7 +124,7 @@ impl Case<'_> {
             if way == 0 { Some(outlast::pool::verify::verify(session.store())?) } else { None };
         session.settle(self.judge, &universe, way == 1)?;
         let digest = seam.digest();
-        let recovery = phases_of(&seam.take(), shape.bucket_bits);
+        let recovery = phases_of(&seam.take(), shape);
         let state = Arc::clone(session.state());
         if let Some(found) = verified {
             check_verification(&found, state.records())?;

@@ -16,10 +16,12 @@
 //! a flush or fence less. [`crash_at`] crashes at one moment of any trace, of several
 //! threads too, and lets a [`Judge`](crate::state::Judge) say what is allowed.
 
+mod common;
 pub mod crash;
 pub mod cuts;
 pub mod image;
 pub mod phases;
+mod play;
 pub mod recording;
 pub mod report;
 pub mod run;
@@ -28,6 +30,7 @@ pub mod violation;
 
 pub use crash::{Crash, Looked, Scratch, crash_at};
 pub use image::{Case, Good, Setting};
+pub use play::Play;
 pub use recording::Recording;
 pub use run::{
     Budget, Limits, Options, Outcome, Row, Searched, first_violation_of, is_known, names, run,

@@ -357,7 +357,7 @@ impl<'e> Explorer<'e> {
                 }
                 // Later rounds have other keys, and may miss what a scenario is for.
                 if self.options.crash.is_none() && self.place.round == 0 && !self.is_enough() {
-                    let reached = phases_of(&run.events, scenario.shape.bucket_bits);
+                    let reached = phases_of(&run.events, scenario.shape);
                     let missing = |wanted: &[Phase], seen: &BTreeSet<Phase>| {
                         wanted.iter().filter(|p| !seen.contains(*p)).cloned().collect::<Vec<_>>()
                     };

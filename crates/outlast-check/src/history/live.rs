@@ -132,7 +132,7 @@ fn number(value: Option<Vec<u8>>) -> Checked<Option<u64>> {
 /// If an operation fails.
 pub fn record(options: &Options) -> Checked<(History, u64)> {
     let pool = PoolOptions::new().page_bits(12).anonymous()?;
-    let shape = MapShape { name: "live", form: options.form, bucket_bits: 1, stash: 2 };
+    let shape = MapShape { name: "live", form: options.form, small: true };
     let map = AnyMap::open(&pool, &shape, options.scheme)?;
     let name: Arc<str> = shape.name.into();
     let (clock, ops) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -31,7 +31,7 @@ impl Subject {
             Checker::Alone => self.alone(),
             Checker::Stopped => self.stopped(),
             Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
-            Checker::EachStep => self.each_step(),
+            Checker::EachStep(workload) => self.each_step(workload),
             Checker::Guard => self.guard(),
         };
         // On a thread of its own: some number the thread that they run on.
@@ -93,17 +93,16 @@ impl Subject {
         Ok(())
     }
 
-    /// An insert that moves two records back to their homes, and another thread.
-    fn each_step(&self) -> Checked {
-        let workload = Workload::named("duel-row-back");
-        let workload = workload.ok_or_else(|| Fault("no such workload".into()))?;
+    /// Two threads of a workload, each paused at each of its steps.
+    fn each_step(&self, workload: &str) -> Checked {
+        let named = Workload::named(self.scheme, workload);
+        let workload = named.ok_or_else(|| Fault(format!("no workload {workload}")))?;
         schedule::paused(self.scheme, self.form, workload, &self.alive)
     }
 
     /// A reference is held while its record is replaced, and others are written.
     fn guard(&self) -> Checked {
-        let shape =
-            Shape { scheme: self.scheme, form: RecordForm::Bytes, bucket_bits: 1, stash: 2 };
+        let shape = Shape::smallest(self.scheme, RecordForm::Bytes);
         let mut session = Session::create(PoolShape::default(), &self.alive, recorder(false))?;
         session.create_map("m", shape)?;
         for key in 10..14 {

@@ -5,6 +5,8 @@
 //! while it is planted makes it. The same checks must find nothing without one.
 
 mod checkers;
+mod pool;
+pub(crate) mod published;
 pub mod table;
 
 use crate::session::alive;
@@ -13,7 +15,7 @@ use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use table::{ALL, Checker, Line, Stand};
+use table::{Checker, Line, Stand, lines};
 
 /// How much is tried for each bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,7 @@ impl Default for Budget {
 #[derive(Debug, Clone)]
 pub struct Finding {
     /// The published bug that it stands for.
-    pub line: &'static Line,
+    pub line: Line,
     /// What was found; `None` if nothing was.
     pub found: Option<String>,
 }
@@ -66,7 +68,7 @@ impl PlantedReport {
     }
 
     /// Bugs that were not found.
-    pub fn missed(&self) -> Vec<&'static Line> {
+    pub fn missed(&self) -> Vec<Line> {
         self.findings.iter().filter(|f| f.found.is_none()).map(|f| f.line).collect()
     }
 
@@ -122,12 +124,12 @@ fn name_of(bug: Planted) -> String {
     }
 }
 
-/// The table of published bugs as Markdown, for the documentation.
-pub fn markdown() -> String {
+/// A scheme's table of published bugs as Markdown, for the documentation.
+pub fn markdown(scheme: Scheme) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["published bug", "planted as", "where", "found by"]);
-    for line in ALL {
+    for line in lines(scheme) {
         match line.stand {
             Stand::Bug { bug, place, checker, .. } => {
                 table.add_row([line.published, &name_of(bug), place, checker.name()]);
@@ -148,16 +150,15 @@ pub fn run(
     progress: impl Fn(&Finding) + Sync,
 ) -> PlantedReport {
     let alive = alive();
-    let bugs: Vec<&'static Line> = ALL
-        .iter()
-        .filter(|line| match line.stand {
-            Stand::Bug { bytes_only, .. } => !bytes_only || form == RecordForm::Bytes,
-            Stand::Cannot(_) => false,
-        })
-        .collect();
+    let applies = |line: &Line| match line.stand {
+        Stand::Bug { bytes_only, .. } => !bytes_only || form == RecordForm::Bytes,
+        Stand::Cannot(_) => false,
+    };
+    let bugs: Vec<Line> = lines(scheme).into_iter().filter(applies).collect();
     let subject = checkers::Subject { scheme, form, budget: *budget, alive: Arc::clone(&alive) };
-    let all =
-        [Checker::Alone, Checker::Stopped, Checker::Paused, Checker::EachStep, Checker::Guard];
+    let mut all: Vec<Checker> = bugs.iter().filter_map(Line::checker).collect();
+    all.sort_unstable();
+    all.dedup();
     // The checks without a bug come first: they take longest.
     let next = AtomicUsize::new(0);
     let findings = Mutex::new(Vec::new());

@@ -498,8 +498,7 @@ pub fn run(
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let found = Mutex::new((Vec::new(), BTreeMap::new(), HashSet::new()));
-    let kinds: Vec<&'static Workload> = workload::ALL
-        .iter()
+    let kinds: Vec<&'static Workload> = workload::all(scheme)
         .filter(|w| budget.workload.as_ref().is_none_or(|name| name == w.name))
         .collect();
     if kinds.is_empty() {
@@ -726,8 +725,8 @@ pub struct Replay {
 /// # Errors
 /// If there is no such schedule.
 pub fn replay(replay: &Replay) -> Checked<(Run, Option<Violation>)> {
-    let workload = Workload::named(&replay.workload).ok_or_else(|| {
-        let known: Vec<_> = workload::ALL.iter().map(|w| w.name).collect();
+    let workload = Workload::named(replay.scheme, &replay.workload).ok_or_else(|| {
+        let known = workload::names(replay.scheme);
         Fault(format!("unknown workload {:?}; known: {}", replay.workload, known.join(", ")))
     })?;
     let alive = alive();

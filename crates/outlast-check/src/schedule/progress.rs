@@ -106,7 +106,7 @@ fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast:
 /// Where the others did not get on.
 pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> Checked<u64> {
     let alive = alive();
-    let shape = Shape { scheme, form, bucket_bits: 1, stash: 2 };
+    let shape = Shape::smallest(scheme, form);
     let mut tried = 0;
     for step in (0..).step_by(stride.max(1) as usize) {
         threads::number_this_thread(0);

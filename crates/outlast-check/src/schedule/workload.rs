@@ -1,17 +1,17 @@
 //! What threads do in a schedule.
 
 use crate::codec::SPECIAL;
-use crate::explore::phases::{self, Phase, phases_of};
+use crate::explore::phases::{Phase, phase, phases_of};
 use crate::history::Call;
 use crate::model::stored;
 use crate::random::Random;
-use crate::rows::{self, Row};
+use crate::schemes::{Config, parts};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
-use outlast::index::dash_eh::points;
-use outlast::pmem::Alive;
+use outlast::pmem::{Alive, Point};
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -74,8 +74,8 @@ impl Act {
     }
 }
 
-impl std::fmt::Display for Act {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Act::Call(call) => write!(f, "{call}"),
             Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
@@ -87,7 +87,7 @@ impl std::fmt::Display for Act {
 
 /// What the run begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Start {
+pub(crate) enum Start {
     /// The pool as it was filled.
     Open,
     /// The same, opened again after its process died.
@@ -102,24 +102,24 @@ pub struct Workload {
     /// What it is for.
     pub about: &'static str,
     /// The table is filled until its next insert goes through this.
-    before: fn(Scheme) -> Option<Phase>,
-    start: Start,
-    /// log2 of the buckets to a segment.
-    bucket_bits: u32,
+    pub(crate) before: Before,
+    pub(crate) start: Start,
+    /// What the map is, if not the smallest.
+    pub(crate) config: Option<Config>,
     /// All keys have one hash.
-    degenerate: bool,
+    pub(crate) degenerate: bool,
     /// Some of the records that the table is filled with are removed again on the way.
-    holes: bool,
-    /// The table is filled for this.
-    row: Option<Row>,
+    pub(crate) holes: bool,
+    /// What the table is filled with.
+    pub(crate) filling: Option<&'static dyn Filling>,
     /// Which keys, and what with them.
-    aim: Aim,
+    pub(crate) aim: Aim,
     /// What one thread does besides.
-    beside: Beside,
+    pub(crate) beside: Beside,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Aim {
+pub(crate) enum Aim {
     /// Often the key of the next insert, else one of a few.
     Mixed,
     /// Every key but a few is the same one.
@@ -131,7 +131,7 @@ enum Aim {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
+pub(crate) enum Beside {
     Nothing,
     Scan,
     Background,
@@ -141,223 +141,158 @@ enum Beside {
     Removals,
 }
 
-macro_rules! phase_of {
-    ($phase:expr) => {
-        |scheme| match scheme {
-            Scheme::DashEh => Some($phase),
-            _ => None,
-        }
-    };
+/// What the next insert of a filled table goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing that matters.
+    Nothing,
+    /// The scheme's growth.
+    Growth,
+    /// A commit point.
+    Point(&'static Point),
+    /// A phase that the scheme's folder names.
+    Phase(&'static str),
 }
 
-/// Every kind of workload.
-pub const ALL: &[Workload] = &{
-    const PLAIN: Workload = Workload {
-        name: "",
-        about: "",
-        before: |_| None,
-        start: Start::Open,
-        bucket_bits: 1,
-        degenerate: false,
-        holes: false,
-        row: None,
-        aim: Aim::Mixed,
-        beside: Beside::Nothing,
-    };
-    [
-        Workload {
-            name: "displacement",
-            about: "an insert moves a record to the bucket after",
-            before: phase_of!(phases::FORWARD[0].into()),
-            bucket_bits: 2,
-            ..PLAIN
-        },
-        Workload {
-            name: "displacement-back",
-            about: "an insert moves a record back to its home",
-            before: phase_of!(phases::BACKWARD[0].into()),
-            bucket_bits: 2,
-            holes: true,
-            ..PLAIN
-        },
-        Workload {
-            name: "displacement-row",
-            about: "an insert moves three records in a row",
-            before: phase_of!(phases::FORWARD[2].into()),
-            bucket_bits: rows::BUCKET_BITS,
-            row: Some(Row { forward: true, moves: 3 }),
-            ..PLAIN
-        },
-        Workload {
-            name: "displacement-row-back",
-            about: "an insert moves three records in a row back to their homes",
-            before: phase_of!(phases::BACKWARD[2].into()),
-            bucket_bits: rows::BUCKET_BITS,
-            row: Some(Row { forward: false, moves: 3 }),
-            ..PLAIN
-        },
-        Workload {
-            name: "stash",
-            about: "an insert goes to the stash",
-            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
-            ..PLAIN
-        },
-        Workload {
-            name: "split",
-            about: "an insert splits a segment",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            ..PLAIN
-        },
-        Workload {
-            name: "doubling",
-            about: "an insert doubles the directory",
-            before: phase_of!(phases::phase(&points::DOUBLE_COMMIT)),
-            ..PLAIN
-        },
-        Workload {
-            name: "split-removals",
-            about: "removals beside a split",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            beside: Beside::Removals,
-            ..PLAIN
-        },
-        Workload {
-            name: "split-scan",
-            about: "an iteration beside a split",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            beside: Beside::Scan,
-            ..PLAIN
-        },
-        Workload {
-            name: "overflow",
-            about: "keys that no split separates, and a new overflow node",
-            before: phase_of!(phases::phase(&points::NODE_COMMIT)),
-            degenerate: true,
-            ..PLAIN
-        },
-        Workload {
-            name: "one-key",
-            about: "several changes of one key at once",
-            aim: Aim::OneKey,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel",
-            about: "two or three changes and lookups of one key, and nothing else",
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel-moved",
-            about: "lookups and changes of a key while an insert moves its record",
-            before: phase_of!(phases::FORWARD[0].into()),
-            bucket_bits: 2,
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel-moved-back",
-            about: "the same where the record moves back to its home",
-            before: phase_of!(phases::BACKWARD[0].into()),
-            bucket_bits: 2,
-            holes: true,
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel-row",
-            about: "the same where two records in a row move",
-            before: phase_of!(phases::FORWARD[1].into()),
-            bucket_bits: rows::BUCKET_BITS,
-            row: Some(Row { forward: true, moves: 2 }),
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel-row-back",
-            about: "the same where two records in a row move back to their homes",
-            before: phase_of!(phases::BACKWARD[1].into()),
-            bucket_bits: rows::BUCKET_BITS,
-            row: Some(Row { forward: false, moves: 2 }),
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel-split",
-            about: "lookups and changes of a key beside an insert that splits its segment",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "duel-stash",
-            about: "lookups and changes of a key in the stash",
-            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
-            aim: Aim::Duel,
-            ..PLAIN
-        },
-        Workload {
-            name: "apart",
-            about: "inserts and removals of different keys in the same buckets",
-            aim: Aim::Apart,
-            ..PLAIN
-        },
-        Workload {
-            name: "apart-stash",
-            about: "the same in a table so full that inserts go to the stash",
-            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
-            aim: Aim::Apart,
-            ..PLAIN
-        },
-        Workload {
-            name: "repair",
-            about: "first touches after a crash, before an insert that splits",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            start: Start::Crashed,
-            ..PLAIN
-        },
-        Workload {
-            name: "reclaim",
-            about: "the reclaim after a crash beside operations",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            start: Start::Crashed,
-            beside: Beside::Background,
-            ..PLAIN
-        },
-        Workload {
-            name: "sync",
-            about: "the pool made clean beside operations",
-            before: phase_of!(phases::phase(&points::INSERT_OVERFLOW)),
-            beside: Beside::Sync,
-            ..PLAIN
-        },
-        Workload {
-            name: "close",
-            about: "the pool closed beside operations",
-            before: phase_of!(phases::phase(&points::SPLIT_COMMIT)),
-            beside: Beside::Close,
-            ..PLAIN
-        },
-        Workload {
-            name: "maps",
-            about: "other maps created and dropped beside operations",
-            beside: Beside::Maps,
-            ..PLAIN
-        },
-        Workload {
-            name: "maps-reclaim",
-            about: "other maps created and dropped beside the reclaim after a crash",
-            start: Start::Crashed,
-            beside: Beside::Maps,
-            ..PLAIN
-        },
-    ]
+impl Before {
+    fn phase(self, scheme: Scheme) -> Option<Phase> {
+        match self {
+            Before::Nothing => None,
+            Before::Growth => Some(phase(parts(scheme).growth)),
+            Before::Point(point) => Some(phase(point)),
+            Before::Phase(name) => Some(name.into()),
+        }
+    }
+}
+
+/// Which keys a table is filled with, and which go again, where that has to be chosen.
+pub(crate) trait Filling: fmt::Debug + Sync {
+    /// The keys, by their hashes: those that fill the table, and then some more.
+    fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64>;
+
+    /// Which of them, by their numbers, are removed once one was inserted.
+    fn removed_after(&self, number: usize) -> Range<usize>;
+}
+
+/// A workload without anything special.
+pub(crate) const PLAIN: Workload = Workload {
+    name: "",
+    about: "",
+    before: Before::Nothing,
+    start: Start::Open,
+    config: None,
+    degenerate: false,
+    holes: false,
+    filling: None,
+    aim: Aim::Mixed,
+    beside: Beside::Nothing,
 };
+
+/// The workloads of every scheme. Each has some of its own.
+const COMMON: &[Workload] = &[
+    Workload {
+        name: "growth",
+        about: "an insert makes the table grow",
+        before: Before::Growth,
+        ..PLAIN
+    },
+    Workload {
+        name: "growth-removals",
+        about: "removals beside growth",
+        before: Before::Growth,
+        beside: Beside::Removals,
+        ..PLAIN
+    },
+    Workload {
+        name: "growth-scan",
+        about: "an iteration beside growth",
+        before: Before::Growth,
+        beside: Beside::Scan,
+        ..PLAIN
+    },
+    Workload {
+        name: "one-key",
+        about: "several changes of one key at once",
+        aim: Aim::OneKey,
+        ..PLAIN
+    },
+    Workload {
+        name: "duel",
+        about: "two or three changes and lookups of one key, and nothing else",
+        aim: Aim::Duel,
+        ..PLAIN
+    },
+    Workload {
+        name: "duel-growth",
+        about: "lookups and changes of a key beside an insert that makes its table grow",
+        before: Before::Growth,
+        aim: Aim::Duel,
+        ..PLAIN
+    },
+    Workload {
+        name: "apart",
+        about: "inserts and removals of different keys in the same buckets",
+        aim: Aim::Apart,
+        ..PLAIN
+    },
+    Workload {
+        name: "repair",
+        about: "first touches after a crash, before an insert that makes the table grow",
+        before: Before::Growth,
+        start: Start::Crashed,
+        ..PLAIN
+    },
+    Workload {
+        name: "reclaim",
+        about: "the reclaim after a crash beside operations",
+        before: Before::Growth,
+        start: Start::Crashed,
+        beside: Beside::Background,
+        ..PLAIN
+    },
+    Workload {
+        name: "sync",
+        about: "the pool made clean beside operations",
+        before: Before::Growth,
+        beside: Beside::Sync,
+        ..PLAIN
+    },
+    Workload {
+        name: "close",
+        about: "the pool closed beside operations",
+        before: Before::Growth,
+        beside: Beside::Close,
+        ..PLAIN
+    },
+    Workload {
+        name: "maps",
+        about: "other maps created and dropped beside operations",
+        beside: Beside::Maps,
+        ..PLAIN
+    },
+    Workload {
+        name: "maps-reclaim",
+        about: "other maps created and dropped beside the reclaim after a crash",
+        start: Start::Crashed,
+        beside: Beside::Maps,
+        ..PLAIN
+    },
+];
+
+/// Every kind of workload of a scheme.
+pub fn all(scheme: Scheme) -> impl Iterator<Item = &'static Workload> {
+    parts(scheme).workloads.iter().chain(COMMON)
+}
+
+/// The names of all of them.
+pub fn names(scheme: Scheme) -> Vec<&'static str> {
+    all(scheme).map(|workload| workload.name).collect()
+}
 
 impl Workload {
     /// The workload of this name.
-    pub fn named(name: &str) -> Option<&'static Workload> {
-        ALL.iter().find(|w| w.name == name)
+    pub fn named(scheme: Scheme, name: &str) -> Option<&'static Workload> {
+        all(scheme).find(|workload| workload.name == name)
     }
 
     fn pool(&self) -> PoolShape {
@@ -367,7 +302,7 @@ impl Workload {
 
     fn keys(&self, session: &Session, form: RecordForm) -> Keys {
         let first = if self.degenerate { SPECIAL } else { 0 };
-        let chosen = self.row.map(|row| row.keys(|key| session.hash(form, key), 0));
+        let chosen = self.filling.map(|filling| filling.keys(&|key| session.hash(form, key)));
         Keys { chosen: chosen.unwrap_or_default().into(), first }
     }
 
@@ -382,8 +317,8 @@ impl Workload {
 
     /// Which records are removed after this one was filled in.
     fn holes(&self, number: u64) -> Range<u64> {
-        if let Some(row) = self.row {
-            let removed = row.removed_after(number as usize);
+        if let Some(filling) = self.filling {
+            let removed = filling.removed_after(number as usize);
             return removed.start as u64..removed.end as u64;
         }
         match number.checked_sub(HOLE_AGE) {
@@ -400,7 +335,8 @@ impl Workload {
 
     /// What the map looks like.
     pub fn shape(&self, scheme: Scheme, form: RecordForm) -> Shape {
-        Shape { scheme, form, bucket_bits: self.bucket_bits, stash: 2 }
+        let smallest = Shape::smallest(scheme, form);
+        Shape { config: self.config.unwrap_or(smallest.config), ..smallest }
     }
 
     /// After how many records the next insert goes through the phase; and the keys of all.
@@ -418,7 +354,7 @@ impl Workload {
         let mut session = Session::create(self.pool(), alive, seam.clone())?;
         session.create_map(MAP, shape)?;
         let keys = self.keys(&session, shape.form);
-        let Some(phase) = (self.before)(shape.scheme) else {
+        let Some(phase) = self.before.phase(shape.scheme) else {
             let fills = [3, 8, 20, 40].map(|records| Fill { records, moved: Vec::new() }).into();
             return Ok(known.entry(name).or_insert((fills, keys)).clone());
         };
@@ -429,9 +365,10 @@ impl Workload {
             seam.start(false);
             self.fill_in(&mut session, &keys, number)?;
             let events = seam.take();
-            if phases_of(&events, shape.bucket_bits).contains(&phase) {
-                let moved = phases::moved(&events).filter_map(|word| stored_with.get(&word));
-                let mut moved: Vec<u64> = moved.copied().collect();
+            if phases_of(&events, shape).contains(&phase) {
+                let words = (parts(shape.scheme).moved)(&events);
+                let mut moved: Vec<u64> =
+                    words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 // What went through the phase before is as good.
                 moved.extend(fills.iter().map(|fill| fill.records));
                 moved.sort_unstable();
@@ -562,7 +499,7 @@ impl Maker<'_> {
         for thread in 0..threads {
             let count = 2 + self.random.below(if threads > 2 { 3 } else { 5 });
             let mut script: Vec<Act> = (0..count).map(|_| Act::Call(self.call())).collect();
-            if thread == 0 && (self.workload.before)(Scheme::ALL[0]).is_some() {
+            if thread == 0 && self.workload.before != Before::Nothing {
                 // What the workload is for, at a moment that is not always the first.
                 let at = self.random.below(2) as usize;
                 let value = self.fresh();
@@ -595,7 +532,7 @@ impl Maker<'_> {
         let mut scripts = Vec::new();
         for thread in 0..threads {
             let value = self.fresh();
-            let first = if thread == 0 && (self.workload.before)(Scheme::ALL[0]).is_some() {
+            let first = if thread == 0 && self.workload.before != Before::Nothing {
                 // What the workload is for.
                 Call::Change(self.key(self.fill), Do::Insert(value))
             } else if thread == threads - 1 {

@@ -1,6 +1,7 @@
 //! The maps of a torture pool, by numbers.
 
 use crate::codec::{Form, key_bytes, value_bytes};
+use crate::schemes::parts;
 use crate::session::Do;
 use crate::state::{Checked, Fault, ensure};
 use outlast::index::{Bytes, Inline};
@@ -21,19 +22,17 @@ pub struct MapShape {
     pub name: &'static str,
     /// Its record form.
     pub form: RecordForm,
-    /// log2 of the buckets to a segment.
-    pub bucket_bits: u32,
-    /// Stash buckets to a segment.
-    pub stash: u32,
+    /// Whether it grows all the time.
+    pub small: bool,
 }
 
-/// The maps of a torture pool: each form in segments as they are by default, and in small
-/// ones, which are split all the time.
+/// The maps of a torture pool: of each form one as it is by default, and one that grows all
+/// the time.
 pub const MAPS: [MapShape; 4] = [
-    MapShape { name: "inline", form: RecordForm::Inline, bucket_bits: 6, stash: 2 },
-    MapShape { name: "bytes", form: RecordForm::Bytes, bucket_bits: 6, stash: 2 },
-    MapShape { name: "inline, small", form: RecordForm::Inline, bucket_bits: 2, stash: 2 },
-    MapShape { name: "bytes, small", form: RecordForm::Bytes, bucket_bits: 1, stash: 4 },
+    MapShape { name: "inline", form: RecordForm::Inline, small: false },
+    MapShape { name: "bytes", form: RecordForm::Bytes, small: false },
+    MapShape { name: "inline, small", form: RecordForm::Inline, small: true },
+    MapShape { name: "bytes, small", form: RecordForm::Bytes, small: true },
 ];
 
 fn number(bytes: &Vec<u8>) -> Checked<u64> {
@@ -47,10 +46,8 @@ impl AnyMap {
     /// # Errors
     /// The pool's.
     pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
-        let options = MapOptions::new()
-            .scheme(scheme)
-            .bucket_bits(shape.bucket_bits)
-            .stash_buckets(shape.stash);
+        let usual = MapOptions::new().scheme(scheme);
+        let options = if shape.small { (parts(scheme).small)(shape.form, usual) } else { usual };
         Ok(match shape.form {
             RecordForm::Inline => AnyMap::Inline(pool.map_with(shape.name, &options)?),
             RecordForm::Bytes => AnyMap::Bytes(pool.map_with(shape.name, &options)?),

@@ -279,6 +279,17 @@ pub trait Index<R: Record>: Send + Sync {
     /// Runs beside operations: what they move or unlink meanwhile they mark themselves.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()>;
 
+    /// Whether there is background work for [`step`](Index::step). Stores nothing.
+    fn has_work(&self) -> bool {
+        false
+    }
+
+    /// One step of background work, beside operations; the caller has passed the gate.
+    /// Returns whether there may be more to do.
+    fn step(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// An estimate of the number of records; exact for small tables at rest.
     fn len_estimate(&self) -> Result<u64>;
 

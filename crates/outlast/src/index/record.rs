@@ -75,6 +75,18 @@ pub struct SlotWords {
     pub second: u64,
 }
 
+/// Key and value as they lie in a block, one after the other without a gap. What stands
+/// before them in the block is the scheme's affair.
+#[derive(Debug, Clone, Copy)]
+pub struct Body<'m> {
+    /// The words that hold them.
+    pub words: &'m [Word],
+    /// Bytes of the key.
+    pub key_len: usize,
+    /// Bytes of the value.
+    pub value_len: usize,
+}
+
 /// A record form.
 pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Which one.
@@ -98,6 +110,36 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
 
     /// Refuses keys and values that are too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
+
+    // Schemes whose records always live in blocks use these; inline records take two words
+    // there.
+
+    /// Bytes of key and value in a block.
+    fn lengths(key: Self::Key<'_>, value: Self::Value<'_>) -> (usize, usize);
+    /// Writes key and value to words of a block that nobody reads yet. Returns a checksum
+    /// over its offset, the lengths as the scheme keeps them, key and value.
+    fn write<S: Seam>(
+        memory: &Memory<S>,
+        body: &[Word],
+        head: (u64, u64),
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        at: &'static Point,
+    ) -> u64;
+    /// Whether a record of this form can have these lengths.
+    fn has_lengths(key_len: usize, value_len: usize) -> bool;
+    /// Whether the block's key is this one; its lengths [can be](Record::has_lengths).
+    fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: Self::Key<'_>) -> bool;
+    /// Whether the block's value is this one, as above.
+    fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: Self::Value<'_>) -> bool;
+    /// The key in a block, as above.
+    fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::OwnedKey;
+    /// The value in a block, as above.
+    fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::Owned;
+    /// A reference to the value in a block; `pin` keeps the block from reuse.
+    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef;
+
+    // Schemes whose slots are two words use the rest.
 
     /// Makes a slot's words for a record; a block it needs is durable when this returns.
     ///
@@ -192,6 +234,49 @@ impl Record for Inline {
     fn check_size(_: u64, _: Option<u64>) -> Result<()> {
         Ok(())
     }
+    #[inline(always)]
+    fn lengths(_: u64, _: u64) -> (usize, usize) {
+        (8, 8)
+    }
+    #[inline(always)]
+    fn write<S: Seam>(
+        memory: &Memory<S>,
+        body: &[Word],
+        (offset, lengths): (u64, u64),
+        key: u64,
+        value: u64,
+        at: &'static Point,
+    ) -> u64 {
+        memory.store(&body[0], key, at);
+        memory.store(&body[1], value, at);
+        record_checksum(offset, lengths, &key.to_le_bytes(), &value.to_le_bytes())
+    }
+    #[inline(always)]
+    fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: u64) -> bool {
+        memory.load(&body.words[0]) == key
+    }
+    #[inline(always)]
+    fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: u64) -> bool {
+        memory.load(&body.words[1]) == value
+    }
+    #[inline(always)]
+    fn has_lengths(key_len: usize, value_len: usize) -> bool {
+        key_len == 8 && value_len == 8
+    }
+    #[inline(always)]
+    fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> u64 {
+        memory.load(&body.words[0])
+    }
+    #[inline(always)]
+    fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> u64 {
+        memory.load(&body.words[1])
+    }
+    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef {
+        let value = Self::read_value(&core.memory, body);
+        core.epochs().unpin(pin);
+        RecordRef(Held::Word(value))
+    }
+
     #[inline(always)]
     fn prepare<S: Seam>(
         _: &Core<S>,
@@ -320,29 +405,52 @@ pub(super) fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked
 /// Key and value of at most so many bytes are put together before they are written.
 const SMALL: usize = 240;
 
-impl Bytes {
-    /// Writes key and value without a gap: the word that both share is written once.
-    fn write_large<S: Seam>(
-        memory: &Memory<S>,
-        body: &[Word],
-        key: &[u8],
-        value: &[u8],
-        at: &'static Point,
-    ) {
-        let shared = key.len() / 8;
-        memory.write_bytes(body, &key[..shared * 8], at);
-        let tail = &key[shared * 8..];
-        if tail.is_empty() {
-            memory.write_bytes(&body[shared..], value, at);
-            return;
-        }
-        let head = value.len().min(8 - tail.len());
-        let mut bridge = [0; 8];
-        bridge[..tail.len()].copy_from_slice(tail);
-        bridge[tail.len()..tail.len() + head].copy_from_slice(&value[..head]);
-        memory.store(&body[shared], u64::from_le_bytes(bridge), at);
-        memory.write_bytes(&body[shared + 1..], &value[head..], at);
+/// See [`Record::write`].
+#[inline(always)]
+fn write_body<S: Seam>(
+    memory: &Memory<S>,
+    body: &[Word],
+    (offset, lengths): (u64, u64),
+    key: &[u8],
+    value: &[u8],
+    at: &'static Point,
+) -> u64 {
+    if key.len() + value.len() > SMALL {
+        write_large(memory, body, key, value, at);
+        return record_checksum(offset, lengths, key, value);
     }
+    // What the checksum covers, in one piece.
+    let mut piece = [0; 16 + SMALL];
+    piece[..8].copy_from_slice(&offset.to_le_bytes());
+    piece[8..16].copy_from_slice(&lengths.to_le_bytes());
+    let (head, tail) = piece[16..].split_at_mut(key.len());
+    head.copy_from_slice(key);
+    tail[..value.len()].copy_from_slice(value);
+    memory.write_bytes(body, &piece[16..][..body.len() * 8], at);
+    u64::from(crc32c::crc32c(&piece[..16 + key.len() + value.len()]))
+}
+
+/// As [`write_body`], piece by piece: the word that both share is written once.
+fn write_large<S: Seam>(
+    memory: &Memory<S>,
+    body: &[Word],
+    key: &[u8],
+    value: &[u8],
+    at: &'static Point,
+) {
+    let shared = key.len() / 8;
+    memory.write_bytes(body, &key[..shared * 8], at);
+    let tail = &key[shared * 8..];
+    if tail.is_empty() {
+        memory.write_bytes(&body[shared..], value, at);
+        return;
+    }
+    let head = value.len().min(8 - tail.len());
+    let mut bridge = [0; 8];
+    bridge[..tail.len()].copy_from_slice(tail);
+    bridge[tail.len()..tail.len() + head].copy_from_slice(&value[..head]);
+    memory.store(&body[shared], u64::from_le_bytes(bridge), at);
+    memory.write_bytes(&body[shared + 1..], &value[head..], at);
 }
 
 fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
@@ -350,6 +458,18 @@ fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
     crc = crc32c::crc32c_append(crc, &lengths.to_le_bytes());
     crc = crc32c::crc32c_append(crc, key);
     u64::from(crc32c::crc32c_append(crc, value))
+}
+
+/// What [`Record::write`] has returned, of what lies there now.
+pub fn body_checksum<S: Seam>(
+    memory: &Memory<S>,
+    body: Body<'_>,
+    (offset, lengths): (u64, u64),
+) -> u64 {
+    let mut bytes = vec![0; body.key_len + body.value_len];
+    memory.read_bytes(body.words, 0, &mut bytes);
+    let (key, value) = bytes.split_at(body.key_len);
+    record_checksum(offset, lengths, key, value)
 }
 
 impl Record for Bytes {
@@ -382,6 +502,54 @@ impl Record for Bytes {
         }
     }
 
+    #[inline(always)]
+    fn lengths(key: &[u8], value: &[u8]) -> (usize, usize) {
+        (key.len(), value.len())
+    }
+    #[inline(always)]
+    fn write<S: Seam>(
+        memory: &Memory<S>,
+        body: &[Word],
+        head: (u64, u64),
+        key: &[u8],
+        value: &[u8],
+        at: &'static Point,
+    ) -> u64 {
+        write_body(memory, body, head, key, value, at)
+    }
+    #[inline(always)]
+    fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: &[u8]) -> bool {
+        body.key_len == key.len() && memory.bytes_equal(body.words, 0, key)
+    }
+    #[inline(always)]
+    fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: &[u8]) -> bool {
+        body.value_len == value.len() && memory.bytes_equal(body.words, body.key_len, value)
+    }
+    #[inline(always)]
+    fn has_lengths(key_len: usize, value_len: usize) -> bool {
+        key_len <= MAX_KEY_BYTES && value_len <= MAX_VALUE_BYTES
+    }
+    fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Vec<u8> {
+        let mut out = vec![0; body.key_len];
+        memory.read_bytes(body.words, 0, &mut out);
+        out
+    }
+    fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Vec<u8> {
+        let mut out = vec![0; body.value_len];
+        memory.read_bytes(body.words, body.key_len, &mut out);
+        out
+    }
+    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef {
+        let offset = body.words.first().map_or(0, |word| core.memory.offset_of(word).raw());
+        RecordRef(Held::Pinned {
+            offset,
+            skip: body.key_len,
+            len: body.value_len,
+            pin: Some(pin),
+            pool: Arc::clone(core) as Arc<dyn Pinned>,
+        })
+    }
+
     fn prepare<S: Seam>(
         core: &Core<S>,
         key: &[u8],
@@ -395,22 +563,8 @@ impl Record for Bytes {
         let words = memory.words(block.offset, needed as u64 * 8)?;
         let lengths = key.len() as u64 | (value.len() as u64) << 32;
         memory.store(&words[0], lengths, at);
-        let body = &words[2..];
-        if key.len() + value.len() <= SMALL {
-            // What the checksum covers, in one piece.
-            let mut piece = [0; 16 + SMALL];
-            piece[..8].copy_from_slice(&block.offset.to_le_bytes());
-            piece[8..16].copy_from_slice(&lengths.to_le_bytes());
-            let (head, tail) = piece[16..].split_at_mut(key.len());
-            head.copy_from_slice(key);
-            tail[..value.len()].copy_from_slice(value);
-            let crc = crc32c::crc32c(&piece[..16 + key.len() + value.len()]);
-            memory.store(&words[1], u64::from(crc), at);
-            memory.write_bytes(body, &piece[16..][..body.len() * 8], at);
-        } else {
-            memory.store(&words[1], record_checksum(block.offset, lengths, key, value), at);
-            Self::write_large(memory, body, key, value, at);
-        }
+        let checksum = write_body(memory, &words[2..], (block.offset, lengths), key, value, at);
+        memory.store(&words[1], checksum, at);
         memory.flush_words(words, at);
         memory.fence(at);
         Ok(SlotWords { first: block.offset | u64::from(block.class) << 48, second: hash })
@@ -485,15 +639,14 @@ impl Record for Bytes {
 
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage> {
         let record = linked(core, words)?;
-        let mut body = vec![0; record.key_len + record.value_len];
-        core.memory.read_bytes(record.words, RECORD_HEADER, &mut body);
-        let (key, value) = body.split_at(record.key_len);
+        let (key_len, value_len) = (record.key_len, record.value_len);
+        let body = Body { words: &record.words[RECORD_HEADER / 8..], key_len, value_len };
         let lengths = core.memory.load(&record.words[0]);
         let stored = core.memory.load(&record.words[1]);
         // The link's class is not in the checksum: it follows from the lengths.
         Ok((words.first >> 48) as u8 == core.geometry.class_for(record.bytes)
-            && stored == record_checksum(record.offset, lengths, key, value)
-            && core.hasher.bytes(key) == words.second)
+            && stored == body_checksum(&core.memory, body, (record.offset, lengths))
+            && core.hasher.bytes(&Self::read_key(&core.memory, body)) == words.second)
     }
 
     fn reference<S: Seam>(

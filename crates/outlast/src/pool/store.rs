@@ -8,7 +8,9 @@
 //! 1. *Trace*: for each root, its index reports the blocks it owns; they are marked
 //!    alive. What operations move or unlink meanwhile they mark first themselves, so the
 //!    trace need only see what stays put.
-//! 2. *Sweep*: run by run, an old block is free if it is not alive, or was retired since.
+//! 2. *Grace*: whoever began before the trace ended may still be on the way to an old block
+//!    that nothing leads to any more; it is waited for.
+//! 3. *Sweep*: run by run, an old block is free if it is not alive, or was retired since.
 //!
 //! A root that cannot be read stops the reclaim before the sweep: nothing is freed. A
 //! pool that may not grow waits for the reclaim before it says that it is full.
@@ -27,9 +29,12 @@ use crate::index::phast::Phast;
 use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
 use crate::map::Form;
 use crate::pmem::{Alive, Planted, Seam};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
+
+/// Turns of waiting for guards from before the end of a trace, for who needs the space.
+const GRACE_TURNS: u32 = 1 << 10;
 
 /// An index of either record form.
 pub enum AnyIndex {
@@ -51,6 +56,14 @@ macro_rules! each_form {
 impl AnyIndex {
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
         each_form!(self, index => index.trace(cursor, visit))
+    }
+
+    fn has_work(&self) -> bool {
+        each_form!(self, index => index.has_work())
+    }
+
+    fn step(&self) -> Result<bool> {
+        each_form!(self, index => index.step())
     }
 
     /// See [`Index::verify`].
@@ -113,13 +126,14 @@ pub struct MapRequest {
 #[derive(Default)]
 struct Maps {
     /// By slot: in a damaged file two roots can have one name.
-    open: HashMap<usize, Arc<OpenMap>>,
+    open: BTreeMap<usize, Arc<OpenMap>>,
     /// Dropped, but their blocks are not freed yet: someone may still read them.
     dropped: Vec<Arc<OpenMap>>,
 }
 
 enum Phase {
     Trace { slot: usize, cursor: Cursor },
+    Grace { epoch: u64 },
     Sweep { page: u32 },
     Done,
     Stopped(Damage),
@@ -462,18 +476,18 @@ impl<S: Seam> Store<S> {
 
     // ---- Background work ---------------------------------------------------------
 
-    /// One step of background work: reclaim, dropped maps, growth ahead of use. Returns
-    /// whether there may be more to do.
+    /// One step of background work: that of the indexes, reclaim, dropped maps, growth ahead
+    /// of use. Returns whether there may be more to do.
     pub fn step(&self) -> Result<bool> {
         self.check()?;
         let options = self.core.options();
         if options.read_only {
             return Ok(false);
         }
+        let more = self.step_indexes()?;
         if self.reclaim_state() == ReclaimState::Running {
-            let Some(_writing) = self.core.enter_in_background()? else { return Ok(false) };
-            self.reclaim_step()?;
-            return Ok(true);
+            let Some(_writing) = self.core.enter_in_background()? else { return Ok(more) };
+            return Ok(self.reclaim_step()? | more);
         }
         if !self.is_settled()
             && let Some(_writing) = self.core.enter_in_background()?
@@ -485,7 +499,21 @@ impl<S: Seam> Store<S> {
         {
             self.core.collect();
         }
-        self.core.grow_ahead()
+        Ok(self.core.grow_ahead()? | more)
+    }
+
+    /// One step of each open index that has work. Whether there may be more.
+    fn step_indexes(&self) -> Result<bool> {
+        let maps: Vec<_> = {
+            let maps = self.core.memory.seam().lock(&self.maps);
+            maps.open.values().filter(|map| map.index.has_work()).cloned().collect()
+        };
+        let mut more = false;
+        for map in maps {
+            let Some(_writing) = self.core.enter_in_background()? else { return Ok(more) };
+            more |= map.index.step()?;
+        }
+        Ok(more)
     }
 
     /// How far the reclaim is.
@@ -493,15 +521,18 @@ impl<S: Seam> Store<S> {
         match &*self.core.memory.seam().lock(&self.reclaim) {
             Phase::Done => ReclaimState::Done,
             Phase::Stopped(damage) => ReclaimState::Stopped(damage.clone()),
-            Phase::Trace { .. } | Phase::Sweep { .. } => ReclaimState::Running,
+            Phase::Trace { .. } | Phase::Grace { .. } | Phase::Sweep { .. } => {
+                ReclaimState::Running
+            }
         }
     }
 
-    /// One step of the reclaim. The caller has passed the gate. Whether it goes on.
+    /// One step of the reclaim. The caller has passed the gate. Whether it can go on at once:
+    /// not so at its end, nor while guards are alive that it has to wait for.
     fn reclaim_step(&self) -> Result<bool> {
         let mut phase = self.core.memory.seam().lock(&self.reclaim);
         match self.advance(&mut phase) {
-            Ok(()) => Ok(matches!(*phase, Phase::Trace { .. } | Phase::Sweep { .. })),
+            Ok(advanced) => Ok(advanced && !matches!(*phase, Phase::Done | Phase::Stopped(_))),
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "reclaim stopped: no space from before the crash is reused");
                 let damage = match error {
@@ -515,21 +546,22 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    fn advance(&self, phase: &mut Phase) -> Result<()> {
+    /// Whether it has advanced.
+    fn advance(&self, phase: &mut Phase) -> Result<bool> {
         let alloc = self.core.alloc();
         match phase {
             Phase::Trace { slot, cursor } => {
                 if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
-                    *phase = Phase::Sweep { page: self.core.geometry.first_page() };
-                    return Ok(());
+                    *phase = Phase::Grace { epoch: self.core.epochs().begin() };
+                    return Ok(true);
                 }
                 let Some(info) = self.settled(|| roots::read(&self.core, *slot))?? else {
                     *slot += 1;
                     *cursor = Cursor::start();
-                    return Ok(());
+                    return Ok(true);
                 };
                 // Dropped beside us: it has marked its blocks itself.
-                let Some(map) = self.open(*slot, info, true)? else { return Ok(()) };
+                let Some(map) = self.open(*slot, info, true)? else { return Ok(true) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
                 })?;
@@ -538,20 +570,26 @@ impl<S: Seam> Store<S> {
                     *cursor = Cursor::start();
                 }
             }
+            Phase::Grace { epoch } => {
+                if !self.core.epochs().has_reached(*epoch) {
+                    return Ok(false);
+                }
+                *phase = Phase::Sweep { page: self.core.geometry.first_page() };
+            }
             Phase::Sweep { page } => {
                 let end = alloc.old_frontier();
                 for _ in 0..64 {
                     if *page >= end {
                         self.core.reclaimed();
                         *phase = Phase::Done;
-                        return Ok(());
+                        return Ok(true);
                     }
                     *page = alloc.sweep(&self.core, *page)?;
                 }
             }
             Phase::Done | Phase::Stopped(_) => {}
         }
-        Ok(())
+        Ok(true)
     }
 
     // ---- Life -------------------------------------------------------------------
@@ -596,8 +634,15 @@ impl<S: Seam> Store<S> {
 
 impl<S: Seam> Reclaimer for Store<S> {
     fn finish(&self) -> Result<bool> {
-        while self.reclaim_step()? {}
-        Ok(self.reclaim_state() == ReclaimState::Done)
+        let mut turn = 0;
+        loop {
+            while self.reclaim_step()? {}
+            match self.reclaim_state() {
+                // Operations that are under way end soon; a guard that the user holds need not.
+                ReclaimState::Running if turn < GRACE_TURNS => self.core.wait(&mut turn)?,
+                state => return Ok(state == ReclaimState::Done),
+            }
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The epochs of a pool; what they are for, and why they hold, stands in the module above.
 //! `outlast-check` compiles this file a second time, with the atomics of a model checker.
 
-use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, SLOTS, fence};
+use super::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, SLOTS, fence};
 use std::collections::VecDeque;
+use std::ptr::null_mut;
+use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
 const COUNT_BITS: u32 = 16;
@@ -21,12 +23,23 @@ struct Retired {
     bytes: u64,
 }
 
+/// A block that was retired while another thread had the limbo.
+struct Spilled {
+    block: Retired,
+    next: *mut Spilled,
+}
+
 /// The epochs of one pool.
 pub struct Epochs {
     epoch: AtomicU64,
     pins: AtomicUsize,
     slots: Box<[Slot]>,
+    /// Blocks by ascending epoch.
     limbo: Mutex<VecDeque<Retired>>,
+    /// What could not be put there without waiting: a list to which anyone adds, and which
+    /// whoever has the limbo takes over whole.
+    spilled: AtomicPtr<Spilled>,
+    /// Of both.
     limbo_bytes: AtomicU64,
 }
 
@@ -44,6 +57,7 @@ impl Default for Epochs {
             pins: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             limbo: Mutex::default(),
+            spilled: AtomicPtr::new(null_mut()),
             limbo_bytes: AtomicU64::new(0),
         }
     }
@@ -106,42 +120,45 @@ impl Epochs {
     }
 
     /// Takes a block that was unlinked. `free` is called for it, and for others whose
-    /// guards are gone, now or in a later call.
+    /// guards are gone, now or in a later call. Waits for nobody, where `free` does not.
     pub fn retire(&self, offset: u64, bytes: u64, mut free: impl FnMut(u64)) {
         // Pairs with the SeqCst in `pin`, see the module's documentation.
         fence(Ordering::SeqCst);
-        let idle = self.pins.load(Ordering::SeqCst) == 0;
-        if idle {
+        if self.pins.load(Ordering::SeqCst) == 0 {
             free(offset);
             if self.limbo_bytes.load(Ordering::Relaxed) == 0 {
                 return;
             }
         } else {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let mut limbo = self.lock();
-            limbo.push_back(Retired { epoch, offset, bytes });
+            let block = Retired { epoch: self.epoch.load(Ordering::SeqCst), offset, bytes };
             self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
+            let Some(mut limbo) = self.try_lock() else {
+                self.spill(block);
+                return;
+            };
+            self.put(&mut limbo, block);
             if !limbo.len().is_multiple_of(64) {
                 return;
             }
         }
-        self.collect(free);
+        if let Some(limbo) = self.try_lock() {
+            self.collect_from(limbo, free);
+        }
     }
 
     /// Frees what no guard can read any more.
-    pub fn collect(&self, mut free: impl FnMut(u64)) {
-        let mut limbo = self.lock();
-        let next = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
-        let oldest = self
-            .slots
-            .iter()
-            .map(|s| s.0.load(Ordering::SeqCst))
-            .filter(|&word| word != 0)
-            .map(|word| word >> COUNT_BITS)
-            .min()
-            .unwrap_or(next);
-        // Acquire: pairs with the Release in `unpin`.
-        fence(Ordering::Acquire);
+    pub fn collect(&self, free: impl FnMut(u64)) {
+        self.collect_from(self.lock(), free);
+    }
+
+    fn collect_from(
+        &self,
+        mut limbo: MutexGuard<'_, VecDeque<Retired>>,
+        mut free: impl FnMut(u64),
+    ) {
+        self.take_spilled(&mut limbo);
+        let next = self.begin();
+        let oldest = self.oldest().unwrap_or(next);
         let mut ready = Vec::new();
         while limbo.front().is_some_and(|r| r.epoch < oldest) {
             ready.extend(limbo.pop_front());
@@ -153,9 +170,65 @@ impl Epochs {
         }
     }
 
+    /// Begins another epoch; whoever is pinned already is so in an earlier one.
+    pub fn begin(&self) -> u64 {
+        self.epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Whether nobody is pinned any more who was when this epoch [began](Epochs::begin).
+    pub fn has_reached(&self, epoch: u64) -> bool {
+        // As in `retire`.
+        fence(Ordering::SeqCst);
+        self.oldest().is_none_or(|oldest| oldest >= epoch)
+    }
+
+    /// The earliest epoch that a guard is alive in.
+    fn oldest(&self) -> Option<u64> {
+        let words = self.slots.iter().map(|s| s.0.load(Ordering::SeqCst));
+        let oldest = words.filter(|&word| word != 0).map(|word| word >> COUNT_BITS).min();
+        // Acquire: pairs with the Release in `unpin`.
+        fence(Ordering::Acquire);
+        oldest
+    }
+
+    /// Adds a block to the limbo, by ascending epoch: another thread may have read the epoch
+    /// earlier and come later. It waits a little longer then.
+    fn put(&self, limbo: &mut VecDeque<Retired>, mut block: Retired) {
+        let last = limbo.back().map_or(0, |last| last.epoch);
+        block.epoch = block.epoch.max(last);
+        limbo.push_back(block);
+    }
+
+    fn spill(&self, block: Retired) {
+        let node = Box::into_raw(Box::new(Spilled { block, next: null_mut() }));
+        let mut head = self.spilled.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: made above, and nobody else's before the exchange.
+            unsafe { (*node).next = head };
+            // Release: pairs with the Acquire in `take_spilled`, which then reads the node.
+            match self.spilled.compare_exchange(head, node, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(found) => head = found,
+            }
+        }
+    }
+
+    fn take_spilled(&self, limbo: &mut VecDeque<Retired>) {
+        // Acquire: pairs with the Release in `spill`.
+        let mut node = self.spilled.swap(null_mut(), Ordering::Acquire);
+        while !node.is_null() {
+            // SAFETY: `spill` has made it of a box; whoever takes the list has it alone.
+            let spilled = unsafe { Box::from_raw(node) };
+            self.put(limbo, spilled.block);
+            node = spilled.next;
+        }
+    }
+
     /// Reports the blocks that guards keep from reuse: offset and bytes.
     pub fn visit(&self, mut visit: impl FnMut(u64, u64)) {
-        self.lock().iter().for_each(|r| visit(r.offset, r.bytes));
+        let mut limbo = self.lock();
+        self.take_spilled(&mut limbo);
+        limbo.iter().for_each(|r| visit(r.offset, r.bytes));
     }
 
     /// Bytes that guards keep from reuse.
@@ -171,5 +244,19 @@ impl Epochs {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Retired>> {
         // Nobody waits or touches PM under this lock, so the seam need not see it.
         self.limbo.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, VecDeque<Retired>>> {
+        match self.limbo.try_lock() {
+            Ok(limbo) => Some(limbo),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Drop for Epochs {
+    fn drop(&mut self) {
+        self.take_spilled(&mut VecDeque::new());
     }
 }

@@ -12,6 +12,10 @@
 //! `retire` is called after the link was removed, and looks for marks after a SeqCst
 //! fence. Either `retire` sees the mark, or the guard's read comes after the fence and
 //! sees that the link is gone.
+//!
+//! Retiring waits for nobody: operations of lock-free indexes retire. What is retired while
+//! another thread looks through the blocks in waiting goes on a list that the next one takes
+//! over.
 
 mod epochs;
 
@@ -19,7 +23,7 @@ pub use epochs::{Epochs, Pin};
 
 /// What [`epochs`] stands on.
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
+    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, fence};
     pub(super) use std::sync::{Mutex, MutexGuard};
 
     /// Places for epochs that guards are alive in.
@@ -74,6 +78,49 @@ mod tests {
         }
         epochs.collect(|o| freed.push(o));
         assert_eq!(freed, [8]);
+    }
+
+    #[test]
+    fn an_epoch_is_reached_when_earlier_guards_are_gone() {
+        let epochs = Epochs::default();
+        assert!(epochs.has_reached(epochs.begin()));
+        let early = epochs.pin(0);
+        let begun = epochs.begin();
+        let late = epochs.pin(1);
+        assert!(!epochs.has_reached(begun));
+        epochs.unpin(early);
+        assert!(epochs.has_reached(begun), "a guard that began later does not count");
+        epochs.unpin(late);
+    }
+
+    /// Threads that retire meet at the limbo; none of them waits, and nothing is lost.
+    #[test]
+    fn each_block_is_freed_once_however_many_threads_retire() {
+        const THREADS: u64 = 4;
+        const EACH: u64 = 20_000;
+        let epochs = Epochs::default();
+        let freed: Vec<AtomicU64> = (0..THREADS * EACH).map(|_| AtomicU64::new(0)).collect();
+        let free = |offset: u64| {
+            freed[offset as usize].fetch_add(1, Ordering::Relaxed);
+        };
+        std::thread::scope(|s| {
+            for t in 0..THREADS {
+                let (epochs, free) = (&epochs, &free);
+                s.spawn(move || {
+                    for i in 0..EACH {
+                        let pin = epochs.pin(t as usize);
+                        epochs.retire(t * EACH + i, 16, free);
+                        epochs.unpin(pin);
+                    }
+                });
+            }
+        });
+        let mut waiting = 0;
+        epochs.visit(|_, bytes| waiting += bytes);
+        assert_eq!(waiting, epochs.limbo_bytes());
+        epochs.collect(free);
+        assert_eq!(epochs.limbo_bytes(), 0);
+        assert!(freed.iter().all(|n| n.load(Ordering::Relaxed) == 1));
     }
 
     /// Readers chase a link to a block whose content is poisoned when it is freed.

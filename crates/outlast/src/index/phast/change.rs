@@ -335,7 +335,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         } else {
             Ok(Step::Again)
         };
-        leaf.finish_change(seam);
+        if !self.planted(Planted::LockNotReleased) {
+            leaf.finish_change(seam);
+        }
         step
     }
 

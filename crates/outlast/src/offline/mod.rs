@@ -4,7 +4,7 @@
 //! accounts for every byte of it. It is written from docs/format.md and shares no code
 //! with the allocator, the gate, the mapping or the indexes: what those get wrong
 //! together, this finds. It stores nothing, and no content makes it panic, loop for
-//! ever or read outside the file.
+//! ever or read outside the file. What is peculiar to a scheme stands in a file of its own.
 //!
 //! In a pool that was closed cleanly,
 //!
@@ -15,9 +15,10 @@
 //! and nothing is leaked. After a crash, what no map owns counts as free: the next open
 //! reclaims it.
 
+mod dash_eh;
+mod phast;
+
 use crate::error::{Damage, Error, Result};
-use crate::index::dash_eh::layout::{BUCKET_BYTES, DIRECTORY_HEADER, MAX_DEPTH, NODE_BYTES, SLOTS};
-use crate::index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::index::{RecordForm, Scheme};
 use crate::pool::geometry::{CLASSES, LARGE, PAGE_BITS};
 use crate::pool::layout::{
@@ -26,7 +27,7 @@ use crate::pool::layout::{
     SYSTEM_BYTES, field,
 };
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -290,10 +291,6 @@ fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
     let low = kind | shape << 16;
     low | crc_words(&[low, offset, fixed]) << 32
 }
-
-const DIRECTORY: u64 = 0xd1e0;
-const SEGMENT: u64 = 0xd1e1;
-const NODE: u64 = 0xd1e2;
 
 /// The pool's hash function.
 struct Hash {
@@ -714,13 +711,19 @@ impl Walk<'_, '_> {
                 Some((take(0, name)?, take(name, key)?, take(name + key, value)?))
             })
             .flatten();
-        // Scheme 1 is Dash-EH; form 1 is inline, 2 byte strings.
+        let scheme = match kinds & 0xff {
+            1 => Some(Scheme::DashEh),
+            3 => Some(Scheme::Phast),
+            _ => None,
+        };
+        // Inline, and byte strings.
         let form = match kinds >> 8 & 0xff {
             1 => Some(RecordForm::Inline),
             2 => Some(RecordForm::Bytes),
             _ => None,
         };
-        let (Some((name, key_schema, value_schema)), 1, Some(form)) = (texts, kinds & 0xff, form)
+        let (Some((name, key_schema, value_schema)), Some(scheme), Some(form)) =
+            (texts, scheme, form)
         else {
             self.problem(bad("a map of a known scheme", format!("kinds {kinds:#x}")));
             return Ok(());
@@ -732,7 +735,7 @@ impl Walk<'_, '_> {
         self.region(offset + ROOT_FIXED as u64 * 8, 8 * 56, What::RootFixed);
         let mut map = MapReport {
             name,
-            scheme: Scheme::DashEh,
+            scheme,
             form,
             key_schema,
             value_schema,
@@ -745,7 +748,11 @@ impl Walk<'_, '_> {
             whole: true,
         };
         let config = [words[ROOT_FIXED + 1], words[ROOT_FIXED + 2], words[ROOT_FIXED + 3]];
-        if let Err(error) = self.walk_map(&mut map, offset + 8, words[1], config) {
+        let walked = match scheme {
+            Scheme::DashEh => self.walk_dash_eh(&mut map, offset + 8, words[1], config),
+            Scheme::Phast => self.walk_phast(&mut map, offset + 8, words[1], config),
+        };
+        if let Err(error) = walked {
             map.whole = false;
             match error {
                 Error::Damaged(damage) => self.problem(damage),
@@ -756,335 +763,6 @@ impl Walk<'_, '_> {
         self.report.maps.push(map);
         Ok(())
     }
-
-    // ---- Dash-EH ------------------------------------------------------------------
-
-    fn walk_map(
-        &mut self,
-        map: &mut MapReport,
-        place: u64,
-        word: u64,
-        config: [u64; 3],
-    ) -> Result<()> {
-        let shape = Shape::new(config, map.form, &self.hash)
-            .ok_or_else(|| Damage::new(place, "a shape of segments", format!("{config:?}")))?;
-        // Offset, depth, and a checksum folded to 8 bits.
-        let low = word & ((1 << 56) - 1);
-        let sum = crc_words(&[low]);
-        let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
-        let (offset, depth) = (word & LOW48, (word >> 48 & 0xff) as u32);
-        if word >> 56 != check || !(1..=MAX_DEPTH).contains(&depth) || !offset.is_multiple_of(64) {
-            let expected = "a directory's offset and depth";
-            return Err(Damage::new(place, expected, format!("{word:#x}")).into());
-        }
-        map.depth = depth;
-        let expected = identity(DIRECTORY, 0, offset, u64::from(depth));
-        let found = self.image.word(offset)?;
-        if found != expected {
-            let expected = format!("a directory of depth {depth} ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
-        }
-        let mut entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
-        self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
-        self.region(offset, 8, What::Directory { depth });
-        self.region(offset + DIRECTORY_HEADER, 8 << depth, What::Entry);
-        let mut index = 0;
-        while index < entries.len() {
-            match self.walk_entry(map, &shape, &mut entries, depth, index) {
-                // The same entry again, as the unfinished split leaves it.
-                Ok(0) => {}
-                Ok(range) => index += range,
-                Err(Error::Damaged(damage)) => {
-                    map.whole = false;
-                    self.problem(damage);
-                    index += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Walks the segment that the directory's entry `index` points at. Returns how many
-    /// entries are its; 0 if a split of it was completed, in `entries` only.
-    fn walk_entry(
-        &mut self,
-        map: &mut MapReport,
-        shape: &Shape,
-        entries: &mut [u64],
-        directory_depth: u32,
-        index: usize,
-    ) -> Result<usize> {
-        let offset = entries[index];
-        let mut segment = self.segment(shape, offset)?;
-        let hash = (index as u64) << (64 - directory_depth);
-        let Segment { depth, low, .. } = segment;
-        let damage = |at: u64, expected: String, found: String| -> Result<usize> {
-            Err(Damage::new(at, expected, found).into())
-        };
-        if depth > directory_depth || low << depth != 0 {
-            let expected = format!("a segment of a directory of depth {directory_depth}");
-            return damage(offset + 8, expected, format!("first hash {low:#x}, depth {depth}"));
-        }
-        if segment.partner != 0 {
-            // The split has committed; its directory entries may not be there. Those of
-            // the upper half that still point at the old segment are the new one's.
-            let bit = 1 << (64 - depth);
-            let partner = self.segment(shape, segment.partner)?;
-            if low & bit != 0 || partner.low != low | bit || partner.depth < depth {
-                let expected = format!("a partner for the split of the segment at {low:#x}");
-                let found = format!("first hash {:#x}, depth {}", partner.low, partner.depth);
-                return damage(offset + 16, expected, found);
-            }
-            let first = (partner.low >> (64 - directory_depth)) as usize;
-            let upper = &mut entries[first..first + (1 << (directory_depth - depth))];
-            let mut pending = false;
-            for entry in upper.iter_mut().filter(|entry| **entry == offset) {
-                *entry = segment.partner;
-                pending = true;
-            }
-            if pending {
-                return Ok(0);
-            }
-            segment.partner = 0;
-        }
-        if low != hash {
-            let expected = format!("a segment that begins with hash {hash:#x}");
-            return damage(offset + 8, expected, format!("{low:#x}"));
-        }
-        let range = 1 << (directory_depth - depth);
-        if let Some(other) = entries[index..index + range].iter().position(|&e| e != offset) {
-            let expected = format!("entry {} of the directory: {offset:#x}", index + other);
-            return damage(offset, expected, format!("{:#x}", entries[index + other]));
-        }
-        self.walk_segment(map, shape, &segment)?;
-        Ok(range)
-    }
-
-    /// Reads a segment's header.
-    fn segment(&self, shape: &Shape, offset: u64) -> Result<Segment> {
-        if !offset.is_multiple_of(256) {
-            return Err(Damage::new(offset, "a segment at a multiple of 256", "another").into());
-        }
-        let words = self.image.words(offset, shape.segment_bytes / 8)?;
-        let [found, low, state, chain] = words[..4] else { unreachable!("32 words and more") };
-        let expected = identity(SEGMENT, shape.packed, offset, low);
-        if found != expected {
-            let expected = format!("a segment ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
-        }
-        let bits = state & LOW48;
-        let depth = (bits >> 40) as u32;
-        if state >> 48 != fold16(crc_words(&[bits, offset])) || !(1..=MAX_DEPTH).contains(&depth) {
-            let expected = "a segment's state";
-            return Err(Damage::new(offset + 16, expected, format!("{state:#x}")).into());
-        }
-        let partner = (bits & ((1 << 40) - 1)) << 8;
-        Ok(Segment { offset, low, depth, partner, chain, words })
-    }
-
-    fn walk_segment(
-        &mut self,
-        map: &mut MapReport,
-        shape: &Shape,
-        segment: &Segment,
-    ) -> Result<()> {
-        self.claim(segment.offset, shape.segment_bytes, Owner::Structure)?;
-        self.region(segment.offset, 32, What::Segment { shape: shape.packed as u16 });
-        map.segments += 1;
-        let mut keys = HashMap::new();
-        let mut walk_buckets = |walk: &mut Self, at: u64, words: &[u64], homes: u32| {
-            for (bucket, words) in words.chunks_exact(BUCKET_BYTES as usize / 8).enumerate() {
-                let at = at + bucket as u64 * BUCKET_BYTES;
-                walk.region(at, BUCKET_BYTES, What::Bucket { form: map.form });
-                let home = Some(bucket as u32).filter(|&bucket| bucket < homes);
-                for slot in 0..SLOTS {
-                    let place = at + slot as u64 * 16;
-                    let words = [words[slot * 2], words[slot * 2 + 1]];
-                    match walk.walk_slot(map, shape, segment, place, words, home, &mut keys) {
-                        Ok(()) => {}
-                        Err(Error::Damaged(damage)) => walk.problem(damage),
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
-            Ok(())
-        };
-        let own = (BUCKET_BYTES / 8) as usize;
-        let first = segment.offset + BUCKET_BYTES;
-        walk_buckets(self, first, &segment.words[own..], shape.buckets)?;
-        let mut nodes = Vec::new();
-        let mut seen = HashSet::new();
-        let mut node = segment.chain;
-        while node != 0 {
-            let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
-            if !node.is_multiple_of(256) {
-                return Err(bad("an odd offset".into()));
-            }
-            if !seen.insert(node) {
-                return Err(bad("one that the chain has passed already".into()));
-            }
-            let words = self.image.words(node, NODE_BYTES / 8)?;
-            if words[0] != identity(NODE, 0, node, 0) {
-                return Err(bad(format!("{:#x}", words[0])));
-            }
-            self.claim(node, NODE_BYTES, Owner::Structure)?;
-            self.region(node, 16, What::Node);
-            walk_buckets(self, node + BUCKET_BYTES, &words[own..], 0)?;
-            nodes.push(node);
-            node = words[1];
-        }
-        map.nodes += nodes.len() as u64;
-        Ok(())
-    }
-
-    /// `home`: the bucket, where records must be at home there or in the one before.
-    #[expect(clippy::too_many_arguments, reason = "a slot is told by all of these")]
-    fn walk_slot(
-        &mut self,
-        map: &mut MapReport,
-        shape: &Shape,
-        segment: &Segment,
-        place: u64,
-        [first, second]: [u64; 2],
-        home: Option<u32>,
-        keys: &mut HashMap<Vec<u8>, [u64; 2]>,
-    ) -> Result<()> {
-        if first == shape.empty[(segment.low >> 63) as usize] {
-            return Ok(());
-        }
-        let hash = match map.form {
-            RecordForm::Inline => self.hash.of(&first.to_le_bytes()),
-            RecordForm::Bytes => second,
-        };
-        let own = (hash >> 8) as u32 & (shape.buckets - 1);
-        if let Some(bucket) = home
-            && own != bucket
-            && (own + 1) & (shape.buckets - 1) != bucket
-        {
-            let expected = format!("an empty slot, or a record of bucket {bucket}");
-            return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
-        }
-        if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
-            // The other half of a split has it.
-            return Ok(());
-        }
-        self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
-        let key = match map.form {
-            RecordForm::Inline => first.to_le_bytes().to_vec(),
-            RecordForm::Bytes => match self.record(place, first, second) {
-                Ok(key) => key,
-                Err(error) => {
-                    map.torn += 1;
-                    map.records += 1;
-                    return Err(error);
-                }
-            },
-        };
-        if let Some(other) = keys.get(&key) {
-            map.duplicates += 1;
-            // A record is copied whole before it is removed from where it was, and
-            // nothing changes it in between.
-            if self.report.free_state || *other != [first, second] {
-                let found = format!("{key:x?} a second time, with {other:x?}");
-                return Err(Damage::new(place, "each key once", found).into());
-            }
-            return Ok(());
-        }
-        keys.insert(key, [first, second]);
-        map.records += 1;
-        if map.form == RecordForm::Bytes {
-            let offset = first & LOW48;
-            let lengths = self.image.word(offset)?;
-            let bytes = 16 + (lengths & 0xffff_ffff) + (lengths >> 32);
-            self.claim(offset, bytes, Owner::Record)?;
-            self.region(offset, bytes, What::Record);
-        }
-        Ok(())
-    }
-
-    /// Checks a record block. Returns its key.
-    fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
-        let offset = first & LOW48;
-        let class = (first >> 48) as u8;
-        let bad = |expected: &str, found: String| -> Result<Vec<u8>> {
-            Err(Damage::new(offset, format!("{expected} (slot at {place:#x})"), found).into())
-        };
-        if first >> 56 != 0 {
-            return bad("a record's link", format!("{first:#x}"));
-        }
-        let head = self.image.words(offset, 2)?;
-        let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
-        if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
-            return bad("a record's lengths", format!("{key_len} and {value_len}"));
-        }
-        let bytes = 16 + (key_len + value_len) as u64;
-        // The class is the least that holds the record.
-        let expected = if bytes * 2 > self.page_bytes() {
-            LARGE
-        } else {
-            CLASSES.iter().position(|&size| u64::from(size) >= bytes).map_or(LARGE, |c| c as u8)
-        };
-        if class != expected {
-            return bad(
-                &format!("class {expected} for a record of {bytes} bytes"),
-                format!("class {class}"),
-            );
-        }
-        let body = self.image.bytes(offset + 16, bytes - 16)?;
-        let sum = crc(&[&offset.to_le_bytes(), &head[0].to_le_bytes(), &body]);
-        if head[1] != u64::from(sum) {
-            return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
-        }
-        let key = body[..key_len].to_vec();
-        let hash = self.hash.of(&key);
-        if hash != second {
-            return bad(&format!("hash {hash:#x} of its key"), format!("{second:#x}"));
-        }
-        Ok(key)
-    }
-}
-
-/// How large a map's segments are.
-struct Shape {
-    buckets: u32,
-    packed: u64,
-    segment_bytes: u64,
-    /// The first word of an empty slot, by the first bit of the segment's hashes.
-    empty: [u64; 2],
-}
-
-impl Shape {
-    fn new(config: [u64; 3], form: RecordForm, hash: &Hash) -> Option<Shape> {
-        let [bits, stash, rest] = config;
-        if !(1..=6).contains(&bits) || !matches!(stash, 2 | 4) || rest != 0 {
-            return None;
-        }
-        let empty = match form {
-            RecordForm::Bytes => [0, 0],
-            // The least number that hashes to the other half.
-            RecordForm::Inline => {
-                let least = |half| (0..1024u64).find(|n| hash.of(&n.to_le_bytes()) >> 63 == half);
-                [least(1)?, least(0)?]
-            }
-        };
-        let buckets = 1 << bits;
-        Some(Shape {
-            buckets,
-            packed: bits | stash << 8,
-            segment_bytes: (1 + u64::from(buckets) + stash) * BUCKET_BYTES,
-            empty,
-        })
-    }
-}
-
-struct Segment {
-    offset: u64,
-    low: u64,
-    depth: u32,
-    partner: u64,
-    chain: u64,
-    words: Vec<u64>,
 }
 
 fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result<Report> {

@@ -1,115 +1,29 @@
-//! What each operation costs in PM, pinned: stores, lines flushed, fences.
-//!
-//! Method: a map in memory under the recorder; one operation is recorded at a time, its
-//! key chosen by its hash so that it meets just the case that is meant. The figures do not
-//! depend on the machine. Why no fewer serve is said beside each, and argued in the
-//! module's documentation of the scheme.
+//! Dash-EH.
 
+use super::{Bench, VALUE, colliding, cost, cost_at, has, lines_stored};
+use outlast::RecordForm;
 use outlast::index::dash_eh::layout::SLOTS;
 use outlast::index::dash_eh::points;
-use outlast::pmem::{Access, Counts, Event, Point, Traced};
-use outlast::{RecordForm, Scheme};
+use outlast::pmem::{Access, Event};
 use outlast_check::codec::SPECIAL;
-use outlast_check::explore::phases;
-use outlast_check::rows::{self, Row};
-use outlast_check::session::{Do, PoolShape, Session, Shape, alive};
-use std::collections::BTreeSet;
-
-/// A map with its recorder.
-struct Bench {
-    seam: Traced,
-    session: Session,
-    shape: Shape,
-}
+use outlast_check::explore::phases::phases_of;
+use outlast_check::schemes::dash_eh::rows::{self, Row};
+use outlast_check::schemes::dash_eh::{phases, shape};
+use outlast_check::session::Do;
 
 /// Keys of a segment's half of the hash space, by home bucket.
 type Homes = Vec<std::vec::IntoIter<u64>>;
 
-const VALUE: u64 = 1 << 20;
-
-impl Bench {
-    fn new(form: RecordForm, bucket_bits: u32) -> Bench {
-        Self::with_pool(form, bucket_bits, PoolShape::default())
-    }
-
-    fn with_pool(form: RecordForm, bucket_bits: u32, pool: PoolShape) -> Bench {
-        let seam = Traced::new();
-        let mut session = Session::create(pool, &alive(), seam.clone()).unwrap();
-        let shape = Shape { scheme: Scheme::DashEh, form, bucket_bits, stash: 2 };
-        session.create_map("m", shape).unwrap();
-        Bench { seam, session, shape }
-    }
-
-    fn homes(&self) -> Homes {
-        let buckets = 1 << self.shape.bucket_bits;
-        let mut homes = vec![Vec::new(); buckets];
-        for key in 10..4_000 {
-            let hash = self.session.hash(self.shape.form, key);
-            if hash >> 63 == 0 {
-                homes[(hash >> 8) as usize % buckets].push(key);
-            }
-        }
-        homes.into_iter().map(Vec::into_iter).collect()
-    }
-
-    fn fill(&mut self, keys: impl IntoIterator<Item = u64>) {
-        for key in keys {
-            self.change(key, Do::Insert(VALUE + key));
+fn homes(bench: &Bench) -> Homes {
+    let buckets = 1 << bench.shape.config[0];
+    let mut homes = vec![Vec::new(); buckets];
+    for key in 10..4_000 {
+        let hash = bench.session.hash(bench.shape.form, key);
+        if hash >> 63 == 0 {
+            homes[(hash >> 8) as usize % buckets].push(key);
         }
     }
-
-    /// Makes one change: its events.
-    fn change(&mut self, key: u64, change: Do) -> Vec<Event> {
-        self.seam.take();
-        self.seam.start(false);
-        self.session.change("m", key, change).unwrap();
-        let events = self.seam.take();
-        events.into_iter().filter(|e| !matches!(e.access, Access::Mark(_))).collect()
-    }
-
-    /// Reads in all ways there are: none may store, flush or fence.
-    fn read(&mut self, key: u64) {
-        self.seam.take();
-        self.seam.start(false);
-        // get, get_ref and get_many.
-        self.session.get("m", key).unwrap();
-        let counts = Counts::of(&self.seam.take());
-        assert_eq!(counts, Counts::default(), "get of key {key}, {}", self.shape.form);
-    }
-
-    fn iterate(&mut self) {
-        let keys: Vec<u64> = self.session.used_keys().iter().copied().collect();
-        // The first touch of a segment resets its metadata; later ones read only.
-        self.session.check(&keys, false).unwrap();
-        self.seam.take();
-        self.seam.start(false);
-        self.session.check(&keys, false).unwrap();
-        assert_eq!(Counts::of(&self.seam.take()), Counts::default(), "iteration");
-    }
-}
-
-fn has(events: &[Event], point: &'static Point) -> bool {
-    events.iter().any(|e| e.point == Some(point))
-}
-
-/// Lines and fences of all events, and of those at one commit point.
-fn cost(events: &[Event]) -> (u64, u64) {
-    let counts = Counts::of(events);
-    (counts.lines, counts.fences)
-}
-
-fn cost_at(events: &[Event], point: &'static Point) -> (u64, u64) {
-    let at: Vec<Event> = events.iter().filter(|e| e.point == Some(point)).cloned().collect();
-    cost(&at)
-}
-
-/// Lines that were stored to.
-fn lines_stored(events: &[Event], point: &'static Point) -> u64 {
-    let lines = events.iter().filter(|e| e.point == Some(point)).filter_map(|e| match e.access {
-        Access::Store { offset, .. } => Some(offset / 64),
-        _ => None,
-    });
-    lines.collect::<BTreeSet<_>>().len() as u64
+    homes.into_iter().map(Vec::into_iter).collect()
 }
 
 /// Lines that a record of this key and value takes, header included. Blocks of up to 64
@@ -135,8 +49,8 @@ fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) 
 #[test]
 fn lookups_store_nothing_wherever_the_record_is() {
     for form in RecordForm::ALL {
-        let mut bench = Bench::new(form, 2);
-        let mut homes = bench.homes();
+        let mut bench = Bench::new(shape(form, 2, 2));
+        let mut homes = homes(&bench);
         // Of one home: bucket, neighbour and stash.
         let keys: Vec<u64> = homes[0].by_ref().take(32).collect();
         bench.fill(keys.iter().copied());
@@ -147,8 +61,7 @@ fn lookups_store_nothing_wherever_the_record_is() {
         }
         bench.iterate();
 
-        let pool = PoolShape { hash_function: 0x7e57, max_pages: 320, ..PoolShape::default() };
-        let mut bench = Bench::with_pool(form, 1, pool);
+        let mut bench = Bench::in_pool(shape(form, 1, 2), colliding());
         bench.fill(SPECIAL..SPECIAL + 60);
         for key in SPECIAL..SPECIAL + 70 {
             bench.read(key);
@@ -160,8 +73,8 @@ fn lookups_store_nothing_wherever_the_record_is() {
 #[test]
 fn an_insert_flushes_one_line_and_its_record() {
     for form in RecordForm::ALL {
-        let mut bench = Bench::new(form, 2);
-        let mut homes = bench.homes();
+        let mut bench = Bench::new(shape(form, 2, 2));
+        let mut homes = homes(&bench);
         for _ in 0..2 * SLOTS {
             // One line, one fence: the slot's two words share the line, and its commit
             // word comes last. An operation that answers has fenced once at least.
@@ -189,8 +102,8 @@ fn an_insert_flushes_one_line_and_its_record() {
 #[test]
 fn a_change_flushes_one_line_wherever_the_record_is() {
     for form in RecordForm::ALL {
-        let mut bench = Bench::new(form, 2);
-        let mut homes = bench.homes();
+        let mut bench = Bench::new(shape(form, 2, 2));
+        let mut homes = homes(&bench);
         let keys: Vec<u64> = homes[0].by_ref().take(40).collect();
         bench.fill(keys.iter().copied());
         // Blocks for the new records of the first changes are in hand after them.
@@ -245,8 +158,8 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
 #[test]
 fn a_displacement_flushes_two_lines() {
     for form in RecordForm::ALL {
-        let mut bench = Bench::new(form, 2);
-        let mut homes = bench.homes();
+        let mut bench = Bench::new(shape(form, 2, 2));
+        let mut homes = homes(&bench);
         // Bucket 1 has guests from bucket 0, where there is room again, and bucket 2 has guests
         // from bucket 1 only.
         let first: Vec<u64> = homes[0].by_ref().take(SLOTS + 5).collect();
@@ -274,7 +187,7 @@ fn a_displacement_flushes_two_lines() {
 #[test]
 fn each_move_of_a_row_flushes_one_line_more() {
     for (form, row) in RecordForm::ALL.into_iter().flat_map(|f| Row::ALL.map(|row| (f, row))) {
-        let mut bench = Bench::new(form, rows::BUCKET_BITS);
+        let mut bench = Bench::new(shape(form, rows::BUCKET_BITS, 2));
         let keys = row.keys(|key| bench.session.hash(form, key), 0);
         for (number, &key) in keys[..row.filled()].iter().enumerate() {
             bench.fill([key]);
@@ -290,7 +203,7 @@ fn each_move_of_a_row_flushes_one_line_more() {
             assert_eq!(cost_at(&events, &points::DISPLACE_COPY), (moves, moves), "{form} {row:?}");
             assert_eq!(cost_at(&events, &points::DISPLACE_FILL), (1, 1), "{form} {row:?}");
             let way = if row.forward { phases::FORWARD } else { phases::BACKWARD };
-            let phases = phases::phases_of(&events, rows::BUCKET_BITS);
+            let phases = phases_of(&events, bench.shape);
             assert!(phases.contains(way[row.moves - 1]), "{form} {row:?}: {phases:?}");
             if has(&events, &outlast::pool::points::CLAIM_FENCE) {
                 continue;
@@ -305,7 +218,7 @@ fn each_move_of_a_row_flushes_one_line_more() {
 fn a_split_and_a_doubling_flush_what_they_write() {
     for form in RecordForm::ALL {
         for bits in [1u32, 2] {
-            let mut bench = Bench::new(form, bits);
+            let mut bench = Bench::new(shape(form, bits, 2));
             let (mut seen, mut gathered) = ((0, 0), 0);
             let segment_lines = ((1 << bits) + 2) * 4;
             for key in 10..600 {
@@ -360,8 +273,7 @@ fn a_split_and_a_doubling_flush_what_they_write() {
 #[test]
 fn an_overflow_node_is_written_whole_before_its_link() {
     for form in RecordForm::ALL {
-        let pool = PoolShape { hash_function: 0x7e57, max_pages: 320, ..PoolShape::default() };
-        let mut bench = Bench::with_pool(form, 1, pool);
+        let mut bench = Bench::in_pool(shape(form, 1, 2), colliding());
         let mut nodes = 0;
         for key in SPECIAL..SPECIAL + 160 {
             let events = bench.change(key, Do::Insert(VALUE + 41));

@@ -1,0 +1,273 @@
+//! The runs that every scheme is made for.
+
+use super::play::Play;
+use crate::codec::SPECIAL;
+use crate::session::{Do, Shape};
+use crate::state::Checked;
+use outlast::RecordForm;
+
+pub(super) fn pool_creation(_: &mut Play) -> Checked {
+    Ok(())
+}
+
+pub(super) fn maps(play: &mut Play) -> Checked {
+    let other = match play.shape.form {
+        RecordForm::Inline => RecordForm::Bytes,
+        RecordForm::Bytes => RecordForm::Inline,
+    };
+    let (this, other) = (play.shape, Shape { form: other, ..play.shape });
+    play.prepared();
+    for (name, shape) in [("a", this), ("b", other), ("c", this)] {
+        play.session.create_map(name, shape)?;
+        for key in 10..14 {
+            play.change_in(name, key, Do::Insert(key + 500))?;
+        }
+    }
+    play.session.drop_map("a", false)?;
+    // In the slot that was freed.
+    play.session.create_map("d", other)?;
+    play.change_in("d", 12, Do::Insert(700))?;
+    // Someone still reads it: neither slot nor space is reused.
+    play.session.drop_map("b", true)?;
+    play.session.create_map("e", this)?;
+    play.change_in("e", 10, Do::Insert(701))?;
+    play.session.let_go();
+    play.session.background()?;
+    play.session.create_map("b", this)?;
+    play.change_in("b", 11, Do::Insert(702))?;
+    play.session.create_map("b", this)?;
+    // The same while space from before a crash is not accounted for.
+    play.session.crash()?;
+    play.session.drop_map("c", true)?;
+    play.session.create_map("f", this)?;
+    play.session.drop_map("d", false)?;
+    play.session.create_map("g", other)?;
+    play.change_in("g", 12, Do::Insert(703))?;
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+    }
+    play.session.let_go();
+    play.session.background()?;
+    play.change_in("e", 10, Do::Remove)?;
+    play.session.verify()
+}
+
+pub(super) fn growth(play: &mut Play) -> Checked {
+    play.map()?;
+    play.prepared();
+    let large = if play.shape.form == RecordForm::Bytes { SPECIAL } else { 0 };
+    for key in 0..2 {
+        play.change(key, Do::Insert(key + 100_000 + large))?;
+    }
+    let next = play.insert_until_grown(10, 2)?;
+    // While space is not accounted for, growth is limited, and helps the reclaim along.
+    play.session.crash()?;
+    play.change(next, Do::Insert(next + 100_000 + large))?;
+    play.insert_until_grown(next + 1, 1)?;
+    Ok(())
+}
+
+pub(super) fn sync(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(12)?;
+    play.prepared();
+    play.session.sync()?;
+    play.change(20, Do::Insert(1))?;
+    play.session.sync()?;
+    play.session.sync()?;
+    play.get(20)?;
+    play.change(10, Do::Remove)?;
+    play.change(11, Do::Update(2))?;
+    play.session.sync()?;
+    play.insert_until_grown(30, 1)?;
+    play.session.sync()?;
+    // With a dropped map that someone still reads, no free state is saved.
+    play.session.create_map("n", play.shape)?;
+    play.session.drop_map("n", true)?;
+    play.session.sync()?;
+    play.session.let_go();
+    play.change(11, Do::Remove)?;
+    play.session.sync()
+}
+
+pub(super) fn snapshot(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(12)?;
+    play.prepared();
+    play.session.snapshot()?;
+    play.change(20, Do::Put(1))?;
+    play.change(11, Do::Remove)?;
+    play.session.snapshot()?;
+    play.session.snapshot()?;
+    play.session.crash()?;
+    // While space from before the crash is not accounted for, and once it is.
+    play.session.snapshot()?;
+    play.change(10, Do::Update(2))?;
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+        play.session.snapshot()?;
+    }
+    play.change(21, Do::Insert(3))?;
+    play.session.snapshot()?;
+    play.insert_until_grown(30, 1)?;
+    play.session.snapshot()?;
+    play.session.reopen()?;
+    play.session.snapshot()
+}
+
+pub(super) fn reopen(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(40)?;
+    for key in 12..20 {
+        play.change(key, Do::Remove)?;
+    }
+    play.prepared();
+    play.session.reopen()?;
+    play.get(10)?;
+    // What was freed before is handed out again.
+    for key in 12..16 {
+        play.change(key, Do::Insert(key))?;
+    }
+    play.session.reopen()?;
+    play.session.reopen()?;
+    play.change(12, Do::Update(5))?;
+    play.session.crash()?;
+    play.change(13, Do::Update(6))?;
+    // Closed before the reclaim has ended.
+    play.session.reopen()?;
+    play.change(14, Do::Update(7))?;
+    play.session.verify()?;
+    play.session.reopen()?;
+    play.insert_until_grown(50, 1)?;
+    play.session.reopen()?;
+    play.get(50)
+}
+
+pub(super) fn fill(play: &mut Play) -> Checked {
+    play.map()?;
+    let smallest = play.shape.is_smallest();
+    // What the first inserts into an empty map leave is the same for every shape.
+    if !smallest {
+        let count = play.brim() * 3 / 4;
+        play.insert_to_the_brim(count)?;
+    }
+    play.prepared();
+    play.insert_until_grown(500, if smallest { 3 } else { 2 })?;
+    Ok(())
+}
+
+pub(super) fn change(play: &mut Play) -> Checked {
+    play.map()?;
+    let count = play.brim();
+    play.insert_to_the_brim(count)?;
+    play.prepared();
+    for key in 0..count {
+        let value = 200_000 + key * 7;
+        let large = if key % 16 == 0 { SPECIAL } else { 0 };
+        match play.random.below(6) {
+            0 => play.change(key, Do::Update(value + large))?,
+            1 => play.change(key, Do::Put(value + large))?,
+            2 => play.change(key, Do::Swap(key + 100_000, value))?,
+            3 => {
+                play.change(key, Do::Remove)?;
+                play.change(key, Do::Update(value))?;
+                play.change(key, Do::Remove)?;
+            }
+            4 => {
+                play.change(key, Do::Remove)?;
+                play.change(key, Do::Put(value))?;
+                play.change(key, Do::Swap(value + 1, value + 2))?;
+            }
+            _ => play.change(key, Do::Insert(value))?,
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn reclaim(play: &mut Play) -> Checked {
+    play.map()?;
+    let count = play.brim();
+    play.insert_to_the_brim(count)?;
+    for key in 20..24 {
+        play.change(key, Do::Put(SPECIAL + key))?;
+    }
+    play.prepared();
+    for life in 0..3 {
+        play.session.crash()?;
+        // In every life, the reclaim is at another place when the operations begin.
+        for _ in 0..life {
+            play.session.background()?;
+        }
+        for i in 0..14 {
+            let key = 10 + (i * 13 + life * 5) % count;
+            let value = 300_000 + life * 1_000 + i;
+            match (i + life) % 4 {
+                0 => play.change(key, Do::Put(value))?,
+                1 => play.change(key, Do::Remove)?,
+                2 => play.change(400 + life * 100 + i, Do::Insert(value))?,
+                _ => play.change(key, Do::Update(value))?,
+            }
+            if i % 3 == 2 {
+                play.session.background()?;
+            }
+        }
+        if life == 1 {
+            play.insert_until_grown(1_000, 1)?;
+        }
+    }
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+    }
+    play.insert_until_grown(2_000, 2)?;
+    play.session.verify()
+}
+
+pub(super) fn collide(play: &mut Play) -> Checked {
+    play.map()?;
+    let crowd = play.parts().crowd;
+    // Fills all places that keys of one hash have, and grows as long as that may help, which
+    // it does not.
+    for key in 0..crowd - 2 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.prepared();
+    for key in crowd - 2..crowd + 8 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    for key in (0..crowd + 8).step_by(3) {
+        play.change(SPECIAL + key, Do::Update(key + 600))?;
+        play.change(SPECIAL + key + 1, Do::Remove)?;
+    }
+    play.session.crash()?;
+    for key in (crowd - 6..crowd + 8).step_by(2) {
+        play.change(SPECIAL + key, Do::Put(key + 700))?;
+        play.session.background()?;
+        play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
+    }
+    Ok(())
+}
+
+pub(super) fn blocks(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_to_the_brim(30)?;
+    play.prepared();
+    for round in 0..4 {
+        for key in 10..16 {
+            let value = 1_000 * (round + 1) + key * 5;
+            let large = SPECIAL * (1 + (round + key) % 2);
+            play.change(key, Do::Update(if key % 3 == 0 { value + large } else { value }))?;
+            play.change(key + 10, Do::Remove)?;
+            play.change(key + 10, Do::Insert(value + 77))?;
+        }
+        match round {
+            1 => play.session.crash()?,
+            2 => play.session.reopen()?,
+            _ => {}
+        }
+        play.session.background()?;
+    }
+    for key in 10..30 {
+        play.change(key, Do::Remove)?;
+    }
+    play.session.verify()
+}

@@ -1,0 +1,57 @@
+//! What stands for published bugs in the pool, whatever scheme its maps are of.
+
+use super::published::*;
+use super::table::Checker::{Alone, Guard, Stopped};
+use super::table::{Line, bug, bytes, cannot};
+use outlast::pmem::Planted;
+use outlast::pool::points;
+
+/// The lines of every scheme.
+pub(super) const LINES: &[Line] = &[
+    bug(POOL_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: pool creation", Alone),
+    bug(
+        POOL_NOT_ATOMIC,
+        Planted::HeaderFirst,
+        "Core::create: header before what it promises",
+        Alone,
+    ),
+    bug(ROOT_NOT_ATOMIC, Planted::RootCommittedFirst, "roots::commit: commit word first", Alone),
+    bug(UNDURABLE_ROOT, Planted::RootReadEarly, "Store::settled", Stopped),
+    bug(TABLE_LEAKED, Planted::NeverFreed, "Core::retire", Alone),
+    bug(CAPACITY_UNDURABLE, Planted::SizeNotTold, "Core::grow", Alone),
+    bug(FREED_TWICE, Planted::FreedTwice, "Core::retire", Alone),
+    cannot(
+        VALUE_SIZE,
+        "records carry their lengths and the root its schemas, which opening compares: the \
+         library's own tests open a map with other ones",
+    ),
+    bytes(READ_FREED, Planted::FreedUnderReaders, "Core::retire: no grace period", Guard),
+    cannot(
+        FEW_INTERLEAVINGS,
+        "of tests, not of a structure; here, threads are stopped at every access",
+    ),
+    cannot(
+        DRAM_POINTER,
+        "the seam has no way to store one: words are addressed by offset, and every offset \
+         read is checked. Each image is opened at another address",
+    ),
+    cannot(
+        EQUAL_VALUES,
+        "records are told by their keys; values are never compared but by compare-and-swap. \
+         A removal that goes by the fingerprint is among the above",
+    ),
+    bug(
+        "Saved free state trusted though the pool was modified since",
+        Planted::NotMarkedDirty,
+        "Core::mark_dirty",
+        Alone,
+    ),
+    bug(
+        "A block reused while it is still linked after a crash",
+        Planted::SweptUntraced,
+        "Store::advance: the sweep before the trace",
+        Alone,
+    ),
+    cannot(STALLS, "no bug of a structure; the benchmark measures them"),
+    cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
+];
