@@ -50,8 +50,15 @@ pub fn is_durable(point: Option<&'static Point>) -> bool {
 pub struct Pending {
     thread: usize,
     point: &'static Point,
-    /// The thread whose next fence completes the write-back.
-    flushed_by: Option<usize>,
+    /// The threads, a bit each, of which the next fence completes the write-back: those that
+    /// have flushed the line since.
+    flushed_by: u64,
+}
+
+/// The bit of a thread.
+fn bit(thread: usize) -> u64 {
+    debug_assert!(thread < 64);
+    1 << thread
 }
 
 /// The words that were stored and had not become durable when the trace ended.
@@ -74,7 +81,7 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     let first: BTreeMap<u64, &'static Point> =
         pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
     // The flushes of the process that died completed, or did not: nobody waits for them.
-    pending.values_mut().for_each(|word| word.flushed_by = None);
+    pending.values_mut().for_each(|word| word.flushed_by = 0);
     let mut read = BTreeMap::new();
     let mut operation = String::new();
     let mut found = Vec::new();
@@ -115,7 +122,7 @@ fn rests(
         if let Some(word) = pending.get(&offset)
             && word.point == point
         {
-            let flushed = word.flushed_by.is_some();
+            let flushed = word.flushed_by != 0;
             let operation = format!("{operation} (rests on an earlier life)");
             found.push(Undurable { operation, offset, point, flushed });
         }
@@ -135,7 +142,7 @@ pub fn undurable(events: &[Event]) -> Vec<Undurable> {
                         operation: operation.clone(),
                         offset,
                         point: word.point,
-                        flushed: word.flushed_by.is_some(),
+                        flushed: word.flushed_by != 0,
                     });
                 }
                 !own
@@ -159,12 +166,12 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
             let first = offset / LINE * LINE;
             let end = (offset + bytes).next_multiple_of(LINE);
             for (_, word) in pending.range_mut(first..end) {
-                word.flushed_by = Some(event.thread);
+                word.flushed_by |= bit(event.thread);
             }
         }
-        Access::Fence => pending.retain(|_, word| word.flushed_by != Some(event.thread)),
+        Access::Fence => pending.retain(|_, word| word.flushed_by & bit(event.thread) == 0),
         // Nobody waits for its flushes any more.
-        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by = None),
+        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by = 0),
         Access::Load { .. } | Access::CompareExchange { .. } | Access::Dram | Access::Mark(_) => {}
     }
 }
@@ -174,7 +181,7 @@ fn note(pending: &mut BTreeMap<u64, Pending>, event: &Event, offset: u64, nontem
     if point.volatile {
         return;
     }
-    let flushed_by = nontemporal.then_some(event.thread);
+    let flushed_by = if nontemporal { bit(event.thread) } else { 0 };
     pending.insert(offset, Pending { thread: event.thread, point, flushed_by });
 }
 
@@ -215,6 +222,20 @@ mod tests {
         assert_eq!(found(&[store(72, &INSERT), flush(64, 8), fence(1), end()]), [(72, true)]);
         let again = [store(72, &INSERT), flush(72, 8), store(72, &INSERT), fence(0), end()];
         assert_eq!(found(&again), [(72, false)], "stored again after the flush");
+    }
+
+    /// Two threads flush a line: the fence of either will do.
+    #[test]
+    fn a_later_flush_does_not_take_an_earlier_one_back() {
+        let by_other = Event {
+            thread: 1,
+            point: Some(&INSERT),
+            access: Access::Flush { offset: 64, bytes: 8 },
+        };
+        let both = [store(72, &INSERT), flush(64, 8), by_other];
+        assert_eq!(found(&[&both[..], &[fence(0), end()]].concat()), []);
+        assert_eq!(found(&[&both[..], &[fence(1), end()]].concat()), []);
+        assert_eq!(found(&[&both[..], &[end()]].concat()), [(72, true)]);
     }
 
     #[test]

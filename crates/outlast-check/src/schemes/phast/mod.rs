@@ -45,9 +45,9 @@ pub fn shape(form: RecordForm, slots: u64, node_leaves: u64, partitions: u64) ->
     Shape { scheme: Scheme::Phast, form, config: config(slots, node_leaves, partitions) }
 }
 
-/// Two nodes: leaves split one by one, so there is no size up to which nothing does.
-fn brim([slots, nodes, _]: Config) -> u64 {
-    slots * (nodes & 0xffff_ffff) * 2 * 6 / 10
+/// A leaf.
+fn brim([slots, ..]: Config) -> u64 {
+    slots - 1
 }
 
 fn small(form: RecordForm, options: MapOptions) -> MapOptions {

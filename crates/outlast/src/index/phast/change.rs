@@ -107,10 +107,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut replaces = !plan.inserts;
         if plan.inserts && R::FORM == RecordForm::Bytes {
             // The record's block is written only for what may be inserted.
-            replaces = self.find(key, hash, |_| Ok(()))?.is_some();
-            if replaces && !plan.replaces {
-                return self.present(key, hash, plan);
+            if !plan.replaces
+                && let Some(changed) = self.present(key, hash, plan)?
+            {
+                return Ok(changed);
             }
+            replaces = plan.replaces && self.find(key, hash, |_| Ok(()))?.is_some();
         }
         loop {
             let at = self.locate(key)?;
@@ -132,8 +134,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 Step::Absent => return Ok(unchanged(ABSENT)),
                 Step::Present if plan.replaces => replaces = true,
                 Step::Present => {
-                    if self.find(key, hash, |_| Ok(()))?.is_some() {
-                        return self.present(key, hash, plan);
+                    // It may have been removed since.
+                    if let Some(changed) = self.present(key, hash, plan)? {
+                        return Ok(changed);
                     }
                 }
                 Step::Full => self.make_room(&at, key)?,
@@ -146,14 +149,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// The answer of an insert whose key is there.
-    #[cold]
-    fn present(&self, key: R::Key<'_>, hash: u64, plan: &Plan<'_, R>) -> Result<Changed<R>> {
-        if !plan.want_before {
-            return Ok(unchanged(true));
-        }
-        let before = self.find(key, hash, |words| R::value(&self.core, words))?;
-        Ok(Changed { applied: false, before, present: true })
+    /// The answer of an insert, if its key is there.
+    fn present(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+    ) -> Result<Option<Changed<R>>> {
+        let before = self.find(key, hash, |words| {
+            plan.want_before.then(|| R::value(&self.core, words)).transpose()
+        })?;
+        Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
 
     /// The leaf's offset, where it can be served.
@@ -265,6 +271,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
             if self.probe(offset, added, key, hash)?.is_some() {
+                // The fingerprint is nobody's now, but it was stored.
+                memory.persist(head, &points::INSERT);
                 return Ok(false);
             }
             seen = now;

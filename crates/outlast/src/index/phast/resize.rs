@@ -458,7 +458,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let largest = structure.partitions.iter().enumerate().max_by_key(by_size);
         let Some((mut index, largest)) = largest else { return Ok(()) };
         let nodes = largest.nodes.len();
-        if nodes < 2 || nodes * most <= 2 * total {
+        if nodes < 2 || nodes * most < 2 * total {
             return Ok(());
         }
         if structure.free.is_empty() {
