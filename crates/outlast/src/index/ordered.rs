@@ -277,29 +277,39 @@ pub(super) fn separator_is_whole<S: Seam, R: OrderedRecord>(
     R::is_whole(core, words)
 }
 
-/// What is left to report of a range of keys. Opaque; survives splits and merges, lives as
-/// long as the map.
+/// What is left to report of a range of keys. Survives splits and merges, lives as long as the
+/// map.
 #[derive(Debug, Clone)]
 pub struct KeyRange<R: Record> {
     pub(super) low: Bound<R::OwnedKey>,
     pub(super) high: Bound<R::OwnedKey>,
-    pub(super) reverse: bool,
+    /// Whether the bounds are as keys are kept. They come as keys are passed in.
+    pub(super) encoded: bool,
     pub(super) done: bool,
 }
 
 impl<R: Record> KeyRange<R> {
+    /// A range, none of which was reported.
+    pub fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
+        KeyRange { low, high, encoded: false, done: false }
+    }
+
     /// Whether all of it was reported.
     pub fn is_done(&self) -> bool {
         self.done
+    }
+
+    /// No more of it is to be reported.
+    pub fn finish(&mut self) {
+        self.done = true;
     }
 }
 
 /// An index in the order of its keys.
 pub trait OrderedIndex<R: Record> {
-    /// A range, to be reported from its low end, or in `reverse`.
-    fn range(&self, low: Bound<R::Key<'_>>, high: Bound<R::Key<'_>>, reverse: bool) -> KeyRange<R>;
-
-    /// Appends the next records of a range to `out`, at most `limit`, in order.
+    /// Appends the next records of a range to `out`, at most `limit`: from its low end in
+    /// order, or, in `reverse`, from its high end. Takes them out of the range. If it appends
+    /// nothing, there may be more to report all the same, until the range is done.
     ///
     /// The keys that one call appends were all there at one moment, each with a value that it
     /// had during the call. Over several calls, a record that is there the whole time is
@@ -307,6 +317,7 @@ pub trait OrderedIndex<R: Record> {
     fn next(
         &self,
         range: &mut KeyRange<R>,
+        reverse: bool,
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()>;

@@ -1,11 +1,14 @@
-//! The typed public interface: [`Map`], and [`RawMap`] for tools that do not know types.
+//! The typed public interface: [`Map`] and [`OrderedMap`], and [`RawMap`] for tools that do not
+//! know types.
 
+mod ordered;
 mod raw;
 mod typed;
 mod types;
 
+pub use ordered::{OrderedKey, OrderedMap, Range};
 pub(crate) use raw::Form;
-pub use raw::{RawIter, RawMap};
+pub use raw::{RawIter, RawMap, RawRange};
 pub use typed::{Iter, Map, Ref};
 pub use types::{FixedRecord, Key, Value};
 

@@ -449,20 +449,26 @@ impl<S: Seam, R: OrderedRecord> Index<R> for Phast<S, R> {
 }
 
 impl<S: Seam, R: OrderedRecord> OrderedIndex<R> for Phast<S, R> {
-    fn range(&self, low: Bound<R::Key<'_>>, high: Bound<R::Key<'_>>, reverse: bool) -> KeyRange<R> {
-        let bound =
-            |bound: Bound<R::Key<'_>>| bound.map(|key| R::encoded(self.shape.order, key, R::own));
-        KeyRange { low: bound(low), high: bound(high), reverse, done: false }
-    }
-
     fn next(
         &self,
         range: &mut KeyRange<R>,
+        reverse: bool,
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
+        if !range.encoded {
+            for bound in [&mut range.low, &mut range.high] {
+                if let Bound::Included(key) | Bound::Excluded(key) = bound {
+                    *key = R::encoded(self.shape.order, R::key_of(key), R::own);
+                }
+            }
+            range.encoded = true;
+        }
+        if range.done || limit == 0 {
+            return Ok(());
+        }
         let start = out.len();
-        self.range_next(range, limit, out)?;
+        self.range_step(range, reverse, limit, out)?;
         for (key, _) in &mut out[start..] {
             *key = self.decoded(key.clone());
         }

@@ -42,29 +42,12 @@ fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Ranges -----------------------------------------------------------------
 
-    /// See [`OrderedIndex::next`](crate::index::OrderedIndex::next). Keys are as they are kept.
-    pub(super) fn range_next(
+    /// Reads one leaf of a range, and takes it out of the range. See
+    /// [`OrderedIndex::next`](crate::index::OrderedIndex::next).
+    pub(super) fn range_step(
         &self,
         range: &mut KeyRange<R>,
-        limit: usize,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<()> {
-        let start = out.len();
-        while !range.done && out.len() - start < limit {
-            let left = limit - (out.len() - start);
-            if out.len() > start {
-                // What one call appends is one leaf's, which is what is read at one moment.
-                return Ok(());
-            }
-            self.range_step(range, left, out)?;
-        }
-        Ok(())
-    }
-
-    /// Reads one leaf of a range, and takes it out of the range.
-    fn range_step(
-        &self,
-        range: &mut KeyRange<R>,
+        reverse: bool,
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
@@ -72,11 +55,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut turn = 0;
         let edges = loop {
             self.core.check()?;
-            let Some(at) = self.locate_end(range)? else {
+            let Some(at) = self.locate_end(range, reverse)? else {
                 range.done = true;
                 return Ok(());
             };
-            if let Some(edges) = self.read_leaf(&at, range, limit, out)? {
+            if let Some(edges) = self.read_leaf(&at, range, reverse, limit, out)? {
                 break edges;
             }
             out.truncate(start);
@@ -84,14 +67,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         if out.len() - start == limit {
             let last = Bound::Excluded(out[out.len() - 1].0.clone());
-            if range.reverse {
+            if reverse {
                 range.high = last;
             } else {
                 range.low = last;
             }
             return Ok(());
         }
-        if range.reverse {
+        if reverse {
             range.done = edges.low == R::least() || !is_above(&edges.low, &range.low);
             range.high = Bound::Excluded(edges.low);
         } else {
@@ -107,12 +90,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// The leaf in which a range goes on. `None` if it can hold nothing more.
-    fn locate_end(&self, range: &KeyRange<R>) -> Result<Option<Located<'_>>> {
-        let bound = if range.reverse { &range.high } else { &range.low };
+    fn locate_end(&self, range: &KeyRange<R>, reverse: bool) -> Result<Option<Located<'_>>> {
+        let bound = if reverse { &range.high } else { &range.low };
         match bound {
-            Bound::Excluded(key) if range.reverse => self.locate_below(R::key_of(key)),
+            Bound::Excluded(key) if reverse => self.locate_below(R::key_of(key)),
             Bound::Included(key) | Bound::Excluded(key) => self.locate(R::key_of(key)).map(Some),
-            Bound::Unbounded if range.reverse => self.locate_last().map(Some),
+            Bound::Unbounded if reverse => self.locate_last().map(Some),
             Bound::Unbounded => self.locate(R::key_of(&R::least())).map(Some),
         }
     }
@@ -153,6 +136,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         at: &Located<'_>,
         range: &KeyRange<R>,
+        reverse: bool,
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<Option<Edges<R::OwnedKey>>> {
@@ -177,7 +161,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 }
             }
             pairs.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-            if range.reverse {
+            if reverse {
                 pairs.reverse();
             }
             pairs.truncate(limit);
@@ -219,9 +203,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(());
         }
         let low = Bound::Included(R::from_cursor(cursor));
-        let mut range = KeyRange { low, high: Bound::Unbounded, reverse: false, done: false };
+        let mut range = KeyRange::new(low, Bound::Unbounded);
         let start = out.len();
-        self.range_step(&mut range, usize::MAX, out)?;
+        self.range_step(&mut range, false, usize::MAX, out)?;
         for (key, _) in &mut out[start..] {
             *key = self.decoded(key.clone());
         }
