@@ -50,6 +50,28 @@ fn json_is_objects_and_nothing_else() {
 }
 
 #[test]
+fn ordered_maps_are_scanned_by_range_and_from_either_end() {
+    let place = Place::new();
+    let types = ["--scheme", "phast", "--key-type", "i32", "--value-type", "str"];
+    for key in ["7", "-300", "0", "-5", "1000"] {
+        place.run(["put", key, &format!("v{key}")].iter().chain(&types)).expect(0);
+    }
+    let keys = |args: &[&str]| -> Vec<i64> {
+        let run = place.run(["scan", "--json"].iter().chain(args)).expect(0);
+        run.objects().iter().map(|record| record["key"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(keys(&[]), [-300, -5, 0, 7, 1000]);
+    assert_eq!(keys(&["--reverse", "--limit", "2"]), [1000, 7]);
+    assert_eq!(keys(&["--from", "-5", "--to", "7"]), [-5, 0]);
+    assert_eq!(keys(&["--from", "-4", "--limit", "1"]), [0]);
+    assert_eq!(keys(&["--to", "-5"]), [-300]);
+    assert_eq!(keys(&["--from", "7", "--to", "-5"]).len(), 0);
+    place.run(["scan", "--from", "x"]).expect(2);
+    place.run(["put", "1", "1", "--map", "hashed", "--scheme", "dash-eh"]).expect(0);
+    place.run(["scan", "--map", "hashed", "--reverse"]).expect(2);
+}
+
+#[test]
 fn numbers_are_numbers() {
     let place = Place::new();
     let types = ["--key-type", "i32", "--value-type", "u64"];

@@ -111,7 +111,7 @@ pub trait OrderedRecord: Record {
     fn to_cursor(key: Self::OwnedKey, cursor: &mut Cursor);
 
     /// Makes a separator: a key that is above `below` and not above `at`, as the words of a
-    /// pair. A block it needs is durable when this returns.
+    /// pair. A block it needs is flushed, and durable with the calling thread's next fence.
     fn separator<S: Seam>(
         core: &Core<S>,
         below: &Self::OwnedKey,
@@ -262,7 +262,7 @@ impl OrderedRecord for Bytes {
     ) -> Result<SlotWords> {
         let len = Self::shared(below, at) + 1;
         let key = &at[..len.min(at.len())];
-        Self::prepare(core, key, &[], Self::hash(&core.hasher, key), point)
+        Self::prepare_unfenced(core, key, &[], Self::hash(&core.hasher, key), point)
     }
 }
 

@@ -144,7 +144,24 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Makes a slot's words for a record; a block it needs is durable when this returns.
     ///
     /// Three points: the block's lines, and the fence after them.
+    #[inline]
     fn prepare<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        hash: u64,
+        at: &'static Point,
+    ) -> Result<SlotWords> {
+        let words = Self::prepare_unfenced(core, key, value, hash, at)?;
+        if Self::EMPTY.is_some() {
+            core.memory.fence(at);
+        }
+        Ok(words)
+    }
+
+    /// As [`prepare`](Record::prepare); but a block is only flushed: it is durable with the
+    /// calling thread's next fence.
+    fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
         value: Self::Value<'_>,
@@ -278,7 +295,7 @@ impl Record for Inline {
     }
 
     #[inline(always)]
-    fn prepare<S: Seam>(
+    fn prepare_unfenced<S: Seam>(
         _: &Core<S>,
         key: u64,
         value: u64,
@@ -550,7 +567,7 @@ impl Record for Bytes {
         })
     }
 
-    fn prepare<S: Seam>(
+    fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
         key: &[u8],
         value: &[u8],
@@ -566,7 +583,6 @@ impl Record for Bytes {
         let checksum = write_body(memory, &words[2..], (block.offset, lengths), key, value, at);
         memory.store(&words[1], checksum, at);
         memory.flush_words(words, at);
-        memory.fence(at);
         Ok(SlotWords { first: block.offset | u64::from(block.class) << 48, second: hash })
     }
 

@@ -21,7 +21,7 @@ pub(super) fn moved(events: &[Event]) -> Vec<u64> {
 
 /// The phases above in a trace.
 pub(super) fn found(events: &[Event], _: Config) -> BTreeSet<Phase> {
-    let entries = events.iter().filter(|event| event.point == Some(&points::MASTER));
-    let phase = |word: u64| if word << 16 == 0 { JOINED } else { DIVIDED };
-    entries.filter_map(stored).map(|(_, word)| phase(word).into()).collect()
+    let is = |point| events.iter().any(|event| event.point == Some(point));
+    let all = [(&points::MASTER_NEW, DIVIDED), (&points::MASTER_GONE, JOINED)];
+    all.into_iter().filter(|(point, _)| is(point)).map(|(_, phase)| phase.into()).collect()
 }

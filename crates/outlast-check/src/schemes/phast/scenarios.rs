@@ -49,7 +49,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         ..Expected::default()
     };
     let partitions = Expected {
-        reaches: vec![&points::MASTER, &points::MERGE_COMMIT],
+        reaches: vec![&points::MASTER_NEW, &points::MERGE_COMMIT],
         phases: vec![DIVIDED, JOINED],
         ..Expected::default()
     };

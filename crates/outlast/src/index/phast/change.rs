@@ -74,6 +74,10 @@ struct Prepared<'i, S: Seam, R: OrderedRecord> {
 impl<S: Seam, R: OrderedRecord> Drop for Prepared<'_, S, R> {
     fn drop(&mut self) {
         if let Some(words) = self.words.take() {
+            if R::FORM == RecordForm::Bytes {
+                // Its lines are on their way; the block is another's from here on.
+                self.index.core.memory.fence(&points::UPDATE_RECORD);
+            }
             R::discard(&self.index.core, words);
         }
     }
@@ -189,7 +193,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = self.core.memory.seam();
         if new.words.is_none() {
             let value = plan.value.expect("an insert has a value");
-            new.words = Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?);
+            // Durable with the fence after the pair; or, if it comes to replacing another
+            // one, with that before the link.
+            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
         }
         let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
         seam.prefetch(&self.header(offset).head);
@@ -327,7 +333,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             if R::FORM == RecordForm::Bytes && self.find(key, hash, |_| Ok(()))?.is_none() {
                 return Ok(Step::Absent);
             }
-            new.words = Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?);
+            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
+        }
+        if R::FORM == RecordForm::Bytes && new.words.is_some() {
+            // The record before the link to it.
+            self.core.memory.fence(&points::UPDATE_RECORD);
         }
         let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
         let state = leaf.state(seam);

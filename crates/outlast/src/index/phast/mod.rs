@@ -59,15 +59,15 @@
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | pair; fence; fingerprint, bit (commit) | 2, 2 | a pair without a bit, or the record |
-//! | insert, bytes | record block; fence; pair; fence; fingerprint, bit (commit) | record + 2, 3 | a block that no pair links to, which the trace frees; as above |
+//! | insert, bytes | record block, pair; fence; fingerprint, bit (commit) | record + 2, 2 | a block that no pair with a bit links to, which the trace frees; as above |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
 //! | remove | bit (commit) | 1, 1 | the record or none |
 //! | map | master array and first leaf whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks for the trace |
-//! | split | separator's block; fence; new leaf whole; fence; old leaf's link, marked moving (commit); fence; old leaf's bits; fence; the mark goes, unflushed | leaf + 2 (+ separator), 3 (+ 1) | before the commit, blocks for the trace; after it, bits that opening clears |
+//! | split | separator's block, new leaf whole; fence; old leaf's link, marked moving (commit); fence; old leaf's bits; fence; the mark goes, unflushed | leaf + 2 (+ separator), 3 | before the commit, blocks for the trace; after it, bits that opening clears |
 //! | merge of pairs | copies in free slots of the left leaf, its link marked moving; fence; their fingerprints and bits; fence; left leaf's link past the right one (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
 //! | merge of an empty leaf | left leaf's link (commit); fence | 1, 1 | the leaf or none |
-//! | partition | entry of the master array | 1, 1 | the entry or none: opening takes longer |
+//! | partition | entry of the master array; fence, the split's; an entry that goes: fence | 1, 0 or 1 | the entry or none: opening takes longer |
 //!
 //! Why no fewer: a bit and its pair are different lines, and if the bit were durable first the
 //! slot would show what it held before; hence the insert's second fence. (A pair that commits

@@ -1,14 +1,16 @@
 //! The commit points of PhaST; what each is for stands in the module's documentation.
 
 crate::commit_points! { "phast":
-    /// A new record's block.
-    RECORD = "record block": store, flush, fence;
+    /// A new record's block. Fenced by [`INSERT_PAIR`] or [`UPDATE_RECORD`].
+    RECORD = "record block": store, flush;
     /// Insert: the pair.
     INSERT_PAIR = "insert: pair": store, flush, fence;
     /// Insert's commit: fingerprint and bit.
     INSERT = "insert: bit": store, flush, fence;
     /// Update in place: the value.
     UPDATE = "update: pair": store, flush, fence;
+    /// Update: the new record, before the link to it; or before it is given up.
+    UPDATE_RECORD = "update: record": fence;
     /// Update of the link to the record.
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove: the bit.
@@ -18,8 +20,8 @@ crate::commit_points! { "phast":
     /// A map's master array and first leaf. Fenced before the root's commit word, with the
     /// root's fixed words.
     CREATE = "create: master and leaf": store, flush;
-    /// The block of a byte-string separator.
-    SEPARATOR = "split: separator": store, flush, fence;
+    /// The block of a byte-string separator. Fenced by [`SPLIT_NEW`].
+    SEPARATOR = "split: separator": store, flush;
     /// A split's new leaf.
     SPLIT_NEW = "split: new leaf": store, flush, fence;
     /// A split's commit: the old leaf's link to the new one.
@@ -35,8 +37,11 @@ crate::commit_points! { "phast":
     MERGE_BITS = "merge: bits": store, flush, fence;
     /// A merge's commit: the left leaf's link past the right one.
     MERGE_COMMIT = "merge: link": store, flush, fence;
-    /// An entry of the master array.
-    MASTER = "partition: entry": store, flush, fence;
+    /// A new entry of the master array. Fenced by [`SPLIT_CLEAR`]: whether it is there matters
+    /// to the time that opening takes, and to nothing else.
+    MASTER_NEW = "partition: new entry": store, flush;
+    /// An entry that goes, before its leaf does.
+    MASTER_GONE = "partition: entry": store, flush, fence;
     /// Recovery: what leaves hold, before they are served. An earlier process can have died
     /// between a store and its flush, with the store still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;

@@ -109,8 +109,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let entries = master_entries(core, self.shape, self.master)?;
         let (mut starts, mut free) = (Vec::new(), Vec::new());
         if self.is_after_crash() {
+            // Fenced in `read_parts`, which this thread comes to.
             core.memory.flush_words(entries, &points::REPAIR_FOUND);
-            core.memory.fence(&points::REPAIR_FOUND);
         }
         for (index, entry) in entries.iter().enumerate() {
             let word = core.memory.load(entry);
@@ -153,6 +153,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         loop {
             let start = work.next.fetch_add(1, Ordering::Relaxed);
             if start >= work.starts.len() {
+                if self.is_after_crash() {
+                    // For what this thread has flushed.
+                    self.core.memory.fence(&points::REPAIR_FOUND);
+                }
                 return;
             }
             let nodes = match self.read_part(start, work) {
@@ -183,9 +187,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = self.core.memory.seam();
         let entries = self.read_chain(&work.starts[start], work.starts.get(start + 1));
         work.leaves.fetch_add(entries.len() as u64, Ordering::Relaxed);
-        if self.is_after_crash() {
-            self.core.memory.fence(&points::REPAIR_FOUND);
-        }
         // Not quite full, so that a few splits of leaves do not split every node.
         let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
         let mut nodes = Vec::new();

@@ -480,7 +480,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if leaf & DAMAGED != 0 {
             return Ok(());
         }
-        self.write_entry(entry, leaf)?;
+        self.write_entry(entry, leaf, &points::MASTER_NEW)?;
         structure.free.pop();
         let nodes = structure.partitions[index].nodes.split_off(at);
         structure.partitions.insert(index + 1, Partition { entry, nodes });
@@ -492,7 +492,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Makes a partition a part of the one before it.
     fn join_partition(&self, structure: &mut Structure, index: usize) -> Result<()> {
-        self.write_entry(structure.partitions[index].entry, 0)?;
+        let at = &points::MASTER_GONE;
+        self.write_entry(structure.partitions[index].entry, 0, at)?;
+        self.core.memory.fence(at);
         let mut gone = structure.partitions.remove(index);
         structure.partitions[index - 1].nodes.append(&mut gone.nodes);
         structure.free.push(gone.entry);
@@ -501,13 +503,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Sets an entry of the master array, durably.
-    fn write_entry(&self, entry: u32, leaf: u64) -> Result<()> {
+    /// Sets an entry of the master array and flushes it. Not fenced.
+    fn write_entry(&self, entry: u32, leaf: u64, at: &'static Point) -> Result<()> {
         let memory = &self.core.memory;
         let word = &master_entries(&self.core, self.shape, self.master)?[entry as usize];
         let value = layout::pack_entry(self.master, entry as usize, leaf);
-        memory.store_release(word, value, &points::MASTER);
-        memory.persist(word, &points::MASTER);
+        memory.store_release(word, value, at);
+        memory.flush(word, at);
         Ok(())
     }
 
