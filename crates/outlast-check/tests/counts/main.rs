@@ -7,6 +7,7 @@
 //! file for each.
 
 mod dash_eh;
+mod phast;
 
 use outlast::pmem::{Access, Counts, Event, Point, Traced};
 use outlast_check::codec::SPECIAL;
