@@ -198,12 +198,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
         }
         let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
-        seam.prefetch(&self.header(offset).head);
+        self.expect(offset, hash);
         let state = leaf.state(seam);
         if state.is_closed() {
             return Ok(Step::Again);
         }
-        let Some(slot) = state.free_slot(self.shape.slots) else {
+        let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(hash)) else {
             // A key that is there needs no room.
             let found = self.probe(offset, self.bitmap(offset), key, hash)?;
             if !self.is_current(at) {
@@ -340,6 +340,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
         let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
+        self.expect(offset, hash);
         let state = leaf.state(seam);
         if state.is_closed()
             || state.is_busy()

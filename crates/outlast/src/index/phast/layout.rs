@@ -4,6 +4,8 @@ use crate::pmem::{Media, Word};
 
 /// Pairs of a leaf at most: what its header line has fingerprints for.
 pub const MAX_SLOTS: u32 = 56;
+/// Pairs in a line.
+pub const LINE_SLOTS: u32 = 4;
 /// Words of fingerprints in a leaf's header.
 pub const PRINT_WORDS: usize = 7;
 /// Bytes of a leaf before its pairs.
@@ -87,6 +89,7 @@ unsafe impl Media for MasterHeader {}
 
 const _: () = {
     assert!(size_of::<Pair>() == 16);
+    assert!(size_of::<Pair>() * LINE_SLOTS as usize == 64);
     assert!(size_of::<Head>() == 64);
     assert!(size_of::<Place>() == 64);
     assert!(size_of::<LeafHeader>() as u64 == LEAF_HEADER);

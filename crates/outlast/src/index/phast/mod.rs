@@ -21,7 +21,9 @@
 //!           `------- one line -------´  `---------- one line -----------´
 //! ```
 //!
-//! A leaf has up to 56 pairs, in no order: the words of a record each. The bitmap says which of
+//! A leaf has up to 56 pairs, in no order: the words of a record each. The key's hash names one
+//! of its 14 lines, where the pair stands if there is room: a lookup asks for the header and for
+//! that line together. The bitmap says which of
 //! them there are; it and the fingerprints are one line, so that one flush commits an insert.
 //! The least key that can be in a leaf is written when the leaf is made, and never changes:
 //! a leaf's keys are those from it to the least key of the next leaf.
@@ -153,6 +155,8 @@
 //! - Nodes are found by the caches, and beyond their last element by the links between nodes. The
 //!   paper's towers of forward pointers would hold the same keys once more: a cache of 1 MiB, its
 //!   threshold, lists every node of a partition that has up to 50,000 (350 million pairs).
+//! - The paper's inserts take the first free slot, so a lookup learns from the header where to
+//!   look, and waits for memory twice; here the hash names a line that most pairs stand in.
 //! - One lock per node in the paper; one word per leaf here, so that inserts into different
 //!   leaves of a node share no line.
 
@@ -175,7 +179,7 @@ use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, V
 use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use layout::{LEAF_HEADER, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
+use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
 use nodes::{Cache, MAX_LEAVES, Nodes, Pointer};
 use state::{Leaf, Slab};
 use std::collections::HashMap;
@@ -227,6 +231,12 @@ impl Shape {
 
     fn leaf_bytes(self) -> u64 {
         layout::leaf_bytes(self.slots)
+    }
+
+    /// The first slot of the line in which a pair of this hash stands if it can.
+    #[inline(always)]
+    fn line_of(self, hash: u64) -> u32 {
+        (((hash >> 32) * u64::from(self.slots / LINE_SLOTS)) >> 32) as u32 * LINE_SLOTS
     }
 
     /// A bit for every slot.
@@ -338,6 +348,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // SAFETY: offsets of leaves are those of allocations of that size, or were checked
         // (`check_leaf`), or are 0; their whole extent is inside the memory, and aligned.
         unsafe { self.core.memory.at_unchecked(Offset::new(leaf)) }
+    }
+
+    /// Asks for what a lookup or an insert of this hash most likely needs of a leaf: both lines
+    /// at once, where one after the other would be waited for twice.
+    #[inline(always)]
+    fn expect(&self, leaf: u64, hash: u64) {
+        let seam = self.core.memory.seam();
+        seam.prefetch(&self.header(leaf).head);
+        seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
     }
 
     /// A pair of a leaf.

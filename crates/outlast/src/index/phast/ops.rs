@@ -136,6 +136,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let damage = self.damage_of(at.leaf);
             return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
         }
+        self.expect(offset, hash);
         let replaced = self.replaced_before(at.leaf);
         let found = self.probe(offset, self.bitmap(offset), key, hash);
         let found = match found {
@@ -219,7 +220,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                     self.locate(key)
                 })?;
                 let offset = self.leaves.get(located.leaf).offset(seam) & !DAMAGED;
-                seam.prefetch(&self.header(offset).head);
+                self.expect(offset, *hash);
                 *at = Some((located, offset));
             }
             for (at, hash) in at.iter().zip(&hashes) {

@@ -2,7 +2,8 @@
 //! follow.
 
 use super::layout::{
-    self, Kind, LEAF_HEADER, MASTER_HEADER, MasterHeader, Next, PRINT_WORDS, Pair,
+    self, Kind, LEAF_HEADER, LINE_SLOTS, MASTER_HEADER, MAX_SLOTS, MasterHeader, Next, PRINT_WORDS,
+    Pair,
 };
 use super::nodes::{Content, Entry, LockedNode, Pointer};
 use super::route::Located;
@@ -26,10 +27,33 @@ const CACHE_BYTES: usize = 1 << 20;
 struct Draft {
     low: SlotWords,
     next: Next,
-    pairs: Vec<(SlotWords, u8)>,
+    /// Which slots hold a pair.
+    bits: u64,
+    /// The words of each slot.
+    pairs: [SlotWords; MAX_SLOTS as usize],
+    prints: [u8; MAX_SLOTS as usize],
 }
 
 impl Draft {
+    fn new(low: SlotWords, next: u64) -> Draft {
+        Draft {
+            low,
+            next: Next { offset: next, moving: false },
+            bits: 0,
+            pairs: [SlotWords { first: 0, second: 0 }; MAX_SLOTS as usize],
+            prints: [0; MAX_SLOTS as usize],
+        }
+    }
+
+    /// Adds a pair. There is room.
+    fn add(&mut self, shape: Shape, words: SlotWords, hash: u64) {
+        let slot = State::at_rest(self.bits).free_slot(shape.slots, shape.line_of(hash));
+        let slot = slot.expect("no more pairs than a leaf has had");
+        self.bits |= 1 << slot;
+        self.pairs[slot as usize] = words;
+        self.prints[slot as usize] = hash as u8;
+    }
+
     /// Writes the leaf and flushes it. Not fenced.
     fn write<S: Seam>(
         &self,
@@ -38,29 +62,36 @@ impl Draft {
         offset: u64,
         at: &'static Point,
     ) -> Result<(), Damage> {
-        let words = memory.words(offset, shape.leaf_bytes())?;
+        memory.words(offset, shape.leaf_bytes())?;
         let header = memory.at(Offset::<layout::LeafHeader>::new(offset))?;
-        for (index, (pair, _)) in self.pairs.iter().enumerate() {
-            let target: &Pair = memory.at(pair_offset(offset, index as u32))?;
-            memory.store(&target.second, pair.second, at);
-            memory.store(&target.first, pair.first, at);
-        }
-        let mut prints = [0; PRINT_WORDS * 8];
-        for (print, (_, own)) in prints.iter_mut().zip(&self.pairs) {
-            *print = *own;
-        }
-        for (word, prints) in header.head.prints.iter().zip(prints.as_chunks().0) {
+        for (word, prints) in header.head.prints.iter().zip(self.prints.as_chunks().0) {
             memory.store(word, u64::from_le_bytes(*prints), at);
         }
-        memory.store(&header.head.bitmap, (1 << self.pairs.len()) - 1, at);
+        memory.store(&header.head.bitmap, self.bits, at);
         let place = &header.place;
         let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
         memory.store(&place.identity, identity, at);
         memory.store(&place.low.first, self.low.first, at);
         memory.store(&place.low.second, self.low.second, at);
         memory.store(&place.next, self.next.pack(offset), at);
-        let used = LEAF_HEADER + self.pairs.len() as u64 * 16;
-        memory.flush_words(&words[..used as usize / 8], at);
+        memory.flush(&header.head, at);
+        memory.flush(&place.next, at);
+        let mut line = None;
+        for slot in super::ops::bits(self.bits) {
+            let target: &Pair = memory.at(pair_offset(offset, slot))?;
+            let words = self.pairs[slot as usize];
+            memory.store(&target.second, words.second, at);
+            memory.store(&target.first, words.first, at);
+            // Slots ascend: a line is flushed when the next one begins.
+            if let Some((other, pair)) = line.replace((slot / LINE_SLOTS, target))
+                && other != slot / LINE_SLOTS
+            {
+                memory.flush(pair, at);
+            }
+        }
+        if let Some((_, pair)) = line {
+            memory.flush(pair, at);
+        }
         Ok(())
     }
 }
@@ -89,9 +120,7 @@ pub(super) fn create<S: Seam>(
     let master = blocks.take(layout::master_bytes(shape.partitions))?.offset;
     let memory = &core.memory;
     let at = &points::CREATE;
-    let next = Next { offset: 0, moving: false };
-    let low = SlotWords { first: 0, second: 0 };
-    Draft { low, next, pairs: Vec::new() }.write(memory, shape, leaf, at)?;
+    Draft::new(SlotWords { first: 0, second: 0 }, 0).write(memory, shape, leaf, at)?;
     let header = memory.at(Offset::<MasterHeader>::new(master))?;
     let identity = layout::identity(Kind::Master, shape.partitions, master, 0);
     memory.store(&header.identity, identity, at);
@@ -280,23 +309,22 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = memory.seam();
         let separator = R::key_at(core, low.first)?;
         let bits = self.bitmap(offset);
-        let (mut moved, mut pairs) = (0, Vec::new());
+        let place = &self.header(offset).place;
+        let mut draft = Draft::new(low, self.next_of(offset)?.offset);
+        let mut moved = 0;
         for slot in self.slots_of(offset) {
             let words = self.words(self.pair(offset, slot));
             if R::compare_with(core, R::key_of(&separator), words.first)? != Order::Greater {
                 moved |= 1 << slot;
-                pairs.push((words, R::slot_hash(&core.hasher, words) as u8));
+                draft.add(self.shape, words, R::slot_hash(&core.hasher, words));
             }
         }
         if moved == 0 || moved == bits {
             return Ok(false);
         }
-        self.mark_moved(pairs.iter().map(|(words, _)| *words))?;
-        let place = &self.header(offset).place;
-        let old_next = self.next_of(offset)?;
-        let next = Next { offset: old_next.offset, moving: false };
-        let made = State::at_rest((1 << pairs.len()) - 1);
-        Draft { low, next, pairs }.write(memory, self.shape, block, &points::SPLIT_NEW)?;
+        self.mark_moved(super::ops::bits(moved).map(|slot| self.words(self.pair(offset, slot))))?;
+        let made = State::at_rest(draft.bits);
+        draft.write(memory, self.shape, block, &points::SPLIT_NEW)?;
         memory.fence(&points::SPLIT_NEW);
 
         let link = Next { offset: block, moving: !self.planted(Planted::SplitUnnamed) };
@@ -629,24 +657,25 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             *own = memory.load(word);
         }
         let mut all = bits;
-        let mut line = u32::MAX;
+        let mut lines = 0u64;
         for &slot in pairs {
             let words = self.words(self.pair(right, slot));
-            let free = (!all).trailing_zeros();
+            let hash = R::slot_hash(&self.core.hasher, words);
+            let line = self.shape.line_of(hash);
+            let free = State::at_rest(all).free_slot(self.shape.slots, line);
+            let free = free.expect("both fit");
             let target = self.pair(left.offset, free);
-            // The lines ascend: each is flushed when the next one begins, and the last below.
-            if line != u32::MAX && free / 4 != line {
-                memory.flush_words(self.line(left.offset, line), at);
-            }
-            line = free / 4;
             memory.store(&target.second, words.second, at);
             memory.store(&target.first, words.first, at);
-            let (print, shift) = (R::slot_hash(&self.core.hasher, words) as u8, free % 8 * 8);
             let word = &mut prints[free as usize / 8];
-            *word = *word & !(0xff << shift) | u64::from(print) << shift;
+            let shift = free % 8 * 8;
+            *word = *word & !(0xff << shift) | (hash & 0xff) << shift;
             all |= 1 << free;
+            lines |= 1 << (free / LINE_SLOTS);
         }
-        memory.flush_words(self.line(left.offset, line), at);
+        for line in super::ops::bits(lines) {
+            memory.flush(self.pair(left.offset, line * LINE_SLOTS), at);
+        }
         memory.fence(at);
         let at = &points::MERGE_BITS;
         for (own, word) in prints.iter().zip(&header.head.prints) {
@@ -656,12 +685,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.flush(&header.head, at);
         memory.fence(at);
         all
-    }
-
-    /// The words of one line of pairs.
-    fn line(&self, leaf: u64, line: u32) -> &[Word] {
-        let first = self.pair(leaf, line * 4);
-        crate::pmem::words_of(first)
     }
 
     /// Takes the leaf with this least key out of its node; and the node, if it was its last.

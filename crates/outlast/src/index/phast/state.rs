@@ -54,11 +54,13 @@ impl State {
         self.0 & (INSERTS | BUSY) != 0
     }
 
-    /// The lowest free slot of so many.
+    /// A free slot of so many: in the line that begins with this one, if there is one.
     #[inline(always)]
-    pub(super) fn free_slot(self, slots: u32) -> Option<u32> {
-        let slot = (!self.0).trailing_zeros();
-        (slot < slots).then_some(slot)
+    pub(super) fn free_slot(self, slots: u32, line: u32) -> Option<u32> {
+        let free = !self.0 & ((1 << slots) - 1);
+        let near = free & 0xf << line;
+        let slot = if near != 0 { near } else { free }.trailing_zeros();
+        (free != 0).then_some(slot)
     }
 
     /// With an insert under way, into this slot.
@@ -287,8 +289,10 @@ mod tests {
     #[test]
     fn a_state_tells_who_is_at_work() {
         let state = State::at_rest(0b1011);
-        assert_eq!(state.free_slot(56), Some(2));
-        assert_eq!(State::at_rest(0b1111).free_slot(4), None);
+        assert_eq!(state.free_slot(56, 0), Some(2));
+        assert_eq!(state.free_slot(56, 52), Some(52));
+        assert_eq!(State::at_rest(0b1111).free_slot(8, 0), Some(4));
+        assert_eq!(State::at_rest(0b1111).free_slot(4, 0), None);
         let two = state.inserting(2).inserting(4);
         assert!(two.has_inserts() && two.is_tentative() && !two.is_busy());
         let seam = Real::new(FlushMode::None);
