@@ -13,6 +13,7 @@ mod reserve;
 mod seam;
 mod traced;
 mod word;
+mod words;
 
 pub use alive::Alive;
 pub use flush::{FlushInstruction, FlushMode, Latency, Real};
@@ -23,3 +24,4 @@ pub use reserve::SHADOW_SHARE;
 pub use seam::{Mark, Planted, Point, Seam};
 pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};
+pub use words::DramWords;

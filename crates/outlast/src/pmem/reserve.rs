@@ -46,7 +46,7 @@ impl Reservation {
         let least = needed.max(RESERVE_MIN.min(size));
         let (start, shadow) = loop {
             let shadow = round(size / SHADOW_SHARE);
-            match reserve_aligned(shadow + size) {
+            match reserve_aligned(shadow + size, ProtFlags::empty()) {
                 Ok(start) => break (start, shadow),
                 Err(_) if size > least => size = round(size / 2).max(least),
                 Err(_) => return Err(refused(size)),
@@ -186,14 +186,13 @@ impl Drop for Reservation {
     }
 }
 
-/// Reserves `size` bytes that start at a large page: reserves one more and trims.
-fn reserve_aligned(size: u64) -> io::Result<NonNull<u8>> {
+/// Maps `size` bytes, a multiple of 4096, that start at a large page: maps one more and trims.
+pub(super) fn reserve_aligned(size: u64, access: ProtFlags) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let (size, huge_page) = (size as usize, HUGE_PAGE as usize);
     // SAFETY: the kernel chooses an address that is free.
     let start = unsafe {
-        let no_access = ProtFlags::empty();
-        rustix::mm::mmap_anonymous(ptr::null_mut(), size + huge_page, no_access, flags)?
+        rustix::mm::mmap_anonymous(ptr::null_mut(), size + huge_page, access, flags)?
     };
     let head = start.align_offset(huge_page);
     let tail = huge_page - head;

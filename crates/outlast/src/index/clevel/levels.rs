@@ -12,7 +12,7 @@ use super::layout::{
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{DramWords, Offset, Seam, Word};
 use crate::pool::core::Core;
 use crate::reclaim::{Pin, Visit};
 use std::ptr::null_mut;
@@ -41,14 +41,6 @@ pub(super) fn tag_of(hash: u64) -> u64 {
     hash >> 20 & ((1 << slot::TAG_BITS) - 1)
 }
 
-fn zeroed(words: u64) -> Box<[AtomicU64]> {
-    // Zeroed by the system, page by page when it is touched: opening takes the same time
-    // however large a level is.
-    let words = Box::<[AtomicU64]>::new_zeroed_slice(words as usize);
-    // SAFETY: zero is a valid AtomicU64.
-    unsafe { words.assume_init() }
-}
-
 /// A level whose whole extent was checked to lie inside the memory.
 pub(super) struct Level {
     pub(super) offset: u64,
@@ -57,8 +49,8 @@ pub(super) struct Level {
     group_bits: u32,
     /// It was made since opening: nothing in it is from before a crash.
     fresh: bool,
-    notes: Box<[AtomicU64]>,
-    chains: Box<[AtomicU64]>,
+    notes: DramWords,
+    chains: DramWords,
     /// The part that is emptied next, see [`Level::parts`].
     pub(super) next: AtomicU64,
     /// All parts before this one are found empty.
@@ -77,8 +69,8 @@ impl Level {
             bits,
             group_bits: group_bits.min(bits),
             fresh,
-            notes: zeroed(1 << bits),
-            chains: zeroed(groups),
+            notes: DramWords::zeroed(1 << bits),
+            chains: DramWords::zeroed(groups),
             next: AtomicU64::new(0),
             verified: AtomicU64::new(0),
             crowded: AtomicU64::new(0),

@@ -1,0 +1,95 @@
+//! Words in DRAM, many of them: in large pages, as far as the system has some.
+
+use super::reserve::{HUGE_PAGE, reserve_aligned};
+use rustix::mm::{Advice, ProtFlags};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// Words that begin as zeros, without a store to them: the system gives them memory, page by
+/// page, when they are touched. So making them takes the same time however many they are.
+///
+/// Of tables that are read at random, small pages cost more than the words: a processor
+/// remembers the addresses of some thousand pages, and looks all others up in memory first.
+#[derive(Debug)]
+pub struct DramWords {
+    words: NonNull<[AtomicU64]>,
+    /// Whether they are a mapping, not a box.
+    mapped: bool,
+}
+
+// SAFETY: they are owned, as by a box.
+unsafe impl Send for DramWords {}
+// SAFETY: as above; all access is by atomics.
+unsafe impl Sync for DramWords {}
+
+impl DramWords {
+    /// `count` zeros.
+    pub fn zeroed(count: u64) -> DramWords {
+        if count * 8 >= HUGE_PAGE
+            && let Ok(start) =
+                reserve_aligned(Self::mapped_bytes(count), ProtFlags::READ | ProtFlags::WRITE)
+        {
+            // SAFETY: just mapped. The advice changes nothing but the size of pages; without
+            // it they are small.
+            let _ = unsafe {
+                let bytes = Self::mapped_bytes(count) as usize;
+                rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage)
+            };
+            let words = NonNull::slice_from_raw_parts(start.cast(), count as usize);
+            return DramWords { words, mapped: true };
+        }
+        let words = Box::<[AtomicU64]>::new_zeroed_slice(count as usize);
+        // SAFETY: zero is a valid AtomicU64.
+        let words = unsafe { words.assume_init() };
+        DramWords { words: NonNull::from(Box::leak(words)), mapped: false }
+    }
+
+    fn mapped_bytes(count: u64) -> u64 {
+        (count * 8).next_multiple_of(HUGE_PAGE)
+    }
+}
+
+impl Deref for DramWords {
+    type Target = [AtomicU64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: as many words were allocated, zeroed, and are freed when `self` is dropped.
+        unsafe { self.words.as_ref() }
+    }
+}
+
+impl Drop for DramWords {
+    fn drop(&mut self) {
+        if self.mapped {
+            let bytes = Self::mapped_bytes(self.len() as u64) as usize;
+            // SAFETY: mapped by `zeroed`, and borrowed by nobody any more. There is nothing
+            // to do about an error.
+            let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), bytes) };
+        } else {
+            // SAFETY: leaked from a box by `zeroed`.
+            drop(unsafe { Box::from_raw(self.words.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn words_begin_as_zeros_and_keep_what_is_stored() {
+        for count in [0, 1, 5000, HUGE_PAGE / 8 - 1, HUGE_PAGE / 8, HUGE_PAGE / 8 * 3 + 7] {
+            let words = DramWords::zeroed(count);
+            assert_eq!(words.len() as u64, count);
+            assert_eq!(words.mapped, count >= HUGE_PAGE / 8);
+            for (word, value) in words.iter().zip(1..) {
+                assert_eq!(word.swap(value, Ordering::Relaxed), 0);
+            }
+            assert!(words.iter().zip(1..).all(|(word, v)| word.load(Ordering::Relaxed) == v));
+            assert!(!words.mapped || words.as_ptr().addr().is_multiple_of(HUGE_PAGE as usize));
+        }
+    }
+}
