@@ -1,8 +1,8 @@
 //! Operations for `.ci/instructions` to count: one function for each record form and
 //! operation, of which callgrind counts the instructions. Run without it, it only checks
-//! the answers.
+//! the answers. Its argument is the scheme.
 
-use outlast::{Key, Map, PoolOptions};
+use outlast::{Key, Map, MapOptions, Pool, PoolOptions, Scheme};
 use outlast_bench::keys::{ABSENT, Draw, Keys, belongs, value};
 use std::hint::black_box;
 
@@ -123,14 +123,23 @@ struct Counted<F: Form> {
     remove: fn(&MapOf<F>, &[u64]) -> usize,
 }
 
-fn run<F: Form>(counted: &Counted<F>) {
+/// What the background thread would have done: a step now and then, else levels of clevel pile up.
+fn rest(pool: &Pool, number: u64) {
+    if number.is_multiple_of(16) {
+        pool.step().unwrap();
+    }
+}
+
+fn run<F: Form>(scheme: Scheme, counted: &Counted<F>) {
     // In memory and without a background thread: nothing happens but what is called.
     let pool = PoolOptions::new().identity(1, 1).background(false).anonymous().unwrap();
-    let map: MapOf<F> = pool.map("counted").unwrap();
+    let map: MapOf<F> = pool.map_with("counted", &MapOptions::new().scheme(scheme)).unwrap();
     let keys = Keys::new(1);
     for number in 0..RECORDS {
         assert!(insert::<F>(&map, keys.key(number)));
+        rest(&pool, number);
     }
+    while pool.step().unwrap() {}
     let mut draw = Draw::new(1);
     let range = |from: u64| (from..from + OPERATIONS).map(|n| keys.key(n)).collect::<Vec<_>>();
     let present: Vec<u64> = (0..OPERATIONS).map(|_| keys.key(draw.below(RECORDS))).collect();
@@ -143,14 +152,16 @@ fn run<F: Form>(counted: &Counted<F>) {
 }
 
 fn main() {
-    run::<Inline>(&Counted {
+    let name = std::env::args().nth(1).expect("the scheme's name");
+    let scheme: Scheme = name.parse().expect("a scheme");
+    run::<Inline>(scheme, &Counted {
         get_hit: counted_inline_get_hit,
         get_miss: counted_inline_get_miss,
         insert: counted_inline_insert,
         update: counted_inline_update,
         remove: counted_inline_remove,
     });
-    run::<Bytes>(&Counted {
+    run::<Bytes>(scheme, &Counted {
         get_hit: counted_bytes_get_hit,
         get_miss: counted_bytes_get_miss,
         insert: counted_bytes_insert,
