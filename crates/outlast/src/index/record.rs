@@ -517,14 +517,10 @@ impl Record for Bytes {
         key_len <= MAX_KEY_BYTES && value_len <= MAX_VALUE_BYTES
     }
     fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Vec<u8> {
-        let mut out = vec![0; body.key_len];
-        memory.read_bytes(body.words, 0, &mut out);
-        out
+        memory.bytes_of(body.words, 0, body.key_len)
     }
     fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Vec<u8> {
-        let mut out = vec![0; body.value_len];
-        memory.read_bytes(body.words, body.key_len, &mut out);
-        out
+        memory.bytes_of(body.words, body.key_len, body.value_len)
     }
     fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef {
         let offset = body.words.first().map_or(0, |word| core.memory.offset_of(word).raw());
@@ -590,16 +586,13 @@ impl Record for Bytes {
 
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Vec<u8>, Damage> {
         let record = linked(core, words)?;
-        let mut out = vec![0; record.value_len];
-        core.memory.read_bytes(record.words, RECORD_HEADER + record.key_len, &mut out);
-        Ok(out)
+        let skip = RECORD_HEADER + record.key_len;
+        Ok(core.memory.bytes_of(record.words, skip, record.value_len))
     }
 
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Vec<u8>, Damage> {
         let record = linked(core, words)?;
-        let mut out = vec![0; record.key_len];
-        core.memory.read_bytes(record.words, RECORD_HEADER, &mut out);
-        Ok(out)
+        Ok(core.memory.bytes_of(record.words, RECORD_HEADER, record.key_len))
     }
 
     fn value_is<S: Seam>(core: &Core<S>, words: SlotWords, value: &[u8]) -> Result<bool, Damage> {

@@ -231,6 +231,27 @@ impl<S: Seam> Memory<S> {
         }
     }
 
+    /// The `len` bytes that begin `skip` bytes into the words.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn bytes_of(&self, words: &[Word], skip: usize, len: usize) -> Vec<u8> {
+        let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
+        let mut words = words[first..(skip + len).div_ceil(8).max(first)].iter();
+        // Not zeroed before: an allocator's shortest ways are those that do not zero.
+        let mut out = Vec::with_capacity(len.next_multiple_of(8));
+        let mut word = words.next().map_or(0, |word| self.load(word));
+        while out.len() < len {
+            let next = words.next().map_or(0, |word| self.load(word));
+            // In two shifts: by 64 is none.
+            let bytes = word >> inside | next << 1 << (63 - inside);
+            out.extend_from_slice(&bytes.to_le_bytes());
+            word = next;
+        }
+        out.truncate(len);
+        out
+    }
+
     /// Whether the bytes that begin `skip` bytes into the words are `bytes`.
     pub fn bytes_equal(&self, words: &[Word], skip: usize, bytes: &[u8]) -> bool {
         let mut at = skip;
@@ -311,6 +332,7 @@ mod tests {
                 let mut out = vec![0; len];
                 memory.read_bytes(words, skip, &mut out);
                 assert_eq!(out, expected, "{skip} {len}");
+                assert_eq!(memory.bytes_of(words, skip, len), expected, "{skip} {len}");
                 assert!(memory.bytes_equal(words, skip, expected));
                 for wrong in 0..len {
                     let mut other = expected.to_vec();

@@ -47,8 +47,10 @@ pub(super) struct Level {
     pub(super) bits: u32,
     /// log2 of the buckets of a group.
     group_bits: u32,
-    /// It was made since opening: nothing in it is from before a crash.
-    fresh: bool,
+    /// By how much a hash is shifted, after a first bit, to give its group.
+    group_shift: u32,
+    /// [`TOUCHED`] if it was made since opening: nothing in it is from before a crash. Else 0.
+    fresh: u64,
     notes: DramWords,
     chains: DramWords,
     /// The part that is emptied next, see [`Level::parts`].
@@ -68,7 +70,8 @@ impl Level {
             offset,
             bits,
             group_bits: group_bits.min(bits),
-            fresh,
+            group_shift: 63 - layout::level_groups(bits, group_bits),
+            fresh: if fresh { TOUCHED } else { 0 },
             notes: DramWords::zeroed(1 << bits),
             chains: DramWords::zeroed(groups),
             next: AtomicU64::new(0),
@@ -79,7 +82,7 @@ impl Level {
     }
 
     pub(super) fn is_fresh(&self) -> bool {
-        self.fresh
+        self.fresh != 0
     }
 
     pub(super) fn buckets(&self) -> u64 {
@@ -113,7 +116,7 @@ impl Level {
     #[inline(always)]
     pub(super) fn group(&self, hash: u64) -> u64 {
         // In two shifts: by 64 is none.
-        hash >> 1 >> (63 - self.groups_log2())
+        hash >> 1 >> self.group_shift
     }
 
     /// The two buckets of a hash, both in its group.
@@ -141,7 +144,13 @@ impl Level {
     /// Whether what this note is about was looked at since opening.
     #[inline(always)]
     pub(super) fn is_touched(&self, note: u64) -> bool {
-        self.fresh || note & TOUCHED != 0
+        self.touched(note) != 0
+    }
+
+    /// As [`is_touched`](Self::is_touched): [`TOUCHED`] or 0.
+    #[inline(always)]
+    pub(super) fn touched(&self, note: u64) -> u64 {
+        (self.fresh | note) & TOUCHED
     }
 
     pub(super) fn dram_bytes(&self) -> u64 {

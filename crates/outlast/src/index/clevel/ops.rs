@@ -1,10 +1,10 @@
 //! Lookups: the way through the levels, and what is met on it.
 
 use super::layout::{
-    BUCKET_BYTES, Bucket, MAX_LEVELS, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link,
+    BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link,
     slot, state,
 };
-use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
+use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::record::{Body, Record, RecordRef};
@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Records that replaced one another, at most, before a slot leads past them: each is the work
 /// of a thread that was stopped there.
 const HOPS_MAX: usize = 1 << 16;
+
+/// Levels that a lookup looks at together. There are two, and three while one is emptied.
+const AT_ONCE: usize = 4;
 
 /// A line of slots, and the note that is about it.
 #[derive(Clone, Copy)]
@@ -374,25 +377,49 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Place<'g>>> {
-        // Most records are in one of these levels; the line is there as soon as the notes are.
-        for level in self.context(guard)?.open_levels() {
-            self.expect_lines(level, hash);
+        let context = self.context(guard)?;
+        let mut pairs = [[0; 2]; AT_ONCE];
+        for (pair, level) in pairs.iter_mut().zip(&context.levels) {
+            *pair = level.pair(hash);
+            for bucket in *pair {
+                self.core.memory.seam().prefetch(level.note(bucket));
+            }
         }
-        self.find_expected(guard, key, hash)
+        // Most records are in a level that takes them; its lines are there as soon as the notes.
+        let closed = context.levels.len().saturating_sub(context.keep);
+        for (pair, level) in pairs.iter().zip(&context.levels).skip(closed) {
+            for &bucket in pair {
+                self.core.memory.seam().prefetch(self.bucket(level, bucket));
+            }
+        }
+        self.find_in(guard, context, &pairs, key, hash)
     }
 
-    /// As [`find`](Self::find), where the memory was asked for what is likely needed.
+    /// As [`find`](Self::find), where the memory was asked for what is likely needed, given the
+    /// buckets of the hash in the first levels.
     #[inline(always)]
-    fn find_expected<'g>(
+    fn find_in<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        context: &'g Context,
+        pairs: &[[u64; 2]; AT_ONCE],
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Place<'g>>> {
+        match self.find_at_once(guard, context, pairs, key, hash)? {
+            Some(found) => Ok(found),
+            None => self.find_slowly(guard, key, hash),
+        }
+    }
+
+    #[cold]
+    fn find_slowly<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Place<'g>>> {
-        match self.find_at_once(guard, key, hash)? {
-            Some(found) => Ok(found),
-            None => self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?)),
-        }
+        self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?))
     }
 
     /// As [`find`](Self::find), where one look at the notes of all levels tells. `None` if it
@@ -407,25 +434,28 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn find_at_once<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
+        context: &'g Context,
+        pairs: &[[u64; 2]; AT_ONCE],
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Option<Place<'g>>>> {
-        let context = self.context(guard)?;
+        if context.levels.len() > AT_ONCE {
+            return Ok(None);
+        }
         let tag = tag_of(hash);
         let bits = note_bits(tag);
-        let (mut clear, mut likely) = (true, 0u64);
-        for (index, level) in context.levels.iter().enumerate() {
-            for (side, bucket) in level.pair(hash).into_iter().enumerate() {
-                self.core.memory.seam().dram();
-                // SeqCst: as `look`.
-                let note = level.note(bucket).load(Ordering::SeqCst);
-                clear &= level.is_touched(note);
-                likely |= u64::from(note & (bits | DRAINED) == bits) << (2 * index + side);
-            }
+        let shows = |note: u64| u64::from(note & (bits | DRAINED) == bits);
+        let (mut touched, mut chained, mut likely) = (TOUCHED, 0, 0);
+        for (index, (pair, level)) in pairs.iter().zip(&context.levels).enumerate() {
+            self.core.memory.seam().dram();
+            // SeqCst: as `look`.
+            let [one, other] = pair.map(|bucket| level.note(bucket).load(Ordering::SeqCst));
             let chain = level.chain_note(level.group(hash)).load(Ordering::SeqCst);
-            clear &= level.is_touched(chain) & (chain & (bits | DRAINED) != bits);
+            touched &= level.touched(one) & level.touched(other) & level.touched(chain);
+            chained |= shows(chain);
+            likely |= (shows(one) | shows(other) << 1) << (2 * index);
         }
-        if !clear {
+        if touched == 0 || chained != 0 {
             return Ok(None);
         }
         if likely == 0 {
@@ -433,10 +463,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(std::ptr::eq(now, context).then_some(None));
         }
         while likely != 0 {
-            let at = likely.trailing_zeros() as usize;
+            let at = likely.trailing_zeros() as usize % (2 * AT_ONCE);
             likely &= likely - 1;
-            let level = &context.levels[at / 2];
-            let bucket = self.bucket(level, level.pair(hash)[at % 2]);
+            let bucket = self.bucket(&context.levels[at / 2], pairs[at / 2][at % 2]);
             let found =
                 self.probe_line(bucket, tag, &mut |place, word| Ok(self.meet(place, word, key)?))?;
             if found.is_some() {
@@ -559,15 +588,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
             for ((&key, &hash), found) in keys.iter().zip(hashes).zip(found) {
-                let place = self.find_expected(&guard, key, hash)?;
+                let mut pairs = [[0; 2]; AT_ONCE];
+                for (pair, level) in pairs.iter_mut().zip(&context.levels) {
+                    *pair = level.pair(hash);
+                }
+                let place = self.find_in(&guard, context, &pairs, key, hash)?;
                 *found = place.map(|place| R::read_value(&self.core.memory, place.body));
             }
         }
         Ok(())
     }
 }
-
-const _: () = assert!(MAX_LEVELS * 2 <= u64::BITS as usize, "a bit for each bucket of a hash");
 
 #[cold]
 fn unknown_state(offset: u64, word: u64) -> Damage {
