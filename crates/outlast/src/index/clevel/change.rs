@@ -205,9 +205,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::UPDATE);
         self.core.before_unlink(place.offset)?;
-        // The mark stays: soon no slot leads here, and to take it away the line would have to be
-        // fetched again, which some processors drop when they flush it.
-        let word_pending = state::forward(draft.offset) | state::PENDING;
+        let word = state::forward(draft.offset);
+        let word_pending = word | state::PENDING;
         if self.planted(Planted::UpdatedInOneSlot) {
             draft.shown = true;
             self.relink(guard, hash, place.offset, Some(draft.offset), at)?;
@@ -225,6 +224,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let _ = self.exchange(&place.head.state, dead, word_pending, at);
         }
         memory.persist(&place.head.state, at);
+        let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
         self.core.retire_visited(place.offset, Self::bytes_of(&place));
         Ok(true)
@@ -238,12 +238,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(true);
         }
         self.core.before_unlink(place.offset)?;
-        // The mark stays, as in `replace`.
-        let word_pending = state::with_kind(place.state, state::DEAD) | state::PENDING;
+        let word = state::with_kind(place.state, state::DEAD);
+        let word_pending = word | state::PENDING;
         if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
             return Ok(false);
         }
         memory.persist(&place.head.state, at);
+        let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, None, &points::REMOVE_SLOT)?;
         self.core.retire_visited(place.offset, Self::bytes_of(&place));
         self.removed.fetch_add(1, Ordering::Relaxed);
