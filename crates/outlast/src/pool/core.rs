@@ -667,7 +667,10 @@ impl<S: Seam> Core<S> {
             if unreclaimed && !self.may_grow_unreclaimed(bytes) && self.help()? {
                 return Ok(None);
             }
-            if let Err(error) = self.grow(total, bytes, unreclaimed) {
+            // A run that finds no place where half as many pages are free, here and there, does
+            // not show that space is scarce.
+            let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
+            if let Err(error) = self.grow(total, bytes, unreclaimed, scattered) {
                 if unreclaimed && self.help()? {
                     return Ok(None);
                 }
@@ -728,8 +731,9 @@ impl<S: Seam> Core<S> {
     }
 
     /// Grows the pool by at least `bytes`, unless it has grown past `total` pages, or what
-    /// was `unreclaimed` is not any more.
-    fn grow(&self, total: u32, bytes: u64, unreclaimed: bool) -> Result<()> {
+    /// was `unreclaimed` is not any more. If it is `sparing`, by no more than that, and what
+    /// the pool is known to need stays as it was.
+    fn grow(&self, total: u32, bytes: u64, unreclaimed: bool, sparing: bool) -> Result<()> {
         let seam = self.memory.seam();
         let _growth = seam.lock(&self.growth);
         let size = self.size();
@@ -746,7 +750,8 @@ impl<S: Seam> Core<S> {
         };
         // By large pages where pages are of the usual size: they can back the mapping then.
         let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
-        let step = if unreclaimed { least } else { (size / 8).clamp(16 * page, 256 << 20) };
+        let ample = (size / 8).clamp(16 * page, 256 << 20);
+        let step = if unreclaimed || sparing { least } else { ample };
         let limit = match self.options.max_size {
             0 => self.backing.reserved(),
             max => max.min(self.backing.reserved()),
@@ -767,7 +772,7 @@ impl<S: Seam> Core<S> {
                     {
                         let mut header = seam.lock(&self.header);
                         header.set(field::SIZE, target);
-                        if !unreclaimed {
+                        if !unreclaimed && !sparing {
                             header.set(field::RECLAIMED_SIZE, target);
                         }
                         if !seam.planted(Planted::SizeNotTold) {
@@ -797,14 +802,16 @@ impl<S: Seam> Core<S> {
         }
         let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
-        let left = total.saturating_sub(stats.frontier_pages) + stats.free_pages;
+        // What was retired comes back soon.
+        let retired = self.epochs.limbo_bytes() / self.geometry.page_bytes();
+        let left = u64::from(total.saturating_sub(stats.frontier_pages) + stats.free_pages);
         // Far enough ahead that the worker has touched what is new, and made large pages of
         // it, before operations come there.
-        if left >= (total / 12).max(4) {
+        if left + retired >= u64::from(total / 12).max(4) {
             return Ok(false);
         }
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
-        self.grow(total, self.geometry.page_bytes(), false).map(|()| true)
+        self.grow(total, self.geometry.page_bytes(), false, false).map(|()| true)
     }
 }
 
