@@ -197,7 +197,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Room -------------------------------------------------------------------
 
     /// Makes room for a record of this hash, which found none by the context of this word:
-    /// another level, or a longer overflow chain where that would not help.
+    /// another level, or a longer overflow chain where that would not help or cannot be had.
     #[cold]
     pub(super) fn make_room(&self, hash: u64, seen: u64) -> Result<()> {
         let crowded = {
@@ -218,7 +218,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             records >= least * slots as f64
         };
         let crowded = crowded || self.planted(Planted::DoubledWithoutEnd);
-        if crowded { self.expand(seen) } else { self.extend_chain(hash, seen) }
+        if !crowded {
+            return self.extend_chain(hash, seen);
+        }
+        match self.expand(seen) {
+            // A level is many pages in a row; for a longer chain, any free block will do.
+            Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => self.extend_chain(hash, seen),
+            done => done,
+        }
     }
 
     /// The part of a level's slots that is in use, told by some of its buckets.
