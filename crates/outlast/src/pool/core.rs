@@ -772,8 +772,11 @@ impl<S: Seam> Core<S> {
                     {
                         let mut header = seam.lock(&self.header);
                         header.set(field::SIZE, target);
+                        // A run that is as long as that asks for itself alone; else what
+                        // is ample soon is needed, too.
+                        let needed = if bytes >= 16 * page { size + bytes } else { target };
                         if !unreclaimed && !sparing {
-                            header.set(field::RECLAIMED_SIZE, target);
+                            header.set(field::RECLAIMED_SIZE, needed.min(target));
                         }
                         if !seam.planted(Planted::SizeNotTold) {
                             header.write(&self.memory, &points::HEADER_SIZE)?;
