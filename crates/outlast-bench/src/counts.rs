@@ -6,7 +6,10 @@
 use crate::Fallible;
 use crate::form::{Hand, Reads};
 use crate::keys::{ABSENT, Draw, Keys, value};
+use crate::limits;
 use crate::report::{Report, Show, rounded};
+use crate::run::Run;
+use crate::systems::Setup;
 use outlast::index::{Bytes, Change, Inline};
 use outlast::pmem::{Access, Alive, Event, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
@@ -37,6 +40,34 @@ pub struct Options {
     pub stash_buckets: u32,
     /// Of keys and hash function.
     pub seed: u64,
+}
+
+impl Options {
+    fn setup(&self) -> Setup {
+        let Options { scheme, form, key_bytes, value_bytes, stash_buckets, seed, .. } = *self;
+        let plain = Setup::plain(scheme, form, "".into(), seed);
+        Setup { key_bytes, value_bytes, stash_buckets, ..plain }
+    }
+
+    fn check(&self) -> Fallible {
+        self.setup().check_form()?;
+        limits::range("records", self.records, 1..=limits::RECORDS_MAX)?;
+        limits::range("operations", self.operations, 1..=self.records)?;
+        limits::fits_memory(self.records + self.operations, self.key_bytes + self.value_bytes)
+    }
+
+    /// How the run is made.
+    pub(crate) fn run(&self, command: &'static str, report: &mut Report) -> Fallible {
+        self.check()?;
+        #[derive(Serialize)]
+        struct Own {
+            records: u64,
+            operations: u64,
+        }
+        let run = Run::in_memory(command, &self.setup(), "the recorder, as persistent memory");
+        let run = Run { flush: "every flush counted".into(), ..run };
+        report.run(&run, &Own { records: self.records, operations: self.operations })
+    }
 }
 
 /// What one kind of operation costs: means of so many operations.
@@ -261,9 +292,7 @@ fn row(options: &Options, operation: &str, counted: &[&Counted]) -> Row {
 /// # Errors
 /// As the operations; a wrong answer is one.
 pub fn count(options: &Options) -> Fallible<Vec<Row>> {
-    if options.records == 0 || options.operations == 0 || options.operations > options.records {
-        return Err("--operations: from 1 to the records".into());
-    }
+    options.check()?;
     let keys = Keys::new(options.seed);
     let mut map = Recorded::create(options)?;
     for number in 0..options.records {
@@ -310,6 +339,7 @@ pub fn count(options: &Options) -> Fallible<Vec<Row>> {
 /// # Errors
 /// As [`count`]; if it cannot be printed.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
+    options.run("counts", report)?;
     let rows = count(options)?;
     for row in &rows {
         report.row("counts", row)?;

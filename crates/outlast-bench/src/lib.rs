@@ -4,7 +4,9 @@
 //! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
 //! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
 //! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
-//! [`progress`] how far a run is, [`machine`] says where they come from.
+//! [`progress`] how far a run is, [`machine`] and [`run`] say where they come from,
+//! [`limits`] what options may be, [`scratch`] has the
+//! directories that they leave nothing in.
 //!
 //! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
 
@@ -13,6 +15,7 @@ pub mod form;
 pub mod keys;
 pub mod kv;
 pub mod latency;
+pub mod limits;
 pub mod load_factor;
 pub mod machine;
 pub mod micro;
@@ -22,6 +25,8 @@ pub mod plot;
 pub mod progress;
 pub mod recovery;
 pub mod report;
+pub mod run;
+pub mod scratch;
 pub mod space;
 pub mod stalls;
 pub mod systems;

@@ -3,8 +3,10 @@
 use crate::Fallible;
 use crate::form::{Hand, Reads};
 use crate::keys::{Keys, value};
-use crate::machine::Machine;
+use crate::limits;
 use crate::report::{Report, Show, rounded};
+use crate::run::Run;
+use crate::systems::{self, Setup};
 use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,33 @@ pub struct Options {
     pub stash_buckets: Vec<u32>,
     /// Of keys and hash function.
     pub seed: u64,
+}
+
+/// The most samples of a table.
+const SAMPLES_MAX: u64 = 1_000_000;
+
+impl Options {
+    fn check(&self) -> Fallible {
+        limits::range("records", self.records, 1..=limits::RECORDS_MAX)?;
+        limits::fits_memory(self.records, 16)?;
+        limits::range("every", self.every, 1..=self.records)?;
+        let samples = self.records / self.every;
+        if samples > SAMPLES_MAX {
+            let why = format!("--every {}: {samples} samples, at most {SAMPLES_MAX}", self.every);
+            return Err(limits::refused(why));
+        }
+        limits::each_once("stash", &self.stash_buckets)?;
+        self.stash_buckets.iter().try_for_each(|&stash| systems::check_stash(stash))
+    }
+
+    /// The same as where there is a pool on a file; no directory is asked for.
+    fn setup(&self) -> Setup {
+        let Options { scheme, form, seed, .. } = *self;
+        Setup {
+            stash_buckets: self.stash_buckets.first().copied().unwrap_or_default(),
+            ..Setup::plain(scheme, form, "".into(), seed)
+        }
+    }
 }
 
 /// One sample.
@@ -77,10 +106,16 @@ impl Peak {
 /// # Errors
 /// For options that cannot be; as inserting into a map.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Sample>> {
-    if options.every == 0 || options.every > options.records {
-        return Err(format!("--every {}: from 1 to the records", options.every).into());
+    options.check()?;
+    #[derive(Serialize)]
+    struct Own {
+        records: u64,
+        every: u64,
     }
-    report.row("run", &Machine::here())?;
+    let stash_buckets = options.stash_buckets.clone();
+    let run = Run::in_memory("load-factor", &options.setup(), "memory of the process");
+    let own = Own { records: options.records, every: options.every };
+    report.run(&Run { stash_buckets, ..run }, &own)?;
     let mut all = Vec::new();
     for &stash_buckets in &options.stash_buckets {
         let samples = grow(options, stash_buckets)?;

@@ -3,7 +3,6 @@
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 /// What a reader has to know beside the figures.
 #[derive(Debug, Clone, Serialize)]
@@ -24,7 +23,8 @@ pub struct Machine {
     pub glibc_tunables: String,
     /// Tasks that wanted to run when the measurement began: more than zero disturbs it.
     pub load_average: f64,
-    /// The commit of the source tree that it was run in, with `+` if that had changes.
+    /// The commit that the program was built from, with `-dirty` if the sources were not
+    /// that commit's; `unknown` outside of a repository.
     pub commit: String,
     /// Seconds since 1970 when it began.
     pub began: u64,
@@ -46,24 +46,21 @@ fn after<'t>(text: &'t str, field: &str) -> Option<&'t str> {
     line.split_once(':').map(|(_, value)| value.trim())
 }
 
-fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+/// Bytes of this machine's memory.
+pub fn memory_bytes() -> Option<u64> {
+    let kb: u64 = after(&read("/proc/meminfo"), "MemTotal")?.split(' ').next()?.parse().ok()?;
+    Some(kb * 1024)
 }
 
 impl Machine {
     /// This machine, now.
     pub fn here() -> Machine {
-        let memory = read("/proc/meminfo");
-        let memory_kb = after(&memory, "MemTotal").and_then(|v| v.split(' ').next()?.parse().ok());
         let cpu = read("/proc/cpuinfo");
         let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
-        let changed = git(&["status", "--porcelain", "-uno"]).is_some_and(|text| !text.is_empty());
-        let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or("unknown".into());
         Machine {
             processor: after(&cpu, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
             cores: crate::team::cores().len(),
-            memory_bytes: memory_kb.map(|kb: u64| kb * 1024),
+            memory_bytes: memory_bytes(),
             kernel: read("/proc/sys/kernel/osrelease"),
             huge_pages_anonymous: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
             huge_pages_shared: chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
@@ -74,7 +71,7 @@ impl Machine {
                 .unwrap_or("")
                 .parse()
                 .unwrap_or(0.0),
-            commit: if changed { commit + "+" } else { commit },
+            commit: env!("OUTLAST_COMMIT").into(),
             began: now,
         }
     }
@@ -103,5 +100,6 @@ mod tests {
         let here = Machine::here();
         assert!(here.cores > 0 && !here.kernel.is_empty() && here.began > 1_700_000_000);
         assert_ne!(file_system(Path::new("/")), "unknown");
+        assert!(here.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
     }
 }

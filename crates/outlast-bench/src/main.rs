@@ -4,13 +4,18 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use outlast::{RecordForm, Scheme};
 use outlast_bench::form::Reads;
 use outlast_bench::kv::{self, Store};
+use outlast_bench::limits::{Refused, refused};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, Setup};
-use outlast_bench::{Fallible, counts, load_factor, model, recovery, space, stalls};
+use outlast_bench::{
+    Failure, Fallible, counts, load_factor, model, recovery, scratch, space, stalls,
+};
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Measures outlast beside what one would use instead. The method is in docs/benchmarks.md.
 #[derive(Parser)]
@@ -109,8 +114,8 @@ fn setup(scheme: Scheme, reads: Reads, record: &RecordArgs, pool: PoolArgs) -> F
         MediumName::EmulatedPm => {
             Medium::EmulatedPm { line_ns: pool.line_ns, fence_ns: pool.fence_ns }
         }
-        MediumName::PageCache if pool.line_ns + pool.fence_ns > 0 => {
-            return Err("--line-ns and --fence-ns need --medium emulated-pm".into());
+        MediumName::PageCache if pool.line_ns > 0 || pool.fence_ns > 0 => {
+            return Err(refused("--line-ns and --fence-ns need --medium emulated-pm"));
         }
         MediumName::PageCache => Medium::PageCache,
     };
@@ -142,9 +147,6 @@ struct PlaceArgs {
 /// A pool to be filled.
 #[derive(Args)]
 struct FillArgs {
-    /// The scheme.
-    #[arg(long, default_value_t = Scheme::ALL[0])]
-    scheme: Scheme,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -154,8 +156,8 @@ struct FillArgs {
 }
 
 impl FillArgs {
-    fn setup(self) -> Fallible<Setup> {
-        setup(self.scheme, Reads::Owned, &self.record, self.pool)
+    fn setup(self, scheme: Scheme) -> Fallible<Setup> {
+        setup(scheme, Reads::Owned, &self.record, self.pool)
     }
 }
 
@@ -189,8 +191,9 @@ struct MicroArgs {
     /// The most operations of a phase in those rounds; inserts and removals are all timed.
     #[arg(long, default_value_t = 2_000_000)]
     latency_operations: u64,
-    /// Maps in DRAM to measure beside: dashmap, papaya, scc, hashbrown.
-    #[arg(long, value_delimiter = ',', default_value = "dashmap")]
+    /// What to measure beside: maps in DRAM (dashmap, papaya, scc, hashbrown, and
+    /// dashmap-u64, which holds pairs of words whatever the record form), and schemes.
+    #[arg(long, value_delimiter = ',', default_values_t = Kind::MAPS.first().copied())]
     rival: Vec<Kind>,
     /// Phases; insert is always one. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -310,7 +313,7 @@ impl CountedArgs {
         // The same rules for sizes as where there is a pool.
         let pool =
             PoolArgs { medium: MediumName::PageCache, line_ns: 0, fence_ns: 0, pool_dir: None };
-        setup(self.scheme, Reads::Owned, &self.record, pool)?.check()?;
+        setup(self.scheme, Reads::Owned, &self.record, pool)?.check_form()?;
         Ok(counts::Options {
             scheme: self.scheme,
             form: self.record.record,
@@ -345,6 +348,9 @@ struct ModelArgs {
 
 #[derive(Args)]
 struct SpaceArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
     #[command(flatten)]
     fill: FillArgs,
     /// Inserts.
@@ -354,6 +360,9 @@ struct SpaceArgs {
 
 #[derive(Args)]
 struct StallsArgs {
+    /// The schemes, one after the other.
+    #[arg(long, value_delimiter = ',', default_values_t = [Scheme::ALL[0]])]
+    scheme: Vec<Scheme>,
     #[command(flatten)]
     fill: FillArgs,
     /// Inserts.
@@ -375,7 +384,15 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Its parent removes what it works on.
+    if !matches!(command, Command::RecoveryChild(_))
+        && let Err(failure) = scratch::remove_on_signals()
+    {
+        eprintln!("outlast-bench: signals: {failure}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
         Command::Micro(args) => run_micro(args),
         Command::Kv(args) => run_kv(args),
         Command::LoadFactor(args) => run_load_factor(args),
@@ -388,13 +405,24 @@ fn main() -> ExitCode {
             recovery::child(args.scheme, &args.pool, args.records, args.seed)
         }
     };
+    scratch::let_signals_finish();
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // Who reads the report has read enough of it.
+        Err(failure) if is_broken_pipe(&failure) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("outlast-bench: {failure}");
-            ExitCode::FAILURE
+            ExitCode::from(if failure.is::<Refused>() { USAGE } else { 1 })
         }
     }
+}
+
+/// The exit code for arguments that cannot be.
+const USAGE: u8 = 2;
+
+fn is_broken_pipe(failure: &Failure) -> bool {
+    let io = failure.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 fn run_micro(args: MicroArgs) -> Fallible {
@@ -427,11 +455,21 @@ fn run_micro(args: MicroArgs) -> Fallible {
     Ok(())
 }
 
+/// A run may take hours, and is not to end with a file that cannot be written.
 fn check_plot(path: Option<&Path>) -> Fallible {
     if cfg!(not(feature = "plot")) && path.is_some() {
-        return Err("--plot: this build cannot (feature `plot`)".into());
+        return Err(refused("--plot: this build cannot (feature `plot`)"));
     }
-    Ok(())
+    let Some(path) = path else { return Ok(()) };
+    let no = |why: &dyn Display| refused(format!("--plot {}: {why}", path.display()));
+    if !path.extension().is_some_and(|extension| extension == "png" || extension == "svg") {
+        return Err(no(&"the name has to end with .png or .svg"));
+    }
+    if path.exists() {
+        return OpenOptions::new().write(true).open(path).map(drop).map_err(|e| no(&e));
+    }
+    let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    tempfile::tempfile_in(dir).map(drop).map_err(|e| no(&e))
 }
 
 fn run_kv(args: KvArgs) -> Fallible {
@@ -452,7 +490,7 @@ fn run_kv(args: KvArgs) -> Fallible {
         setup: setup(args.scheme, Reads::Owned, &record, pool)?,
         records: args.records,
         operations: args.operations,
-        insert_time: Duration::from_secs_f64(args.insert_seconds.clamp(0.001, 1e6)),
+        insert_seconds: args.insert_seconds,
         rounds: args.rounds,
         stores: if args.store.is_empty() { Store::ALL.to_vec() } else { args.store },
     };
@@ -502,14 +540,15 @@ fn run_model(args: &ModelArgs) -> Fallible {
 
 fn run_space(args: SpaceArgs) -> Fallible {
     let mut report = args.fill.output.report();
-    let options = space::Options { setup: args.fill.setup()?, records: args.records };
+    let options = space::Options { setup: args.fill.setup(args.scheme)?, records: args.records };
     space::run(&options, &mut report).map(drop)
 }
 
 fn run_stalls(args: StallsArgs) -> Fallible {
     let mut report = args.fill.output.report();
     let options = stalls::Options {
-        setup: args.fill.setup()?,
+        setup: args.fill.setup(args.scheme[0])?,
+        schemes: args.scheme,
         records: args.records,
         threads: args.threads,
         slowest: args.slowest,

@@ -8,6 +8,7 @@
 
 use crate::Fallible;
 use crate::counts::{self, BLOCK};
+use crate::limits;
 use crate::report::{Report, Show, rounded};
 use serde::{Deserialize, Serialize};
 
@@ -101,9 +102,8 @@ fn row(medium: &MediumFigures, counted: &counts::Row, base_ns: f64) -> Row {
 /// # Errors
 /// As counting.
 pub fn run(options: &counts::Options, base_ns: f64, report: &mut Report) -> Fallible<Vec<Row>> {
-    if !(base_ns > 0.0 && base_ns.is_finite()) {
-        return Err(format!("--base-ns {base_ns}: a time above 0").into());
-    }
+    limits::range("base-ns", base_ns, 0.001..=1e12)?;
+    options.run("model", report)?;
     let counted = counts::count(options)?;
     let mut rows = Vec::new();
     for medium in MEDIA {

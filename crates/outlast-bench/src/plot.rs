@@ -19,14 +19,21 @@ struct Panel<'r> {
 const WIDTH: u32 = 1500;
 const BARS_HEIGHT: u32 = 460;
 const CURVES_HEIGHT: u32 = 430;
+/// Beside the bars, where it covers none.
+const LEGEND_WIDTH: u32 = 130;
+const LEGEND_TOP: i32 = 52;
+const LEGEND_LINE: i32 = 22;
 /// Phases whose latency curves are drawn.
 const CURVES: [Phase; 3] = [Phase::Insert, Phase::GetHit, Phase::Update];
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 90, 160),
     RGBColor(230, 120, 20),
     RGBColor(60, 150, 60),
     RGBColor(150, 80, 160),
     RGBColor(120, 120, 120),
+    RGBColor(200, 40, 60),
+    RGBColor(0, 160, 170),
+    RGBColor(140, 100, 50),
 ];
 
 /// Draws a run into a file.
@@ -195,10 +202,12 @@ where
     let mut phases: Vec<Phase> = panel.rows.iter().map(|row| row.phase).collect();
     phases.dedup();
     let systems = systems(panel);
+    let (area, legend) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+    draw_legend(&legend, &systems)?;
     let most = panel.rows.iter().map(|row| row.mops.mops_max).fold(0.0, f64::max);
     let threads =
         if panel.threads == 1 { "1 thread".into() } else { format!("{} threads", panel.threads) };
-    let mut chart = ChartBuilder::on(area)
+    let mut chart = ChartBuilder::on(&area)
         .caption(format!("{title}, {threads}: million operations a second"), ("sans-serif", 22))
         .margin(12)
         .x_label_area_size(34)
@@ -235,25 +244,29 @@ where
                 Some((phase as f64 + 0.08 + s as f64 * width, *row))
             })
             .collect();
-        chart
-            .draw_series(bars.iter().map(|(x, row)| {
-                Rectangle::new([(*x, 0.0), (x + width * 0.92, row.mops.mops)], colour.filled())
-            }))?
-            .label(*system)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        chart.draw_series(bars.iter().map(|(x, row)| {
+            Rectangle::new([(*x, 0.0), (x + width * 0.92, row.mops.mops)], colour.filled())
+        }))?;
         // The spread of the rounds.
         chart.draw_series(bars.iter().map(|(x, row)| {
             let middle = x + width * 0.46;
             PathElement::new([(middle, row.mops.mops_min), (middle, row.mops.mops_max)], BLACK)
         }))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .label_font(("sans-serif", 16))
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    Ok(())
+}
+
+/// The names of the systems beside their colours.
+fn draw_legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, systems: &[&str]) -> Fallible
+where
+    B::ErrorType: 'static,
+{
+    for (s, system) in systems.iter().enumerate() {
+        let y = LEGEND_TOP + LEGEND_LINE * s as i32;
+        let colour = COLOURS[s % COLOURS.len()];
+        area.draw(&Rectangle::new([(4, y), (16, y + 12)], colour.filled()))?;
+        area.draw(&Text::new(*system, (24, y - 1), ("sans-serif", 16)))?;
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! workers.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 /// A run of so many steps; steps should take about as long each.
@@ -31,7 +31,8 @@ impl Progress {
         let left = left.map(|left| format!("{} left", HumanDuration(left)));
         if self.lines {
             let left = left.as_ref().map_or(String::new(), |left| format!(" ({left})"));
-            eprintln!("{what}{left}");
+            // Who has closed standard error does not want to know.
+            let _ = writeln!(stderr(), "{what}{left}");
         }
         self.bar.set_prefix(left.unwrap_or_default());
         self.bar.set_message(what.to_owned());

@@ -7,11 +7,15 @@
 
 use crate::Fallible;
 use crate::keys::{Draw, Keys, belongs, value};
-use crate::machine::{Machine, file_system};
+use crate::limits;
 use crate::report::{Report, Show, median, rounded};
-use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use crate::run::Run;
+use crate::scratch::Scratch;
+use crate::systems::Setup;
+use outlast::{Map, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -70,20 +74,17 @@ fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
 /// For options that cannot be, a child that fails, and an answer that is not what the
 /// child had been told was stored.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
-    if options.kills == 0 || options.records.contains(&0) {
-        return Err("--records and --kills: numbers from 1".into());
-    }
+    let setup = Setup::plain(options.scheme, RecordForm::Inline, options.dir.clone(), options.seed);
+    setup.check()?;
+    options.records.iter().try_for_each(|&records| setup.check_records(records, 1))?;
+    limits::range("kills", options.kills, 1..=limits::ROUNDS_MAX)?;
     #[derive(Serialize)]
-    struct Run {
-        #[serde(flatten)]
-        machine: Machine,
-        scheme: &'static str,
-        file_system: String,
-        seed: u64,
+    struct Own<'o> {
+        records: &'o [u64],
+        kills: usize,
     }
-    let (machine, scheme) = (Machine::here(), options.scheme.name());
-    let file_system = file_system(&options.dir);
-    report.row("run", &Run { machine, scheme, file_system, seed: options.seed })?;
+    let run = Run::on_files("recovery", &setup, &[options.scheme])?;
+    report.run(&run, &Own { records: &options.records, kills: options.kills })?;
     let mut rows = Vec::new();
     for &records in &options.records {
         let row = one_size(options, records)?;
@@ -108,7 +109,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
 }
 
 fn one_size(options: &Options, records: u64) -> Fallible<Row> {
-    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&options.dir)?;
+    let dir = Scratch::create(&options.dir)?;
     let path = dir.path().join("pool");
     let mut times = Vec::new();
     let mut draw = Draw::new(options.seed);
@@ -174,12 +175,33 @@ fn check(key: u64, found: Option<u64>) -> Fallible {
     }
 }
 
+/// Whatever ends this program ends the child. It takes no other signals: those that ask to
+/// end are blocked here, and so in it.
+fn die_with_this(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: between fork and exec, it makes system calls, and nothing else.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // Nobody tells of what has died before.
+            if libc::getppid().cast_unsigned() != parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+}
+
 /// A child that works on a pool. Killed when dropped.
 struct Worker(Child);
 
 impl Worker {
     fn start(options: &Options, path: &Path, records: u64) -> Fallible<Worker> {
-        let child = Command::new(&options.program)
+        let mut command = Command::new(&options.program);
+        die_with_this(&mut command);
+        let child = command
             .arg("recovery-child")
             .args(["--scheme", options.scheme.name()])
             .args(["--records", &records.to_string()])
@@ -221,10 +243,9 @@ pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64) -> Fallible {
     let pool = unsafe { options_of(seed).open_or_create(path)? };
     let map = map_of(&pool, scheme)?;
     let keys = Keys::new(seed);
-    if map.len_estimate()? < records / 2 {
-        for key in (0..records).map(|number| keys.key(number)) {
-            map.insert(&key, &value(key, 0))?;
-        }
+    // What an earlier life has stored stays as it is.
+    for key in (0..records).map(|number| keys.key(number)) {
+        map.insert(&key, &value(key, 0))?;
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready")?;

@@ -1,6 +1,7 @@
 //! Rows, as JSON lines or as a table.
 
 use crate::Fallible;
+use crate::run::Run;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 use serde_json::Value;
@@ -52,6 +53,31 @@ impl Report {
         }
         self.rows.push(row);
         Ok(())
+    }
+
+    /// The first row: how the run was made, and the options that are the command's own. For
+    /// people, in lines.
+    ///
+    /// # Errors
+    /// As [`row`](Report::row).
+    pub fn run(&mut self, run: &Run, options: &impl Serialize) -> Fallible {
+        #[derive(Serialize)]
+        struct Whole<'r, O> {
+            #[serde(flatten)]
+            run: &'r Run,
+            #[serde(flatten)]
+            options: &'r O,
+        }
+        self.row("run", &Whole { run, options })?;
+        let options = serde_json::to_value(options)?;
+        let told = options
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| format!("{} {}", name.replace('_', " "), plain(value)));
+        let told = told.collect::<Vec<_>>().join(", ");
+        run.lines().iter().try_for_each(|line| self.note(line))?;
+        if told.is_empty() { Ok(()) } else { self.note(&format!("Options: {told}.")) }
     }
 
     /// The rows of one kind so far.
@@ -136,6 +162,19 @@ impl Show {
     }
 }
 
+/// A value without the signs of JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Object(fields) => {
+            let told = fields.iter().map(|(name, value)| format!("{name} {}", plain(value)));
+            format!("({})", told.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
 /// A whole number, its digits in threes.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -198,5 +237,6 @@ mod tests {
         assert_eq!(of(Show::Nanoseconds, json!(87_000_000)), "87.0 ms");
         assert_eq!(of(Show::Text, json!("x")), "x");
         assert_eq!(of(Show::Text, Value::Null), "");
+        assert_eq!(plain(&json!({"a": ["x", 1], "b": true})), "(a x,1, b true)");
     }
 }

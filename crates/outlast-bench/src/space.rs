@@ -5,8 +5,9 @@
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
-use crate::machine::{Machine, file_system};
 use crate::report::{Report, Show, rounded};
+use crate::run::Run;
+use crate::scratch::Scratch;
 use crate::systems::{Setup, create_map, create_pool};
 use outlast::offline;
 use serde::{Deserialize, Serialize};
@@ -44,34 +45,15 @@ const SLOT_BYTES: u64 = 16;
 /// For options that cannot be; as the inserts; if the walk finds damage or another number
 /// of records.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
-    options.setup.check()?;
-    if options.records == 0 {
-        return Err("--records 0: at least 1".into());
-    }
+    let Options { setup, records } = options;
+    setup.check()?;
+    setup.check_records(*records, 1)?;
     #[derive(Serialize)]
-    struct Run {
-        #[serde(flatten)]
-        machine: Machine,
-        scheme: &'static str,
-        record: String,
-        file_system: String,
+    struct Own {
         records: u64,
-        stash_buckets: u32,
-        seed: u64,
     }
-    let setup = &options.setup;
-    report.row(
-        "run",
-        &Run {
-            machine: Machine::here(),
-            scheme: setup.scheme.name(),
-            record: setup.form.to_string(),
-            file_system: file_system(&setup.dir),
-            records: options.records,
-            stash_buckets: setup.stash_buckets,
-            seed: setup.seed,
-        },
-    )?;
+    let run = Run::on_files("space", setup, &[setup.scheme])?;
+    report.run(&run, &Own { records: *records })?;
     let rows = account(options)?;
     for row in &rows {
         report.row("space", row)?;
@@ -89,7 +71,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
 
 fn account(options: &Options) -> Fallible<Vec<Row>> {
     let Options { setup, records } = options;
-    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+    let dir = Scratch::create(&setup.dir)?;
     let path = dir.path().join("pool");
     let pool = create_pool(setup, &path)?;
     let map = create_map(setup, &pool)?;
@@ -111,7 +93,8 @@ fn account(options: &Options) -> Fallible<Vec<Row>> {
     }
     // The walk has counted segments; the index itself may have sampled them.
     let slots = found.maps[0].segments * (stats.slots / stats.segments.max(1));
-    let in_nodes = found.structure_bytes - slots * SLOT_BYTES;
+    let in_nodes = found.structure_bytes.checked_sub(slots * SLOT_BYTES);
+    let in_nodes = in_nodes.ok_or("more slots than the bytes of the structure")?;
     let free_pages = found.free_bytes - found.free_block_bytes;
     let kinds = [
         ("slots with a record", true, records * SLOT_BYTES),

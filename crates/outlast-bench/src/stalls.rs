@@ -14,12 +14,14 @@
 use crate::Fallible;
 use crate::keys::{Keys, value};
 use crate::latency::{Latency, Percentiles};
-use crate::machine::{Machine, file_system};
+use crate::limits;
 use crate::report::{Report, Show};
+use crate::run::Run;
+use crate::scratch::Scratch;
 use crate::systems::{Medium, Setup, create_map, create_pool};
 use crate::team;
 use crate::usage::ThreadUsage;
-use outlast::Growth;
+use outlast::{Growth, Scheme};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -27,14 +29,29 @@ use std::time::Instant;
 /// What is to be measured.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the pool is made for.
+    /// What pools are made for, but for the scheme.
     pub setup: Setup,
+    /// Schemes, one after the other.
+    pub schemes: Vec<Scheme>,
     /// Inserts.
     pub records: u64,
     /// Threads that share them.
     pub threads: usize,
     /// How many of the slowest are shown.
     pub slowest: usize,
+}
+
+/// The most of the slowest that are shown.
+const SLOWEST_MAX: usize = 100_000;
+
+impl Options {
+    fn check(&self) -> Fallible {
+        self.setup.check()?;
+        self.setup.check_records(self.records, 1)?;
+        limits::each_once("scheme", &self.schemes)?;
+        limits::threads(&[self.threads])?;
+        limits::range("slowest", self.slowest, 1..=SLOWEST_MAX)
+    }
 }
 
 /// What takes longer waited for something.
@@ -47,21 +64,22 @@ const BINS_NS: [u64; 8] = [SLOW_NS, 10_000, 20_000, 50_000, 100_000, 300_000, 1_
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
+    /// The processor was taken from it, for more than half of the time. (Also: it was taken
+    /// from it, and nothing else is counted.)
+    Preemption,
     /// The directory was doubled.
     Doubling,
     /// The pool's file grew.
     FileGrowth,
     /// It gave up the processor: a lock, its own or the kernel's, or the file system.
     Wait,
+    /// Nothing of these, but it was on the processor for less than half of the time: the
+    /// machine below stopped it.
+    Host,
     /// A segment was split, and a page touched for the first time.
     SplitFault,
     /// A segment was split.
     Split,
-    /// The processor was taken from it.
-    Preemption,
-    /// Nothing that is counted, but it was on the processor for less than half of the time:
-    /// the machine below stopped it.
-    Host,
     /// A page was touched for the first time.
     PageFault,
     /// Nothing that is counted, and it was on the processor all the time.
@@ -71,13 +89,13 @@ pub enum Cause {
 impl Cause {
     /// All of them, in the order of their naming.
     pub const ALL: &'static [Cause] = &[
+        Cause::Preemption,
         Cause::Doubling,
         Cause::FileGrowth,
         Cause::Wait,
+        Cause::Host,
         Cause::SplitFault,
         Cause::Split,
-        Cause::Preemption,
-        Cause::Host,
         Cause::PageFault,
         Cause::Unknown,
     ];
@@ -126,6 +144,8 @@ pub struct Slow {
 /// All operations of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
+    /// The scheme.
+    pub scheme: String,
     /// `insert`, `control`, or the cause that a group of inserts has in common.
     pub what: String,
     /// How many.
@@ -143,6 +163,8 @@ pub struct Group {
 /// Slow operations of one length.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
+    /// The scheme.
+    pub scheme: String,
     /// They took longer than this.
     pub above_ns: u64,
     /// And no longer than this.
@@ -248,13 +270,14 @@ fn cause_of(slow: &Slow) -> Cause {
     // The readings themselves take a few microseconds at worst.
     let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
     match slow {
+        // Whatever it did meanwhile, that is not what most of the time went to.
+        Slow { preemptions: 1.., waits: 0, .. } if off_processor => Cause::Preemption,
         Slow { doublings: 1.., .. } => Cause::Doubling,
         Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,
         Slow { waits: 1.., .. } if off_processor => Cause::Wait,
+        _ if off_processor => Cause::Host,
         Slow { splits: 1.., faults: 1.., .. } => Cause::SplitFault,
         Slow { splits: 1.., .. } => Cause::Split,
-        Slow { preemptions: 1.., .. } if off_processor => Cause::Preemption,
-        _ if off_processor => Cause::Host,
         Slow { faults: 1.., .. } => Cause::PageFault,
         Slow { waits: 1.., .. } => Cause::Wait,
         Slow { preemptions: 1.., .. } => Cause::Preemption,
@@ -267,42 +290,33 @@ fn cause_of(slow: &Slow) -> Cause {
 /// # Errors
 /// For options that cannot be; as the inserts.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
-    options.setup.check()?;
-    if options.threads == 0 || options.records == 0 || options.slowest == 0 {
-        return Err("--threads, --records and --slowest: numbers from 1".into());
-    }
+    options.check()?;
     #[derive(Serialize)]
-    struct Run {
-        #[serde(flatten)]
-        machine: Machine,
-        scheme: &'static str,
-        record: String,
-        medium: String,
-        file_system: String,
+    struct Own {
         records: u64,
         threads: usize,
-        seed: u64,
     }
-    let Setup { scheme, form, medium, seed, .. } = options.setup;
-    report.row(
-        "run",
-        &Run {
-            machine: Machine::here(),
-            scheme: scheme.name(),
-            record: form.to_string(),
-            medium: medium.to_string(),
-            file_system: file_system(&options.setup.dir),
-            records: options.records,
-            threads: options.threads,
-            seed,
-        },
-    )?;
+    let run = Run::on_files("stalls", &options.setup, &options.schemes)?;
+    report.run(&run, &Own { records: options.records, threads: options.threads })?;
+    let mut groups = Vec::new();
+    for &scheme in &options.schemes {
+        let setup = Setup { scheme, ..options.setup.clone() };
+        groups.extend(one_scheme(&Options { setup, ..options.clone() }, report)?);
+    }
+    print_tables(report, options.setup.medium)?;
+    Ok(groups)
+}
+
+/// Inserts and the control run of the setup's scheme, and their rows.
+fn one_scheme(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
+    let scheme = options.setup.scheme.name();
     let seen = insert(options)?;
     let control = control(options, seen.watched_ns / options.records)?;
     let mut groups = Vec::new();
     let mut group = |what: &str, latency: &Latency, watched_ns: Option<u64>, cpu_max_ns: u64| {
         let operations = latency.count();
         groups.push(Group {
+            scheme: scheme.into(),
             what: what.into(),
             operations,
             watched_ms: watched_ns.map(|ns| ns / 1_000_000),
@@ -326,6 +340,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
         let of = |latency: &Latency| latency.count_between(bounds[0] + 1, bounds[1]);
         let causes = seen.by_cause.iter().map(|(cause, latency, _)| (*cause, of(latency)));
         let bin = Bin {
+            scheme: scheme.into(),
             above_ns: bounds[0],
             to_ns: bounds[1],
             control: of(&control.all),
@@ -334,16 +349,21 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
         };
         report.row("stall_bin", &bin)?;
     }
-    for slow in &seen.slowest {
-        report.row("stall", slow)?;
+    #[derive(Serialize)]
+    struct Told<'s> {
+        scheme: &'s str,
+        #[serde(flatten)]
+        slow: &'s Slow,
     }
-    print_tables(report, medium)?;
+    for slow in &seen.slowest {
+        report.row("stall", &Told { scheme, slow })?;
+    }
     Ok(groups)
 }
 
 fn insert(options: &Options) -> Fallible<Seen> {
     let setup = &options.setup;
-    let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+    let dir = Scratch::create(&setup.dir)?;
     let pool = create_pool(setup, &dir.path().join("pool"))?;
     let map = create_map(setup, &pool)?;
     let keys = Keys::new(setup.seed);
@@ -417,6 +437,7 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
     report.table(
         "stall_group",
         &[
+            ("scheme", "/scheme", Show::Text),
             ("what", "/what", Show::Text),
             ("operations", "/operations", Show::Count),
             ("watched ms", "/watched_ms", Show::Count),
@@ -433,6 +454,7 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
         .map(|cause| (cause.name().replace('_', " "), format!("/causes/{}", cause.name())))
         .collect();
     let mut columns = vec![
+        ("scheme", "/scheme", Show::Text),
         ("above", "/above_ns", Show::Nanoseconds),
         ("control", "/control", Show::Count),
         ("inserts", "/inserts", Show::Count),
@@ -442,6 +464,7 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
     report.table(
         "stall",
         &[
+            ("scheme", "/scheme", Show::Text),
             ("insert", "/number", Show::Count),
             ("took", "/ns", Show::Nanoseconds),
             ("on CPU", "/cpu_ns", Show::Nanoseconds),
@@ -495,6 +518,12 @@ mod tests {
         assert_eq!(of(|s| (s.cpu_ns, s.splits, s.waits) = (9, 1, 1)), Cause::Wait);
         assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::SplitFault);
         assert_eq!(of(|s| (s.splits, s.preemptions) = (1, 1)), Cause::Split);
+        assert_eq!(of(|s| (s.cpu_ns, s.splits, s.preemptions) = (20_000, 1, 1)), Cause::Preemption);
+        assert_eq!(of(|s| (s.cpu_ns, s.doublings, s.preemptions) = (9, 1, 1)), Cause::Preemption);
+        assert_eq!(of(|s| (s.cpu_ns, s.splits) = (9, 1)), Cause::Host);
+        assert_eq!(of(|s| (s.cpu_ns, s.splits) = (25_000, 1)), Cause::Split);
+        // Growing a file is a wait for the kernel.
+        assert_eq!(of(|s| (s.cpu_ns, s.grown_bytes, s.waits) = (9, 1, 1)), Cause::FileGrowth);
         assert_eq!(of(|s| (s.splits, s.grown_bytes) = (1, 4096)), Cause::FileGrowth);
         assert_eq!(of(|s| (s.splits, s.doublings) = (1, 1)), Cause::Doubling);
     }

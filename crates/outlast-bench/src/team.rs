@@ -3,7 +3,7 @@
 use crate::usage::ThreadUsage;
 use crate::{Failure, Fallible};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::sync::Barrier;
+use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The cores that this process may use.
@@ -52,24 +52,35 @@ pub fn run<T: Send>(
     let cores = cores();
     let pinned = threads <= cores.len();
     let barrier = Barrier::new(threads);
+    // Nobody waits for the others before all of them are there.
+    let complete = RwLock::new(false);
     let one = |thread: usize| {
+        if !*complete.read().unwrap_or_else(PoisonError::into_inner) {
+            return None;
+        }
         pin(pinned.then(|| cores[thread]));
         barrier.wait();
         let (usage, start) = (ThreadUsage::now(), Instant::now());
         let result = work(thread);
         let end = Instant::now();
-        (result, start, end, ThreadUsage::now().since(&usage).cpu_ns)
+        Some((result, start, end, ThreadUsage::now().since(&usage).cpu_ns))
     };
     let ends: Vec<_> = std::thread::scope(|scope| {
         let one = &one;
-        let handles: Vec<_> = (0..threads).map(|t| scope.spawn(move || one(t))).collect();
-        handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-    });
+        let mut gate = complete.write().unwrap_or_else(PoisonError::into_inner);
+        let spawn = |t| std::thread::Builder::new().spawn_scoped(scope, move || one(t));
+        let handles = (0..threads).map(spawn).collect::<Result<Vec<_>, _>>();
+        let handles = handles.map_err(|e| format!("{threads} threads: {e}"))?;
+        *gate = true;
+        drop(gate);
+        Fallible::Ok(handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect())
+    })?;
     let mut results = Vec::new();
     let mut span: Option<(Instant, Instant)> = None;
     let mut cpu_ns = 0;
     for end in ends {
-        let (result, start, stop, cpu) = end.map_err(|_| Failure::from("a worker panicked"))?;
+        let end = end.map_err(|_| Failure::from("a worker panicked"))?;
+        let Some((result, start, stop, cpu)) = end else { continue };
         results.push(result?);
         cpu_ns += cpu;
         span = Some(span.map_or((start, stop), |(a, b)| (a.min(start), b.max(stop))));

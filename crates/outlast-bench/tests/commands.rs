@@ -279,11 +279,11 @@ fn load_factors_are_drawn() {
 #[test]
 fn recovery_kills_and_measures() {
     let dir = dir();
-    let arguments = ["recovery", "--records", "1000,5000", "--kills", "2"];
+    let arguments = ["recovery", "--records", "1,1000,5000", "--kills", "2"];
     let rows = rows(&[&arguments[..], &["--pool-dir", text(dir.path())]].concat());
     let rows = of(&rows, "recovery");
-    assert_eq!(rows.len(), 2);
-    for (row, records) in rows.iter().zip([1000.0, 5000.0]) {
+    assert_eq!(rows.len(), 3);
+    for (row, records) in rows.iter().zip([1.0, 1000.0, 5000.0]) {
         assert_eq!(number(row, "/records"), records);
         let [open, get, answer] =
             ["/open_ms", "/first_get_us", "/answer_ms"].map(|f| number(row, f));
@@ -395,6 +395,134 @@ fn stalls_say_what_the_slowest_waited_for() {
     assert!(find("doubling").is_some(), "{groups:?}");
 }
 
+/// The first row of any report says how it was made, and so do the lines above a table.
+#[test]
+fn every_report_says_how_it_was_made() {
+    let dir = dir();
+    let place = ["--pool-dir", text(dir.path())];
+    let small = ["--records", "1000"];
+    let commands: [(&str, &[&str], bool); 8] = [
+        ("micro", &["--rounds", "1", "--latency-rounds", "0", "--phases", "insert"], true),
+        ("kv", &["--operations", "50", "--store", "outlast", "--rounds", "1"], true),
+        ("recovery", &["--kills", "1"], true),
+        ("space", &[], true),
+        ("stalls", &[], true),
+        ("load-factor", &["--every", "100"], false),
+        ("counts", &["--operations", "100"], false),
+        ("model", &["--operations", "100"], false),
+    ];
+    for (command, more, on_files) in commands {
+        for scheme in outlast::Scheme::ALL {
+            let own = [command, "--scheme", scheme.name(), "--seed", "77"];
+            let mut arguments = [&own[..], &small[..], more].concat();
+            if on_files {
+                arguments.extend(place);
+            }
+            let rows = rows(&arguments);
+            let run = &rows[0];
+            assert_eq!((&run["event"], &run["command"]), (&"run".into(), &command.into()));
+            assert_eq!((&run["scheme"], &run["seed"]), (&scheme.name().into(), &77.into()));
+            assert_eq!(run["commit"], env!("OUTLAST_COMMIT"));
+            for field in ["processor", "kernel", "record", "medium", "flush"] {
+                assert!(run[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {run}");
+            }
+            assert_eq!(run["file_system"].is_string(), on_files);
+            let at = if command == "recovery" { "/records/0" } else { "/records" };
+            assert_eq!(number(run, at), 1000.0);
+            assert_eq!(run["stash_buckets"][0], 2);
+            assert!(number(run, "/key_size") >= 8.0 && rows.len() > 1);
+
+            let said = String::from_utf8(bench(&arguments).stdout).unwrap();
+            let commit = format!("outlast-bench {command}, commit {}, ", env!("OUTLAST_COMMIT"));
+            assert!(said.starts_with(&commit), "{said}");
+            let medium = run["medium"].as_str().unwrap();
+            for told in [scheme.name(), "seed 77", medium, "records 1000"] {
+                let head: Vec<&str> = said.lines().take(4).collect();
+                assert!(head.join("\n").contains(told), "{told}: {said}");
+            }
+        }
+    }
+}
+
+/// A run from the root directory, which is no repository.
+#[test]
+fn the_commit_is_that_of_the_program_and_not_of_where_it_runs() {
+    let command = ["load-factor", "--records", "100", "--every", "10", "--json"];
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_outlast-bench"));
+    let output = bench.args(command).current_dir("/").output().unwrap();
+    let first = String::from_utf8(output.stdout).unwrap();
+    let run: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    assert_eq!(run["commit"], env!("OUTLAST_COMMIT"));
+    let commit = run["commit"].as_str().unwrap().trim_end_matches("-dirty");
+    let digits = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(digits || commit == "unknown", "{commit}");
+}
+
+/// Whoever reads the report may have read enough.
+#[test]
+fn a_closed_pipe_ends_a_report_quietly() {
+    for format in ["--json", "--table"] {
+        let command = ["load-factor", "--records", "20000", "--every", "10", format];
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_outlast-bench"))
+            .args(command)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(bench.stdout.take());
+        let output = bench.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(output.status.code(), Some(0));
+    }
+}
+
+#[test]
+fn schemes_are_rivals_and_run_beside_each_other() {
+    let dir = dir();
+    let scheme = outlast::Scheme::ALL[0].name();
+    let mut rivals: Vec<&str> = outlast::Scheme::ALL.iter().map(|s| s.name()).collect();
+    if cfg!(feature = "maps") {
+        rivals.extend(["dashmap", "dashmap-u64"]);
+    }
+    let list = rivals.join(",");
+    let sizes = ["--records", "1000", "--record", "bytes", "--key-size", "24"];
+    let own = ["micro", "--scheme", scheme, "--rounds", "1", "--rival", &list];
+    let rows = rows(&[&own[..], &sizes, &["--pool-dir", text(dir.path())]].concat());
+    let phases = of(&rows, "phase");
+    assert_eq!(phases.len(), PHASES.len() * (1 + rivals.len()));
+    for row in phases {
+        let system = row["system"].as_str().unwrap();
+        let is_scheme = outlast::Scheme::ALL.iter().any(|s| s.name() == system);
+        let library = is_scheme || system == "outlast";
+        let expected = if is_scheme { system } else { scheme };
+        assert_eq!(row["scheme"], if library { expected.into() } else { Value::Null });
+        assert_eq!(row["guarantee"] == "process death", library);
+        assert_eq!(row["medium"] == "page-cache", library);
+        let words = system == "dashmap-u64";
+        assert_eq!(row["record"], if words { "inline" } else { "bytes" });
+        assert_eq!((number(row, "/key_size"), number(row, "/value_size")), {
+            if words { (8.0, 8.0) } else { (24.0, 8.0) }
+        });
+        let ratios = row.get("ratio_to_rival").and_then(Value::as_object);
+        assert_eq!(
+            ratios.map_or(0, |r| r.len()),
+            if system == "outlast" { rivals.len() } else { 0 }
+        );
+    }
+
+    let all: Vec<&str> = outlast::Scheme::ALL.iter().map(|scheme| scheme.name()).collect();
+    let list = all.join(",");
+    let own = ["stalls", "--scheme", &list, "--records", "3000", "--slowest", "3"];
+    let rows = self::rows(&[&own[..], &["--pool-dir", text(dir.path())]].concat());
+    assert_eq!(rows[0]["scheme"], list.as_str());
+    for event in ["stall_group", "stall_bin", "stall"] {
+        let mut seen: Vec<&str> =
+            of(&rows, event).iter().map(|row| row["scheme"].as_str().unwrap()).collect();
+        seen.dedup();
+        assert_eq!(seen, all, "{event}");
+    }
+}
+
 #[test]
 fn tables_are_for_people() {
     let output = bench(&["load-factor", "--records", "2000", "--every", "500"]);
@@ -407,7 +535,8 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     let refused = |arguments: &[&str], what: &str| {
         let output = bench(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: refused before anything is said");
         assert!(said.contains(what), "{arguments:?} said: {said}");
         assert!(!said.contains("panicked"), "{said}");
     };
@@ -415,7 +544,7 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     refused(&["micro", "--record", "words"], "known: inline, bytes");
     refused(&["micro", "--rival", "sled"], "sled");
     refused(&["micro", "--key-size", "16"], "--key-size 16: inline records");
-    refused(&["micro", "--record", "bytes", "--key-size", "7"], "--key-size 7: from 8");
+    refused(&["micro", "--record", "bytes", "--key-size", "7"], "--key-size 7: at least 8");
     refused(&["micro", "--record", "bytes", "--value-size", "5000"], "--value-size 5000");
     refused(&["micro", "--threads", "0"], "--threads");
     refused(&["micro", "--rounds", "0"], "--rounds 0");
@@ -426,10 +555,65 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     refused(&["micro", "--json", "--table"], "--table");
     refused(&["kv", "--store", "sqlite"], "unknown store");
     refused(&["kv", "--key-size", "600"], "--key-size 600: at most 500");
+    let many = "999999999999";
+    for command in ["micro", "kv", "recovery", "space", "stalls", "load-factor", "counts"] {
+        refused(&[command, "--records", many], "--records 999999999999: at most");
+        refused(&[command, "--records", "0"], "--records 0: at least");
+        // Keys and values of 4 TB.
+        let big = ["--records", "250000000000"];
+        refused(&[&[command], &big[..]].concat(), "bytes of keys and values");
+    }
+    for command in ["kv", "recovery", "space", "stalls"] {
+        refused(&[command, "--pool-dir", "/no/such"], "--pool-dir /no/such: no such directory");
+    }
+    for command in ["micro", "kv"] {
+        refused(&[command, "--operations", many], "--operations 999999999999: at most");
+        refused(&[command, "--rounds", "1000000"], "--rounds 1000000: at most");
+    }
+    for seconds in ["nan", "NaN", "0", "-1", "-inf"] {
+        let option = format!("--insert-seconds={seconds}");
+        refused(&["kv", &option], "at least 0.001");
+    }
+    refused(&["kv", "--insert-seconds", "inf"], "--insert-seconds inf: at most");
+    refused(&["kv", "--store", "outlast,outlast"], "--store outlast: named twice");
+    refused(&["micro", "--threads", "100000"], "--threads 100000: at most 1024");
+    refused(&["micro", "--threads", "1,1"], "--threads 1: named twice");
+    refused(&["micro", "--latency-rounds", "1000000"], "--latency-rounds 1000000: at most");
+    let scheme = outlast::Scheme::ALL[0].name();
+    let twice = [scheme, scheme].join(",");
+    refused(&["micro", "--rival", &twice], "named twice");
+    refused(&["stalls", "--scheme", &twice], "named twice");
+    for option in ["--line-ns", "--fence-ns"] {
+        refused(&["micro", "--medium", "emulated-pm", option, "1000001"], "at most 1000000");
+        refused(&["micro", option, "18446744073709551615"], "need --medium emulated-pm");
+    }
+    for command in ["micro", "space", "stalls", "counts", "load-factor"] {
+        refused(&[command, "--stash", "3"], "--stash 3: 2 or 4");
+    }
     refused(&["load-factor", "--every", "0"], "--every 0");
-    refused(&["load-factor", "--records", "1000", "--every", "10", "--stash", "3"], "stash");
-    refused(&["recovery", "--records", "0"], "--records");
+    refused(&["load-factor", "--stash", "2,4,2"], "--stash 2: named twice");
+    refused(&["load-factor", "--records", "200000000", "--every", "1"], "samples, at most");
+    refused(&["recovery", "--kills", "0"], "--kills 0: at least 1");
+    refused(&["recovery", "--kills", "100000"], "--kills 100000: at most");
     refused(&["counts", "--records", "10", "--operations", "20"], "--operations");
-    refused(&["stalls", "--slowest", "0"], "--slowest");
+    refused(&["stalls", "--slowest", "0"], "--slowest 0: at least 1");
+    refused(&["stalls", "--slowest", "99999999999999"], "--slowest 99999999999999: at most");
+    refused(&["stalls", "--threads", "100000"], "--threads 100000: at most 1024");
     refused(&["model", "--base-ns", "0"], "--base-ns 0");
+    refused(&["model", "--base-ns", "nan"], "--base-ns NaN");
+    let plots: [(&str, &str); 4] = if cfg!(feature = "plot") {
+        [
+            ("/tmp/x.jpg", "/tmp/x.jpg: the name has to end with .png or .svg"),
+            ("plot", "plot: the name has to end with .png or .svg"),
+            ("/no/such/x.png", "/no/such/x.png: "),
+            ("/", "--plot /: "),
+        ]
+    } else {
+        ["/tmp/x.jpg", "plot", "/no/such/x.png", "/"].map(|path| (path, "feature `plot`"))
+    };
+    for (path, why) in plots {
+        for command in ["micro", "load-factor"] {
+            refused(&[command, "--plot", path], why);
+        }
+    }
 }

@@ -740,6 +740,23 @@ fn mapped(path: &std::path::Path) -> u64 {
     kb.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
 }
 
+/// Whether this process has mapped the page of a file at an offset.
+fn is_mapped(path: &std::path::Path, offset: u64) -> bool {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let name = path.to_str().unwrap();
+    let line = maps.lines().find(|line| line.ends_with(name)).unwrap();
+    let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    // SAFETY: it only asks for a constant.
+    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let page = (start + offset) / page_size;
+    let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let mut entry = [0; 8];
+    pages.read_exact_at(&mut entry, page * 8).unwrap();
+    // Its highest bit: the page is present.
+    u64::from_le_bytes(entry) >> 63 == 1
+}
+
 #[test]
 fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
     let (_dir, path) = dir();
@@ -764,8 +781,19 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
     pool.close().unwrap();
     let pool = open(&path).unwrap();
     let map = pool.map::<u64, u64>("m").unwrap();
-    // Time for the background thread to do what it must not.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    // The background thread touches what lies ahead of use. It comes to the first pages of that
+    // last, after those in use if it touches them: farther away than the kernel maps pages
+    // around one that is touched.
+    const AROUND: u64 = 64 << 10;
+    let core = pool.store().core();
+    let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);
+    let ahead = frontier.next_multiple_of(AROUND) + AROUND;
+    assert!(ahead < pool.stats().size, "room ahead of {frontier}");
+    let start = std::time::Instant::now();
+    while !is_mapped(&path, ahead) {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "the thread does nothing");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let rss = mapped(&path);
     assert!(rss < used / 2, "{rss} of {used} bytes touched");
     assert_eq!(map.get(&7).unwrap(), Some(!7));

@@ -13,10 +13,12 @@ use crate::Fallible;
 use crate::form::Hand;
 use crate::keys::{Draw, Keys, belongs, value};
 use crate::latency::{Latency, Percentiles};
-use crate::machine::{Machine, file_system};
+use crate::limits;
 use crate::micro::{Mops, Ratio};
 use crate::progress::Progress;
 use crate::report::{Report, Show, median, rounded};
+use crate::run::Run;
+use crate::scratch::Scratch;
 use crate::systems::Setup;
 use crate::team;
 use outlast::pmem::{MapAccess, Mapping};
@@ -165,12 +167,25 @@ pub struct Options {
     pub records: u64,
     /// Inserts and lookups of a round.
     pub operations: u64,
-    /// Time after which the inserts of a round end.
-    pub insert_time: Duration,
+    /// Seconds after which the inserts of a round end.
+    pub insert_seconds: f64,
     /// Rounds.
     pub rounds: usize,
     /// Which stores, in this order.
     pub stores: Vec<Store>,
+}
+
+impl Options {
+    fn check(&self) -> Fallible {
+        self.setup.check()?;
+        self.setup.check_records(self.records, 1)?;
+        limits::range("operations", self.operations, 1..=limits::RECORDS_MAX)?;
+        limits::range("rounds", self.rounds, 1..=limits::ROUNDS_MAX)?;
+        limits::range("insert-seconds", self.insert_seconds, 0.001..=86_400.0)?;
+        // LMDB takes 511.
+        limits::range("key-size", self.setup.key_bytes, 8..=500)?;
+        limits::each_once("store", &self.stores)
+    }
 }
 
 /// One row: a phase, a store.
@@ -289,40 +304,20 @@ struct Observed {
 /// # Errors
 /// For options that cannot be, a store that fails, and a wrong answer.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
-    options.setup.check()?;
-    if options.records == 0 || options.operations == 0 || options.rounds == 0 {
-        return Err("--records, --operations and --rounds: numbers from 1".into());
-    }
-    if options.setup.key_bytes > 500 {
-        // LMDB takes 511.
-        return Err(format!("--key-size {}: at most 500 here", options.setup.key_bytes).into());
-    }
+    options.check()?;
+    let setup = &options.setup;
     #[derive(Serialize)]
-    struct Run {
-        #[serde(flatten)]
-        machine: Machine,
-        file_system: String,
+    struct Own {
         records: u64,
-        key_size: usize,
-        value_size: usize,
+        operations: u64,
+        insert_seconds: f64,
         rounds: usize,
-        seed: u64,
         sync: Sync,
     }
-    let sync = Sync::measure(&options.setup.dir)?;
-    report.row(
-        "run",
-        &Run {
-            machine: Machine::here(),
-            file_system: file_system(&options.setup.dir),
-            records: options.records,
-            key_size: options.setup.key_bytes,
-            value_size: options.setup.value_bytes,
-            rounds: options.rounds,
-            seed: options.setup.seed,
-            sync,
-        },
-    )?;
+    let sync = Sync::measure(&setup.dir)?;
+    let Options { records, operations, insert_seconds, rounds, .. } = *options;
+    let run = Run::on_files("kv", setup, &[setup.scheme])?;
+    report.run(&run, &Own { records, operations, insert_seconds, rounds, sync })?;
     let mut results = BTreeMap::new();
     for &store in &options.stores {
         let (insert, get) = (Seen::new()?, Seen::new()?);
@@ -469,7 +464,7 @@ fn row(
 
 /// One store, one round: from an empty directory.
 fn one(options: &Options, store: Store, result: &mut Observed) -> Fallible {
-    let place = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&options.setup.dir)?;
+    let place = Scratch::create(&options.setup.dir)?;
     let measured = |client: &mut dyn Client| measure(options, client, result);
     // In a thread of its own, on one core.
     let work = || with(store, &options.setup, place.path(), measured);
@@ -503,7 +498,8 @@ fn measure(options: &Options, client: &mut dyn Client, result: &mut Observed) ->
         get(draw.below(options.records))?;
     }
     result.get.measure(options.operations, no_end, |_| get(draw.below(options.records)))?;
-    let done = result.insert.measure(options.operations, options.insert_time, |number| {
+    let insert_time = Duration::from_secs_f64(options.insert_seconds);
+    let done = result.insert.measure(options.operations, insert_time, |number| {
         let (key, value) = record(options.records + number);
         client.insert(key, value)
     })?;

@@ -13,15 +13,16 @@ pub use rows::{Counted, Mops, Ratio, Row};
 
 use crate::Fallible;
 use crate::latency::{self, Clock, Latency, Unwatched, Watch};
-use crate::machine::{Machine, file_system};
+use crate::limits;
 use crate::progress::Progress;
 use crate::report::{Report, Show};
+use crate::run::Run;
 use crate::systems::{self, Job, Kind, Room, Setup, System};
 use crate::team::{self, Taken};
 use crate::usage;
 use phase::Work;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -68,53 +69,36 @@ impl Options {
         };
         let rounds =
             self.rounds as u64 * of_turn(false) + self.latency_rounds as u64 * of_turn(true);
-        rounds * systems * self.threads.len() as u64
+        rounds.saturating_mul(systems * self.threads.len() as u64)
     }
 
     fn check(&self) -> Fallible {
         self.setup.check()?;
-        if self.records < 1000 {
-            return Err(format!("--records {}: at least 1000", self.records).into());
-        }
-        if self.records >= crate::keys::ABSENT / 4 {
-            return Err(format!("--records {}: too many", self.records).into());
-        }
-        for (option, zero) in
-            [("rounds", self.rounds == 0), ("latency-operations", self.latency_operations == 0)]
-        {
-            if zero {
-                return Err(format!("--{option} 0: at least 1").into());
-            }
-        }
-        if self.threads.is_empty() || self.threads.contains(&0) {
-            return Err("--threads: numbers from 1".into());
-        }
+        self.setup.check_records(self.records, 1000)?;
+        limits::range("operations", self.operations, 0..=limits::RECORDS_MAX)?;
+        limits::range("rounds", self.rounds, 1..=limits::ROUNDS_MAX)?;
+        limits::range("latency-rounds", self.latency_rounds, 0..=limits::ROUNDS_MAX)?;
+        let timed = 1..=limits::RECORDS_MAX;
+        limits::range("latency-operations", self.latency_operations, timed)?;
+        limits::threads(&self.threads)?;
+        limits::each_once("rival", &self.rivals)?;
         if self.phases.contains(&Phase::GetMany) != self.phases.contains(&Phase::Gets) {
-            return Err("--phases: get_many and gets are measured beside each other".into());
+            let why = "--phases: get_many and gets are measured beside each other";
+            return Err(limits::refused(why));
         }
         Ok(())
     }
 }
 
-/// The run as a whole, printed first.
+/// What the run as a whole has beside the others'.
 #[derive(Serialize)]
-struct Run<'o> {
-    #[serde(flatten)]
-    machine: Machine,
-    command: &'static str,
-    scheme: &'static str,
-    record: String,
-    key_size: usize,
-    value_size: usize,
+struct Own<'o> {
     reads: crate::form::Reads,
     records: u64,
+    operations: u64,
     rounds: usize,
     latency_rounds: usize,
     latency_operations: u64,
-    medium: String,
-    flush: String,
-    file_system: String,
-    seed: u64,
     pinned: bool,
     clock_ns: u64,
     systems: Vec<&'static str>,
@@ -157,6 +141,8 @@ impl Observed {
 
 struct OneTurn<'o> {
     options: &'o Options,
+    /// What its system is made for.
+    setup: Setup,
     threads: usize,
     watched: bool,
     heap_before: Option<u64>,
@@ -181,8 +167,8 @@ impl Job for OneTurn<'_> {
 
 impl OneTurn<'_> {
     fn observe<S: System>(&self, system: &S, phase: Phase) -> Fallible<Observed> {
-        let Options { records, setup, .. } = self.options;
-        let work = Work::new(phase, *records, self.options.operations(self.watched), setup);
+        let operations = self.options.operations(self.watched);
+        let work = Work::new(phase, self.options.records, operations, &self.setup);
         if phase.repeatable() {
             self.pass(system, &work.warm_up(), || Ok(Unwatched))?;
         }
@@ -228,7 +214,7 @@ impl OneTurn<'_> {
 }
 
 /// All turns of one number of threads.
-type Turns = BTreeMap<Kind, Vec<Turn>>;
+type Turns = HashMap<Kind, Vec<Turn>>;
 
 /// The latency distributions of a run, for plots: phase, threads, system.
 pub type Distributions = Vec<(Phase, usize, Kind, Latency)>;
@@ -241,7 +227,8 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
     options.check()?;
     let mut kinds = vec![Kind::Outlast];
     kinds.extend(options.rivals.iter().copied());
-    report.row("run", &describe(options, &kinds)?)?;
+    let run = Run::on_files("micro", &options.setup, &[options.setup.scheme])?;
+    report.run(&run, &describe(options, &kinds)?)?;
     let mut all_rows = Vec::new();
     let mut distributions = Distributions::new();
     let progress = Progress::new(options.all_operations(kinds.len() as u64));
@@ -254,6 +241,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
                 usage::trim_heap();
                 let turn = OneTurn {
                     options,
+                    setup: kind.setup(&options.setup),
                     threads,
                     watched: with_clock,
                     heap_before: usage::heap_bytes(),
@@ -291,28 +279,14 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
     Ok((all_rows, distributions))
 }
 
-fn describe<'o>(options: &'o Options, kinds: &[Kind]) -> Fallible<Run<'o>> {
-    let setup = &options.setup;
-    let flush = {
-        let dir = tempfile::tempdir_in(&setup.dir)?;
-        systems::create_pool(setup, &dir.path().join("pool"))?.durability().flush.to_string()
-    };
-    Ok(Run {
-        machine: Machine::here(),
-        command: "micro",
-        scheme: setup.scheme.name(),
-        record: setup.form.to_string(),
-        key_size: setup.key_bytes,
-        value_size: setup.value_bytes,
-        reads: setup.reads,
+fn describe<'o>(options: &'o Options, kinds: &[Kind]) -> Fallible<Own<'o>> {
+    Ok(Own {
+        reads: options.setup.reads,
         records: options.records,
+        operations: options.operations(false),
         rounds: options.rounds,
         latency_rounds: options.latency_rounds,
         latency_operations: options.latency_operations,
-        medium: setup.medium.to_string(),
-        flush,
-        file_system: file_system(&setup.dir),
-        seed: setup.seed,
         pinned: options.threads.iter().all(|&t| t <= team::cores().len()),
         clock_ns: latency::clock_ns()?,
         systems: kinds.iter().map(|kind| kind.name()).collect(),
@@ -330,6 +304,7 @@ fn print_table(options: &Options, report: &Report) -> Fallible {
         ("phase", "/phase", Show::Text),
         ("threads", "/threads", Show::Count),
         ("system", "/system", Show::Text),
+        ("scheme", "/scheme", Show::Text),
         ("Mops", "/mops", Show::Decimal(2)),
         ("min", "/mops_min", Show::Decimal(2)),
         ("max", "/mops_max", Show::Decimal(2)),
@@ -356,8 +331,7 @@ fn print_table(options: &Options, report: &Report) -> Fallible {
     let label = if model { "MODEL, not a measurement of real PM. " } else { "" };
     let systems = "Guarantees: outlast ";
     report.note(&format!(
-        "{label}{}; {systems}{}; rivals nothing. Ratios: outlast to the rival, median of rounds.",
-        options.setup.medium,
+        "{label}{systems}{}; maps in DRAM nothing. Ratios: outlast to the rival, median of rounds.",
         systems::guarantee(Kind::Outlast, &options.setup)
     ))?;
     report.table("phase", &columns)

@@ -97,6 +97,8 @@ pub struct Row {
     pub threads: usize,
     /// With which system.
     pub system: String,
+    /// The scheme of outlast; `null` for maps in DRAM.
+    pub scheme: Option<String>,
     /// What an operation that has returned survives.
     pub guarantee: String,
     /// The pool's medium; `null` for maps in DRAM.
@@ -132,7 +134,7 @@ pub struct Row {
     pub bytes_per_record: Option<Counted>,
     /// Huge pages.
     pub huge_pages: Huge,
-    /// Of the library's rows: to each rival.
+    /// Of the rows of `outlast`: to each rival.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub ratio_to_rival: BTreeMap<String, Ratio>,
     /// Of the rows of `get_many`: to the same gets one by one.
@@ -174,10 +176,11 @@ pub(super) fn row(
     let seen = observed(fast, kind, phase);
     let rounds = rounds_of(fast, kind, phase);
     let (Some(last), Some(mops)) = (seen.last(), Mops::of(&rounds)) else { return Ok(None) };
-    let setup = &options.setup;
+    let setup = &kind.setup(&options.setup);
     let records = last.records;
     let per_record = |bytes: Option<u64>| bytes.map(|b| rounded(b as f64 / records as f64, 2));
-    let ours = kind == Kind::Outlast;
+    let scheme = kind.scheme(setup);
+    let ours = scheme.is_some();
     let ratio = |rival: &Kind| {
         let ratio = Ratio::of(&rounds, &rounds_of(fast, *rival, phase));
         ratio.map(|ratio| (rival.name().to_owned(), ratio))
@@ -186,6 +189,7 @@ pub(super) fn row(
         phase,
         threads,
         system: kind.name().into(),
+        scheme: scheme.map(|scheme| scheme.name().into()),
         guarantee: systems::guarantee(kind, setup),
         medium: ours.then(|| setup.medium.to_string()),
         model: ours && setup.medium.is_model(),
@@ -220,7 +224,7 @@ pub(super) fn row(
             shadow_kb: last.room.shadow_huge_bytes.map(|bytes| bytes / 1024),
             heap_kb: last.heap_huge_kb(),
         },
-        ratio_to_rival: if ours {
+        ratio_to_rival: if kind == Kind::Outlast {
             options.rivals.iter().filter_map(ratio).collect()
         } else {
             BTreeMap::new()

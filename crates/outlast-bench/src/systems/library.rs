@@ -3,11 +3,11 @@
 use super::{Room, Setup, System};
 use crate::Fallible;
 use crate::form::{Hand, Reads};
+use crate::scratch::Scratch;
 use outlast::pmem::Latency;
 use outlast::{Map, MapOptions, Pool, PoolOptions, RawMap, RecordForm};
 use std::fmt;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// What the pool's file is treated as lying on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl fmt::Display for Medium {
 pub struct Library<T: ?Sized> {
     pool: Pool,
     map: Map<T, T>,
-    _dir: TempDir,
+    _dir: Scratch,
 }
 
 /// A pool as a setup asks for it, at `path`.
@@ -91,7 +91,7 @@ fn map_options(setup: &Setup) -> MapOptions {
 impl<T: ?Sized + outlast::Key> Library<T> {
     /// A new pool in a directory of its own; both are gone with this.
     pub fn create(setup: &Setup) -> Fallible<Self> {
-        let dir = tempfile::Builder::new().prefix("outlast-bench-").tempdir_in(&setup.dir)?;
+        let dir = Scratch::create(&setup.dir)?;
         let pool = create_pool(setup, &dir.path().join("pool"))?;
         let map = pool.map_with("bench", &map_options(setup))?;
         Ok(Library { pool, map, _dir: dir })

@@ -11,7 +11,7 @@ mod maps;
 pub use library::{Library, Medium, create_map, create_pool};
 
 use crate::form::{Form, Hand, Reads, Strings, Words};
-use crate::{Failure, Fallible};
+use crate::{Failure, Fallible, limits};
 use outlast::{RecordForm, Scheme};
 use std::fmt;
 use std::path::PathBuf;
@@ -63,12 +63,17 @@ pub struct Room {
 }
 
 /// Which system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// outlast, with the scheme that was asked for.
     Outlast,
+    /// outlast with this scheme, as a rival. The same one again shows what the ratio of
+    /// equal things is here.
+    Scheme(Scheme),
     /// Shards, each a hash table behind a lock.
     Dashmap,
+    /// The same over pairs of words, whatever the record form of the others.
+    DashmapU64,
     /// Lock-free open addressing; records in blocks of their own.
     Papaya,
     /// Buckets with locks, incremental resizing.
@@ -78,21 +83,49 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The rivals of this build.
-    pub const RIVALS: &'static [Kind] = if cfg!(feature = "maps") {
-        &[Kind::Dashmap, Kind::Papaya, Kind::Scc, Kind::Hashbrown]
+    /// The maps in DRAM of this build.
+    pub const MAPS: &'static [Kind] = if cfg!(feature = "maps") {
+        &[Kind::Dashmap, Kind::DashmapU64, Kind::Papaya, Kind::Scc, Kind::Hashbrown]
     } else {
         &[]
     };
+
+    /// The rivals of this build: maps in DRAM, and schemes.
+    pub fn rivals() -> impl Iterator<Item = Kind> {
+        Kind::MAPS.iter().copied().chain(Scheme::ALL.iter().copied().map(Kind::Scheme))
+    }
 
     /// Its name, as commands take and print it.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Outlast => "outlast",
+            Kind::Scheme(scheme) => scheme.name(),
             Kind::Dashmap => "dashmap",
+            Kind::DashmapU64 => "dashmap-u64",
             Kind::Papaya => "papaya",
             Kind::Scc => "scc",
             Kind::Hashbrown => "hashbrown",
+        }
+    }
+
+    /// The scheme, if it is outlast.
+    pub fn scheme(self, setup: &Setup) -> Option<Scheme> {
+        match self {
+            Kind::Outlast => Some(setup.scheme),
+            Kind::Scheme(scheme) => Some(scheme),
+            _ => None,
+        }
+    }
+
+    /// What it is made for, where a run is made for `setup`.
+    pub fn setup(self, setup: &Setup) -> Setup {
+        let setup = setup.clone();
+        match self {
+            Kind::Scheme(scheme) => Setup { scheme, ..setup },
+            Kind::DashmapU64 => {
+                Setup { form: RecordForm::Inline, key_bytes: 8, value_bytes: 8, ..setup }
+            }
+            _ => setup,
         }
     }
 }
@@ -107,12 +140,10 @@ impl std::str::FromStr for Kind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Kind, String> {
-        Kind::RIVALS.iter().copied().find(|kind| kind.name() == text).ok_or_else(|| {
-            let known: Vec<&str> = Kind::RIVALS.iter().map(|kind| kind.name()).collect();
-            match known.as_slice() {
-                [] => "this build has no rivals (feature `maps`)".into(),
-                known => format!("unknown rival {text:?}; known: {}", known.join(", ")),
-            }
+        Kind::rivals().find(|kind| kind.name() == text).ok_or_else(|| {
+            let known: Vec<&str> = Kind::rivals().map(Kind::name).collect();
+            let maps = if Kind::MAPS.is_empty() { " (no maps: feature `maps`)" } else { "" };
+            format!("unknown rival {text:?}; known: {}{maps}", known.join(", "))
         })
     }
 }
@@ -146,25 +177,63 @@ impl Setup {
         Hand::new(self.key_bytes, self.value_bytes, self.reads)
     }
 
-    /// Whether records of these sizes can be.
-    pub fn check(&self) -> Fallible {
+    /// For records of 8 and 8 bytes on the page cache.
+    pub fn plain(scheme: Scheme, form: RecordForm, dir: PathBuf, seed: u64) -> Setup {
+        Setup {
+            scheme,
+            form,
+            key_bytes: 8,
+            value_bytes: 8,
+            reads: Reads::Owned,
+            medium: Medium::PageCache,
+            dir,
+            stash_buckets: 2,
+            seed,
+        }
+    }
+
+    /// Whether records of these sizes can be, in such a table.
+    pub fn check_form(&self) -> Fallible {
         for (what, bytes) in [("key", self.key_bytes), ("value", self.value_bytes)] {
             if self.form == RecordForm::Inline && bytes != 8 {
-                let why = format!(
+                return Err(limits::refused(format!(
                     "--{what}-size {bytes}: inline records have keys and values of 8 bytes"
-                );
-                return Err(why.into());
+                )));
             }
-            if !(8..=crate::form::BYTES_MAX).contains(&bytes) {
-                let max = crate::form::BYTES_MAX;
-                return Err(format!("--{what}-size {bytes}: from 8 to {max} bytes").into());
-            }
+            limits::range(&format!("{what}-size"), bytes, 8..=crate::form::BYTES_MAX)?;
+        }
+        check_stash(self.stash_buckets)
+    }
+
+    /// Whether such pools can be made.
+    pub fn check(&self) -> Fallible {
+        self.check_form()?;
+        if let Medium::EmulatedPm { line_ns, fence_ns } = self.medium {
+            limits::range("line-ns", line_ns, 0..=limits::DELAY_NS_MAX)?;
+            limits::range("fence-ns", fence_ns, 0..=limits::DELAY_NS_MAX)?;
         }
         if !self.dir.is_dir() {
-            return Err(format!("--pool-dir {}: no such directory", self.dir.display()).into());
+            let why = format!("--pool-dir {}: no such directory", self.dir.display());
+            return Err(limits::refused(why));
         }
+        tempfile::tempfile_in(&self.dir)
+            .map_err(|e| limits::refused(format!("--pool-dir {}: {e}", self.dir.display())))?;
         Ok(())
     }
+
+    /// Whether a pool can hold so many records, of which there must be some.
+    pub fn check_records(&self, records: u64, least: u64) -> Fallible {
+        limits::range("records", records, least..=limits::RECORDS_MAX)?;
+        limits::fits(&self.dir, records, self.key_bytes + self.value_bytes)
+    }
+}
+
+/// Whether a Dash segment can have so many stash buckets.
+pub fn check_stash(stash_buckets: u32) -> Fallible {
+    if [2, 4].contains(&stash_buckets) {
+        return Ok(());
+    }
+    Err(limits::refused(format!("--stash {stash_buckets}: 2 or 4")))
 }
 
 /// Something to be done with any system.
@@ -179,16 +248,21 @@ pub trait Job {
 /// What the answers of a system survive.
 pub fn guarantee(kind: Kind, setup: &Setup) -> String {
     match kind {
-        Kind::Outlast => setup.medium.guarantee(),
+        Kind::Outlast | Kind::Scheme(_) => setup.medium.guarantee(),
         _ => "nothing: gone with the process".into(),
     }
 }
 
-/// Makes a system and does a job with it.
+/// Makes a system as [`Kind::setup`] has it, and does a job with it.
 pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
+    let setup = &kind.setup(setup);
     match (kind, setup.form) {
-        (Kind::Outlast, RecordForm::Inline) => job.run(&Library::<u64>::create(setup)?),
-        (Kind::Outlast, RecordForm::Bytes) => job.run(&Library::<[u8]>::create(setup)?),
+        (Kind::Outlast | Kind::Scheme(_), RecordForm::Inline) => {
+            job.run(&Library::<u64>::create(setup)?)
+        }
+        (Kind::Outlast | Kind::Scheme(_), RecordForm::Bytes) => {
+            job.run(&Library::<[u8]>::create(setup)?)
+        }
         (_, RecordForm::Inline) => with_map::<Words, J>(kind, setup, job),
         (_, RecordForm::Bytes) => with_map::<Strings, J>(kind, setup, job),
     }
@@ -198,8 +272,8 @@ pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
 fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
     let build = crate::form::OurBuild::new(setup.seed)?;
     match kind {
-        Kind::Outlast => Err(Failure::from("outlast is no map in DRAM")),
-        Kind::Dashmap => job.run(&maps::Dashmap::<F>::new(build)),
+        Kind::Outlast | Kind::Scheme(_) => Err(Failure::from("outlast is no map in DRAM")),
+        Kind::Dashmap | Kind::DashmapU64 => job.run(&maps::Dashmap::<F>::new(build)),
         Kind::Papaya => job.run(&maps::Papaya::<F>::new(build)),
         Kind::Scc => job.run(&maps::Scc::<F>::new(build)),
         Kind::Hashbrown => job.run(&maps::Hashbrown::<F>::new(build)),

@@ -1,0 +1,43 @@
+//! Which commit the sources of this program and of the library are: `OUTLAST_COMMIT`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the program is made of, from the root of the workspace.
+const SOURCES: [&str; 4] = ["Cargo.lock", "Cargo.toml", "crates/outlast", "crates/outlast-bench"];
+
+fn git(root: &Path, arguments: &[&str]) -> Option<String> {
+    // Locks would disturb whoever works in the tree meanwhile.
+    let mut command = Command::new("git");
+    let output = command.arg("--no-optional-locks").args(arguments).current_dir(root).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn commit(root: &Path) -> Option<String> {
+    // A tree that was unpacked within some other one is not that one's commit.
+    let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?);
+    if top.canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    // They change when another commit becomes the current one.
+    for name in ["HEAD", "logs/HEAD"] {
+        let path = root.join(git(root, &["rev-parse", "--git-path", name])?);
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    let commit = git(root, &["rev-parse", "--short=12", "HEAD"])?;
+    let changes = git(root, &[&["status", "--porcelain", "--"], &SOURCES[..]].concat())?;
+    Some(if changes.is_empty() { commit } else { commit + "-dirty" })
+}
+
+fn main() {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+    let root = root.join("../..");
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={}", root.join(source).display());
+    }
+    let commit = commit(&root).unwrap_or_else(|| "unknown".into());
+    println!("cargo::rustc-env=OUTLAST_COMMIT={commit}");
+}

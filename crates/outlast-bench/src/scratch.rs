@@ -1,0 +1,163 @@
+//! Directories that are gone when the program is, SIGINT and SIGTERM included: a pool on a
+//! file system in memory would hold that memory for ever.
+//!
+//! The signals that ask a program to end are blocked in all threads but for one, which waits
+//! for them, removes what there is, and lets the signal do what it would have done. Nobody
+//! is interrupted, and what is measured makes no check. What SIGKILL leaves cannot be helped.
+
+use crate::Fallible;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
+
+/// The directories that there are. Held while one is made or removed, and by who ends the
+/// program.
+static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn all() -> MutexGuard<'static, Vec<PathBuf>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A directory of its own for a pool or a store. Removed when dropped, or by a signal.
+#[derive(Debug)]
+pub struct Scratch(Option<TempDir>);
+
+impl Scratch {
+    /// A new directory in `dir`.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn create(dir: &Path) -> Fallible<Scratch> {
+        let mut all = all();
+        let made = tempfile::Builder::new()
+            .prefix("outlast-bench-")
+            .tempdir_in(dir)
+            .map_err(|e| format!("{}: {e}", dir.display()))?;
+        all.push(made.path().into());
+        Ok(Scratch(Some(made)))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.as_ref().map_or(Path::new(""), TempDir::path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mut all = all();
+        let path = self.path().to_owned();
+        // What cannot be removed is told by nobody: the figures are right.
+        self.0 = None;
+        all.retain(|other| *other != path);
+    }
+}
+
+/// Signals that ask a program to end.
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Waits for such a signal from now on. To be called before there is any other thread.
+///
+/// # Errors
+/// The system's.
+pub fn remove_on_signals() -> Fallible {
+    let set = asked_for();
+    // SAFETY: the set is a valid one, and nothing is asked for.
+    let answer = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    if answer != 0 {
+        return Err(std::io::Error::from_raw_os_error(answer).into());
+    }
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut signal = 0;
+        // SAFETY: the set is a valid one, and there is room for the answer.
+        while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
+        // Whoever ends meanwhile waits here for ever, and nothing more is made.
+        let all = all();
+        for dir in all.iter() {
+            remove(dir);
+        }
+        end_by(signal, &set);
+    })?;
+    Ok(())
+}
+
+/// Those of the signals that would end this program: `nohup` has some of them ignored.
+fn asked_for() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: it makes the set valid.
+    let mut set: libc::sigset_t = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    for signal in SIGNALS {
+        // SAFETY: a sigaction is numbers and a null pointer, for which zeros are valid; it is
+        // only asked for, and the set is a valid one.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action);
+            if action.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&mut set, signal);
+            }
+        }
+    }
+    set
+}
+
+/// Removes a directory that others may still make files in: under another name, they make
+/// no more.
+fn remove(dir: &Path) {
+    let away = dir.with_extension("removed");
+    let dir = if std::fs::rename(dir, &away).is_ok() { &away } else { dir };
+    // A file that was being made then may come late.
+    let _ = std::fs::remove_dir_all(dir).or_else(|_| std::fs::remove_dir_all(dir));
+}
+
+/// Ends the program as the signal would have done it: whoever started it is told so.
+fn end_by(signal: libc::c_int, set: &libc::sigset_t) -> ! {
+    // SAFETY: the handler is the default one, the set a valid one.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+    std::process::exit(128 + signal)
+}
+
+/// To be called before the program ends by itself: when a signal has come first, it ends the
+/// program, once all is removed.
+pub fn let_signals_finish() {
+    drop(all());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_gone_with_its_owner() {
+        let place = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(place.path()).unwrap();
+        let path = scratch.path().to_owned();
+        std::fs::write(path.join("pool"), "bytes").unwrap();
+        assert!(all().contains(&path));
+        drop(scratch);
+        assert!(!path.exists() && !all().contains(&path));
+    }
+
+    #[test]
+    fn a_directory_with_files_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("outlast-bench-x");
+        std::fs::create_dir_all(dir.join("inner")).unwrap();
+        std::fs::write(dir.join("inner/pool"), "bytes").unwrap();
+        remove(&dir);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn where_no_directory_can_be_made_its_name_is_told() {
+        let failure = Scratch::create(Path::new("/no/such")).unwrap_err();
+        assert!(failure.to_string().starts_with("/no/such: "), "{failure}");
+    }
+}
