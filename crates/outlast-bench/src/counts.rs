@@ -10,6 +10,7 @@ use crate::limits;
 use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::systems::Setup;
+use outlast::index::clevel::layout::GROUP_BITS;
 use outlast::index::{Bytes, Change, Inline};
 use outlast::pmem::{Access, Alive, Event, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
@@ -195,7 +196,10 @@ impl Recorded {
             form: options.form,
             key_schema: schema.into(),
             value_schema: schema.into(),
-            config: [6, u64::from(options.stash_buckets), 0],
+            config: match options.scheme {
+                Scheme::Clevel => [6, u64::from(GROUP_BITS), 0],
+                _ => [6, u64::from(options.stash_buckets), 0],
+            },
         };
         let map = store.map(&MapRequest { info, scheme_matters: true })?;
         let hand = Hand::new(options.key_bytes, options.value_bytes, Reads::Owned);

@@ -41,7 +41,7 @@ impl Options {
             return Err(limits::refused(why));
         }
         limits::each_once("stash", &self.stash_buckets)?;
-        self.stash_buckets.iter().try_for_each(|&stash| systems::check_stash(stash))
+        self.stash_buckets.iter().try_for_each(|&stash| systems::check_stash(self.scheme, stash))
     }
 
     /// The same as where there is a pool on a file; no directory is asked for.

@@ -251,8 +251,8 @@ struct LoadFactorArgs {
     /// Inserts between two samples.
     #[arg(long, default_value_t = 10_000)]
     every: u64,
-    /// Stash buckets of a Dash segment, a table for each.
-    #[arg(long, value_delimiter = ',', default_value = "2,4")]
+    /// Stash buckets of a Dash segment, a table for each. Default: 2,4
+    #[arg(long, value_delimiter = ',')]
     stash: Vec<u32>,
     /// Of keys and hash function.
     #[arg(long, default_value_t = 1)]
@@ -498,12 +498,17 @@ fn run_kv(args: KvArgs) -> Fallible {
 }
 
 fn run_load_factor(args: LoadFactorArgs) -> Fallible {
+    let stash_buckets = match (args.scheme, args.stash) {
+        (Scheme::DashEh, none) if none.is_empty() => vec![2, 4],
+        (_, none) if none.is_empty() => vec![2],
+        (_, stash) => stash,
+    };
     let options = load_factor::Options {
         scheme: args.scheme,
         form: args.record,
         records: args.records,
         every: args.every,
-        stash_buckets: args.stash,
+        stash_buckets,
         seed: args.seed,
     };
     check_plot(args.plot.as_deref())?;

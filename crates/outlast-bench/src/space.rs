@@ -9,7 +9,7 @@ use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::{Setup, create_map, create_pool};
-use outlast::offline;
+use outlast::{Scheme, offline};
 use serde::{Deserialize, Serialize};
 
 /// What is to be measured.
@@ -35,8 +35,13 @@ pub struct Row {
     pub bytes_per_record: f64,
 }
 
-/// A slot of an index: two words.
-const SLOT_BYTES: u64 = 16;
+/// Bytes of a slot.
+const fn slot_bytes(scheme: Scheme) -> u64 {
+    match scheme {
+        Scheme::Clevel => 8,
+        _ => 16,
+    }
+}
 
 /// Measures, and prints a row for each kind of bytes, their sum without free pages, and the
 /// file.
@@ -91,14 +96,19 @@ fn account(options: &Options) -> Fallible<Vec<Row>> {
     if found.records != *records || found.maps.len() != 1 || found.leaked_bytes > 0 {
         return Err(format!("not what was made: {found:?}").into());
     }
-    // The walk has counted segments; the index itself may have sampled them.
-    let slots = found.maps[0].segments * (stats.slots / stats.segments.max(1));
-    let in_nodes = found.structure_bytes.checked_sub(slots * SLOT_BYTES);
+    let slot = slot_bytes(setup.scheme);
+    let slots = match setup.scheme {
+        // Levels have different sizes.
+        Scheme::Clevel => stats.slots,
+        // The walk has counted segments; the index itself may have sampled them.
+        _ => found.maps[0].segments * (stats.slots / stats.segments.max(1)),
+    };
+    let in_nodes = found.structure_bytes.checked_sub(slots * slot);
     let in_nodes = in_nodes.ok_or("more slots than the bytes of the structure")?;
     let free_pages = found.free_bytes - found.free_block_bytes;
     let kinds = [
-        ("slots with a record", true, records * SLOT_BYTES),
-        ("empty slots", true, (slots - records.min(&slots)) * SLOT_BYTES),
+        ("slots with a record", true, records * slot),
+        ("empty slots", true, (slots - records.min(&slots)) * slot),
         ("headers, directory, overflow nodes", true, in_nodes),
         ("blocks of records", true, found.record_bytes),
         ("free blocks", true, found.free_block_bytes),

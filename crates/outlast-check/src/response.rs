@@ -12,6 +12,7 @@
 //! by a volatile one to the same word must still have become durable.
 
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
+use outlast::pool;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -46,19 +47,12 @@ pub fn is_durable(point: Option<&'static Point>) -> bool {
 }
 
 /// A word as it waits to become durable.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Pending {
     thread: usize,
     point: &'static Point,
-    /// The threads, a bit each, of which the next fence completes the write-back: those that
-    /// have flushed the line since.
-    flushed_by: u64,
-}
-
-/// The bit of a thread.
-fn bit(thread: usize) -> u64 {
-    debug_assert!(thread < 64);
-    1 << thread
+    /// The threads whose next fence completes a write-back.
+    flushed_by: Vec<usize>,
 }
 
 /// The words that were stored and had not become durable when the trace ended.
@@ -81,14 +75,24 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     let first: BTreeMap<u64, &'static Point> =
         pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
     // The flushes of the process that died completed, or did not: nobody waits for them.
-    pending.values_mut().for_each(|word| word.flushed_by = 0);
+    pending.values_mut().for_each(|word| word.flushed_by.clear());
     let mut read = BTreeMap::new();
     let mut operation = String::new();
     let mut found = Vec::new();
     for event in events {
-        // A store of a repair can be durable when what made it necessary is not any more.
-        let stores = matches!(event.access, Access::Store { .. })
-            && event.point.is_some_and(|p| !p.volatile);
+        // A store of a repair can be durable when what made it necessary is not any more, if
+        // that stands in another line. The dirty mark is no repair: nothing makes it necessary
+        // but that something is stored.
+        let repairs = |p: &Point| !p.volatile && p != &pool::points::HEADER_DIRTY;
+        let repaired = match event.access {
+            Access::Store { offset, .. }
+            | Access::CompareExchange { offset, exchanged: true, .. }
+                if event.point.is_some_and(repairs) =>
+            {
+                Some(offset / LINE)
+            }
+            _ => None,
+        };
         match &event.access {
             Access::Load { offset, .. } => {
                 if let Some(&point) = first.get(offset) {
@@ -99,10 +103,10 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
                 operation.clone_from(text);
                 read.clear();
             }
-            Access::Mark(Mark::End(_)) => rests(&read, &pending, &operation, &mut found),
+            Access::Mark(Mark::End(_)) => rests(&read, None, &pending, &operation, &mut found),
             _ => {
-                if stores {
-                    rests(&read, &pending, &operation, &mut found);
+                if repaired.is_some() {
+                    rests(&read, repaired, &pending, &operation, &mut found);
                 }
                 track(&mut pending, event);
             }
@@ -111,9 +115,10 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     found
 }
 
-/// Notes the words that were read and are not durable.
+/// Notes the words that were read and are not durable, but for those of one line.
 fn rests(
     read: &BTreeMap<u64, &'static Point>,
+    line: Option<u64>,
     pending: &BTreeMap<u64, Pending>,
     operation: &str,
     found: &mut Vec<Undurable>,
@@ -121,8 +126,9 @@ fn rests(
     for (&offset, &point) in read {
         if let Some(word) = pending.get(&offset)
             && word.point == point
+            && line != Some(offset / LINE)
         {
-            let flushed = word.flushed_by != 0;
+            let flushed = !word.flushed_by.is_empty();
             let operation = format!("{operation} (rests on an earlier life)");
             found.push(Undurable { operation, offset, point, flushed });
         }
@@ -142,7 +148,7 @@ pub fn undurable(events: &[Event]) -> Vec<Undurable> {
                         operation: operation.clone(),
                         offset,
                         point: word.point,
-                        flushed: word.flushed_by != 0,
+                        flushed: !word.flushed_by.is_empty(),
                     });
                 }
                 !own
@@ -166,12 +172,12 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
             let first = offset / LINE * LINE;
             let end = (offset + bytes).next_multiple_of(LINE);
             for (_, word) in pending.range_mut(first..end) {
-                word.flushed_by |= bit(event.thread);
+                word.flushed_by.push(event.thread);
             }
         }
-        Access::Fence => pending.retain(|_, word| word.flushed_by & bit(event.thread) == 0),
+        Access::Fence => pending.retain(|_, word| !word.flushed_by.contains(&event.thread)),
         // Nobody waits for its flushes any more.
-        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by = 0),
+        Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by.clear()),
         Access::Load { .. } | Access::CompareExchange { .. } | Access::Dram | Access::Mark(_) => {}
     }
 }
@@ -181,7 +187,7 @@ fn note(pending: &mut BTreeMap<u64, Pending>, event: &Event, offset: u64, nontem
     if point.volatile {
         return;
     }
-    let flushed_by = if nontemporal { bit(event.thread) } else { 0 };
+    let flushed_by = nontemporal.then_some(event.thread).into_iter().collect();
     pending.insert(offset, Pending { thread: event.thread, point, flushed_by });
 }
 

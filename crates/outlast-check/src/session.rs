@@ -512,6 +512,27 @@ impl Session {
         self.step(Kind::Background, || "background step".into(), None, |s| Ok(s.store.step()?))
     }
 
+    /// Whether there is background work: that of the reclaim, or of a map that was opened.
+    pub fn has_work(&self) -> bool {
+        let works = |map: &Arc<OpenMap>| with_form!(map.index(), R, index => Index::<R>::has_work(&**index));
+        self.is_reclaiming() || self.maps.values().any(works)
+    }
+
+    /// Makes background steps until nothing is to be done, which must come to be.
+    pub fn come_to_rest(&mut self) -> Checked {
+        for _ in 0..10_000 {
+            if !self.background()? {
+                let names: Vec<String> = self.state.maps.keys().cloned().collect();
+                return names.iter().try_for_each(|name| {
+                    let map = self.map(name)?;
+                    let stats = with_form!(map.index(), R, index => Index::<R>::stats(&**index))?;
+                    (parts(map.info().scheme).at_rest)(&stats)
+                });
+            }
+        }
+        Err(Fault("the background work does not end".into()))
+    }
+
     /// Whether space from before a crash is still to be accounted for.
     pub fn is_reclaiming(&self) -> bool {
         self.store.reclaim_state() == ReclaimState::Running
@@ -686,7 +707,7 @@ impl Session {
                 }
                 _ => {}
             }
-            if random.below(4) == 0 && self.is_reclaiming() {
+            if random.below(4) == 0 && self.has_work() {
                 self.background()?;
             }
         }

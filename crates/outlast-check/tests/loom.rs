@@ -19,9 +19,17 @@ use std::sync::atomic::Ordering;
 #[path = "."]
 mod whole {
     mod sync {
-        pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, fence};
+        pub(super) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
         pub(super) use loom::sync::{Mutex, MutexGuard};
         pub(super) const SLOTS: usize = 2;
+        pub(super) const OWNERS: usize = 2;
+        pub(super) fn asymmetric() -> bool {
+            false
+        }
+        pub(super) fn light_fence(_: bool) {
+            fence(std::sync::atomic::Ordering::SeqCst);
+        }
+        pub(super) use light_fence as heavy_fence;
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
@@ -39,9 +47,15 @@ mod whole {
 mod unfenced {
     mod sync {
         pub(super) fn fence(_: std::sync::atomic::Ordering) {}
-        pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+        pub(super) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
         pub(super) use loom::sync::{Mutex, MutexGuard};
         pub(super) const SLOTS: usize = 2;
+        pub(super) const OWNERS: usize = 2;
+        pub(super) fn asymmetric() -> bool {
+            false
+        }
+        pub(super) fn light_fence(_: bool) {}
+        pub(super) use light_fence as heavy_fence;
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
@@ -182,6 +196,59 @@ macro_rules! no_guard_reads_a_freed_block {
 fn no_guard_reads_a_freed_block() {
     no_guard_reads_a_freed_block!(whole::epochs, 1, None);
     no_guard_reads_a_freed_block!(whole::epochs, 2, Some(2));
+}
+
+/// As above, by visits. The writer is in a visit itself, as operations are; it frees what it
+/// may two epochs later.
+macro_rules! no_visit_reads_a_freed_block {
+    ($epochs:path, $preemptions:expr) => {{
+        use $epochs as epochs;
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = $preemptions;
+        model.check(|| {
+            let epochs = Arc::new(epochs::Epochs::default());
+            let link = Arc::new(AtomicUsize::new(0));
+            let block = Arc::new(UnsafeCell::new(7_u64));
+            let reader = {
+                let (epochs, link, block) =
+                    (Arc::clone(&epochs), Arc::clone(&link), Arc::clone(&block));
+                thread::spawn(move || {
+                    let visit = epochs.begin_visit(1);
+                    if link.load(Ordering::Acquire) == 0 {
+                        // SAFETY: visited; loom finds out if that is not enough.
+                        assert_eq!(block.with(|value| unsafe { *value }), 7);
+                    }
+                    drop(visit);
+                })
+            };
+            let mut freed = 0;
+            let mut free = |_| {
+                // SAFETY: nobody reads it any more; loom finds out if that is not so.
+                block.with_mut(|value| unsafe { *value = 0 });
+                freed += 1;
+            };
+            let visit = epochs.begin_visit(0);
+            link.store(1, Ordering::Release);
+            epochs.retire_visited(0, 64, &mut free);
+            drop(visit);
+            epochs.collect(&mut free);
+            epochs.collect(&mut free);
+            reader.join().unwrap();
+            epochs.collect(&mut free);
+            assert_eq!(freed, 1, "freed once, and not kept for ever");
+        });
+    }};
+}
+
+#[test]
+fn no_visit_reads_a_freed_block() {
+    no_visit_reads_a_freed_block!(whole::epochs, Some(4));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn visits_without_fences_are_noticed() {
+    no_visit_reads_a_freed_block!(unfenced::epochs, Some(4));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Writes the golden pool of a format: once for each, see `tests/golden.rs`.
 //!
 //! ```text
-//! cargo run --example golden -- crates/outlast/tests/golden/format2.pool
+//! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-clevel.pool clevel
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
 //! ```
 
 use outlast::{MapOptions, PoolOptions};
@@ -12,12 +14,14 @@ use content::{TEXTS, WORDS, removed, text, value, word};
 
 fn main() {
     let path = std::env::args().nth(1).expect("the file to write");
+    let scheme = std::env::args().nth(2).expect("the scheme of its maps");
     let options = PoolOptions::new().page_bits(12).initial_size(160 << 10).background(false);
     // Nothing of the machine that wrote it.
     let options = options.boot_id(1);
     // SAFETY: the file is this program's own.
     let pool = unsafe { options.create(&path).unwrap() };
-    let small = MapOptions::new().bucket_bits(1);
+    let small = MapOptions::new().scheme(scheme.parse().unwrap()).bucket_bits(1);
+    let small = small.leaf_slots(8).node_leaves(4).partitions(5);
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
     let bytes = pool.map_with::<u64, [u8]>("bytes", &small.clone().stash_buckets(4)).unwrap();
     let texts = pool.map_with::<str, i32>("texts", &small).unwrap();

@@ -1,7 +1,7 @@
 //! A pool of each format opens with every build, or says which format it has.
 //!
-//! Goal: `tests/golden/format2.pool`, written once and never again, is opened, read,
-//! verified and changed by this build; `format1.pool` is refused for what it is. If a change
+//! Goal: `tests/golden/format2.pool`, and one for each scheme added since, written once and
+//! never again, are opened, read, verified and changed by this build; `format1.pool` is refused for what it is. If a change
 //! of the code makes this fail, the change is one of the format: see the versioning rules in
 //! docs/format.md.
 //!
@@ -23,14 +23,21 @@ fn open(path: &Path) -> Pool {
     unsafe { PoolOptions::new().background(false).open(path).unwrap() }
 }
 
-fn check(pool: &Pool) {
+/// A pool for each scheme.
+const POOLS: [(&str, Scheme); 3] = [
+    ("format2.pool", Scheme::DashEh),
+    ("format2-clevel.pool", Scheme::Clevel),
+    ("format2-phast.pool", Scheme::Phast),
+];
+
+fn check(pool: &Pool, scheme: Scheme) {
     let words = pool.map::<u64, u64>("words").unwrap();
     let bytes = pool.map::<u64, [u8]>("bytes").unwrap();
     let texts = pool.map::<str, i32>("texts").unwrap();
     assert_eq!(words.info().form, RecordForm::Inline);
     assert_eq!(bytes.info().form, RecordForm::Bytes);
     for map in [words.info(), bytes.info(), texts.info()] {
-        assert_eq!(map.scheme, Scheme::DashEh);
+        assert_eq!(map.scheme, scheme);
     }
     for n in 0..WORDS {
         let expected = (!removed(n)).then_some(n << 32 | n);
@@ -59,9 +66,16 @@ fn a_pool_of_format_1_is_refused_typed() {
 
 #[test]
 fn a_pool_of_format_2_opens_and_is_what_it_was() {
+    assert_eq!(POOLS.len(), Scheme::ALL.len());
+    for (name, scheme) in POOLS {
+        opens_and_is_what_it_was(name, scheme);
+    }
+}
+
+fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("copy.pool");
-    std::fs::copy(golden("format2.pool"), &path).unwrap();
+    std::fs::copy(golden(name), &path).unwrap();
 
     let report = offline::walk(&path).unwrap();
     assert_eq!((&report.problems[..], report.leaked_bytes), (&[][..], 0));
@@ -70,11 +84,11 @@ fn a_pool_of_format_2_opens_and_is_what_it_was() {
 
     // SAFETY: the file is this test's own.
     let pool = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
-    check(&pool);
+    check(&pool, scheme);
     drop(pool);
 
     let pool = open(&path);
-    check(&pool);
+    check(&pool, scheme);
     let found = pool.verify().unwrap();
     assert!(found.is_sound(), "{found:?}");
     assert_eq!(found.records(), report.records);
@@ -107,9 +121,15 @@ fn a_pool_of_format_2_opens_and_is_what_it_was() {
 /// The same pool as a kill left it: it is copied while it is open.
 #[test]
 fn a_pool_of_format_2_recovers() {
+    for (name, scheme) in POOLS {
+        recovers(name, scheme);
+    }
+}
+
+fn recovers(name: &str, scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let [path, killed] = ["copy.pool", "killed.pool"].map(|name| dir.path().join(name));
-    std::fs::copy(golden("format2.pool"), &path).unwrap();
+    std::fs::copy(golden(name), &path).unwrap();
     let pool = open(&path);
     let words = pool.map::<u64, u64>("words").unwrap();
     words.insert(&word(5000), &1).unwrap();
@@ -118,15 +138,15 @@ fn a_pool_of_format_2_recovers() {
     let options = PoolOptions::new().background(false).accept_possibly_torn(true);
     // SAFETY: the file is this test's own.
     let pool = unsafe { options.open(&killed).unwrap() };
-    check_with_one_more(&pool);
+    check_with_one_more(&pool, scheme);
     let found = pool.verify().unwrap();
     assert!(found.is_sound(), "{found:?}");
     assert_eq!(found.leaked_bytes, Some(0));
 }
 
-fn check_with_one_more(pool: &Pool) {
+fn check_with_one_more(pool: &Pool, scheme: Scheme) {
     let words = pool.map::<u64, u64>("words").unwrap();
     assert_eq!(words.remove(&word(5000)).unwrap(), Some(1));
     drop(words);
-    check(pool);
+    check(pool, scheme);
 }

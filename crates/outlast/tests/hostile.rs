@@ -70,6 +70,23 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
                 image.clean || (before ^ word) >> (64 - depth) == 0
             }
         }
+        // A mark that may be left there says nothing after a crash.
+        What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
+        What::Context { .. } | What::Level { .. } => true,
+        What::ChainNode if index == 0 => true,
+        What::ChainNode => image.clean && (image.word(word_offset) ^ word) << 1 != 0,
+        // Marks void a slot, as a crash does, or mean nothing.
+        What::ClevelSlot => (image.word(word_offset) ^ word) << 2 != 0 && image.clean,
+        // The kind of a state, and the priority of an insert that is over.
+        What::ClevelRecord if index == 0 => (image.word(word_offset) ^ word) >> 46 == 0,
+        What::ClevelRecord if index == 1 => (image.word(word_offset) ^ word) << 32 != 0,
+        What::ClevelRecord => true,
+        What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
+        // Bits and fingerprints have no checksum, but for bits of no slots.
+        What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
+        // The least key is its first word; the second one is that word's hash, or means nothing.
+        What::LeafPlace { form, .. } => index < 3 || form == RecordForm::Bytes,
+        What::Pair { form } => form == RecordForm::Bytes,
         What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,
     }
 }
@@ -87,10 +104,18 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Descriptor { .. }
             | What::Directory { .. }
             | What::Segment { .. }
+            | What::ClevelRoot
+            | What::Context { .. }
+            | What::Level { .. }
+            | What::ChainNode
+            | What::PhastRoot
+            | What::Master { .. }
+            | What::LeafPlace { .. }
             | What::Node => 1,
-            What::Entry | What::SavedState => 3,
-            What::LiveSlot { .. } => 30,
-            What::Record => 60,
+            What::Entry | What::MasterEntries | What::SavedState => 3,
+            What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
+            What::LeafHead { .. } => 10,
+            What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };
         // One pair of images gets all of it; the others have other structures.

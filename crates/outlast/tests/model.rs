@@ -43,7 +43,9 @@ fn shapes() -> Vec<MapOptions> {
                 }
             }
             _ => {
-                for (stash, bits) in [2, 4].into_iter().flat_map(|s| [1, 2, 6].map(|b| (s, b))) {
+                // Other schemes have no stash.
+                let stashes: &[u32] = if scheme == Scheme::DashEh { &[2, 4] } else { &[2] };
+                for (stash, bits) in stashes.iter().flat_map(|s| [1, 2, 6].map(|b| (*s, b))) {
                     shapes.push(options.clone().stash_buckets(stash).bucket_bits(bits));
                 }
             }

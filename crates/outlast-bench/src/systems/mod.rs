@@ -202,7 +202,7 @@ impl Setup {
             }
             limits::range(&format!("{what}-size"), bytes, 8..=crate::form::BYTES_MAX)?;
         }
-        check_stash(self.stash_buckets)
+        check_stash(self.scheme, self.stash_buckets)
     }
 
     /// Whether such pools can be made.
@@ -228,12 +228,15 @@ impl Setup {
     }
 }
 
-/// Whether a Dash segment can have so many stash buckets.
-pub fn check_stash(stash_buckets: u32) -> Fallible {
-    if [2, 4].contains(&stash_buckets) {
-        return Ok(());
-    }
-    Err(limits::refused(format!("--stash {stash_buckets}: 2 or 4")))
+/// Whether a map of this scheme can have so many stash buckets; those without a stash take the
+/// default.
+pub fn check_stash(scheme: Scheme, stash_buckets: u32) -> Fallible {
+    let why = match (scheme, stash_buckets) {
+        (Scheme::DashEh, 2 | 4) | (_, 2) => return Ok(()),
+        (Scheme::DashEh, _) => "2 or 4".into(),
+        _ => format!("{} has no stash", scheme.name()),
+    };
+    Err(limits::refused(format!("--stash {stash_buckets}: {why}")))
 }
 
 /// Something to be done with any system.

@@ -7,13 +7,13 @@
 
 use super::tape::{Allowed, Tape, least_and};
 use crate::codec::{Form, SPECIAL};
-use crate::model::{Image, Timeline};
-use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, open_bytes, recorder};
+use crate::model::{Image, Timeline, stored};
+use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, open_bytes, recorder};
 use crate::state::{Checked, Fault, MapState, State};
 use crate::with_form;
 use outlast::index::{Change, Index, Record};
 use outlast::pmem::{Access, Alive, Control, Event, Mark, Point, Seam, Traced};
-use outlast::pool::store::{MapRequest, OpenMap};
+use outlast::pool::store::{MapRequest, OpenMap, Store};
 use outlast::{RecordForm, Scheme};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 thread_local! {
     /// Whether this thread is the one that is stopped.
     static STOPS: Cell<bool> = const { Cell::new(false) };
+    /// Whether it is a second one that is stopped.
+    static STOPS_TOO: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Turns of waiting after which the second thread counts as waiting for the first.
@@ -36,14 +38,19 @@ struct Stop {
     /// The second thread needs the first, or all is over.
     go_on: AtomicBool,
     turns: AtomicU64,
+    /// Where a second thread is stopped, if one is.
+    second: Option<Arc<Stop>>,
 }
 
 struct Shared(Arc<Stop>);
 
 impl Control for Shared {
     fn before(&self, _thread: usize, waiting: bool) {
-        let stop = &self.0;
-        if !STOPS.get() {
+        let stop = match &self.0.second {
+            Some(second) if STOPS_TOO.get() => second,
+            _ => &self.0,
+        };
+        if !STOPS.get() && !STOPS_TOO.get() {
             if waiting && stop.turns.fetch_add(1, Ordering::SeqCst) > PATIENCE {
                 stop.go_on.store(true, Ordering::SeqCst);
                 // The first one must get a processor before this one gives up.
@@ -269,6 +276,353 @@ impl Plan {
     }
 }
 
+/// What a thread does when two meet.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Op {
+    Change(u64, Do),
+    Get(u64),
+    Background,
+}
+
+/// What it was told: whether it applied and whether the key was there, or the key's value.
+#[derive(PartialEq)]
+enum Told {
+    Changed(bool, bool),
+    Value(Option<u64>),
+    Nothing,
+}
+
+impl Op {
+    fn ask(self, store: &Store<Traced>, map: &OpenMap) -> Checked<Told> {
+        with_form!(map.index(), R, index => Ok(match self {
+            Op::Background => {
+                store.step()?;
+                Told::Nothing
+            }
+            Op::Get(key) => {
+                let found = Index::<R>::get(&**index, R::key_of(&R::nth_key(key)))?;
+                Told::Value(found.as_ref().and_then(R::value_number))
+            }
+            Op::Change(key, what) => {
+                let value = R::nth_value(match what {
+                    Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
+                    Do::Remove => 0,
+                });
+                let change = match what {
+                    Do::Remove => Change::Remove,
+                    Do::Insert(_) => Change::Insert(R::value_of(&value)),
+                    Do::Put(_) => Change::Put(R::value_of(&value)),
+                    Do::Update(_) | Do::Swap(..) => Change::Update(R::value_of(&value)),
+                };
+                let done = Index::<R>::change(&**index, R::key_of(&R::nth_key(key)), change, false)?;
+                Told::Changed(done.applied, done.present)
+            }
+        }))
+    }
+
+    /// The state after it, and what it tells.
+    fn on(self, state: &State) -> (State, Told) {
+        let mut state = state.clone();
+        let Some(map) = state.maps.get_mut("m") else { return (state, Told::Nothing) };
+        match self {
+            Op::Background => (state, Told::Nothing),
+            Op::Get(key) => {
+                let told = Told::Value(map.records.get(&key).copied());
+                (state, told)
+            }
+            Op::Change(key, what) => {
+                let before = map.records.get(&key).copied();
+                let (applies, after) = what.on(before);
+                match after {
+                    Some(value) => map.records.insert(key, value),
+                    None => map.records.remove(&key),
+                };
+                (state, Told::Changed(applies, before.is_some()))
+            }
+        }
+    }
+
+    fn key(self) -> Option<u64> {
+        match self {
+            Op::Change(key, _) | Op::Get(key) => Some(key),
+            Op::Background => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The pairs that meet, after so many inserts. What the first one does takes different ways
+    /// after each of these numbers.
+    fn meetings(&self, alive: &Arc<Alive>) -> Checked<Vec<(u64, Op, Op)>> {
+        let mut all = Vec::new();
+        for n in self.chosen(alive)?.into_keys().filter(|&n| n > 0) {
+            let (new, old, other) = (self.first + n, self.first, self.first + n + 1);
+            let insert = |key| Op::Change(key, Do::Insert(61));
+            let update = |key| Op::Change(key, Do::Update(62));
+            let remove = |key| Op::Change(key, Do::Remove);
+            // It changes nothing, but what it finds on its way may count on from there.
+            all.push((n, Op::Change(new, Do::Insert(51)), update(other)));
+            for first in
+                [Op::Change(new, Do::Insert(51)), Op::Change(old, Do::Update(52)), remove(old)]
+            {
+                let key = first.key().unwrap_or(old);
+                let seconds = [Op::Get(key), insert(key), update(key), remove(key), insert(other)];
+                all.extend(seconds.map(|second| (n, first, second)));
+            }
+            for second in [Op::Get(old), update(old), remove(old), insert(new)] {
+                all.push((n, Op::Background, second));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Two threads meet: one is stopped before its access `stop_at`, or after its operation, and
+    /// the other one does something; then the first goes on. `None` if the second has to wait.
+    fn meet(
+        &self,
+        n: u64,
+        (first, second): (Op, Op),
+        stop_at: u64,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Tape>> {
+        let stop = Arc::new(Stop::default());
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let before = Arc::clone(session.state());
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        // Of nobody's key.
+        let third = Op::Change(self.first + n + 2, Do::Insert(71));
+        // The mark of its beginning is one.
+        stop.left.store(stop_at + 1, Ordering::SeqCst);
+        let met = std::thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
+            let (store, map, seam, stop) = (&store, &map, &seam, &stop);
+            let stopped = scope.spawn(move || {
+                STOPS.set(true);
+                seam.mark(|| Mark::Begin(format!("first: {first:?}")));
+                first.ask(store, map)?;
+                seam.mark(|| Mark::End("first".into()));
+                Ok::<(), Fault>(())
+            });
+            while !stop.stopped.load(Ordering::SeqCst) && !stopped.is_finished() {
+                std::thread::yield_now();
+            }
+            seam.mark(|| Mark::Begin(format!("second: {second:?}")));
+            let told = second.ask(store, map);
+            seam.mark(|| Mark::End("second".into()));
+            let third = || {
+                seam.mark(|| Mark::Begin(format!("third: {third:?}")));
+                third.ask(store, map)?;
+                seam.mark(|| Mark::End("third".into()));
+                Ok::<(), Fault>(())
+            };
+            let third = scope.spawn(third).join();
+            third.unwrap_or_else(|_| Err(Fault("the third thread panicked".into())))?;
+            let alone = !stop.go_on.load(Ordering::SeqCst);
+            stop.go_on.store(true, Ordering::SeqCst);
+            stopped.join().unwrap_or_else(|_| Err(Fault("the stopped thread panicked".into())))?;
+            Ok(alone.then_some((told?, seam.take())))
+        })?;
+        let Some((told, events)) = met else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        // What is there in the end.
+        let mut last = State::clone(&before);
+        for key in [first.key(), second.key(), third.key()].into_iter().flatten() {
+            let found = Op::Get(key).ask(&store, &map)?;
+            let records = last.maps.get_mut("m").map(|map| &mut map.records);
+            match (records, found) {
+                (Some(records), Told::Value(Some(value))) => drop(records.insert(key, value)),
+                (Some(records), _) => drop(records.remove(&key)),
+                (None, _) => {}
+            }
+        }
+        let allowed = met_states(&events, &steps, &before, (first, second, third), &told, last)?;
+        let mut universe: Vec<u64> = used.into_iter().chain([3, 999_999]).collect();
+        universe.extend([first.key(), second.key(), third.key()].into_iter().flatten());
+        universe.sort_unstable();
+        universe.dedup();
+        Ok(Some(Tape {
+            name: format!("{}: {first:?} after {n}, met by {second:?} at {stop_at}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: marks(&events)[marks(&events).len() - 6],
+            events,
+            second: false,
+            allowed,
+            universe,
+            shape: self.shape,
+            images: true,
+        }))
+    }
+
+    /// Where the first of two is stopped: after the last of each row of stores of one commit
+    /// point, and after its operation.
+    fn stops(&self, n: u64, first: Op, alive: &Arc<Alive>) -> Checked<Vec<u64>> {
+        let seam = recorder(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let map = session.store().open_map("m")?;
+        seam.start(true);
+        first.ask(session.store(), &map)?;
+        let events = seam.take();
+        let accesses = events.iter().filter(|e| !matches!(e.access, Access::Mark(_)));
+        let stores: Vec<(u64, Option<&Point>)> = (1..)
+            .zip(accesses)
+            .filter(|(_, event)| stored(event).is_some())
+            .map(|(number, event)| (number, event.point))
+            .collect();
+        let ends = stores.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[0].0);
+        let last = stores.last().map(|store| store.0);
+        Ok(ends.chain(last).map(|number| number + 1).chain([1 << 40]).collect())
+    }
+}
+
+impl Plan {
+    /// Two inserts, of keys of their own, each stopped before one of its accesses; a third thread
+    /// looks the second one's key up. `None` if somebody has to wait, or is not stopped.
+    fn behind(&self, n: u64, stops: [u64; 2], alive: &Arc<Alive>) -> Checked<Option<Tape>> {
+        let second = Arc::new(Stop::default());
+        let first = Arc::new(Stop { second: Some(Arc::clone(&second)), ..Stop::default() });
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&first))));
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let before = Arc::clone(session.state());
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        let keys = [self.first + n, self.first + n + 1];
+        let ops = keys.map(|key| Op::Change(key, Do::Insert(51)));
+        for (stop, at) in [&first, &second].into_iter().zip(stops) {
+            // The mark of its beginning is one.
+            stop.left.store(at + 1, Ordering::SeqCst);
+        }
+        let met = std::thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
+            let mut threads = Vec::new();
+            for (number, stop) in [&first, &second].into_iter().enumerate() {
+                let (store, map, seam, op) = (&store, &map, &seam, ops[number]);
+                let thread = scope.spawn(move || {
+                    if number == 0 {
+                        STOPS.set(true)
+                    } else {
+                        STOPS_TOO.set(true)
+                    }
+                    seam.mark(|| Mark::Begin(format!("{op:?}")));
+                    op.ask(store, map).map(|_| ())
+                });
+                while !stop.stopped.load(Ordering::SeqCst) && !thread.is_finished() {
+                    std::thread::yield_now();
+                }
+                threads.push(thread);
+            }
+            seam.mark(|| Mark::Begin(format!("get {}", keys[1])));
+            let told = Op::Get(keys[1]).ask(&store, &map);
+            seam.mark(|| Mark::End("get".into()));
+            let events = seam.take();
+            let stopped = [&first, &second].map(|stop| {
+                let alone = !stop.go_on.swap(true, Ordering::SeqCst);
+                alone && stop.stopped.load(Ordering::SeqCst)
+            });
+            for thread in threads {
+                thread.join().unwrap_or_else(|_| Err(Fault("a thread panicked".into())))?;
+            }
+            Ok((stopped == [true; 2]).then_some((told?, events)))
+        })?;
+        let Some((told, events)) = met else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        let mut states = vec![State::clone(&before)];
+        for op in ops {
+            states = states.iter().flat_map(|state| [state.clone(), op.on(state).0]).collect();
+        }
+        let is_told = |state: &&State| Op::Get(keys[1]).on(state).1 == told;
+        let consistent: Vec<State> = states.iter().filter(is_told).cloned().collect();
+        let marks = marks(&events);
+        let [begin, _, _, end] = marks[marks.len() - 4..] else {
+            return Err(Fault("a run without its marks".into()));
+        };
+        let mut allowed = super::tape::placed(&events, 0, &steps);
+        for (mark, states) in [(begin, states), (end, consistent)] {
+            let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
+            allowed.push(Allowed { from: mark + 1, states });
+        }
+        let universe: BTreeSet<u64> = used.into_iter().chain(keys).chain([3, 999_999]).collect();
+        Ok(Some(Tape {
+            name: format!("{}: two inserts after {n}, stopped at {stops:?}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: begin,
+            events,
+            second: false,
+            allowed,
+            universe: universe.into_iter().collect(),
+            shape: self.shape,
+            images: true,
+        }))
+    }
+}
+
+/// What a crash may leave of a run in which two met, and a third one came later.
+fn met_states(
+    events: &[Event],
+    steps: &[Step],
+    before: &State,
+    (first, second, third): (Op, Op, Op),
+    told: &Told,
+    last: State,
+) -> Checked<Vec<Allowed>> {
+    let mut allowed = super::tape::placed(events, 0, steps);
+    let marks = marks(events);
+    let mut mark = marks.len() - 6;
+    let mut add = |states: Vec<State>| {
+        let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
+        allowed.push(Allowed { from: marks[mark] + 1, states });
+        mark += 1;
+    };
+    let with_third = |states: &[State]| -> Vec<State> {
+        states.iter().flat_map(|state| [state.clone(), third.on(state).0]).collect()
+    };
+    let (done, _) = first.on(before);
+    let either = vec![before.clone(), done.clone()];
+    add(either.clone());
+    let ended = matches!(&events[marks[marks.len() - 5]].access, Access::Mark(Mark::End(_)));
+    if ended {
+        let after = second.on(&done).0;
+        add(vec![done.clone()]);
+        add(vec![done, after.clone()]);
+        add(vec![after.clone()]);
+        add(with_third(&[after]));
+        add(vec![last]);
+        return Ok(allowed);
+    }
+    // The second one comes first, and the first is in flight, or the other way round.
+    let then = second.on(before);
+    let then_first = second.on(&done);
+    let mut after = Vec::new();
+    if then.1 == *told {
+        after.extend([first.on(&then.0).0, then.0.clone()]);
+    }
+    if then_first.1 == *told {
+        after.push(then_first.0.clone());
+    }
+    crate::state::ensure(!after.is_empty(), || {
+        format!("{second:?} beside {first:?} was told what is not so")
+    })?;
+    let between = [first.on(&then.0).0, then.0, then_first.0].into_iter().chain(either);
+    add(between.collect());
+    add(after.clone());
+    add(with_third(&after));
+    add(after.iter().map(|state| third.on(state).0).collect());
+    add(vec![last]);
+    Ok(allowed)
+}
+
 fn marks(events: &[Event]) -> Vec<usize> {
     let is_mark = |e: &Event| matches!(e.access, Access::Mark(_));
     (0..events.len()).filter(|&i| is_mark(&events[i])).collect()
@@ -292,11 +646,24 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
     })
 }
 
-/// Records them.
+/// Records all runs.
 ///
 /// # Errors
-/// If a run goes wrong.
+/// If one goes wrong.
 pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let mut tapes = stopped(scheme, form, alive)?;
+    met(scheme, form, alive, &mut |tape| {
+        tapes.push(tape);
+        Ok(())
+    })?;
+    Ok(tapes)
+}
+
+/// Records those in which one thread is stopped for ever.
+///
+/// # Errors
+/// If one goes wrong.
+pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
     let mut tapes = Vec::new();
     for plan in plans(scheme, form) {
         for (n, fences) in plan.chosen(alive)? {
@@ -422,6 +789,47 @@ impl Plan {
             images: true,
         })))
     }
+}
+
+/// Records those in which threads meet, where one does not wait for another.
+///
+/// # Errors
+/// If one goes wrong, or what `each` finds.
+pub fn met(
+    scheme: Scheme,
+    form: RecordForm,
+    alive: &Arc<Alive>,
+    each: &mut dyn FnMut(Tape) -> Checked,
+) -> Checked {
+    let plans = plans(scheme, form).into_iter().filter(|_| scheme.is_lock_free());
+    for plan in plans {
+        let mut stops: Option<(u64, Op, Vec<u64>)> = None;
+        for (n, first, second) in plan.meetings(alive)? {
+            let known = stops.take().filter(|known| (known.0, known.1) == (n, first));
+            let (_, _, at) = match known {
+                Some(known) => stops.insert(known),
+                None => stops.insert((n, first, plan.stops(n, first, alive)?)),
+            };
+            for &stop_at in at.iter() {
+                if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
+                    each(tape)?;
+                }
+                // What stands behind something that may not be durable is not, either: the second
+                // one is stopped, too, where it has taken effect.
+                let key = plan.first + n;
+                if first.key() == Some(key) && second == Op::Get(key) {
+                    let next = Op::Change(key + 1, Do::Insert(51));
+                    let alone = plan.stops(n + 1, next, alive)?;
+                    let effect = alone.len().checked_sub(3).map_or(0, |index| alone[index]);
+                    // It flushes and fences what it stands behind.
+                    if let Some(tape) = plan.behind(n, [stop_at, effect + 2], alive)? {
+                        each(tape)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What a second thread asks while the first is stopped.

@@ -297,10 +297,7 @@ impl Tape {
     /// of each.
     pub fn deaths(&self) -> Vec<usize> {
         let stores: Vec<usize> = (self.start..self.events.len())
-            .filter(|&i| {
-                stored(&self.events[i]).is_some()
-                    && self.events[i].point.is_some_and(|p| !p.volatile)
-            })
+            .filter(|&i| stored(&self.events[i]).is_some() && self.events[i].point.is_some())
             .collect();
         let mut rows: std::collections::BTreeMap<_, Vec<usize>> = Default::default();
         for pair in stores.windows(2) {

@@ -207,6 +207,22 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     found.map(|_| ()).map_err(|fault| Fault(format!("an image of {}: {fault}", tape.name)))
 }
 
+/// Checks what the least is that a power loss leaves at each answer of the last life.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
+    let answered = |i: &usize| matches!(tape.events[*i].access, Access::Mark(Mark::End(_)));
+    let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
+    for answer in (tape.start..tape.events.len()).filter(answered) {
+        timeline.advance(answer + 1);
+        check(tape, &least_and(&timeline, &[]), answer + 1, alive).map_err(|fault| {
+            Fault(format!("the least after the answer {answer} of {}: {fault}", tape.name))
+        })?;
+    }
+    Ok(())
+}
+
 /// Checks images of a run: of some moments, everything but one line, and one line alone.
 fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);

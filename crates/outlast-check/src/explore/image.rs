@@ -142,6 +142,7 @@ impl Case<'_> {
         } else {
             names[random.below(names.len() as u64) as usize].clone()
         };
+        absent(session, &name, universe, random)?;
         let look = self.closeness();
         match look {
             Look::Thoroughly => session.work(&name, FRESH, random)?,
@@ -157,6 +158,7 @@ impl Case<'_> {
         universe.sort_unstable();
         universe.dedup();
         session.check(&universe, true)?;
+        session.come_to_rest()?;
         if random.below(2) == 0 {
             // What is leaked now is still leaked after it: the free state is saved.
             session.reopen_and(true)?;
@@ -169,6 +171,21 @@ impl Case<'_> {
         session.check_walk()?;
         session.verify()
     }
+}
+
+/// Some keys that were found absent are still so, and can be inserted: what was void after the
+/// crash does not come to be later.
+fn absent(session: &mut Session, name: &str, universe: &[u64], random: &mut Random) -> Checked {
+    let map = &session.state().maps[name];
+    let absent: Vec<u64> =
+        universe.iter().copied().filter(|key| !map.records.contains_key(key)).collect();
+    // The order is random: these are any.
+    for &key in absent.iter().take(3) {
+        let value = FRESH + 30_000 + random.below(1_000);
+        session.change(name, key, Do::Update(value))?;
+        session.change(name, key, Do::Insert(value))?;
+    }
+    Ok(())
 }
 
 /// Changes some of the records that are there, at most `most`, and adds some.
@@ -188,7 +205,7 @@ fn a_little(
             1 => session.change(name, key, Do::Remove)?,
             _ => {}
         }
-        if random.below(3) == 0 && session.is_reclaiming() {
+        if random.below(3) == 0 && session.has_work() {
             session.background()?;
         }
     }

@@ -8,6 +8,7 @@ use crate::canary::trial;
 use crate::codec::value_bytes;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
+use crate::schedule::progress::{self, Victim};
 use crate::schedule::{self, workload::Workload};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault, ensure};
@@ -32,6 +33,8 @@ impl Subject {
             Checker::Stopped => self.stopped(),
             Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
             Checker::EachStep(workload) => self.each_step(workload),
+            Checker::Met => self.met(),
+            Checker::Forever => self.forever(),
             Checker::Guard => self.guard(),
         };
         // On a thread of its own: some number the thread that they run on.
@@ -87,10 +90,25 @@ impl Subject {
         for meanwhile in [Meanwhile::Get, Meanwhile::Insert, Meanwhile::OpenMap] {
             pairs::told(self.scheme, self.form, meanwhile, &self.alive)?;
         }
-        for tape in pairs::record(self.scheme, self.form, &self.alive)? {
+        for tape in pairs::stopped(self.scheme, self.form, &self.alive)? {
             trial::images(&tape, self.budget.images / 4, &self.alive)?;
         }
         Ok(())
+    }
+
+    /// What was told to threads that met, and what a power loss leaves of that.
+    fn met(&self) -> Checked {
+        pairs::met(self.scheme, self.form, &self.alive, &mut |tape| {
+            Self::answers(&tape)?;
+            trial::least(&tape, &self.alive)
+        })
+    }
+
+    fn forever(&self) -> Checked {
+        let victims = Victim::of(self.scheme).iter();
+        victims
+            .copied()
+            .try_for_each(|victim| progress::check(self.scheme, self.form, victim, 7).map(|_| ()))
     }
 
     /// Two threads of a workload, each paused at each of its steps.

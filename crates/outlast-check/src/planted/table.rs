@@ -19,6 +19,11 @@ pub enum Checker {
     /// One thread of a workload's pairs paused before each of its steps in turn, another one
     /// works on what it moves, with crashes.
     EachStep(&'static str),
+    /// Two threads that meet at each store of the first, which is stopped there for a while, and
+    /// a third one that comes later.
+    Met,
+    /// One thread stopped for ever at each of its steps: the others must get on.
+    Forever,
     /// A reference that is held while its record is replaced.
     Guard,
 }
@@ -31,6 +36,8 @@ impl Checker {
             Checker::Stopped => "a thread stopped",
             Checker::Paused => "a thread paused",
             Checker::EachStep(_) => "paused at each step",
+            Checker::Met => "two threads met",
+            Checker::Forever => "stopped for ever",
             Checker::Guard => "a guard held",
         }
     }

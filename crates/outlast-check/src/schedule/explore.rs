@@ -472,7 +472,7 @@ fn work_on(session: &mut Session, run: &Run, universe: &[u64], random: &mut Rand
             _ => Do::Insert(value),
         };
         session.change(MAP, key, change)?;
-        if random.below(4) == 0 && session.is_reclaiming() {
+        if random.below(4) == 0 && session.has_work() {
             session.background()?;
         }
     }

@@ -13,6 +13,7 @@ use crate::state::{Checked, Fault, ensure};
 use crate::with_form;
 use outlast::index::{Change, Cursor, Index};
 use outlast::pmem::Traced;
+use outlast::pool::store::Store;
 use outlast::pool::threads;
 use outlast::{RecordForm, Scheme};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,8 +27,16 @@ pub enum Victim {
     Reference,
     /// Iterates.
     Scan,
-    /// Changes keys.
+    /// Inserts or replaces.
     Change,
+    /// Inserts a key that is not there.
+    Insert,
+    /// Replaces a record.
+    Update,
+    /// Removes a record.
+    Remove,
+    /// Makes steps of the index's background work.
+    Step,
 }
 
 /// Operations that the others make.
@@ -39,14 +48,38 @@ impl Victim {
     /// Those that a scheme promises not to be kept up by.
     pub fn of(scheme: Scheme) -> &'static [Victim] {
         if scheme.is_lock_free() {
-            &[Victim::Get, Victim::Reference, Victim::Scan, Victim::Change]
+            &[
+                Victim::Get,
+                Victim::Reference,
+                Victim::Scan,
+                Victim::Change,
+                Victim::Insert,
+                Victim::Update,
+                Victim::Remove,
+                Victim::Step,
+            ]
         } else {
             &[Victim::Get, Victim::Reference, Victim::Scan]
         }
     }
 
-    fn act<R: Form>(self, index: &dyn Index<R>) -> outlast::Result<()> {
+    /// Makes sure of the space that it needs: blocks of its own, so that it is not stopped while
+    /// it takes some from all.
+    fn reserve<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
+        for n in 60_000..60_003 {
+            let (key, value) = (R::nth_key(n), R::nth_value(n + 1));
+            index.change(R::key_of(&key), Change::Put(R::value_of(&value)), false)?;
+            index.change(R::key_of(&key), Change::Remove, false)?;
+        }
+        let _writing = store.core().enter()?;
+        // As much as a block of the index's structure; it stays in hand with others.
+        store.core().allocate(256).map(|_| ())
+    }
+
+    fn act<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
         let key = |n| R::nth_key(n);
+        let value = R::nth_value(77);
+        let change = |n, change| index.change(R::key_of(&key(n)), change, false).map(|_| ());
         match self {
             Victim::Get => {
                 for n in [3, 9_999] {
@@ -63,6 +96,15 @@ impl Victim {
                 // A part of it: all is only more of the same.
                 for _ in 0..3 {
                     index.scan(&mut cursor, &mut batch)?;
+                }
+            }
+            Victim::Insert => change(50_001, Change::Insert(R::value_of(&value)))?,
+            Victim::Update => change(3, Change::Update(R::value_of(&value)))?,
+            Victim::Remove => change(3, Change::Remove)?,
+            Victim::Step => {
+                let _writing = store.core().enter()?;
+                for _ in 0..4 {
+                    index.step()?;
                 }
             }
             Victim::Change => {
@@ -82,6 +124,8 @@ fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast:
         let n = match i % 5 {
             0 => 3,
             1 => 5,
+            // Which a victim inserts.
+            2 => 50_001,
             _ => 1_000 * (thread + 1) + i % 60,
         };
         let key = R::nth_key(n);
@@ -117,22 +161,29 @@ pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> C
         let pool = PoolShape { pages: 64, max_pages: 512, ..PoolShape::default() };
         let mut session = Session::create(pool, &alive, seam.clone())?;
         session.create_map(MAP, shape)?;
-        for key in 0..30 {
+        // So many that some of them have an older level to be taken from.
+        for key in 0..60 {
             session.change(MAP, key, Do::Insert(key + 700))?;
         }
         let store = session.store();
         let map = store.open_map(MAP)?;
+        let reserves = scheme.is_lock_free();
         // The others are the first to be done: then the victim is let go on.
         let ends: Vec<Checked> = std::thread::scope(|scope| {
             let spawn = |thread: usize| {
-                let (baton, seam, map) = (&baton, &seam, &map);
+                let (baton, seam, store, map) = (&baton, &seam, &store, &map);
                 scope.spawn(move || {
                     threads::number_this_thread(1 + thread);
                     seam.number_this_thread(1 + thread);
                     let done = catch_unwind(AssertUnwindSafe(|| {
+                        if thread == 0 && reserves {
+                            with_form!(map.index(), R, index => {
+                                victim.reserve::<R>(store, &**index)?;
+                            });
+                        }
                         baton.enter(thread);
                         with_form!(map.index(), R, index => match thread {
-                            0 => victim.act::<R>(&**index),
+                            0 => victim.act::<R>(store, &**index),
                             _ => others::<R>(&**index, thread as u64, baton),
                         })
                     }));

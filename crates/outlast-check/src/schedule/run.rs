@@ -278,6 +278,9 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
     Ok(run)
 }
 
+/// More records than a thread has blocks in hand.
+const REUSED: u64 = 40;
+
 const STUCK: &str = "the threads do not get on: each waits, or turns in a circle";
 
 fn unwound(panic: &(dyn std::any::Any + Send)) -> Fault {
@@ -441,8 +444,15 @@ impl Run {
             return Err(Fault(findings[0].to_string()));
         }
         session.settle(&found, &universe, true)?;
+        // A pool that is closed and opened is left alone until something is changed.
+        session.change(MAP, 6_999_999, Do::Put(1))?;
+        session.come_to_rest()?;
+        // Blocks that were freed are used again, also those that something still leads to.
+        let fresh: Vec<u64> = (6_999_999..7_000_000 + REUSED).collect();
+        for &key in &fresh[1..] {
+            session.change(MAP, key, Do::Insert(key - 6_999_000))?;
+        }
         session.verify()?;
-        session.change(MAP, 7_000_000, Do::Insert(1))?;
-        session.check(&[&universe[..], &[7_000_000]].concat(), true)
+        session.check(&[&universe[..], &fresh].concat(), true)
     }
 }

@@ -126,6 +126,8 @@ pub(crate) enum Aim {
     OneKey,
     /// One key, and so few operations that each of their moments is likely to be chosen.
     Duel,
+    /// The same, of a key that is not there and that each thread begins to insert.
+    Race,
     /// Many keys: inserts and removals that meet in a bucket and not at a key.
     Apart,
 }
@@ -135,6 +137,7 @@ pub(crate) enum Beside {
     Nothing,
     Scan,
     Background,
+    BackgroundAndScan,
     Sync,
     Close,
     Maps,
@@ -172,6 +175,11 @@ pub(crate) trait Filling: fmt::Debug + Sync {
 
     /// Which of them, by their numbers, are removed once one was inserted.
     fn removed_after(&self, number: usize) -> Range<usize>;
+
+    /// How many fill it, if it is not the next insert that tells.
+    fn records(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A workload without anything special.
@@ -222,6 +230,7 @@ const COMMON: &[Workload] = &[
         aim: Aim::Duel,
         ..PLAIN
     },
+    Workload { name: "race", about: "two or three inserts of one key", aim: Aim::Race, ..PLAIN },
     Workload {
         name: "duel-growth",
         about: "lookups and changes of a key beside an insert that makes its table grow",
@@ -355,7 +364,14 @@ impl Workload {
         session.create_map(MAP, shape)?;
         let keys = self.keys(&session, shape.form);
         let Some(phase) = self.before.phase(shape.scheme) else {
-            let fills = [3, 8, 20, 40].map(|records| Fill { records, moved: Vec::new() }).into();
+            let fills = match self.filling.and_then(Filling::records) {
+                Some(records) => vec![records],
+                None => vec![3, 8, 20, 40],
+            };
+            let fills: Vec<Fill> = fills
+                .into_iter()
+                .map(|records| Fill { records, moved: self.filled(records).collect() })
+                .collect();
             return Ok(known.entry(name).or_insert((fills, keys)).clone());
         };
         let mut fills: Vec<Fill> = Vec::new();
@@ -414,19 +430,51 @@ impl Workload {
         })
     }
 
-    /// Two threads, one with the insert that the workload is for, the other with a lookup or a
-    /// removal of a record that it moves, for each of them; or with an iteration.
+    /// Two threads, of which one does what the workload is for.
+    ///
+    /// That is an insert, and the other one looks up or removes a record that it moves, for each
+    /// of them, or iterates. Or a step of background work, and the other one looks up, replaces
+    /// or removes a record, of a few, inserts one, or iterates. Or both insert one key, or the
+    /// other one asks for it.
     ///
     /// # Errors
     /// If the table never comes to what the workload is for.
     pub fn pairs(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
-        let Fill { records: fill, moved } = &fills[0];
-        let insert = Call::Change(keys.key(*fill), Do::Insert(1_000));
-        let besides = moved.iter().flat_map(|&number| {
-            let key = keys.key(number);
-            [Call::Get(key), Call::Change(key, Do::Remove)]
-        });
+        let works = self.beside == Beside::Background;
+        // Where there has been some growth, there is something to do.
+        let Fill { records: fill, moved } = if works { &fills[fills.len() / 2] } else { &fills[0] };
+        let new = keys.key(*fill);
+        let insert = Act::Call(Call::Change(new, Do::Insert(1_000)));
+        let first = if works { Act::Background } else { insert };
+        let besides: Vec<Call> = match self.aim {
+            Aim::Race => {
+                let changes = [Do::Insert(2_000), Do::Put(2_000), Do::Update(2_000), Do::Remove];
+                let changes = changes.map(|change| Call::Change(new, change));
+                changes.into_iter().chain([Call::Get(new)]).collect()
+            }
+            _ if works => {
+                let some = self.filled(*fill).step_by((*fill as usize / 4).max(1));
+                let each = |number| {
+                    let key = keys.key(number);
+                    let changes = [Do::Update(2_000), Do::Remove];
+                    changes
+                        .map(|change| Call::Change(key, change))
+                        .into_iter()
+                        .chain([Call::Get(key)])
+                };
+                some.flat_map(each).chain([Call::Change(new, Do::Insert(2_000))]).collect()
+            }
+            _ => {
+                let each = |&number: &u64| {
+                    let key = keys.key(number);
+                    [Call::Get(key), Call::Change(key, Do::Remove)]
+                };
+                moved.iter().flat_map(each).collect()
+            }
+        };
+        let calls = besides.into_iter().chain([Call::Scan]).map(Act::Call);
+        let besides = calls.chain(works.then_some(Act::Background));
         let instance = |beside| Instance {
             workload: *self,
             shape,
@@ -434,9 +482,9 @@ impl Workload {
             fill: *fill,
             others: Vec::new(),
             crashed: self.start == Start::Crashed,
-            scripts: [insert, beside].map(|call| vec![Act::Call(call)]).into(),
+            scripts: vec![vec![first], vec![beside]],
         };
-        Ok(besides.chain([Call::Scan]).map(instance).collect())
+        Ok(besides.map(instance).collect())
     }
 }
 
@@ -490,8 +538,13 @@ struct Maker<'w> {
 impl Maker<'_> {
     fn scripts(&mut self) -> Vec<Vec<Act>> {
         let beside = self.workload.beside;
-        if self.workload.aim == Aim::Duel {
-            return self.duel();
+        if matches!(self.workload.aim, Aim::Duel | Aim::Race) {
+            let mut scripts = self.duel();
+            if beside == Beside::Background {
+                let steps = 1 + self.random.below(2);
+                scripts.push((0..steps).map(|_| Act::Background).collect());
+            }
+            return scripts;
         }
         let busy = beside != Beside::Nothing;
         let threads = 2 + self.random.below(if busy { 2 } else { 3 });
@@ -522,7 +575,9 @@ impl Maker<'_> {
 
     /// Two or three threads with one or two operations each, on one key.
     fn duel(&mut self) -> Vec<Vec<Act>> {
+        let races = self.workload.aim == Aim::Race;
         let number = match self.random.below(4) {
+            _ if races => self.fill,
             0 => self.fill,
             1 => self.random.below(self.fill.max(1)),
             _ => self.some_moved().unwrap_or(self.fill - 1),
@@ -532,7 +587,10 @@ impl Maker<'_> {
         let mut scripts = Vec::new();
         for thread in 0..threads {
             let value = self.fresh();
-            let first = if thread == 0 && self.workload.before != Before::Nothing {
+            let first = if races {
+                let put = self.random.below(3) == 0;
+                Call::Change(key, if put { Do::Put(value) } else { Do::Insert(value) })
+            } else if thread == 0 && self.workload.before != Before::Nothing {
                 // What the workload is for.
                 Call::Change(self.key(self.fill), Do::Insert(value))
             } else if thread == threads - 1 {
@@ -548,8 +606,10 @@ impl Maker<'_> {
                 Call::Change(key, change)
             };
             let mut script = vec![Act::Call(first)];
-            if self.random.below(3) == 0 {
-                script.push(Act::Call(Call::Get(key)));
+            match self.random.below(6) {
+                0 | 1 => script.push(Act::Call(Call::Get(key))),
+                2 if races => script.push(Act::Call(Call::Change(key, Do::Remove))),
+                _ => {}
             }
             scripts.push(script);
         }
@@ -567,7 +627,8 @@ impl Maker<'_> {
             Beside::Nothing => Act::Call(self.call()),
             Beside::Scan if self.random.below(3) != 0 => Act::Call(Call::Scan),
             Beside::Scan => Act::Call(self.call()),
-            Beside::Background => Act::Background,
+            Beside::BackgroundAndScan if self.random.below(3) == 0 => Act::Call(Call::Scan),
+            Beside::Background | Beside::BackgroundAndScan => Act::Background,
             Beside::Sync if self.random.below(2) == 0 => Act::Sync,
             Beside::Sync => Act::Call(self.call()),
             Beside::Close => Act::Close,

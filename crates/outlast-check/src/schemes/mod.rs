@@ -6,6 +6,7 @@
 //! same for schedules; `planted.rs`, what stands for each published bug. The rest of the
 //! harness asks [`parts`] and knows no scheme.
 
+pub mod clevel;
 pub mod dash_eh;
 pub mod phast;
 
@@ -14,6 +15,8 @@ use crate::explore::Scenario;
 use crate::explore::phases::Phase;
 use crate::planted::table::Line;
 use crate::schedule::workload::Workload;
+use crate::state::Checked;
+use outlast::index::IndexStats;
 use outlast::pmem::{Event, Point};
 use outlast::{MapOptions, RecordForm, Scheme};
 use std::collections::BTreeSet;
@@ -37,6 +40,8 @@ pub struct Parts {
     pub creation: &'static Point,
     /// What makes the maps of torture and of live histories grow all the time.
     pub small: fn(RecordForm, MapOptions) -> MapOptions,
+    /// What is so of a map once all background work is done.
+    pub at_rest: fn(&IndexStats) -> Checked,
     /// The phases in a trace that no single commit point tells.
     pub phases: fn(&[Event], Config) -> BTreeSet<Phase>,
     /// The words of records that a trace moves from one place to another.
@@ -68,6 +73,7 @@ pub struct Expected {
 pub fn parts(scheme: Scheme) -> &'static Parts {
     match scheme {
         Scheme::DashEh => &dash_eh::PARTS,
+        Scheme::Clevel => &clevel::PARTS,
         Scheme::Phast => &phast::PARTS,
         other => unreachable!("{other} has no folder in the harness"),
     }

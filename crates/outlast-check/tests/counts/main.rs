@@ -6,6 +6,7 @@
 //! module's documentation of the scheme. What holds for every scheme is here; the rest has a
 //! file for each.
 
+mod clevel;
 mod dash_eh;
 mod phast;
 

@@ -8,6 +8,7 @@
 //! parameter ([`Inline`], [`Bytes`]), and an [`Index`] is an object so that tools work
 //! on maps whose types they do not know.
 
+pub mod clevel;
 pub mod dash_eh;
 pub mod hash;
 mod ordered;
@@ -35,13 +36,15 @@ use std::fmt;
 pub enum Scheme {
     /// Dash, extendible hashing (Lu et al., VLDB 2020, section 4).
     DashEh = 1,
+    /// clevel hashing (Chen et al., USENIX ATC 2020).
+    Clevel = 2,
     /// PhaST, an ordered index (Li et al., TPDS 2022).
     Phast = 3,
 }
 
 impl Scheme {
     /// Every scheme of this build.
-    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Phast];
+    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Clevel, Scheme::Phast];
 
     /// The scheme with this number on media.
     pub fn from_media(number: u8) -> Option<Scheme> {
@@ -52,6 +55,7 @@ impl Scheme {
     pub fn is_lock_free(self) -> bool {
         match self {
             Scheme::DashEh | Scheme::Phast => false,
+            Scheme::Clevel => true,
         }
     }
 
@@ -59,7 +63,7 @@ impl Scheme {
     /// part by part, when one is first touched.
     pub fn mends_at_open(self) -> bool {
         match self {
-            Scheme::DashEh => false,
+            Scheme::DashEh | Scheme::Clevel => false,
             Scheme::Phast => true,
         }
     }
@@ -68,6 +72,7 @@ impl Scheme {
     pub fn name(self) -> &'static str {
         match self {
             Scheme::DashEh => "dash-eh",
+            Scheme::Clevel => "clevel",
             Scheme::Phast => "phast",
         }
     }
@@ -76,6 +81,7 @@ impl Scheme {
     pub fn commit_points(self) -> &'static [&'static Point] {
         match self {
             Scheme::DashEh => dash_eh::points::ALL,
+            Scheme::Clevel => clevel::points::ALL,
             Scheme::Phast => phast::points::ALL,
         }
     }
@@ -83,7 +89,7 @@ impl Scheme {
     /// Whether its maps are in the order of their keys.
     pub fn is_ordered(self) -> bool {
         match self {
-            Scheme::DashEh => false,
+            Scheme::DashEh | Scheme::Clevel => false,
             Scheme::Phast => true,
         }
     }
@@ -177,11 +183,11 @@ impl Cursor {
 /// What a trace or an offline walk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
-    /// A directory.
+    /// A directory, or a context.
     Directory,
-    /// A segment of a hash table.
+    /// A segment or a level of a hash table.
     Segment,
-    /// An overflow bucket chained to a segment.
+    /// An overflow node.
     Overflow,
     /// The record of a byte-string pair.
     Record,

@@ -13,6 +13,7 @@ pub use typed::{Iter, Map, Ref};
 pub use types::{FixedRecord, Key, Value};
 
 use crate::error::{Error, Result};
+use crate::index::clevel::layout::GROUP_BITS;
 use crate::index::phast::Shape;
 use crate::index::{RecordForm, Scheme};
 
@@ -51,8 +52,8 @@ impl MapOptions {
         self
     }
 
-    /// Dash: log2 of the buckets to a segment, from 1 to 6 (the default). Small segments
-    /// are for tests: a few inserts split them.
+    /// Dash: log2 of the buckets to a segment; clevel: of the buckets of the first level. From 1
+    /// to 6 (the default). Small ones are for tests: a few inserts split or expand them.
     #[must_use]
     pub fn bucket_bits(mut self, bucket_bits: u32) -> Self {
         self.bucket_bits = Some(bucket_bits);
@@ -85,7 +86,7 @@ impl MapOptions {
     /// The configuration of a map of this scheme, whose keys have this schema.
     pub(crate) fn config(&self, scheme: Scheme, key_schema: &str) -> Result<[u64; 3]> {
         match scheme {
-            Scheme::DashEh => {
+            Scheme::DashEh | Scheme::Clevel => {
                 let stash = self.stash_buckets.unwrap_or(2);
                 let bits = self.bucket_bits.unwrap_or(6);
                 if ![2, 4].contains(&stash) || !(1..=6).contains(&bits) {
@@ -94,7 +95,8 @@ impl MapOptions {
                         why: format!("2^{bits} buckets and {stash} stash buckets to a segment"),
                     });
                 }
-                Ok([u64::from(bits), u64::from(stash), 0])
+                let second = if scheme == Scheme::Clevel { GROUP_BITS } else { stash };
+                Ok([u64::from(bits), u64::from(second), 0])
             }
             Scheme::Phast => {
                 let mut shape = Shape::of_schema(key_schema);

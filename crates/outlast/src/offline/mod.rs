@@ -15,6 +15,7 @@
 //! and nothing is leaked. After a crash, what no map owns counts as free: the next open
 //! reclaims it.
 
+mod clevel;
 mod dash_eh;
 mod phast;
 
@@ -96,11 +97,11 @@ pub struct MapReport {
     pub key_schema: String,
     /// Schema of its values.
     pub value_schema: String,
-    /// Segments.
+    /// Segments, or levels.
     pub segments: u64,
     /// Overflow nodes.
     pub nodes: u64,
-    /// Depth of its directory.
+    /// Depth of its directory, or log2 of the buckets of its newest level.
     pub depth: u32,
     /// Records, each key once.
     pub records: u64,
@@ -141,6 +142,18 @@ pub enum What {
     Segment { shape: u16 },
     Bucket { form: RecordForm },
     Node,
+    ClevelRoot,
+    Context { levels: usize },
+    Level { bits: u32 },
+    ChainNode,
+    ClevelSlot,
+    ClevelRecord,
+    PhastRoot,
+    Master { entries: u32 },
+    MasterEntries,
+    LeafHead { slots: u32 },
+    LeafPlace { form: RecordForm, slots: u32 },
+    Pair { form: RecordForm },
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -713,6 +726,7 @@ impl Walk<'_, '_> {
             .flatten();
         let scheme = match kinds & 0xff {
             1 => Some(Scheme::DashEh),
+            2 => Some(Scheme::Clevel),
             3 => Some(Scheme::Phast),
             _ => None,
         };
@@ -731,7 +745,12 @@ impl Walk<'_, '_> {
         if self.report.maps.iter().any(|m| m.name == name) {
             self.problem(bad("maps with different names", format!("{name:?} a second time")));
         }
-        self.region(offset + 8, 8, What::RootScheme);
+        let scheme_words = match scheme {
+            Scheme::DashEh => What::RootScheme,
+            Scheme::Clevel => What::ClevelRoot,
+            Scheme::Phast => What::PhastRoot,
+        };
+        self.region(offset + 8, 8, scheme_words);
         self.region(offset + ROOT_FIXED as u64 * 8, 8 * 56, What::RootFixed);
         let mut map = MapReport {
             name,
@@ -750,6 +769,7 @@ impl Walk<'_, '_> {
         let config = [words[ROOT_FIXED + 1], words[ROOT_FIXED + 2], words[ROOT_FIXED + 3]];
         let walked = match scheme {
             Scheme::DashEh => self.walk_dash_eh(&mut map, offset + 8, words[1], config),
+            Scheme::Clevel => self.walk_clevel(&mut map, offset + 8, &words[1..ROOT_FIXED], config),
             Scheme::Phast => self.walk_phast(&mut map, offset + 8, words[1], config),
         };
         if let Err(error) = walked {

@@ -52,8 +52,8 @@ impl Walk<'_, '_> {
             return Err(Damage::new(master, expected, format!("{found:#x}")).into());
         }
         self.claim(master, master_bytes(partitions as u32), Owner::Structure)?;
-        self.region(master, 8, What::Directory { depth: 0 });
-        self.region(master + MASTER_HEADER, 8 * partitions, What::Entry);
+        self.region(master, 8, What::Master { entries: partitions as u32 });
+        self.region(master + MASTER_HEADER, 8 * partitions, What::MasterEntries);
         let mut starts = Vec::new();
         let words = self.image.words(master + MASTER_HEADER, partitions)?;
         for (index, &word) in words.iter().enumerate() {
@@ -149,8 +149,8 @@ impl Walk<'_, '_> {
         high: Option<&Vec<u8>>,
     ) -> Result<()> {
         self.claim(at, leaf_bytes(slots), Owner::Structure)?;
-        self.region(at, 64, What::Bucket { form: map.form });
-        self.region(at + 64, 32, What::Segment { shape: slots as u16 });
+        self.region(at, 64, What::LeafHead { slots });
+        self.region(at + 64, 32, What::LeafPlace { form: map.form, slots });
         map.segments += 1;
         if map.form == RecordForm::Bytes && leaf.low_words[0] != 0 {
             self.claim_record(leaf.low_words[0], Owner::Structure)?;
@@ -202,7 +202,7 @@ impl Walk<'_, '_> {
             let expected = format!("a key from {:x?} to {high:x?}", leaf.low);
             return Err(Damage::new(place, expected, format!("{key:x?}")).into());
         }
-        self.region(place, 16, What::LiveSlot { form: map.form, depth: 0 });
+        self.region(place, 16, What::Pair { form: map.form });
         map.records += 1;
         if map.form == RecordForm::Bytes {
             self.claim_record(first, Owner::Record)?;

@@ -130,6 +130,26 @@ pub enum Planted {
     LockedTwice,
     /// A bucket stays locked after a change.
     LockNotReleased,
+    /// Inserts of one key do not look at each other.
+    InsertUnchecked,
+    /// An insert waits for a stronger one of its key, and does not decide it.
+    RivalAwaited,
+    /// Rehashing takes a record away before it has copied it.
+    RehashRemovesFirst,
+    /// A replacement changes the slot that it finds first, and not the record.
+    UpdatedInOneSlot,
+    /// A level is dropped once all of it was begun to be emptied.
+    LevelDroppedEarly,
+    /// Of a level that is emptied, the last part is left out.
+    PartsOneShort,
+    /// What was begun to be emptied before an opening is not emptied after it.
+    RehashNotResumed,
+    /// Recovery keeps announcements of inserts as it finds them.
+    AnnouncedKept,
+    /// Of the slots that lead to a record, only the first is changed.
+    OneSlotUnlinked,
+    /// An iteration reports a record for each slot that leads to it.
+    ScannedTwice,
     /// A new map's commit word is stored before the words that it vouches for.
     RootCommittedFirst,
     /// Roots are read while they change.

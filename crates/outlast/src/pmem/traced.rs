@@ -277,6 +277,27 @@ impl Traced {
         (std::ptr::from_ref(word).addr() - self.0.base.load(Ordering::Relaxed)) as u64
     }
 
+    fn exchange(
+        &self,
+        word: &Word,
+        (current, new): (u64, u64),
+        (success, failure): (Ordering, Ordering),
+        at: &'static Point,
+    ) -> Result<u64, u64> {
+        let result = self.step(Some(at), || {
+            let result = word.0.compare_exchange(current, new, success, failure);
+            let (Ok(found) | Err(found)) = result;
+            let exchanged = result.is_ok();
+            let offset = self.offset(word);
+            (result, Some(Access::CompareExchange { offset, found, new, exchanged }))
+        });
+        if let Some(watch) = &self.0.watch {
+            let (Ok(found) | Err(found)) = result;
+            watch.read(self.offset(word), found);
+        }
+        result
+    }
+
     fn note_store(&self, word: &Word) {
         if let Some(watch) = &self.0.watch {
             watch.stored(self.offset(word));
@@ -364,18 +385,14 @@ impl Seam for Traced {
         failure: Ordering,
         at: &'static Point,
     ) -> Result<u64, u64> {
-        let result = self.step(Some(at), || {
-            let result = word.0.compare_exchange(current, new, success, failure);
-            let (Ok(found) | Err(found)) = result;
-            let exchanged = result.is_ok();
-            let offset = self.offset(word);
-            (result, Some(Access::CompareExchange { offset, found, new, exchanged }))
-        });
-        if let Some(watch) = &self.0.watch {
-            let (Ok(found) | Err(found)) = result;
-            watch.read(self.offset(word), found);
+        if self.planted(Planted::TornStore(at)) {
+            let half = current >> 32 << 32 | new & 0xffff_ffff;
+            if half != current && half != new {
+                self.exchange(word, (current, half), (success, failure), at)?;
+                return self.exchange(word, (half, new), (success, failure), at);
+            }
         }
-        result
+        self.exchange(word, (current, new), (success, failure), at)
     }
 
     fn store_nontemporal(&self, word: &Word, value: u64, at: &'static Point) {

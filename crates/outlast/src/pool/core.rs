@@ -10,11 +10,11 @@ use super::layout::{
     unpack_frontier,
 };
 use super::points;
-use super::threads::thread_number;
 use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
 use crate::pmem::{MediumKind, Memory, Offset, Planted, Point, Seam, Word, words_of};
-use crate::reclaim::{Epochs, Pin};
+use crate::reclaim::threads::thread_number;
+use crate::reclaim::{Epochs, Pin, Visit};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -386,6 +386,19 @@ impl<S: Seam> Core<S> {
         self.enter()
     }
 
+    /// Notes in the header, durably, that the pool uses a read-only compatible feature, before
+    /// it does. The caller has passed the gate.
+    pub fn use_feature(&self, bit: u64, at: &'static Point) -> Result<()> {
+        let mut header = self.memory.seam().lock(&self.header);
+        let features = header.get(field::READ_ONLY_COMPATIBLE);
+        if features & bit == 0 {
+            header.set(field::READ_ONLY_COMPATIBLE, features | bit);
+            header.write(&self.memory, at)?;
+            self.fsync()?;
+        }
+        Ok(())
+    }
+
     /// Whether the pool is open and sound.
     #[inline(always)]
     pub fn is_readable(&self) -> bool {
@@ -606,6 +619,16 @@ impl<S: Seam> Core<S> {
 
     /// Takes a block whose unlinking is durable; frees it once no guard can read it.
     pub fn retire(&self, offset: u64, bytes: u64) {
+        self.retire_by(offset, |free| self.epochs.retire(offset, bytes, free));
+    }
+
+    /// As [`retire`](Core::retire), where operations follow links to the block in
+    /// [visits](Core::visit).
+    pub fn retire_visited(&self, offset: u64, bytes: u64) {
+        self.retire_by(offset, |free| self.epochs.retire_visited(offset, bytes, free));
+    }
+
+    fn retire_by(&self, offset: u64, retire: impl FnOnce(&mut dyn FnMut(u64))) {
         let seam = self.memory.seam();
         if seam.planted(Planted::NeverFreed) {
             return;
@@ -616,7 +639,7 @@ impl<S: Seam> Core<S> {
         if seam.planted(Planted::FreedUnderReaders) {
             return;
         }
-        self.epochs.retire(offset, bytes, |offset| self.free_or_report(offset));
+        retire(&mut |offset| self.free_or_report(offset));
     }
 
     /// Frees what was retired and no guard can read any more.
@@ -631,14 +654,27 @@ impl<S: Seam> Core<S> {
         &self.epochs
     }
 
-    /// Pins the present epoch.
+    /// Pins the present epoch, for a reference that is handed out.
     pub fn pin(&self) -> Pin {
         self.epochs.pin(thread_number())
+    }
+
+    /// Pins the present epoch for an operation of this thread.
+    #[inline(always)]
+    pub fn visit(&self) -> Visit<'_> {
+        self.epochs.begin_visit(thread_number())
     }
 
     /// Says who can finish a reclaim.
     pub fn set_reclaimer(&self, reclaimer: Weak<dyn Reclaimer>) {
         let _ = self.reclaimer.set(reclaimer);
+    }
+
+    /// There is background work.
+    pub fn wake_worker(&self) {
+        if let Some(worker) = self.worker.get() {
+            worker.unpark();
+        }
     }
 
     /// Says which thread does the background work.
@@ -659,9 +695,7 @@ impl<S: Seam> Core<S> {
         loop {
             let total = self.geometry.pages_in(self.size());
             if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
-                if let Some(worker) = self.worker.get() {
-                    worker.unpark();
-                }
+                self.wake_worker();
                 return Ok(Some(head));
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {

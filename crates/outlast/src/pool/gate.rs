@@ -14,9 +14,9 @@
 //!                            +----> POISONED
 //! ```
 
-use super::threads::{OWNERS, asymmetric, heavy_fence, light_fence, thread_number};
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
+use crate::reclaim::threads::{OWNERS, asymmetric, heavy_fence, light_fence, thread_number};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 

@@ -23,7 +23,6 @@ impl Header {
         let version = u64::from(layout::FORMAT_VERSION) | (HEADER_WORDS as u64 * 8) << 32;
         h.set(field::VERSION, version);
         h.set(field::COMPATIBLE, layout::COMPATIBLE);
-        h.set(field::READ_ONLY_COMPATIBLE, layout::READ_ONLY_COMPATIBLE);
         h.set(field::INCOMPATIBLE, layout::INCOMPATIBLE);
         h.set(field::ID_LOW, id as u64);
         h.set(field::ID_HIGH, (id >> 64) as u64);

@@ -1,7 +1,7 @@
 //! The pool: a file that holds many maps.
 //!
 //! From below to above: [`layout`] (the on-media structs), [`geometry`] (pages, regions,
-//! size classes), [`header`], [`gate`] (who may store, and when; [`threads`]), [`alloc`] (space),
+//! size classes), [`header`], [`gate`] (who may store, and when), [`alloc`] (space),
 //! [`core`] (all of these: what indexes stand on), [`roots`] (named maps), [`store`]
 //! (open maps, reclaim after a crash, sync and snapshot), [`verify`] (the offline check),
 //! [`options`] and [`handle`] (the public interface), `worker` (the background thread).
@@ -19,6 +19,7 @@ pub mod points;
 pub mod roots;
 mod snapshot;
 pub mod store;
-pub mod threads;
 pub mod verify;
 mod worker;
+
+pub use crate::reclaim::threads;

@@ -24,6 +24,7 @@ use super::core::{Core, Reclaimer};
 use super::layout::{ROOT_SCHEME_WORDS, ROOT_SLOTS};
 use super::roots::{self, MapInfo};
 use crate::error::{Damage, Error, Result};
+use crate::index::clevel::Clevel;
 use crate::index::dash_eh::DashEh;
 use crate::index::phast::Phast;
 use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
@@ -319,6 +320,12 @@ impl<S: Seam> Store<S> {
             (Scheme::DashEh, RecordForm::Bytes) => {
                 AnyIndex::Bytes(Box::new(DashEh::<S, Bytes>::open(core, slot, info.config)?))
             }
+            (Scheme::Clevel, RecordForm::Inline) => {
+                AnyIndex::Inline(Box::new(Clevel::<S, Inline>::open(core, slot, info.config)?))
+            }
+            (Scheme::Clevel, RecordForm::Bytes) => {
+                AnyIndex::Bytes(Box::new(Clevel::<S, Bytes>::open(core, slot, info.config)?))
+            }
             (Scheme::Phast, RecordForm::Inline) => {
                 AnyIndex::Inline(Box::new(Phast::<S, Inline>::open(core, slot, info.config)?))
             }
@@ -368,6 +375,12 @@ impl<S: Seam> Store<S> {
             }
             (Scheme::DashEh, RecordForm::Bytes) => {
                 DashEh::<S, Bytes>::create(&self.core, info.config)
+            }
+            (Scheme::Clevel, RecordForm::Inline) => {
+                Clevel::<S, Inline>::create(&self.core, info.config)
+            }
+            (Scheme::Clevel, RecordForm::Bytes) => {
+                Clevel::<S, Bytes>::create(&self.core, info.config)
             }
             (Scheme::Phast, RecordForm::Inline) => {
                 Phast::<S, Inline>::create(&self.core, info.config)

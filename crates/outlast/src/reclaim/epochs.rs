@@ -1,8 +1,12 @@
 //! The epochs of a pool; what they are for, and why they hold, stands in the module above.
 //! `outlast-check` compiles this file a second time, with the atomics of a model checker.
 
-use super::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, SLOTS, fence};
+use super::sync::{
+    AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, OWNERS, SLOTS, asymmetric,
+    fence, heavy_fence, light_fence,
+};
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
@@ -34,6 +38,12 @@ pub struct Epochs {
     epoch: AtomicU64,
     pins: AtomicUsize,
     slots: Box<[Slot]>,
+    /// One for the visits of each of [`OWNERS`] threads.
+    own: Box<[Slot]>,
+    /// Whether a collector makes the fence for all visitors.
+    asymmetric: bool,
+    /// Whether something was retired that visits can reach.
+    visited: AtomicBool,
     /// Blocks by ascending epoch.
     limbo: Mutex<VecDeque<Retired>>,
     /// What could not be put there without waiting: a list to which anyone adds, and which
@@ -50,12 +60,51 @@ pub struct Pin {
     slot: usize,
 }
 
+/// A pinned epoch, while an operation lasts. Visits of a thread can be nested.
+#[must_use]
+pub struct Visit<'e> {
+    kept: Kept<'e>,
+    /// Not to be sent to another thread.
+    here: PhantomData<*const ()>,
+}
+
+enum Kept<'e> {
+    /// In the thread's own slot.
+    Own(&'e Slot),
+    /// As a guard: the thread has none. `None` once it was given back.
+    Pinned(&'e Epochs, Option<Pin>),
+}
+
+impl Drop for Visit<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        match &mut self.kept {
+            Kept::Own(slot) => {
+                // Only this thread stores to it.
+                let word = slot.0.load(Ordering::Relaxed);
+                debug_assert!(word & COUNT_MASK > 0, "the end of a visit that has begun");
+                let left = if word & COUNT_MASK == 1 { 0 } else { word - 1 };
+                // Release: pairs with the Acquire in `oldest_of`, as in `unpin`.
+                slot.0.store(left, Ordering::Release);
+            }
+            Kept::Pinned(epochs, pin) => {
+                if let Some(pin) = pin.take() {
+                    epochs.unpin(pin);
+                }
+            }
+        }
+    }
+}
+
 impl Default for Epochs {
     fn default() -> Self {
         Epochs {
             epoch: AtomicU64::new(1),
             pins: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            own: (0..OWNERS).map(|_| Slot::default()).collect(),
+            asymmetric: asymmetric(),
+            visited: AtomicBool::new(false),
             limbo: Mutex::default(),
             spilled: AtomicPtr::new(null_mut()),
             limbo_bytes: AtomicU64::new(0),
@@ -119,6 +168,28 @@ impl Epochs {
         self.pins.fetch_sub(1, Ordering::Release);
     }
 
+    /// Pins the present epoch for an operation of the calling thread, whose number this is.
+    #[inline(always)]
+    pub fn begin_visit(&self, number: usize) -> Visit<'_> {
+        let Some(slot) = self.own.get(number) else {
+            let kept = Kept::Pinned(self, Some(self.pin(number)));
+            return Visit { kept, here: PhantomData };
+        };
+        // Only this thread stores to it.
+        let word = slot.0.load(Ordering::Relaxed);
+        if word == 0 {
+            // Acquire: pairs with the addition in `begin`, see the module's documentation.
+            let epoch = self.epoch.load(Ordering::Acquire);
+            slot.0.store(epoch << COUNT_BITS | 1, Ordering::Relaxed);
+            // Pairs with the fence in `collect_from` and `has_reached`: either they see our
+            // mark, or we see what was unlinked before.
+            light_fence(self.asymmetric);
+        } else {
+            slot.0.store(word + 1, Ordering::Relaxed);
+        }
+        Visit { kept: Kept::Own(slot), here: PhantomData }
+    }
+
     /// Takes a block that was unlinked. `free` is called for it, and for others whose
     /// guards are gone, now or in a later call. Waits for nobody, where `free` does not.
     pub fn retire(&self, offset: u64, bytes: u64, mut free: impl FnMut(u64)) {
@@ -129,19 +200,34 @@ impl Epochs {
             if self.limbo_bytes.load(Ordering::Relaxed) == 0 {
                 return;
             }
-        } else {
-            let block = Retired { epoch: self.epoch.load(Ordering::SeqCst), offset, bytes };
-            self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
-            let Some(mut limbo) = self.try_lock() else {
-                self.spill(block);
-                return;
-            };
-            self.put(&mut limbo, block);
-            if !limbo.len().is_multiple_of(64) {
-                return;
+            if let Some(limbo) = self.try_lock() {
+                self.collect_from(limbo, free);
             }
+        } else {
+            self.keep(offset, bytes, free);
         }
-        if let Some(limbo) = self.try_lock() {
+    }
+
+    /// As [`retire`](Epochs::retire), for a block that operations reach in
+    /// [visits](Epochs::begin_visit). It is freed in a later call at the earliest.
+    pub fn retire_visited(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
+        // Seen by whoever finds the block in the limbo.
+        self.visited.store(true, Ordering::Relaxed);
+        // As in `retire`: the unlinking comes before the epoch is read.
+        fence(Ordering::SeqCst);
+        self.keep(offset, bytes, free);
+    }
+
+    /// Puts a block into the limbo, and now and then frees what is free there.
+    fn keep(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
+        let block = Retired { epoch: self.epoch.load(Ordering::SeqCst), offset, bytes };
+        self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let Some(mut limbo) = self.try_lock() else {
+            self.spill(block);
+            return;
+        };
+        self.put(&mut limbo, block);
+        if limbo.len().is_multiple_of(64) {
             self.collect_from(limbo, free);
         }
     }
@@ -158,7 +244,13 @@ impl Epochs {
     ) {
         self.take_spilled(&mut limbo);
         let next = self.begin();
-        let oldest = self.oldest().unwrap_or(next);
+        if self.visited.load(Ordering::Relaxed) {
+            heavy_fence(self.asymmetric);
+        }
+        // What visits can reach is kept for an epoch longer: see the module's documentation.
+        let visits = Self::oldest_of(&self.own).map(|epoch| epoch - 1);
+        let oldest = [Self::oldest_of(&self.slots), visits].into_iter().flatten().min();
+        let oldest = oldest.unwrap_or(next);
         let mut ready = Vec::new();
         while limbo.front().is_some_and(|r| r.epoch < oldest) {
             ready.extend(limbo.pop_front());
@@ -177,16 +269,17 @@ impl Epochs {
 
     /// Whether nobody is pinned any more who was when this epoch [began](Epochs::begin).
     pub fn has_reached(&self, epoch: u64) -> bool {
-        // As in `retire`.
-        fence(Ordering::SeqCst);
-        self.oldest().is_none_or(|oldest| oldest >= epoch)
+        heavy_fence(self.asymmetric);
+        [&self.slots, &self.own]
+            .into_iter()
+            .all(|slots| Self::oldest_of(slots).is_none_or(|oldest| oldest >= epoch))
     }
 
-    /// The earliest epoch that a guard is alive in.
-    fn oldest(&self) -> Option<u64> {
-        let words = self.slots.iter().map(|s| s.0.load(Ordering::SeqCst));
+    /// The earliest epoch of these slots.
+    fn oldest_of(slots: &[Slot]) -> Option<u64> {
+        let words = slots.iter().map(|s| s.0.load(Ordering::SeqCst));
         let oldest = words.filter(|&word| word != 0).map(|word| word >> COUNT_BITS).min();
-        // Acquire: pairs with the Release in `unpin`.
+        // Acquire: pairs with the Release in `unpin` and at the end of a visit.
         fence(Ordering::Acquire);
         oldest
     }

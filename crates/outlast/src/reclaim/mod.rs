@@ -13,17 +13,28 @@
 //! fence. Either `retire` sees the mark, or the guard's read comes after the fence and
 //! sees that the link is gone.
 //!
+//! Operations of indexes that follow links without locks pin, too, and each of them does: a
+//! [`Visit`] costs two stores to a slot of the thread's own. The fence that has to stand
+//! between its mark and its reads is made by whoever collects, for all threads
+//! ([`threads::heavy_fence`]). What such operations can reach is retired by
+//! [`Epochs::retire_visited`], which frees nothing at once: the one that retires is in a visit
+//! itself. A block that was retired in epoch `e` is free when all visits are of `e + 2` or later:
+//! the collector that began `e + 1` has made its fence after that and before `e + 2` began, so
+//! that whoever reads of `e + 2` reads after the unlinking.
+//!
 //! Retiring waits for nobody: operations of lock-free indexes retire. What is retired while
 //! another thread looks through the blocks in waiting goes on a list that the next one takes
 //! over.
 
 mod epochs;
+pub mod threads;
 
-pub use epochs::{Epochs, Pin};
+pub use epochs::{Epochs, Pin, Visit};
 
 /// What [`epochs`] stands on.
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, fence};
+    pub(super) use super::threads::{OWNERS, asymmetric, heavy_fence, light_fence};
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
     pub(super) use std::sync::{Mutex, MutexGuard};
 
     /// Places for epochs that guards are alive in.
@@ -32,7 +43,7 @@ mod sync {
 
 #[cfg(test)]
 mod tests {
-    use super::sync::{AtomicU64, AtomicUsize, SLOTS};
+    use super::sync::{AtomicU64, AtomicUsize, OWNERS, SLOTS};
     use super::*;
     use std::sync::atomic::Ordering;
 
@@ -60,6 +71,43 @@ mod tests {
         assert_eq!(freed, [8], "a guard that began after the unlinking does not keep it");
         epochs.unpin(late);
         assert_eq!(epochs.pins(), 0);
+    }
+
+    #[test]
+    fn kept_while_an_earlier_visit_lasts() {
+        let epochs = Epochs::default();
+        let mut freed = vec![];
+        let early = epochs.begin_visit(0);
+        let inner = epochs.begin_visit(0);
+        epochs.retire_visited(8, 64, |o| freed.push(o));
+        drop(inner);
+        for _ in 0..3 {
+            epochs.collect(|o| freed.push(o));
+        }
+        assert!(freed.is_empty(), "the outer visit lasts");
+        let reached = epochs.begin();
+        assert!(!epochs.has_reached(reached));
+        drop(early);
+        assert!(epochs.has_reached(reached));
+        let late = epochs.begin_visit(OWNERS + 1);
+        epochs.collect(|o| freed.push(o));
+        assert_eq!(freed, [8], "a visit that began after the unlinking does not keep it");
+        drop(late);
+        assert_eq!(epochs.pins(), 0);
+    }
+
+    #[test]
+    fn threads_that_visit_all_the_time_hold_up_nothing() {
+        let epochs = Epochs::default();
+        let mut freed = vec![];
+        for i in 0..1000 {
+            let visit = epochs.begin_visit(i % 2);
+            epochs.retire_visited(i as u64, 64, |o| freed.push(o));
+            drop(visit);
+        }
+        // What two epochs have retired, and the one in hand.
+        assert!(freed.len() >= 1000 - 3 * 64, "{} of 1000", freed.len());
+        assert!(freed.is_sorted());
     }
 
     #[test]
@@ -126,6 +174,32 @@ mod tests {
     /// Readers chase a link to a block whose content is poisoned when it is freed.
     #[test]
     fn no_guard_reads_a_freed_block() {
+        chase(
+            |epochs, thread, read| {
+                let pin = epochs.pin(thread);
+                read();
+                epochs.unpin(pin);
+            },
+            |epochs, block, free| epochs.retire(block, 1, free),
+        );
+    }
+
+    #[test]
+    fn no_visit_reads_a_freed_block() {
+        chase(
+            |epochs, thread, read| {
+                // Two with slots of their own, one without.
+                let _visit = epochs.begin_visit(OWNERS - 2 + thread);
+                read();
+            },
+            |epochs, block, free| epochs.retire_visited(block, 1, free),
+        );
+    }
+
+    fn chase(
+        guarded: impl Fn(&Epochs, usize, &dyn Fn()) + Sync,
+        retire: impl Fn(&Epochs, u64, &mut dyn FnMut(u64)),
+    ) {
         const BLOCKS: usize = 64;
         let epochs = Epochs::default();
         let blocks: Vec<AtomicU64> = (0..BLOCKS).map(|_| AtomicU64::new(1)).collect();
@@ -134,14 +208,15 @@ mod tests {
         std::thread::scope(|s| {
             for t in 0..3 {
                 let (epochs, blocks, link, stop) = (&epochs, &blocks, &link, &stop);
+                let guarded = &guarded;
                 s.spawn(move || {
                     while stop.load(Ordering::Relaxed) == 0 {
-                        let pin = epochs.pin(t);
-                        let block = &blocks[link.load(Ordering::SeqCst)];
-                        for _ in 0..20 {
-                            assert_eq!(block.load(Ordering::SeqCst), 1);
-                        }
-                        epochs.unpin(pin);
+                        guarded(epochs, t, &|| {
+                            let block = &blocks[link.load(Ordering::SeqCst)];
+                            for _ in 0..20 {
+                                assert_eq!(block.load(Ordering::SeqCst), 1);
+                            }
+                        });
                     }
                 });
             }
@@ -157,7 +232,7 @@ mod tests {
                 };
                 blocks[new].store(1, Ordering::SeqCst);
                 let old = link.swap(new, Ordering::SeqCst);
-                epochs.retire(old as u64, 1, |o| {
+                retire(&epochs, old as u64, &mut |o| {
                     blocks[o as usize].store(0, Ordering::SeqCst);
                     free.push(o as usize);
                 });

@@ -135,15 +135,19 @@ pub fn set_word(bytes: &mut [u8], offset: u64, word: u64) {
     bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-pub fn map_info(name: &str, form: RecordForm, bits: u64, stash: u64) -> MapInfo {
+pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u64, other: u64) -> MapInfo {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     MapInfo {
         name: name.into(),
-        scheme: Scheme::DashEh,
+        scheme,
         form,
         key_schema: schema.into(),
         value_schema: schema.into(),
-        config: [bits, stash, 0],
+        config: match scheme {
+            // Leaves of so many slots; nodes of four leaves.
+            Scheme::Phast => [4 << bits, 4 | other << 32, 0],
+            _ => [bits, other, 0],
+        },
     }
 }
 
@@ -193,12 +197,18 @@ fn fill(store: &Pool, info: &MapInfo, count: u64, key: impl Fn(u64) -> u64) -> K
 
 /// The images that are damaged: both forms with splits, stash records and a deep
 /// directory; chains of overflow nodes; each as closed cleanly and as left by a kill;
-/// one with a split that is half done.
+/// one with a split that is half done. The same of levels, one of which is being emptied; and
+/// of leaves, from some of which pairs are being moved.
 pub fn images() -> Vec<Image> {
     let mut images = Vec::new();
-    for (chains, clean_name, dirty_name) in
-        [(false, "plain clean", "plain dirty"), (true, "chains clean", "chains dirty")]
-    {
+    for (scheme, chains, clean_name, dirty_name) in [
+        (Scheme::DashEh, false, "plain clean", "plain dirty"),
+        (Scheme::DashEh, true, "chains clean", "chains dirty"),
+        (Scheme::Clevel, false, "levels clean", "levels dirty"),
+        (Scheme::Clevel, true, "chained levels clean", "chained levels dirty"),
+        (Scheme::Phast, false, "leaves clean", "leaves dirty"),
+        (Scheme::Phast, true, "leaves of one hash clean", "leaves of one hash dirty"),
+    ] {
         let store = create(if chains { 0x7e57 } else { 1 }, 12);
         let mut maps = Vec::new();
         let count = if chains { 300 } else { 480 };
@@ -209,16 +219,18 @@ pub fn images() -> Vec<Image> {
             (_, 1) => u64::MAX,
             (_, n) => n.wrapping_mul(0x1234_5678_9abc_def1) >> if chains { 40 } else { 0 },
         };
-        for (form, bits, stash, name) in [
+        for (form, bits, other, name) in [
             (RecordForm::Inline, 1, 2, "words"),
             (RecordForm::Bytes, 1, 4, "texts"),
             (RecordForm::Inline, 3, 4, "wider"),
         ] {
-            maps.push(fill(&store, &map_info(name, form, bits, stash), count, key));
+            maps.push(fill(&store, &map_info(scheme, name, form, bits, other), count, key));
         }
-        fill(&store, &map_info("doomed", RecordForm::Bytes, 2, 2), 40, key);
+        fill(&store, &map_info(scheme, "doomed", RecordForm::Bytes, 2, 2), 40, key);
         store.drop_map("doomed").unwrap();
-        store.step().unwrap();
+        if scheme == Scheme::DashEh {
+            store.step().unwrap();
+        }
         let found = verify(&store).unwrap();
         assert!(found.is_sound(), "{found:?}");
         let dirty = Image::new(dirty_name, bytes_of(&store), maps.clone());
@@ -230,12 +242,22 @@ pub fn images() -> Vec<Image> {
                 _ => None,
             })
             .collect();
-        assert!(chains || depths.iter().filter(|&&depth| depth > 2).count() >= 2, "{depths:?}");
+        let levels = dirty.regions.iter().filter(|r| matches!(r.what, What::Level { .. })).count();
+        assert!(scheme != Scheme::Clevel || levels > 6, "{levels} levels: one is being emptied");
+        assert!(
+            chains
+                || scheme != Scheme::DashEh
+                || depths.iter().filter(|&&depth| depth > 2).count() >= 2,
+            "{depths:?}"
+        );
         println!("{clean_name}: {} bytes, directories of depth {depths:?}", dirty.bytes.len());
-        let nodes = dirty.regions.iter().filter(|r| r.what == What::Node).count();
-        assert!(!chains || nodes > 4, "{nodes} nodes");
-        if !chains {
-            images.push(half_split(&dirty));
+        let nodes = dirty.regions.iter().filter(|r| matches!(r.what, What::Node | What::ChainNode));
+        let nodes = nodes.count();
+        assert!(!chains || scheme == Scheme::Phast || nodes > 4, "{nodes} nodes");
+        match scheme {
+            Scheme::DashEh if !chains => images.push(half_split(&dirty)),
+            Scheme::Phast if !chains => images.push(moving(&dirty)),
+            _ => {}
         }
         images.push(dirty);
         store.sync().unwrap();
@@ -272,7 +294,45 @@ fn half_split(image: &Image) -> Image {
     Image::new("half-split", bytes, image.maps.clone())
 }
 
+/// As if the process had died between the commit of splits, or before that of merges, and the
+/// old leaves' bits: pairs of the next leaf have bits in the one before it as well.
+fn moving(image: &Image) -> Image {
+    let mut bytes = image.bytes.clone();
+    let leaves = image.regions.iter().filter_map(|region| match region.what {
+        What::LeafHead { slots } => Some((region.offset, u64::from(slots))),
+        _ => None,
+    });
+    let mut done = 0;
+    // Every other leaf, so that those that pairs come from are whole.
+    for (leaf, slots) in leaves.step_by(2) {
+        let word = word_at(&bytes, leaf + 72);
+        let next = phast::Next::unpack(leaf, word).unwrap();
+        if next.offset == 0 {
+            continue;
+        }
+        let (own, other) = (word_at(&bytes, leaf), word_at(&bytes, next.offset));
+        let free = (0..slots).filter(|slot| own >> slot & 1 == 0);
+        let there = (0..slots).filter(|slot| other >> slot & 1 == 1);
+        let mut bits = own;
+        for (to, from) in free.zip(there) {
+            let [target, source] = [(leaf, to), (next.offset, from)]
+                .map(|(leaf, slot)| (leaf + phast::LEAF_HEADER + slot * 16) as usize);
+            bytes.copy_within(source..source + 16, target);
+            bytes[(leaf + 8 + to) as usize] = bytes[(next.offset + 8 + from) as usize];
+            bits |= 1 << to;
+        }
+        set_word(&mut bytes, leaf, bits);
+        let next = phast::Next { moving: true, ..next };
+        set_word(&mut bytes, leaf + 72, next.pack(leaf));
+        done += usize::from(bits != own);
+    }
+    assert!(done > 3, "{done} leaves with pairs of others");
+    Image::new("moving", bytes, image.maps.clone())
+}
+
+use outlast::index::clevel::layout as clevel;
 use outlast::index::dash_eh::layout as dash;
+use outlast::index::phast::layout as phast;
 
 // ---- One case ---------------------------------------------------------------------
 
@@ -365,7 +425,13 @@ pub fn use_pool(
         found.note(dropped);
     }
     if random.below(4) == 0 {
-        let info = map_info("new", RecordForm::Bytes, 1, 2);
+        let info = map_info(
+            Scheme::ALL[random.below(Scheme::ALL.len() as u64) as usize],
+            "new",
+            RecordForm::Bytes,
+            1,
+            2,
+        );
         let made = open_map(&store, info);
         if let Some(map) = found.note(made)
             && let AnyIndex::Bytes(index) = map.index()
@@ -658,7 +724,60 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
             set_word(bytes, at + 8, u64::from(sum));
         }
-        What::Entry | What::Bucket { .. } | What::LiveSlot { .. } => {}
+        What::ClevelRoot => {
+            let word = word_at(bytes, at);
+            let word = clevel::root::pack(word & ((1 << 48) - 1), word >> 49 & 0x7f);
+            set_word(bytes, at, word);
+        }
+        What::Context { levels } => {
+            let covered = words_at(bytes, at + 8, 1 + levels as u64);
+            let sum = crc(&[&[at], &covered[..]].concat());
+            set_word(bytes, at, sum);
+        }
+        What::Level { bits } => {
+            set_word(bytes, at, clevel::identity(clevel::Kind::Level, at, bits));
+        }
+        What::ChainNode => set_word(bytes, at, clevel::identity(clevel::Kind::Node, at, 0)),
+        What::ClevelRecord => {
+            let lengths = word_at(bytes, at) & ((1 << 46) - 1);
+            let mut sum = crc32c::crc32c(&at.to_le_bytes());
+            sum = crc32c::crc32c_append(sum, &lengths.to_le_bytes());
+            let end = (at + region.bytes) as usize;
+            sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
+            set_word(bytes, at + 8, u64::from(sum));
+        }
+        What::PhastRoot => {
+            let word = phast::pack_root(word_at(bytes, at) & ((1 << 48) - 1));
+            set_word(bytes, at, word);
+        }
+        What::Master { entries } => {
+            set_word(bytes, at, phast::identity(phast::Kind::Master, entries, at, 0));
+        }
+        What::MasterEntries => {
+            let master = at - phast::MASTER_HEADER;
+            for index in 0..region.bytes / 8 {
+                let place = at + index * 8;
+                let leaf = word_at(bytes, place) & ((1 << 48) - 1);
+                set_word(bytes, place, phast::pack_entry(master, index as usize, leaf));
+            }
+        }
+        What::LeafHead { slots } => {
+            let bits = word_at(bytes, at);
+            set_word(bytes, at, bits & ((1 << slots) - 1));
+        }
+        What::LeafPlace { slots, .. } => {
+            let leaf = at - 64;
+            let low = word_at(bytes, at + 16);
+            set_word(bytes, at, phast::identity(phast::Kind::Leaf, slots, leaf, low));
+            let link = word_at(bytes, at + 8) & ((1 << 48) - 1) & !0x3e;
+            let next = phast::Next { offset: link & !63, moving: link & 1 == 1 };
+            set_word(bytes, at + 8, next.pack(leaf));
+        }
+        What::Entry
+        | What::Bucket { .. }
+        | What::LiveSlot { .. }
+        | What::ClevelSlot
+        | What::Pair { .. } => {}
     }
 }
 

@@ -25,6 +25,7 @@ pub const PARTS: Parts = Parts {
     growth: &points::SPLIT_COMMIT,
     creation: &points::CREATE,
     small,
+    at_rest: |_| Ok(()),
     phases: phases::found,
     moved: phases::moved,
     expected: scenarios::expected,

@@ -178,7 +178,7 @@ use crate::index::record::RecordRef;
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
 use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
-use crate::pool::layout::ROOT_SCHEME_WORDS;
+use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, ROOT_SCHEME_WORDS};
 use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
 use nodes::{Cache, MAX_LEAVES, Nodes, Pointer};
 use state::{Leaf, Slab};
@@ -331,6 +331,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             what: "map options",
             why: format!("leaves of shape {config:?}"),
         })?;
+        core.use_feature(READ_ONLY_COMPATIBLE_PHAST, &points::FEATURE)?;
         resize::create(core, shape)
     }
 

@@ -17,6 +17,8 @@ crate::commit_points! { "phast":
     REMOVE = "remove: bit": store, flush, fence;
     /// What an answer rests on and another thread has not yet made durable.
     HELP = "help: what is not yet durable": flush, fence;
+    /// The header that tells of a map of this scheme: durable before there is one.
+    FEATURE = "header copy: feature": store, flush, fence;
     /// A map's master array and first leaf. Fenced before the root's commit word, with the
     /// root's fixed words.
     CREATE = "create: master and leaf": store, flush;

@@ -268,13 +268,44 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(keys)
     }
 
+    /// Checks the keys of a full leaf: each is the leaf's, and stands there once. Else it could
+    /// be split again and again, or not at all, without ever having room. To be validated.
+    fn check_keys(
+        &self,
+        at: &Located<'_>,
+        offset: u64,
+        keys: &[R::OwnedKey],
+    ) -> Result<(), Damage> {
+        // Those that were removed meanwhile were read all the same.
+        let pairs = self.bitmap(offset).count_ones() as usize;
+        if keys.len() < pairs {
+            let found = format!("{} keys in {pairs} pairs", keys.len());
+            return Err(Damage::new(offset, "each key once", found));
+        }
+        let [first, .., last] = keys else { return Ok(()) };
+        let edges = self.edges_of(at)?;
+        if *first < edges.low || edges.high.as_ref().is_some_and(|high| last >= high) {
+            let expected = format!("keys from {:?} to {:?}", edges.low, edges.high);
+            return Err(Damage::new(offset, expected, format!("{first:?} to {last:?}")));
+        }
+        Ok(())
+    }
+
     /// Splits a leaf, to make room for a key.
     fn split(&self, at: &Located<'_>, offset: u64, key: R::Key<'_>) -> Result<()> {
         // What needs space comes before anyone has to wait: where to split is guessed, and
         // looked at again.
-        let keys = match self.keys_of(offset) {
+        let replaced = self.replaced_before(at.leaf);
+        let keys = self.keys_of(offset).and_then(|keys| {
+            self.check_keys(at, offset, &keys)?;
+            Ok(keys)
+        });
+        let keys = match keys {
             Ok(keys) => keys,
-            Err(_) if !self.is_current(at) => return Ok(()),
+            // What was read does not count.
+            Err(_) if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) => {
+                return Ok(());
+            }
             Err(damage) => return Err(damage.into()),
         };
         let [.., last] = &keys[..] else { return Ok(()) };
@@ -585,6 +616,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(());
         }
         let (key, low) = self.low_of(right.offset)?;
+        if key == R::least() {
+            // The first leaf stays. Only damage makes it follow another one.
+            return Ok(());
+        }
         let key = R::key_of(&key);
         let mut structure = core.memory.seam().lock(&self.structure);
         let node = {

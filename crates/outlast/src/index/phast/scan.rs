@@ -18,9 +18,9 @@ use std::sync::atomic::Ordering;
 const SAMPLE: u64 = 256;
 
 /// The least key of a leaf, and that of the next one, if there is one.
-struct Edges<K> {
-    low: K,
-    high: Option<K>,
+pub(super) struct Edges<K> {
+    pub(super) low: K,
+    pub(super) high: Option<K>,
 }
 
 fn is_above<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
@@ -36,6 +36,20 @@ fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
         Bound::Included(bound) => key <= bound,
         Bound::Excluded(bound) => key < bound,
         Bound::Unbounded => true,
+    }
+}
+
+impl<R: OrderedRecord> KeyRange<R> {
+    /// Whether less of the range is left behind this leaf.
+    fn goes_on(&self, edges: &Edges<R::OwnedKey>, reverse: bool) -> bool {
+        match (reverse, &self.low, &self.high) {
+            (false, Bound::Included(key) | Bound::Excluded(key), _) => {
+                edges.high.as_ref().is_none_or(|high| high > key)
+            }
+            (true, _, Bound::Included(key)) => edges.low <= *key,
+            (true, _, Bound::Excluded(key)) => edges.low < *key,
+            _ => true,
+        }
     }
 }
 
@@ -59,10 +73,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 range.done = true;
                 return Ok(());
             };
-            if let Some(edges) = self.read_leaf(&at, range, reverse, limit, out)? {
-                break edges;
+            match self.read_leaf(&at, range, reverse, limit, out) {
+                Ok(Some(edges)) if range.goes_on(&edges, reverse) => break edges,
+                Ok(Some(edges)) => {
+                    out.truncate(start);
+                    return Err(self.goes_round(&at, &edges).into());
+                }
+                other => {
+                    out.truncate(start);
+                    other?;
+                }
             }
-            out.truncate(start);
             self.core.wait(&mut turn)?;
         };
         if out.len() - start == limit {
@@ -183,8 +204,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some(edges))
     }
 
+    /// A walk that would come to where it was: separators are damaged, which are read anew each
+    /// time.
+    #[cold]
+    fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> crate::Damage {
+        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
+        let found = format!("one from {:?} to {:?}", edges.low, edges.high);
+        crate::Damage::new(offset, "a leaf behind the last one", found)
+    }
+
     /// The keys between which a leaf's are. To be validated.
-    fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, crate::Damage> {
+    pub(super) fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, crate::Damage> {
         let low = R::key_at(&self.core, at.node.entry(at.place).low)?;
         let high = at.node.high_of(at.place);
         let high = high.map(|high| R::key_at(&self.core, high)).transpose()?;
@@ -235,19 +265,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let key = R::from_cursor(cursor);
         let mut turn = 0;
-        let (blocks, high) = loop {
+        let (at, blocks, high) = loop {
             let at = self.locate(R::key_of(&key))?;
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
             // What is split, merged or moved meanwhile marks itself; but what was read must
             // have been the leaf.
             if self.is_current(&at) {
-                break (blocks, edges.map(|edges| edges.high));
+                break (at, blocks, edges.map(|edges| edges.high));
             }
             self.core.wait(&mut turn)?;
         };
         // Past a leaf that cannot be read, so that the caller can go on.
         let found = match high {
+            Ok(Some(high)) if high <= key => {
+                cursor.finish();
+                Err(self.goes_round(&at, &Edges { low: key, high: Some(high) }))
+            }
             Ok(Some(high)) => {
                 R::to_cursor(high, cursor);
                 Ok(())

@@ -1,5 +1,7 @@
 //! The offline check: every leaf, every pair, every record.
 
+use super::layout::unpack_entry;
+use super::resize::master_entries;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::{Damage, Error, Result};
@@ -12,6 +14,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Checks everything. The caller holds the gate: nothing else runs.
     pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut verified = Verified::default();
+        let mut chain = HashSet::new();
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             let key = R::from_cursor(&cursor);
@@ -22,9 +25,32 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 Err(error) => return Err(error),
             }
             let high = (!cursor.is_done()).then(|| R::from_cursor(&cursor));
-            self.verify_leaf(&key, high.as_ref(), &mut verified)?;
+            self.verify_leaf(&key, high.as_ref(), &mut verified, &mut chain)?;
         }
+        self.verify_master(&chain, &mut verified)?;
         Ok(verified)
+    }
+
+    /// Checks the entries of the master array: each is none, or a leaf of the chain. Leaves that
+    /// nothing can be said of have been told of.
+    fn verify_master(&self, chain: &HashSet<u64>, verified: &mut Verified) -> Result<()> {
+        let seam = self.core.memory.seam();
+        let is_whole = seam.lock(&self.damage).is_empty();
+        let entries = master_entries(&self.core, self.shape, self.master)?;
+        for (index, entry) in entries.iter().enumerate() {
+            let word = self.core.memory.load(entry);
+            let known = match unpack_entry(self.master, index, word) {
+                Some(0) => index > 0,
+                Some(leaf) => chain.contains(&leaf) || !is_whole,
+                None => false,
+            };
+            if !known {
+                let place = self.core.memory.offset_of(entry).raw();
+                let expected = "a leaf of the chain";
+                verified.damage.push(Damage::new(place, expected, format!("{word:#x}")));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the leaf whose least key this is.
@@ -33,6 +59,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         low: &R::OwnedKey,
         high: Option<&R::OwnedKey>,
         verified: &mut Verified,
+        chain: &mut HashSet<u64>,
     ) -> Result<()> {
         let seam = self.core.memory.seam();
         let at = self.locate(R::key_of(low))?;
@@ -41,6 +68,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if offset & DAMAGED != 0 {
             return Ok(());
         }
+        chain.insert(offset);
         let mut wrong = |offset, expected: &str, found: String| {
             verified.damage.push(Damage::new(offset, expected, found));
         };

@@ -1,0 +1,68 @@
+//! clevel.
+
+pub mod phases;
+mod planted;
+mod scenarios;
+mod workloads;
+
+use super::{Config, Parts};
+use crate::canary::equivalent::{Equivalent, MISSING, Reason};
+use crate::canary::mutation::Act;
+use crate::session::Shape;
+use crate::state::{Checked, ensure};
+use outlast::index::IndexStats;
+use outlast::index::clevel::layout::SLOTS;
+use outlast::index::clevel::points;
+use outlast::{RecordForm, Scheme};
+
+/// What it adds.
+pub const PARTS: Parts = Parts {
+    shapes: &[("f1g1", config(1, 1)), ("f1g3", config(1, 3)), ("f2g2", config(2, 2))],
+    brim,
+    crowd: CROWD,
+    growth: &points::CONTEXT_COMMIT,
+    creation: &points::CREATE,
+    small: |_, options| options.bucket_bits(1),
+    at_rest,
+    phases: phases::found,
+    moved: phases::moved,
+    expected: scenarios::expected,
+    scenarios: scenarios::catalogue,
+    workloads: workloads::ALL,
+    planted: planted::LINES,
+    // The header that tells of clevel's maps is one copy of two, and the map that it is for is
+    // not there before its root, whose fence completes it. It only keeps the header's rule: of the
+    // copies one is whole at any time.
+    equivalent: &[Equivalent {
+        point: &points::FEATURE,
+        act: Act::Fence,
+        ways: MISSING,
+        reason: Reason::DoubleHeader,
+    }],
+};
+
+/// Keys of one hash that fit two buckets of each of three levels: the first one is full, the
+/// second half full, and for the third it does not pay to add another.
+const CROWD: u64 = 3 * 2 * SLOTS as u64;
+
+/// log2 of the buckets of the first level, and of those of a group.
+const fn config(first_bits: u32, group_bits: u32) -> Config {
+    [first_bits as u64, group_bits as u64, 0]
+}
+
+/// A map whose first level has 2^`first_bits` buckets, in groups of 2^`group_bits`.
+pub fn shape(form: RecordForm, first_bits: u32, group_bits: u32) -> Shape {
+    Shape { scheme: Scheme::Clevel, form, config: config(first_bits, group_bits) }
+}
+
+/// One level.
+fn brim([first_bits, ..]: Config) -> u64 {
+    ((SLOTS as u64) << first_bits) * 7 / 10
+}
+
+/// All but two levels are emptied, and dropped.
+fn at_rest(stats: &IndexStats) -> Checked {
+    ensure(stats.segments <= 2, || {
+        format!("{} levels, and nothing empties the oldest", stats.segments)
+    })
+}

@@ -1,0 +1,111 @@
+//! What stands for published bugs in clevel, where the pool does not.
+
+use crate::planted::published::*;
+use crate::planted::table::Checker::{Alone, EachStep, Forever, Met, Stopped};
+use crate::planted::table::{Line, bug, cannot};
+use outlast::index::clevel::points;
+use outlast::pmem::Planted;
+
+/// Its lines.
+pub(super) const LINES: &[Line] = &[
+    // Order and durability of a single operation.
+    bug(TOKEN_FIRST, Planted::NoFlush(&points::RECORD), "seam: record block", Alone),
+    bug(WRONG_EDGE, Planted::WrongLine(&points::REMOVE), "seam: removal", Alone),
+    bug(WRONG_CHAIN, Planted::WrongLine(&points::NODE), "seam: new overflow node", Alone),
+    bug(UNFENCED_NODE, Planted::NoFence(&points::CONTEXT), "seam: new context", Alone),
+    cannot(TWO_STORES, "slot, state and root are a word each; nothing else is changed in place"),
+    bug(TORN, Planted::TornStore(&points::UPDATE), "seam: a record's state in two halves", Alone),
+    bug(INDEX_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: map creation", Alone),
+    // Two-step changes.
+    bug(CLEAR_THEN_SET, Planted::UpdateEmptiesFirst, "replace", Alone),
+    bug(
+        SET_THEN_CLEAR,
+        Planted::RehashRemovesFirst,
+        "drain_slot: the other order, which loses it",
+        Alone,
+    ),
+    bug(TWICE_AFTER_MOVE, Planted::ScannedTwice, "scan_next", Alone),
+    cannot(
+        HALF_RESIZE_REDONE,
+        "rehashing can be done again at any time: a second copy leads to the same record",
+    ),
+    bug(
+        REMOVED_STAYS,
+        Planted::OneSlotUnlinked,
+        "relink: of two slots after a crash in rehashing, one stays",
+        Alone,
+    ),
+    // Resize.
+    bug(
+        SEPARATE_WORDS,
+        Planted::TornStore(&points::CONTEXT_COMMIT),
+        "seam: the context's word in two halves",
+        Alone,
+    ),
+    bug(DEPTH_FIRST, Planted::NoFlush(&points::LEVEL), "seam: new level", Alone),
+    bug(NEW_TABLE_UNFLUSHED, Planted::NoFlush(&points::CONTEXT), "seam: new context", Alone),
+    bug(
+        RANGE_OFF_BY_ONE,
+        Planted::PartsOneShort,
+        "drain_part: the last bucket of a level is left out",
+        Alone,
+    ),
+    bug(RESIZE_BEFORE_DURABLE, Planted::NoFlush(&points::MET_ROOT), "seam: root met", Met),
+    bug(ONE_HASH, Planted::DoubledWithoutEnd, "make_room", Alone),
+    cannot(
+        RESIZED_MEANWHILE,
+        "an expansion is one exchange of the context's word, which fails if it is not the one \
+         that was read",
+    ),
+    bug(SERVED_UNREPAIRED, Planted::AnnouncedKept, "touch_bucket", Alone),
+    bug(UNDURABLE_SIBLING, Planted::NoFlush(&points::MET_LINK), "seam: link met", Met),
+    // Reads and decisions on what is not yet durable.
+    bug(READ_UNDURABLE, Planted::NoFlush(&points::MET_SLOT), "seam: slot met", Stopped),
+    bug(EXISTS_UNDURABLE, Planted::NoFence(&points::MET_SLOT), "seam: slot met", Met),
+    // Locks, leaks, reclamation.
+    cannot(LOCKS_IN_PM, "there are no locks; announcements that survive are among the above"),
+    cannot(
+        MICRO_LOG,
+        "there is no log to leave out; levels come and go by one word, which the canaries and \
+         the torn store above are for",
+    ),
+    cannot(ERASE_DEADLOCKS, "no operation waits: threads are stopped at each step to show it"),
+    // Tests that could not see the bug.
+    bug(WRONG_COMPARISON, Planted::FingerprintDecides, "meet", Alone),
+    bug(
+        NOT_LINEARIZABLE,
+        Planted::InsertUnchecked,
+        "decide: as in the paper, two inserts of one key succeed",
+        EachStep("race"),
+    ),
+    // Seen on this kind of machine.
+    bug(INSERTS_NEVER_END, Planted::RivalAwaited, "decide", Forever),
+    bug(REOPEN_HANGS, Planted::NoFlush(&points::CONTEXT_COMMIT), "seam: root", Alone),
+    bug(REMOVED_FOUND, Planted::RemovesNothing, "remove", Alone),
+    bug(REHASH_NOT_RESUMED, Planted::RehashNotResumed, "rehash", Alone),
+    // Of the paper as printed, and of the ways that lead around it.
+    bug(
+        "clevel: an update beside rehashing is lost, or comes back (4.2, 4.4)",
+        Planted::UpdatedInOneSlot,
+        "replace: as in the paper, the slot is changed and not the record",
+        EachStep("duel-rehash"),
+    ),
+    bug(
+        "A level is dropped under a thread that is still emptying it",
+        Planted::LevelDroppedEarly,
+        "rehash: what was begun counts as done",
+        EachStep("duel-rehash"),
+    ),
+    bug(
+        "A record is taken from its old level before its copy is durable",
+        Planted::NoFence(&points::CONFIRM),
+        "seam: copy confirmed",
+        Alone,
+    ),
+    bug(
+        "A slot that was emptied comes back and leads to a block that is used for something else",
+        Planted::NoFlush(&points::REMOVE_SLOT),
+        "seam: removal",
+        Alone,
+    ),
+];

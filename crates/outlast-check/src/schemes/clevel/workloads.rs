@@ -1,0 +1,98 @@
+//! Schedules that go where only clevel goes.
+
+use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
+use outlast::index::clevel::points;
+use std::ops::Range;
+
+/// A table that was large, and is almost empty.
+#[derive(Debug)]
+struct Emptied;
+
+impl Emptied {
+    /// As many as make the table look at its size, once they are removed.
+    const RECORDS: u64 = 300;
+    const LEFT: usize = 6;
+}
+
+impl Filling for Emptied {
+    fn keys(&self, _: &dyn Fn(u64) -> u64) -> Vec<u64> {
+        (10..10 + Self::RECORDS + 8).collect()
+    }
+
+    fn removed_after(&self, number: usize) -> Range<usize> {
+        let last = Self::RECORDS as usize - 1;
+        if number == last { 0..last - Self::LEFT } else { 0..0 }
+    }
+
+    fn records(&self) -> Option<u64> {
+        Some(Self::RECORDS)
+    }
+}
+
+const EMPTIED: Workload = Workload { filling: Some(&Emptied), ..PLAIN };
+const REHASH: Workload = Workload { before: Before::Growth, beside: Beside::Background, ..PLAIN };
+
+/// All of them.
+pub(super) const ALL: &[Workload] = &[
+    Workload { name: "rehash", about: "changes beside rehashing", ..REHASH },
+    Workload {
+        name: "duel-rehash",
+        about: "lookups and changes of a key beside rehashing",
+        aim: Aim::Duel,
+        ..REHASH
+    },
+    Workload {
+        name: "race-rehash",
+        about: "inserts of one key beside rehashing",
+        aim: Aim::Race,
+        ..REHASH
+    },
+    Workload {
+        name: "rehash-scan",
+        about: "iterations beside rehashing",
+        beside: Beside::BackgroundAndScan,
+        ..REHASH
+    },
+    Workload {
+        name: "rehash-repair",
+        about: "first touches after a crash beside rehashing",
+        start: crate::schedule::workload::Start::Crashed,
+        ..REHASH
+    },
+    Workload {
+        name: "shrink",
+        about: "changes of a table that shrinks",
+        beside: Beside::Background,
+        ..EMPTIED
+    },
+    Workload {
+        name: "duel-shrink",
+        about: "lookups and changes of a key in a table that shrinks",
+        beside: Beside::Background,
+        aim: Aim::Duel,
+        ..EMPTIED
+    },
+    Workload {
+        name: "chain",
+        about: "keys of one hash, and a new overflow node",
+        before: Before::Point(&points::NODE_LINK),
+        degenerate: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "chain-rehash",
+        about: "the same beside rehashing",
+        before: Before::Point(&points::NODE_LINK),
+        degenerate: true,
+        beside: Beside::Background,
+        ..PLAIN
+    },
+    Workload {
+        name: "duel-chain",
+        about: "lookups and changes of a key beside an insert that makes a chain longer",
+        before: Before::Point(&points::NODE_LINK),
+        degenerate: true,
+        aim: Aim::Duel,
+        ..PLAIN
+    },
+];

@@ -1,0 +1,135 @@
+//! clevel.
+
+use super::{Bench, VALUE, colliding, cost, cost_at, has};
+use outlast::RecordForm;
+use outlast::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes};
+use outlast::index::clevel::points;
+use outlast::pmem::Event;
+use outlast::pool::points as pool;
+use outlast_check::codec::SPECIAL;
+use outlast_check::schemes::clevel::shape;
+use outlast_check::session::Do;
+
+/// Lines of the record that an operation has written, all of them fenced once.
+fn record_lines(events: &[Event]) -> u64 {
+    let (lines, fences) = cost_at(events, &points::RECORD);
+    assert!((1..=2).contains(&lines) && fences == 1, "a record of less than 64 bytes");
+    lines
+}
+
+/// Whether the operation took pages for blocks, or gave some back.
+fn moves_pages(events: &[Event]) -> bool {
+    has(events, &pool::CLAIM_FENCE) || has(events, &pool::RELEASE)
+}
+
+/// Whether it made room.
+fn makes_room(events: &[Event]) -> bool {
+    has(events, &points::CONTEXT_COMMIT) || has(events, &points::NODE_LINK)
+}
+
+#[test]
+fn an_insert_flushes_its_record_and_one_slot() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 2, 2));
+        let mut seen = 0;
+        for key in 10..60 {
+            let events = bench.change(key, Do::Insert(VALUE + 41));
+            // The record before its slot can lead to it, the slot before the answer. What is
+            // announced and decided between them need not be durable: a crash makes it void.
+            // Nor what the first touch of a bucket since opening costs.
+            let touches = has(&events, &points::REPAIR_FOUND);
+            if moves_pages(&events) || makes_room(&events) || touches {
+                continue;
+            }
+            seen += 1;
+            assert_eq!(cost_at(&events, &points::INSERT), (1, 1));
+            assert_eq!(cost(&events), (record_lines(&events) + 1, 2), "{form}");
+        }
+        assert!(seen > 30, "{seen} inserts");
+    }
+}
+
+#[test]
+fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 2, 2));
+        bench.fill(10..40);
+        let mut seen = (0, 0);
+        for key in 10..40 {
+            let change = match key % 3 {
+                0 => Do::Update(VALUE + 41),
+                1 => Do::Put(VALUE + 41),
+                _ => Do::Swap(VALUE + key, VALUE + 41),
+            };
+            let events = bench.change(key, change);
+            if moves_pages(&events) {
+                continue;
+            }
+            seen.0 += 1;
+            // The new record before the old one leads to it; that, the commit, before anybody
+            // is led past it by the slot; the slot before the old record's block is used again.
+            assert_eq!(cost_at(&events, &points::UPDATE), (1, 1));
+            assert_eq!(cost_at(&events, &points::UPDATE_SLOT), (1, 1));
+            assert_eq!(cost(&events), (record_lines(&events) + 2, 3), "{change:?}, {form}");
+        }
+        for key in 10..40 {
+            let events = bench.change(key, Do::Remove);
+            if moves_pages(&events) {
+                continue;
+            }
+            seen.1 += 1;
+            // The commit before the slot is empty, which tells nobody that it is not durable;
+            // the slot as above.
+            assert_eq!(cost_at(&events, &points::REMOVE), (1, 1));
+            assert_eq!(cost_at(&events, &points::REMOVE_SLOT), (1, 1));
+            assert_eq!(cost(&events), (2, 2), "remove, {form}");
+        }
+        assert!(seen.0 > 20 && seen.1 > 20, "{seen:?}");
+    }
+}
+
+#[test]
+fn an_expansion_flushes_the_level_and_the_context() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 1, 1));
+        let mut bits = 1;
+        for key in 10..300 {
+            let events = bench.change(key, Do::Insert(VALUE + key));
+            if !has(&events, &points::CONTEXT_COMMIT) {
+                continue;
+            }
+            bits += 1;
+            // The level, all of it, before the context names it; the context before the root
+            // names it; the root before the insert goes on.
+            let (lines, fences) = cost_at(&events, &points::LEVEL);
+            assert!(lines >= (level_bytes(bits, 1) - 192) / 64 && fences == 1, "{lines} lines");
+            let (lines, fences) = cost_at(&events, &points::CONTEXT);
+            assert!((1..=CONTEXT_BYTES / 64).contains(&lines) && fences == 1);
+            assert_eq!(cost_at(&events, &points::CONTEXT_COMMIT), (1, 1));
+        }
+        assert!(bits >= 4, "{bits}");
+    }
+}
+
+#[test]
+fn an_overflow_node_is_durable_before_its_link() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::in_pool(shape(form, 1, 1), colliding());
+        let mut nodes = 0;
+        for key in SPECIAL..SPECIAL + 120 {
+            let events = bench.change(key, Do::Insert(VALUE + 41));
+            if has(&events, &points::NODE_LINK) {
+                nodes += 1;
+                assert_eq!(cost_at(&events, &points::NODE), (NODE_BYTES / 64, 1));
+                assert_eq!(cost_at(&events, &points::NODE_LINK), (1, 1));
+            } else if !moves_pages(&events)
+                && !makes_room(&events)
+                && !has(&events, &points::REPAIR_FOUND)
+            {
+                // As into a bucket.
+                assert_eq!(cost(&events), (record_lines(&events) + 1, 2), "{form}");
+            }
+        }
+        assert!(nodes >= 2);
+    }
+}

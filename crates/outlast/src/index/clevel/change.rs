@@ -1,0 +1,569 @@
+//! Changes of one key.
+
+use super::layout::{Bucket, RECORD_HEADER, slot, state};
+use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
+use super::ops::Place;
+use super::{Clevel, points};
+use crate::error::{Damage, Result};
+use crate::index::record::Record;
+use crate::index::{Change, Changed};
+use crate::pmem::{Planted, Point, Seam, Word};
+use crate::pool::threads::thread_number;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a [`Change`] asks for.
+struct Plan<'a, R: Record> {
+    inserts: bool,
+    replaces: bool,
+    value: Option<R::Value<'a>>,
+    expected: Option<R::Value<'a>>,
+}
+
+impl<'a, R: Record> Plan<'a, R> {
+    #[inline(always)]
+    fn of(change: &Change<'a, R>) -> Self {
+        let (inserts, replaces, value, expected) = match *change {
+            Change::Insert(value) => (true, false, Some(value), None),
+            Change::Put(value) => (true, true, Some(value), None),
+            Change::Update(value) => (false, true, Some(value), None),
+            Change::Swap { expected, new } => (false, true, Some(new), Some(expected)),
+            Change::Remove => (false, true, None, None),
+        };
+        Plan { inserts, replaces, value, expected }
+    }
+}
+
+/// A block for a record that nothing leads to yet. Given back if nothing ever did.
+struct Draft<'c, S: Seam, R: Record> {
+    index: &'c Clevel<S, R>,
+    offset: u64,
+    bytes: u64,
+    /// Whether its content was written, durably.
+    written: bool,
+    /// Whether somebody can have seen it.
+    shown: bool,
+}
+
+impl<S: Seam, R: Record> Drop for Draft<'_, S, R> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.shown {
+            self.index.core.free_unlinked(self.offset);
+        }
+    }
+}
+
+/// What became of an attempt.
+enum Step<R: Record> {
+    Done(Changed<R>),
+    /// The draft was shown and lost; another one is needed.
+    Lost,
+    /// Something else came first: look again.
+    Again,
+    /// No slot is free, by the context with this word.
+    Full(u64),
+}
+
+/// What stands in an announced insert's way.
+enum Rival {
+    Nothing,
+    /// A record of the key, in effect.
+    InEffect,
+    /// An announced one that comes first.
+    Stronger(u64),
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    #[inline(always)]
+    pub(super) fn change_of(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        let plan = Plan::of(&change);
+        R::check_size(key, plan.value)?;
+        let _writing = match self.core.pass_to_change() {
+            Some(inside) => inside.stay(),
+            None => self.core.enter_to_change()?,
+        };
+        let hash = R::hash(&self.core.hasher, key);
+        let mut draft = None;
+        loop {
+            if let (None, Some(value)) = (&draft, plan.value) {
+                draft = Some(self.draft(key, value)?);
+            }
+            let step = {
+                let guard = self.guard(true);
+                self.attempt(&guard, key, hash, &plan, want_before, &mut draft)?
+            };
+            match step {
+                Step::Done(changed) => return Ok(changed),
+                Step::Lost => draft = None,
+                Step::Again => {}
+                Step::Full(context) => self.make_room(hash, context)?,
+            }
+        }
+    }
+
+    /// A block for a record, of any content.
+    #[inline(always)]
+    fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S, R>> {
+        let (key_len, value_len) = R::lengths(key, value);
+        let bytes = RECORD_HEADER + (key_len + value_len) as u64;
+        let block = self.core.allocate(bytes)?;
+        Ok(Draft { index: self, offset: block.offset, bytes, written: false, shown: false })
+    }
+
+    /// Makes a draft a record of this kind, durable but for the kind: after a crash, both mean
+    /// the same.
+    #[inline(always)]
+    fn write(
+        &self,
+        draft: &mut Draft<'_, S, R>,
+        kind: u64,
+        key: R::Key<'_>,
+        value: R::Value<'_>,
+    ) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let head = self.head(draft.offset)?;
+        let (key_len, value_len) = R::lengths(key, value);
+        let word = state::word(kind, key_len, value_len);
+        if draft.written {
+            memory.store_release(&head.state, word, &points::RECORD_KIND);
+            return Ok(());
+        }
+        let bytes = draft.bytes.next_multiple_of(8);
+        let words = memory.words(draft.offset, bytes)?;
+        memory.store(&words[0], word, &points::RECORD);
+        let lengths = state::packed_lengths(word);
+        let at = &points::RECORD;
+        let crc = R::write(memory, &words[2..], (draft.offset, lengths), key, value, at);
+        // Of the inserts of a key, that of the thread with the smallest number wins: it loses
+        // to nobody that is not in effect, so somebody always gets on.
+        let priority = thread_number().min(u32::MAX as usize) as u64;
+        memory.store(&words[1], crc | priority << 32, at);
+        memory.flush_words(words, at);
+        memory.fence(at);
+        draft.written = true;
+        Ok(())
+    }
+
+    /// One attempt at a change.
+    #[inline(always)]
+    fn attempt(
+        &self,
+        guard: &Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        want_before: bool,
+        draft: &mut Option<Draft<'_, S, R>>,
+    ) -> Result<Step<R>> {
+        let Some(place) = self.find(guard, key, hash)? else {
+            return match (plan.inserts, draft, plan.value) {
+                (true, Some(draft), Some(value)) => self.insert(guard, key, hash, value, draft),
+                _ => Ok(Step::Done(Changed { applied: false, before: None, present: false })),
+            };
+        };
+        let memory = &self.core.memory;
+        let before = want_before.then(|| R::read_value(memory, place.body));
+        let applies = plan.replaces
+            && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
+        if !applies {
+            return Ok(Step::Done(Changed { applied: false, before, present: true }));
+        }
+        let changed = match (draft, plan.value) {
+            (Some(draft), Some(value)) => {
+                self.write(draft, state::LIVE, key, value)?;
+                self.replace(guard, hash, place, draft)?
+            }
+            _ => self.remove(guard, hash, place)?,
+        };
+        if !changed {
+            return Ok(Step::Again);
+        }
+        Ok(Step::Done(Changed { applied: true, before, present: true }))
+    }
+
+    // ---- Replace and remove -----------------------------------------------------
+
+    /// Bytes of a record, to retire it.
+    fn bytes_of(place: &Place<'_>) -> u64 {
+        RECORD_HEADER + (place.body.key_len + place.body.value_len) as u64
+    }
+
+    /// Replaces a record by a draft that is written. Whether it was still in effect.
+    #[inline(always)]
+    fn replace(
+        &self,
+        guard: &Guard<'_, S>,
+        hash: u64,
+        place: Place<'_>,
+        draft: &mut Draft<'_, S, R>,
+    ) -> Result<bool> {
+        let (memory, at) = (&self.core.memory, &points::UPDATE);
+        self.core.before_unlink(place.offset)?;
+        let word = state::forward(draft.offset);
+        let word_pending = word | state::PENDING;
+        if self.planted(Planted::UpdatedInOneSlot) {
+            draft.shown = true;
+            self.relink(guard, hash, place.offset, Some(draft.offset), at)?;
+            self.core.retire_visited(place.offset, Self::bytes_of(&place));
+            return Ok(true);
+        }
+        if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
+            return Ok(false);
+        }
+        draft.shown = true;
+        if self.planted(Planted::UpdateEmptiesFirst) {
+            let dead = state::with_kind(place.state, state::DEAD) | state::PENDING;
+            let _ = self.exchange(&place.head.state, word_pending, dead, at);
+            memory.persist(&place.head.state, at);
+            let _ = self.exchange(&place.head.state, dead, word_pending, at);
+        }
+        memory.persist(&place.head.state, at);
+        let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
+        self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
+        self.core.retire_visited(place.offset, Self::bytes_of(&place));
+        Ok(true)
+    }
+
+    /// Removes a record. Whether it was still in effect.
+    #[inline(always)]
+    fn remove(&self, guard: &Guard<'_, S>, hash: u64, place: Place<'_>) -> Result<bool> {
+        let (memory, at) = (&self.core.memory, &points::REMOVE);
+        if self.planted(Planted::RemovesNothing) {
+            return Ok(true);
+        }
+        self.core.before_unlink(place.offset)?;
+        let word = state::with_kind(place.state, state::DEAD);
+        let word_pending = word | state::PENDING;
+        if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
+            return Ok(false);
+        }
+        memory.persist(&place.head.state, at);
+        let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
+        self.relink(guard, hash, place.offset, None, &points::REMOVE_SLOT)?;
+        self.core.retire_visited(place.offset, Self::bytes_of(&place));
+        self.removed.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Sets every slot that leads to or through a record to its successor, or empties it: then
+    /// the record can be retired. Durable when this returns, or before the guard of who did it.
+    ///
+    /// Copies that are not confirmed are withdrawn, whatever they are of: they could be of a
+    /// record before this one, and nobody may follow them to find out. Who made one makes
+    /// another.
+    #[inline(always)]
+    pub(super) fn relink(
+        &self,
+        guard: &Guard<'_, S>,
+        hash: u64,
+        through: u64,
+        to: Option<u64>,
+        at: &'static Point,
+    ) -> Result<()> {
+        let memory = &self.core.memory;
+        let new = to.map_or(slot::EMPTY, |offset| slot::word(offset, tag_of(hash)));
+        let mut stored = false;
+        self.search(guard, hash, |place, mut word| {
+            while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
+                match slot::mark(word) {
+                    slot::ANNOUNCED => break,
+                    slot::COPY => {
+                        self.withdraw(place, word);
+                        word = self.look(place);
+                        continue;
+                    }
+                    _ if self.leads(slot::offset(word), through)? => {}
+                    _ => break,
+                }
+                match self.exchange(place, word, new, at) {
+                    Ok(_) => {
+                        memory.flush(place, at);
+                        stored = true;
+                        break;
+                    }
+                    Err(found) => word = found,
+                }
+            }
+            if stored
+                && (self.planted(Planted::OneSlotUnlinked)
+                    || self.planted(Planted::UpdatedInOneSlot))
+            {
+                return Ok(Some(()));
+            }
+            Ok(None::<()>)
+        })?;
+        if stored {
+            memory.fence(at);
+        }
+        Ok(())
+    }
+
+    // ---- Insert -----------------------------------------------------------------
+
+    #[inline(always)]
+    fn insert(
+        &self,
+        guard: &Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+        value: R::Value<'_>,
+        draft: &mut Draft<'_, S, R>,
+    ) -> Result<Step<R>> {
+        self.write(draft, state::UNDECIDED, key, value)?;
+        let context = self.context(guard)?;
+        let plain = slot::word(draft.offset, tag_of(hash));
+        let announced = slot::with_mark(plain, slot::ANNOUNCED);
+        let at = &points::ANNOUNCE;
+        let Some(place) = self.claim(guard, context, 0, hash, announced, at)? else {
+            return Ok(Step::Full(context.word));
+        };
+        draft.shown = true;
+        let won = self.decide(guard, key, hash, draft.offset).or_else(|error| {
+            // Something is damaged: the insert is not to happen, if that is still open.
+            self.settle(draft.offset, state::KILLED)?;
+            let word = self.state(draft.offset, self.head(draft.offset)?)?;
+            if state::kind(word) == state::KILLED { Err(error) } else { Ok(true) }
+        });
+        if matches!(won, Ok(true)) {
+            self.take_effect(place, announced, &points::INSERT);
+            return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
+        }
+        self.withdraw(place, announced);
+        self.core.retire_visited(draft.offset, draft.bytes);
+        won.map(|_| Step::Lost)
+    }
+
+    /// Empties a slot of an announcement that has lost, or of a copy that is not confirmed, if
+    /// nobody else has. Durable: neither is to be on media after a clean close, when blocks are
+    /// handed out at once. Else one thread could find it there at its first touch and stop; another
+    /// one touch the bucket, get the same block, and announce it in the same slot; and the
+    /// first, going on, would take that for what it has found.
+    #[cold]
+    pub(super) fn withdraw(&self, place: &Word, word: u64) {
+        let _ = self.exchange(place, word, slot::EMPTY, &points::WITHDRAW);
+        self.core.memory.persist(place, &points::WITHDRAW);
+    }
+
+    /// Makes an insert that was decided take effect, durably, in the slot that announced it.
+    #[inline(always)]
+    pub(super) fn take_effect(&self, place: &Word, announced: u64, at: &'static Point) {
+        let pending = slot::with_mark(announced, slot::PENDING);
+        // If it fails, someone else has done it. What moved on from here is durable there.
+        let _ = self.exchange(place, announced, pending, at);
+        self.core.memory.persist(place, at);
+        let plain = slot::with_mark(announced, slot::PLAIN);
+        let _ = self.exchange(place, pending, plain, &points::UNMARK);
+    }
+
+    /// Takes a free slot for a record, in one of the levels that take records, and newer than
+    /// the first `skip` ones. `None` if there is none.
+    #[inline(always)]
+    pub(super) fn claim<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        context: &'g Context,
+        skip: usize,
+        hash: u64,
+        word: u64,
+        at: &'static Point,
+    ) -> Result<Option<&'g Word>> {
+        let newer = context.levels.len() - skip;
+        for level in context.open_levels().take(newer) {
+            if let Some(place) = self.claim_in(guard, level, hash, word, at)? {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn claim_in<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        level: &'g Arc<Level>,
+        hash: u64,
+        word: u64,
+        at: &'static Point,
+    ) -> Result<Option<&'g Word>> {
+        let bits = note_bits(slot::tag(word));
+        let [one, other] = level.pair(hash);
+        let (one, other) = (self.line(guard, level, one)?, self.line(guard, level, other)?);
+        // The emptier one first, as far as the notes tell.
+        let load = |note: u64| (note & !(super::levels::TOUCHED | DRAINED)).count_ones();
+        let notes = [one, other].map(|line| line.note.load(Ordering::Relaxed));
+        let lines = if load(notes[0]) <= load(notes[1]) { [one, other] } else { [other, one] };
+        for line in lines {
+            if let Some((place, index)) = self.claim_slot(line.bucket, line.note, bits, word, at) {
+                if index + 2 >= super::layout::SLOTS {
+                    level.crowded.fetch_add(1, Ordering::Relaxed);
+                }
+                return Ok(Some(place));
+            }
+        }
+        let group = level.group(hash);
+        let note = self.chain_note(guard, level, group)?;
+        if note.load(Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
+            return Ok(None);
+        }
+        for node in self.nodes_to_use(level, group) {
+            for bucket in self.node_buckets(node?) {
+                if let Some((place, _)) = self.claim_slot(bucket, note, bits, word, at) {
+                    return Ok(Some(place));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn claim_slot<'g>(
+        &'g self,
+        bucket: &'g Bucket,
+        note: &std::sync::atomic::AtomicU64,
+        bits: u64,
+        word: u64,
+        at: &'static Point,
+    ) -> Option<(&'g Word, usize)> {
+        for (index, place) in bucket.slots.iter().enumerate() {
+            if self.look(place) == slot::EMPTY {
+                // Before the slot has it: whoever does not see the bits need not see the slot.
+                self.set_note(note, bits);
+                if self.exchange(place, slot::EMPTY, word, at).is_ok() {
+                    return Some((place, index));
+                }
+            }
+        }
+        None
+    }
+
+    /// Decides an insert of this key that was announced. Whether it has won.
+    ///
+    /// Of two announcements at least one is seen by the other's scan, since each comes before
+    /// its own scan. Who sees another one decides between the two by priority, kills the one
+    /// that comes second, and then decides the first in its inserter's stead, who may have been
+    /// stopped. So nobody waits, and of all that are announced at most one wins.
+    #[inline(always)]
+    fn decide(&self, guard: &Guard<'_, S>, key: R::Key<'_>, hash: u64, mine: u64) -> Result<bool> {
+        let mut target = mine;
+        loop {
+            let rival = match self.planted(Planted::InsertUnchecked) {
+                true => Rival::Nothing,
+                false => self.rival(guard, key, hash, target)?,
+            };
+            match rival {
+                Rival::Nothing => {
+                    self.settle(target, state::LIVE)?;
+                    break;
+                }
+                Rival::InEffect => {
+                    self.settle(target, state::KILLED)?;
+                    break;
+                }
+                Rival::Stronger(other) if self.planted(Planted::RivalAwaited) => {
+                    let (mut turn, head) = (0, self.head(other)?);
+                    while state::kind(self.state(other, head)?) == state::UNDECIDED {
+                        self.core.memory.seam().wait(&mut turn);
+                    }
+                }
+                Rival::Stronger(other) => {
+                    self.settle(target, state::KILLED)?;
+                    target = other;
+                }
+            }
+        }
+        // Who else has met it can have decided it before, one way or the other; and if it has
+        // won, it can have been replaced or removed since.
+        Ok(state::kind(self.state(mine, self.head(mine)?)?) != state::KILLED)
+    }
+
+    /// Decides a record that is undecided.
+    pub(super) fn settle(&self, offset: u64, kind: u64) -> Result<(), Damage> {
+        let head = self.head(offset)?;
+        let word = self.state(offset, head)?;
+        if state::kind(word) == state::UNDECIDED {
+            let decided = state::with_kind(word, kind);
+            let _ = self.exchange(&head.state, word, decided, &points::DECIDE);
+        }
+        Ok(())
+    }
+
+    /// What stands in the way of an announced insert of this key; what is weaker, is killed.
+    #[inline(always)]
+    fn rival(
+        &self,
+        guard: &Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+        target: u64,
+    ) -> Result<Rival> {
+        let rival = self.search(guard, hash, |place, mut word| {
+            while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
+                let offset = slot::offset(word);
+                if offset == target {
+                    break;
+                }
+                if slot::mark(word) != slot::ANNOUNCED {
+                    let met = self.meet(place, word, key)?;
+                    return Ok(met.map(|_| Rival::InEffect));
+                }
+                match self.rival_announced(place, word, key, target)? {
+                    Some(rival) => return Ok(rival),
+                    // It was decided meanwhile.
+                    None => word = self.look(place),
+                }
+            }
+            Ok(None)
+        })?;
+        Ok(rival.unwrap_or(Rival::Nothing))
+    }
+
+    /// As [`rival`](Self::rival), of one announced record. `None` if the slot must be read again.
+    #[cold]
+    fn rival_announced(
+        &self,
+        place: &Word,
+        word: u64,
+        key: R::Key<'_>,
+        target: u64,
+    ) -> Result<Option<Option<Rival>>> {
+        let offset = slot::offset(word);
+        let head = self.head(offset)?;
+        let found = self.state(offset, head)?;
+        let kind = state::kind(found);
+        if kind == state::KILLED {
+            return Ok(Some(None));
+        }
+        if kind == state::LIVE || kind == state::UNDECIDED {
+            let body = self.body(offset, found)?;
+            if !R::has_key(&self.core.memory, body, key) {
+                return Ok(Some(None));
+            }
+        }
+        if kind != state::UNDECIDED {
+            // Decided: it takes effect before anything rests on it.
+            let pending = slot::with_mark(word, slot::PENDING);
+            let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
+            return Ok(None);
+        }
+        if self.priority(offset)? < self.priority(target)? {
+            return Ok(Some(Some(Rival::Stronger(offset))));
+        }
+        let killed = state::with_kind(found, state::KILLED);
+        match self.exchange(&head.state, found, killed, &points::DECIDE) {
+            Ok(_) => Ok(Some(None)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Smaller is stronger.
+    fn priority(&self, offset: u64) -> Result<(u64, u64), Damage> {
+        let seal = self.core.memory.load(&self.head(offset)?.seal);
+        Ok((seal >> 32, offset))
+    }
+}

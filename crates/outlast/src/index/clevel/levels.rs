@@ -1,0 +1,420 @@
+//! What a process knows of the levels: the context in DRAM, and the notes of buckets.
+//!
+//! A *note* is a word for each bucket: 62 bits of a Bloom filter of the tags in its slots, and
+//! two marks. The bits of a tag are set before a slot gets it, and never cleared, so a note can
+//! show what is not there and never hide what is; most lookups that find nothing read no PM.
+//! For an overflow chain there is one such word as well, and most say that there is no chain.
+
+use super::layout::{
+    self, BUCKET_BYTES, Bucket, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_HEADER, LevelHeader,
+    MAX_LEVELS, SLOTS, root, slot, unpack_level,
+};
+use super::{Clevel, points};
+use crate::error::{Damage, Result};
+use crate::index::record::Record;
+use crate::pmem::{Offset, Seam, Word};
+use crate::pool::core::Core;
+use crate::reclaim::{Pin, Visit};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// The bucket was looked at since opening: what a crash left there is void or durable.
+pub(super) const TOUCHED: u64 = 1 << 63;
+/// Every slot of it is frozen, durably.
+pub(super) const DRAINED: u64 = 1 << 62;
+/// Bits of a note that tell tags.
+const FILTER_BITS: u64 = 62;
+
+/// The bits of a tag in notes.
+#[inline(always)]
+pub(super) fn note_bits(tag: u64) -> u64 {
+    const TAGS: u64 = 1 << slot::TAG_BITS;
+    // Three: with seven tags in a bucket, one in fifty others seems to be there.
+    let bit = |factor: u64| 1 << ((tag * factor % TAGS) * FILTER_BITS / TAGS);
+    bit(1) | bit(0x1d3f) | bit(0x2b5b)
+}
+
+/// The tag of a hash: bits that choose neither bucket nor group.
+#[inline(always)]
+pub(super) fn tag_of(hash: u64) -> u64 {
+    hash >> 20 & ((1 << slot::TAG_BITS) - 1)
+}
+
+fn zeroed(words: u64) -> Box<[AtomicU64]> {
+    // Zeroed by the system, page by page when it is touched: opening takes the same time
+    // however large a level is.
+    let words = Box::<[AtomicU64]>::new_zeroed_slice(words as usize);
+    // SAFETY: zero is a valid AtomicU64.
+    unsafe { words.assume_init() }
+}
+
+/// A level whose whole extent was checked to lie inside the memory.
+pub(super) struct Level {
+    pub(super) offset: u64,
+    pub(super) bits: u32,
+    /// log2 of the buckets of a group.
+    group_bits: u32,
+    /// It was made since opening: nothing in it is from before a crash.
+    fresh: bool,
+    notes: Box<[AtomicU64]>,
+    chains: Box<[AtomicU64]>,
+    /// The part that is emptied next, see [`Level::parts`].
+    pub(super) next: AtomicU64,
+    /// All parts before this one are found empty.
+    pub(super) verified: AtomicU64,
+    /// Inserts that found little room.
+    pub(super) crowded: AtomicU64,
+    /// Whether the next one has been made ready, or was tried to.
+    pub(super) succeeded: AtomicBool,
+}
+
+impl Level {
+    fn new(offset: u64, bits: u32, group_bits: u32, fresh: bool) -> Level {
+        let groups = 1 << layout::level_groups(bits, group_bits);
+        Level {
+            offset,
+            bits,
+            group_bits: group_bits.min(bits),
+            fresh,
+            notes: zeroed(1 << bits),
+            chains: zeroed(groups),
+            next: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
+            crowded: AtomicU64::new(0),
+            succeeded: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    pub(super) fn buckets(&self) -> u64 {
+        1 << self.bits
+    }
+
+    pub(super) fn slots(&self) -> u64 {
+        self.buckets() * SLOTS as u64
+    }
+
+    /// log2 of the groups.
+    pub(super) fn groups_log2(&self) -> u32 {
+        self.bits - self.group_bits
+    }
+
+    pub(super) fn groups(&self) -> u64 {
+        1 << self.groups_log2()
+    }
+
+    pub(super) fn group_buckets(&self) -> u64 {
+        1 << self.group_bits
+    }
+
+    /// What is emptied one by one: buckets, then the chains of groups.
+    pub(super) fn parts(&self) -> u64 {
+        self.buckets() + self.groups()
+    }
+
+    /// The group of a hash: its first bits, so that a range of hashes owns the same part of
+    /// every level.
+    #[inline(always)]
+    pub(super) fn group(&self, hash: u64) -> u64 {
+        // In two shifts: by 64 is none.
+        hash >> 1 >> (63 - self.groups_log2())
+    }
+
+    /// The two buckets of a hash, both in its group.
+    #[inline(always)]
+    pub(super) fn pair(&self, hash: u64) -> [u64; 2] {
+        let first = self.group(hash) << self.group_bits;
+        let mask = self.group_buckets() - 1;
+        let (one, mut other) = (hash & mask, hash >> 10 & mask);
+        if one == other {
+            other ^= 1;
+        }
+        [first + one, first + other]
+    }
+
+    #[inline(always)]
+    pub(super) fn note(&self, bucket: u64) -> &AtomicU64 {
+        &self.notes[bucket as usize]
+    }
+
+    #[inline(always)]
+    pub(super) fn chain_note(&self, group: u64) -> &AtomicU64 {
+        &self.chains[group as usize]
+    }
+
+    /// Whether what this note is about was looked at since opening.
+    #[inline(always)]
+    pub(super) fn is_touched(&self, note: u64) -> bool {
+        self.fresh || note & TOUCHED != 0
+    }
+
+    pub(super) fn dram_bytes(&self) -> u64 {
+        (self.notes.len() + self.chains.len()) as u64 * 8
+    }
+}
+
+/// The context in DRAM. Fixed once it is shared.
+pub(super) struct Context {
+    /// The root's word for it, without P.
+    pub(super) word: u64,
+    pub(super) turn: u64,
+    /// Where it stands in PM.
+    pub(super) block: u64,
+    /// Levels that stay, counted from the newest.
+    pub(super) keep: usize,
+    /// By age, the oldest first.
+    pub(super) levels: Vec<Arc<Level>>,
+}
+
+impl Context {
+    pub(super) fn newest(&self) -> &Arc<Level> {
+        self.levels.last().expect("a context has a level")
+    }
+
+    /// The level that is being emptied.
+    pub(super) fn draining(&self) -> Option<&Arc<Level>> {
+        (self.levels.len() > self.keep).then(|| &self.levels[0])
+    }
+
+    /// The levels that take records, the newest first.
+    pub(super) fn open_levels(&self) -> impl Iterator<Item = &Arc<Level>> {
+        self.levels.iter().rev().take(self.keep)
+    }
+}
+
+/// A context that was replaced, and when.
+struct Discarded {
+    epoch: u64,
+    context: *mut Context,
+    next: *mut Discarded,
+}
+
+/// Contexts that threads may still read: a list to which anyone adds.
+pub(super) struct Discards(AtomicPtr<Discarded>);
+
+impl Discards {
+    pub(super) fn new() -> Discards {
+        Discards(AtomicPtr::new(null_mut()))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Takes a context that was made of a box, and that new operations do not find.
+    fn push(&self, context: *mut Context, epoch: u64) {
+        let node = Box::into_raw(Box::new(Discarded { epoch, context, next: null_mut() }));
+        self.put(node);
+    }
+
+    fn put(&self, node: *mut Discarded) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: made of a box, and this thread's alone before the exchange.
+            unsafe { (*node).next = head };
+            // Release: pairs with the Acquire in `collect`.
+            match self.0.compare_exchange(head, node, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(found) => head = found,
+            }
+        }
+    }
+
+    /// Frees those of which `is_past` says that nobody reads them any more.
+    pub(super) fn collect(&self, is_past: impl Fn(u64) -> bool) {
+        // Acquire: pairs with the Release in `put`.
+        let mut node = self.0.swap(null_mut(), Ordering::Acquire);
+        while !node.is_null() {
+            // SAFETY: whoever takes the list has its nodes alone.
+            let (epoch, context, next) = unsafe { ((*node).epoch, (*node).context, (*node).next) };
+            if is_past(epoch) {
+                // SAFETY: both were made of boxes; nobody reads the context any more.
+                unsafe {
+                    drop(Box::from_raw(node));
+                    drop(Box::from_raw(context));
+                }
+            } else {
+                self.put(node);
+            }
+            node = next;
+        }
+    }
+}
+
+impl Drop for Discards {
+    fn drop(&mut self) {
+        self.collect(|_| true);
+    }
+}
+
+/// An operation under way: blocks and contexts that it can have seen are not reused.
+pub(super) struct Guard<'c, S: Seam> {
+    core: &'c Core<S>,
+    _visit: Visit<'c>,
+    /// Whether it has passed the gate.
+    pub(super) inside: bool,
+}
+
+impl<S: Seam> Guard<'_, S> {
+    /// A pin that outlives the operation. It keeps what is reachable from now on, not what the
+    /// operation has found before.
+    pub(super) fn pin(&self) -> Pin {
+        self.core.pin()
+    }
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    /// Begins an operation. Nothing is allocated while it lasts: an allocation can have to wait
+    /// for all operations that are under way.
+    #[inline(always)]
+    pub(super) fn guard(&self, inside: bool) -> Guard<'_, S> {
+        self.core.memory.seam().dram();
+        Guard { core: &self.core, _visit: self.core.visit(), inside }
+    }
+
+    /// The present context, durable.
+    #[inline(always)]
+    pub(super) fn context<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
+        self.core.memory.seam().dram();
+        // Acquire: pairs with the Release in `refresh`.
+        // SAFETY: it is never null; once replaced it is freed when no guard is left that was
+        // there before, and one is.
+        let context = unsafe { &*self.context.load(Ordering::Acquire) };
+        if self.look(self.root(root::CONTEXT)) == context.word {
+            return Ok(context);
+        }
+        self.refresh(guard)
+    }
+
+    /// As [`context`](Self::context), where the one in DRAM is not of the root's word, or that
+    /// has its mark.
+    #[cold]
+    fn refresh<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
+        let seam = self.core.memory.seam();
+        loop {
+            let word = self.look(self.root(root::CONTEXT));
+            if word & root::PENDING != 0 {
+                self.persist_root(guard, word);
+            }
+            let word = word & !root::PENDING;
+            seam.dram();
+            // Acquire: as above.
+            let known = self.context.load(Ordering::Acquire);
+            // SAFETY: as above.
+            let context = unsafe { &*known };
+            if context.word == word {
+                return Ok(context);
+            }
+            let new = match self.read_context(word, &context.levels, true) {
+                Ok(new) => Box::into_raw(Box::new(new)),
+                // It can have been replaced, and its block reused, while it was read.
+                Err(_) if self.look(self.root(root::CONTEXT)) & !root::PENDING != word => continue,
+                Err(damage) => return Err(damage.into()),
+            };
+            seam.dram();
+            // Release: pairs with the Acquire above. (SeqCst: `begin` comes after it.)
+            let (now, then) = (Ordering::SeqCst, Ordering::Relaxed);
+            match self.context.compare_exchange(known, new, now, then) {
+                Ok(_) => self.discards.push(known, self.core.epochs().begin()),
+                // SAFETY: made of a box above, and seen by nobody.
+                Err(_) => drop(unsafe { Box::from_raw(new) }),
+            }
+        }
+    }
+
+    /// Makes the root's word durable as it was found.
+    fn persist_root(&self, guard: &Guard<'_, S>, word: u64) {
+        let memory = &self.core.memory;
+        let place = self.root(root::CONTEXT);
+        memory.persist(place, &points::MET_ROOT);
+        if guard.inside {
+            let _ = self.exchange(place, word, word & !root::PENDING, &points::UNMARK);
+        }
+    }
+
+    /// Reads and checks the context that a root's word names. Levels that are in `known` are
+    /// the same ones; others were made since, if they are `fresh`.
+    pub(super) fn read_context(
+        &self,
+        word: u64,
+        known: &[Arc<Level>],
+        fresh: bool,
+    ) -> Result<Context, Damage> {
+        let memory = &self.core.memory;
+        let place = self.root;
+        let (block, turn) = root::unpack(word).ok_or_else(|| {
+            Damage::new(place, "a context's offset and turn", format!("{word:#x}"))
+        })?;
+        let words = memory.at(Offset::<ContextBlock>::new(block))?;
+        self.core.alloc().check_block(&self.core, block, CONTEXT_BYTES)?;
+        let counts = memory.load(&words.counts);
+        let (count, keep) = ((counts & 0xff) as usize, (counts >> 8) as usize);
+        let bad = |what: &str, found: u64| Damage::new(block, what, format!("{found:#x}"));
+        if !(1..=MAX_LEVELS).contains(&count) || !(1..=MAX_LEVELS).contains(&keep) {
+            return Err(bad("a context of 1 to 30 levels", counts));
+        }
+        let values: Vec<u64> = words.levels[..count].iter().map(|w| memory.load(w)).collect();
+        let check = memory.load(&words.check);
+        if check != context_check(block, counts, &values) {
+            return Err(bad("a context with its checksum", check));
+        }
+        let mut levels: Vec<Arc<Level>> = Vec::with_capacity(count);
+        for value in values {
+            let (offset, bits) =
+                unpack_level(value).ok_or_else(|| bad("a level's offset and size", value))?;
+            if levels.iter().any(|level| level.offset == offset) {
+                return Err(bad("levels at different offsets", value));
+            }
+            let same = known.iter().find(|l| l.offset == offset && l.bits == bits);
+            levels.push(match same {
+                Some(level) => Arc::clone(level),
+                None => Arc::new(self.read_level(offset, bits, fresh)?),
+            });
+        }
+        Ok(Context { word, turn, block, keep, levels })
+    }
+
+    /// Checks a level: its header, and that all of it lies in a block.
+    pub(super) fn read_level(&self, offset: u64, bits: u32, fresh: bool) -> Result<Level, Damage> {
+        let memory = &self.core.memory;
+        let header = memory.at(Offset::<LevelHeader>::new(offset))?;
+        let bytes = layout::level_bytes(bits, self.shape.group_bits);
+        memory.words(offset, bytes)?;
+        self.core.alloc().check_block(&self.core, offset, bytes)?;
+        let found = memory.load(&header.identity);
+        let expected = layout::identity(Kind::Level, offset, bits);
+        if found != expected {
+            let expected = format!("a level of 2^{bits} buckets ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")));
+        }
+        Ok(Level::new(offset, bits, self.shape.group_bits, fresh))
+    }
+
+    /// A bucket of a level.
+    #[inline(always)]
+    pub(super) fn bucket(&self, level: &Level, bucket: u64) -> &Bucket {
+        debug_assert!(bucket < level.buckets());
+        let offset = level.offset + LEVEL_HEADER + bucket * BUCKET_BYTES;
+        // SAFETY: the extent of a `Level` was checked when it was made, `bucket` is in it, and
+        // its offset is a multiple of a line.
+        unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
+    }
+
+    /// The head of a group's chain.
+    pub(super) fn chain_head(&self, level: &Level, group: u64) -> &Word {
+        debug_assert!(group < level.groups());
+        let offset = level.offset + LEVEL_HEADER + level.buckets() * BUCKET_BYTES + group * 8;
+        // SAFETY: as above; words are at multiples of 8.
+        unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
+    }
+}
+
+/// The check word of a context.
+pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
+    let words: Vec<u64> = [block, counts].iter().chain(levels).copied().collect();
+    u64::from(layout::checksum(&words))
+}

@@ -1,0 +1,580 @@
+//! Lookups: the way through the levels, and what is met on it.
+
+use super::layout::{
+    BUCKET_BYTES, Bucket, MAX_LEVELS, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link,
+    slot, state,
+};
+use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
+use super::{Clevel, points};
+use crate::error::{Damage, Result};
+use crate::index::record::{Body, Record, RecordRef};
+use crate::index::{BATCH, RecordForm};
+use crate::pmem::{Offset, Planted, Seam, Word};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records that replaced one another, at most, before a slot leads past them: each is the work
+/// of a thread that was stopped there.
+const HOPS_MAX: usize = 1 << 16;
+
+/// A line of slots, and the note that is about it.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'g> {
+    pub(super) bucket: &'g Bucket,
+    pub(super) note: &'g AtomicU64,
+}
+
+/// A record in effect.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'g> {
+    /// Where it stands.
+    pub(super) offset: u64,
+    pub(super) head: &'g RecordHead,
+    /// Its state, when it was found.
+    pub(super) state: u64,
+    pub(super) body: Body<'g>,
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    // ---- Records ----------------------------------------------------------------
+
+    /// The first words of a record.
+    #[inline(always)]
+    pub(super) fn head(&self, offset: u64) -> Result<&RecordHead, Damage> {
+        self.core.memory.at(Offset::<RecordHead>::new(offset))
+    }
+
+    /// Key and value of a record in this state.
+    #[inline(always)]
+    pub(super) fn body(&self, offset: u64, word: u64) -> Result<Body<'_>, Damage> {
+        let (key_len, value_len) = state::lengths(word);
+        if !R::has_lengths(key_len, value_len) {
+            let found = format!("lengths {key_len} and {value_len}");
+            return Err(Damage::new(offset, "a record of this map's form", found));
+        }
+        let bytes = (key_len + value_len).next_multiple_of(8) as u64;
+        let words = self.core.memory.words(offset + RECORD_HEADER, bytes)?;
+        Ok(Body { words, key_len, value_len })
+    }
+
+    /// The state of a record.
+    #[inline(always)]
+    pub(super) fn state(&self, offset: u64, head: &RecordHead) -> Result<u64, Damage> {
+        let word = self.look(&head.state);
+        if state::is_known(word) { Ok(word) } else { Err(unknown_state(offset, word)) }
+    }
+
+    /// The last one of the records that replaced one another from this one on, and its state.
+    /// What the way to it rests on is durable.
+    #[inline(always)]
+    pub(super) fn tail(&self, first: u64) -> Result<(u64, &RecordHead, u64), Damage> {
+        let mut offset = first;
+        for _ in 0..HOPS_MAX {
+            let head = self.head(offset)?;
+            let word = self.state(offset, head)?;
+            if state::kind(word) != state::FORWARD {
+                return Ok((offset, head, word));
+            }
+            if word & state::PENDING != 0 {
+                self.core.memory.persist(&head.state, &points::MET_STATE);
+            }
+            offset = state::next(word);
+        }
+        Err(endless(first))
+    }
+
+    /// Whether the records from `first` on lead to the one at `to`.
+    pub(super) fn leads(&self, first: u64, to: u64) -> Result<bool, Damage> {
+        let mut offset = first;
+        for _ in 0..HOPS_MAX {
+            if offset == to {
+                return Ok(true);
+            }
+            let word = self.state(offset, self.head(offset)?)?;
+            if state::kind(word) != state::FORWARD {
+                return Ok(false);
+            }
+            offset = state::next(word);
+        }
+        Err(endless(first))
+    }
+
+    /// The record in effect that a slot leads to, if it has this key. What the answer rests on
+    /// is durable, also where it is "none" because the key was removed.
+    #[inline(always)]
+    pub(super) fn meet<'g>(
+        &'g self,
+        place: &Word,
+        word: u64,
+        key: R::Key<'_>,
+    ) -> Result<Option<Place<'g>>, Damage> {
+        if slot::mark(word) & slot::ANNOUNCED != 0 {
+            // Announced, or a copy: what these stand for is not in effect, or found elsewhere.
+            return Ok(None);
+        }
+        self.expect_record(slot::offset(word));
+        let (offset, head, found) = self.tail(slot::offset(word))?;
+        let kind = state::kind(found);
+        if kind == state::KILLED {
+            return Err(unknown_state(offset, found));
+        }
+        if kind == state::DEAD && found & state::PENDING != 0 {
+            self.core.memory.persist(&head.state, &points::MET_STATE);
+        }
+        let body = self.body(offset, found)?;
+        if !R::has_key(&self.core.memory, body, key) && !self.planted(Planted::FingerprintDecides) {
+            return Ok(None);
+        }
+        if slot::mark(word) == slot::PENDING {
+            self.core.memory.persist(place, &points::MET_SLOT);
+        }
+        if kind == state::DEAD {
+            return Ok(None);
+        }
+        Ok(Some(Place { offset, head, state: found, body }))
+    }
+
+    // ---- The way ----------------------------------------------------------------
+
+    /// Visits the slots with the tag of a hash, from the oldest level to the newest, until
+    /// something is found.
+    ///
+    /// Records move only from older levels to newer ones, and are in the new place before they
+    /// leave the old one. So one pass misses none that is there all the time, if it goes on with
+    /// the levels that were added meanwhile.
+    #[inline(always)]
+    pub(super) fn search<'g, T>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        hash: u64,
+        mut visit: impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut context = self.context(guard)?;
+        let mut from = 0;
+        loop {
+            for level in &context.levels[from..] {
+                let found = self.probe(guard, level, hash, &mut visit)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+            let now = self.context(guard)?;
+            if std::ptr::eq(now, context) {
+                return Ok(None);
+            }
+            let newest = context.newest();
+            let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
+            from = seen.map_or(0, |index| index + 1);
+            context = now;
+        }
+    }
+
+    /// As [`search`](Self::search), in one level.
+    #[inline(always)]
+    fn probe<'g, T>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        level: &'g Level,
+        hash: u64,
+        visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let tag = tag_of(hash);
+        let bits = note_bits(tag);
+        for bucket in level.pair(hash) {
+            let line = self.line(guard, level, bucket)?;
+            let note = line.note.load(Ordering::SeqCst);
+            if note & (bits | DRAINED) == bits {
+                let found = self.probe_line(line.bucket, tag, visit)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        let group = level.group(hash);
+        let note = self.chain_note(guard, level, group)?.load(Ordering::SeqCst);
+        if note & (bits | DRAINED) != bits {
+            return Ok(None);
+        }
+        self.probe_chain(level, group, tag, visit)
+    }
+
+    #[inline(always)]
+    fn probe_line<'g, T>(
+        &'g self,
+        bucket: &'g Bucket,
+        tag: u64,
+        visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        // All before one is visited, see `find_at_once`.
+        let words = bucket.slots.each_ref().map(|place| self.look(place));
+        let mut same = 0u32;
+        for (index, &word) in words.iter().enumerate() {
+            same |= u32::from(slot::tag(word) == tag && slot::is_link(word)) << index;
+        }
+        while same != 0 {
+            let index = same.trailing_zeros() as usize;
+            same &= same - 1;
+            let found = visit(&bucket.slots[index], words[index])?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn probe_chain<'g, T>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+        tag: u64,
+        visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for node in self.nodes(level, group) {
+            for bucket in self.node_buckets(node?) {
+                let found = self.probe_line(bucket, tag, visit)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A bucket of a level, and its note, touched.
+    #[inline(always)]
+    pub(super) fn line<'g>(
+        &'g self,
+        guard: &Guard<'_, S>,
+        level: &'g Level,
+        bucket: u64,
+    ) -> Result<Line<'g>> {
+        let note = level.note(bucket);
+        self.core.memory.seam().dram();
+        // Acquire: pairs with the setting of the mark in `touch`.
+        if !level.is_touched(note.load(Ordering::Acquire)) {
+            self.touch(guard, level, bucket)?;
+        }
+        Ok(Line { bucket: self.bucket(level, bucket), note })
+    }
+
+    /// The note of a group's chain, touched.
+    #[inline(always)]
+    pub(super) fn chain_note<'g>(
+        &'g self,
+        guard: &Guard<'_, S>,
+        level: &'g Level,
+        group: u64,
+    ) -> Result<&'g AtomicU64> {
+        let note = level.chain_note(group);
+        // Acquire: as above.
+        if !level.is_touched(note.load(Ordering::Acquire)) {
+            self.touch_chain(guard, level, group)?;
+        }
+        Ok(note)
+    }
+
+    // ---- Overflow chains --------------------------------------------------------
+
+    /// The nodes of a group's chain: the offset of each.
+    pub(super) fn nodes<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        self.nodes_and(level, group, |_| {})
+    }
+
+    /// As [`nodes`](Self::nodes), for who puts something into one of them: the links up to there
+    /// are durable first. So whoever only reads need not care: what it finds behind a link, a
+    /// crash finds there, too. A fence with what is put there would come too late: a third thread
+    /// can see that, make it durable, and answer, before it.
+    pub(super) fn nodes_to_use<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        self.nodes_and(level, group, |place| self.core.memory.persist(place, &points::MET_LINK))
+    }
+
+    /// As [`nodes`](Self::nodes), with each link that may not be durable.
+    fn nodes_and<'g>(
+        &'g self,
+        level: &'g Level,
+        group: u64,
+        pending: impl Fn(&Word) + 'g,
+    ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
+        let mut next = Ok(self.chain_head(level, group));
+        // No more than there is space for.
+        let mut left = self.core.memory.len() / NODE_BYTES;
+        std::iter::from_fn(move || {
+            let place = match &next {
+                Ok(place) => *place,
+                Err(_) => return None,
+            };
+            let word = self.look(place);
+            if !link::is_known(word) {
+                next = Err(());
+                let at = self.core.memory.offset_of(place).raw();
+                return Some(Err(Damage::new(at, "a link of a chain", format!("{word:#x}"))));
+            }
+            if !link::is_node(word) {
+                return None;
+            }
+            let node = link::offset(word);
+            if word & link::PENDING != 0 {
+                pending(place);
+            }
+            let header = self.node(node).and_then(|header| {
+                left = left.checked_sub(1).ok_or_else(|| endless(node))?;
+                Ok(header)
+            });
+            match header {
+                Ok(header) => {
+                    next = Ok(&header.next);
+                    Some(Ok(node))
+                }
+                Err(damage) => {
+                    next = Err(());
+                    Some(Err(damage))
+                }
+            }
+        })
+    }
+
+    /// The header of an overflow node, all of which lies inside the memory.
+    pub(super) fn node(&self, offset: u64) -> Result<&NodeHeader, Damage> {
+        let memory = &self.core.memory;
+        let header = memory.at(Offset::<NodeHeader>::new(offset))?;
+        memory.words(offset, NODE_BYTES)?;
+        let found = memory.load(&header.identity);
+        let expected = super::layout::identity(super::layout::Kind::Node, offset, 0);
+        if found != expected {
+            let expected = format!("an overflow node ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")));
+        }
+        Ok(header)
+    }
+
+    /// The buckets of a node that [`node`](Self::node) has checked.
+    pub(super) fn node_buckets(&self, node: u64) -> impl Iterator<Item = &Bucket> {
+        (1..NODE_BYTES / BUCKET_BYTES).map(move |index| {
+            // SAFETY: the node's extent was checked, and its offset is a multiple of a line.
+            unsafe { self.core.memory.at_unchecked(Offset::new(node + index * BUCKET_BYTES)) }
+        })
+    }
+
+    // ---- Finding ----------------------------------------------------------------
+
+    /// The record of a key.
+    #[inline(always)]
+    pub(super) fn find<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Place<'g>>> {
+        // Most records are in one of these levels; the line is there as soon as the notes are.
+        for level in self.context(guard)?.open_levels() {
+            self.expect_lines(level, hash);
+        }
+        self.find_expected(guard, key, hash)
+    }
+
+    /// As [`find`](Self::find), where the memory was asked for what is likely needed.
+    #[inline(always)]
+    fn find_expected<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Place<'g>>> {
+        match self.find_at_once(guard, key, hash)? {
+            Some(found) => Ok(found),
+            None => self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?)),
+        }
+    }
+
+    /// As [`find`](Self::find), where one look at the notes of all levels tells. `None` if it
+    /// does not.
+    ///
+    /// Which bucket holds a record is as good as random, and a processor that has to guess
+    /// guesses wrong; so nothing is decided before all notes were read. They are read from the
+    /// oldest level to the newest, so that it is right if they say that the key is nowhere. A
+    /// bucket that is read afterwards can have lost its record to a level whose note was read
+    /// before: that it does not have the key says nothing.
+    #[inline(always)]
+    fn find_at_once<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Option<Place<'g>>>> {
+        let context = self.context(guard)?;
+        let tag = tag_of(hash);
+        let bits = note_bits(tag);
+        let (mut clear, mut likely) = (true, 0u64);
+        for (index, level) in context.levels.iter().enumerate() {
+            for (side, bucket) in level.pair(hash).into_iter().enumerate() {
+                self.core.memory.seam().dram();
+                // SeqCst: as `look`.
+                let note = level.note(bucket).load(Ordering::SeqCst);
+                clear &= level.is_touched(note);
+                likely |= u64::from(note & (bits | DRAINED) == bits) << (2 * index + side);
+            }
+            let chain = level.chain_note(level.group(hash)).load(Ordering::SeqCst);
+            clear &= level.is_touched(chain) & (chain & (bits | DRAINED) != bits);
+        }
+        if !clear {
+            return Ok(None);
+        }
+        if likely == 0 {
+            let now = self.context(guard)?;
+            return Ok(std::ptr::eq(now, context).then_some(None));
+        }
+        while likely != 0 {
+            let at = likely.trailing_zeros() as usize;
+            likely &= likely - 1;
+            let level = &context.levels[at / 2];
+            let bucket = self.bucket(level, level.pair(hash)[at % 2]);
+            let found =
+                self.probe_line(bucket, tag, &mut |place, word| Ok(self.meet(place, word, key)?))?;
+            if found.is_some() {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    // ---- What the memory is asked for before it is needed -------------------------
+
+    /// The notes of a hash in a level.
+    #[inline(always)]
+    fn expect_notes(&self, level: &Level, hash: u64) {
+        for bucket in level.pair(hash) {
+            self.core.memory.seam().prefetch(level.note(bucket));
+        }
+    }
+
+    /// The notes and the buckets of a hash in a level.
+    #[inline(always)]
+    pub(super) fn expect_lines(&self, level: &Level, hash: u64) {
+        self.expect_notes(level, hash);
+        for bucket in level.pair(hash) {
+            self.core.memory.seam().prefetch(self.bucket(level, bucket));
+        }
+    }
+
+    /// The buckets of a hash that can hold its record, by their notes.
+    #[inline(always)]
+    fn likely<'g>(
+        &'g self,
+        context: &'g Context,
+        hash: u64,
+    ) -> impl Iterator<Item = &'g Bucket> + 'g {
+        let bits = note_bits(tag_of(hash));
+        let pairs = context
+            .levels
+            .iter()
+            .flat_map(move |level| level.pair(hash).map(|bucket| (level, bucket)));
+        pairs.filter_map(move |(level, bucket)| {
+            let note = level.note(bucket).load(Ordering::Relaxed);
+            (note & (bits | DRAINED) == bits).then(|| self.bucket(level, bucket))
+        })
+    }
+
+    /// A record: its first line, and the next one, which a short record can reach into.
+    #[inline(always)]
+    pub(super) fn expect_record(&self, offset: u64) {
+        let memory = &self.core.memory;
+        if let Ok(head) = self.head(offset) {
+            memory.seam().prefetch(head);
+        }
+        if R::FORM == RecordForm::Bytes
+            && let Ok(word) = memory.at(Offset::<Word>::new(offset + 2 * RECORD_HEADER))
+        {
+            memory.seam().prefetch(word);
+        }
+    }
+
+    // ---- Lookups ----------------------------------------------------------------
+
+    #[inline(always)]
+    pub(super) fn get_of(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
+        R::check_size(key, None)?;
+        self.core.check()?;
+        let hash = R::hash(&self.core.hasher, key);
+        let guard = self.guard(false);
+        let place = self.find(&guard, key, hash)?;
+        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
+    }
+
+    pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
+        R::check_size(key, None)?;
+        self.core.check()?;
+        let hash = R::hash(&self.core.hasher, key);
+        loop {
+            let guard = self.guard(false);
+            let Some(place) = self.find(&guard, key, hash)? else { return Ok(None) };
+            let pin = guard.pin();
+            // The record can have been retired between the two. Not if it is in effect still.
+            if self.look(&place.head.state) == place.state {
+                return Ok(Some(R::refer(&self.core, place.body, pin)));
+            }
+            self.core.epochs().unpin(pin);
+        }
+    }
+
+    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
+    /// the memory for arrives while it asks for the others'.
+    pub(super) fn get_many_of(
+        &self,
+        keys: &[R::Key<'_>],
+        found: &mut [Option<R::Owned>],
+    ) -> Result<()> {
+        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            let mut hashes = [0; BATCH];
+            for (&key, hash) in keys.iter().zip(&mut hashes) {
+                R::check_size(key, None)?;
+                *hash = R::hash(&self.core.hasher, key);
+            }
+            let hashes = &hashes[..keys.len()];
+            self.core.check()?;
+            let guard = self.guard(false);
+            let context = self.context(&guard)?;
+            for &hash in hashes {
+                context.levels.iter().for_each(|level| self.expect_notes(level, hash));
+            }
+            for &hash in hashes {
+                for bucket in self.likely(context, hash) {
+                    self.core.memory.seam().prefetch(bucket);
+                }
+            }
+            for &hash in hashes {
+                for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
+                    let word = self.core.memory.load(place);
+                    if slot::tag(word) == tag_of(hash) && slot::is_link(word) {
+                        self.expect_record(slot::offset(word));
+                    }
+                }
+            }
+            for ((&key, &hash), found) in keys.iter().zip(hashes).zip(found) {
+                let place = self.find_expected(&guard, key, hash)?;
+                *found = place.map(|place| R::read_value(&self.core.memory, place.body));
+            }
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(MAX_LEVELS * 2 <= u64::BITS as usize, "a bit for each bucket of a hash");
+
+#[cold]
+fn unknown_state(offset: u64, word: u64) -> Damage {
+    Damage::new(offset, "a record's state", format!("{word:#x}"))
+}
+
+#[cold]
+fn endless(offset: u64) -> Damage {
+    Damage::new(offset, "a chain that ends", "one that goes on beyond all there can be")
+}

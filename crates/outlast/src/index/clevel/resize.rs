@@ -1,0 +1,832 @@
+//! Levels come and go: creation, expansion, rehashing, overflow chains, shrinking.
+
+use super::layout::{
+    self, Bucket, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_BITS, LevelHeader, MAX_LEVELS,
+    NODE_BYTES, SLOTS, link, pack_level, root, slot, state, unpack_level,
+};
+use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note_bits, tag_of};
+use super::{Clevel, Shape, points};
+use crate::error::{Damage, Error, Result};
+use crate::index::record::Record;
+use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Buckets that a look at a level's load reads at most.
+const SAMPLE: u64 = 64;
+/// A record that finds no slot in its buckets makes the table grow if so much of its slots is in
+/// use, and goes to an overflow chain else: its hash is a common one, or its bad luck. Two
+/// buckets of eight slots are hardly ever full before.
+const LOAD_SMALL: f64 = 0.5;
+/// As above, for tables of so many slots: it keeps what is lost to bad luck the same however
+/// large a table is.
+const LOAD_LARGE: f64 = 0.84;
+const LARGE_SLOTS: u64 = 1 << 13;
+/// Parts that one step empties.
+const STEP_PARTS: u64 = 16;
+/// Removals between two looks whether the table is too large.
+const REMOVALS: u64 = 256;
+
+/// A block that is given back unless it gets linked.
+struct Unlinked<'c, S: Seam> {
+    core: &'c Core<S>,
+    offset: Option<u64>,
+}
+
+impl<'c, S: Seam> Unlinked<'c, S> {
+    fn take(core: &'c Core<S>, bytes: u64) -> Result<Self> {
+        Ok(Unlinked { core, offset: Some(core.allocate(bytes)?.offset) })
+    }
+
+    fn offset(&self) -> u64 {
+        self.offset.expect("not linked yet")
+    }
+
+    /// It is linked.
+    fn keep(mut self) {
+        self.offset = None;
+    }
+}
+
+impl<S: Seam> Drop for Unlinked<'_, S> {
+    fn drop(&mut self) {
+        if let Some(offset) = self.offset {
+            self.core.free_unlinked(offset);
+        }
+    }
+}
+
+/// Writes an empty level. Flushed, not fenced.
+fn write_level<S: Seam>(
+    memory: &Memory<S>,
+    offset: u64,
+    bits: u32,
+    shape: Shape,
+    at: &'static Point,
+) -> Result<(), Damage> {
+    let words = memory.words(offset, layout::level_bytes(bits, shape.group_bits))?;
+    let header = memory.at(Offset::<LevelHeader>::new(offset))?;
+    for word in &words[1..] {
+        memory.store(word, 0, at);
+    }
+    memory.store(&header.identity, layout::identity(Kind::Level, offset, bits), at);
+    memory.flush_words(words, at);
+    Ok(())
+}
+
+/// Writes a context. Flushed, not fenced.
+fn write_context<S: Seam>(
+    memory: &Memory<S>,
+    block: u64,
+    keep: usize,
+    levels: &[u64],
+    at: &'static Point,
+) -> Result<(), Damage> {
+    let words = memory.at(Offset::<ContextBlock>::new(block))?;
+    let counts = levels.len() as u64 | (keep as u64) << 8;
+    for (word, level) in words.levels.iter().zip(levels) {
+        memory.store(word, *level, at);
+    }
+    memory.store(&words.counts, counts, at);
+    memory.store(&words.check, context_check(block, counts, levels), at);
+    let used = memory.words(block, (2 + levels.len() as u64) * 8)?;
+    memory.flush_words(used, at);
+    Ok(())
+}
+
+pub(super) fn create<S: Seam>(
+    core: &Arc<Core<S>>,
+    shape: Shape,
+) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+    let bits = shape.first_bits;
+    let at = &points::CREATE;
+    let level = Unlinked::take(core, layout::level_bytes(bits, shape.group_bits))?;
+    let context = Unlinked::take(core, CONTEXT_BYTES)?;
+    write_level(&core.memory, level.offset(), bits, shape, at)?;
+    write_context(&core.memory, context.offset(), 2, &[pack_level(level.offset(), bits)], at)?;
+    let mut words = [0; ROOT_SCHEME_WORDS];
+    words[root::CONTEXT] = root::pack(context.offset(), 0);
+    level.keep();
+    context.keep();
+    Ok(words)
+}
+
+/// A number that no other thread that is rehashing the table has.
+struct Maker<'m> {
+    all: &'m AtomicU32,
+    number: u32,
+}
+
+impl<'m> Maker<'m> {
+    /// The smallest that is free, if one is.
+    fn take(all: &'m AtomicU32) -> Option<Self> {
+        let mut taken = all.load(Ordering::Relaxed);
+        loop {
+            let number = taken.trailing_ones();
+            if number >= slot::MAKERS {
+                return None;
+            }
+            // Acquire: pairs with the Release below; what the one before made is decided.
+            let (now, then) = (Ordering::Acquire, Ordering::Relaxed);
+            match all.compare_exchange_weak(taken, taken | 1 << number, now, then) {
+                Ok(_) => return Some(Maker { all, number }),
+                Err(found) => taken = found,
+            }
+        }
+    }
+}
+
+impl Drop for Maker<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_and(!(1 << self.number), Ordering::Release);
+    }
+}
+
+/// What became of the copy of a record.
+enum Copied {
+    /// It stands in a newer level, durably once a fence is made.
+    Yes,
+    /// It is not to be copied any more: look again.
+    Changed,
+    /// No slot is free for it.
+    NoRoom,
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    // ---- Contexts ---------------------------------------------------------------
+
+    /// Replaces the context by one of these levels, in a block that was allocated for it.
+    /// Whether it did: not if another one came first.
+    fn replace_context(
+        &self,
+        guard: &Guard<'_, S>,
+        old: &Context,
+        levels: &[u64],
+        keep: usize,
+        block: Unlinked<'_, S>,
+    ) -> Result<bool> {
+        let memory = &self.core.memory;
+        write_context(memory, block.offset(), keep, levels, &points::CONTEXT)?;
+        memory.fence(&points::CONTEXT);
+        self.core.before_unlink(old.block)?;
+        let at = &points::CONTEXT_COMMIT;
+        let word = root::pack(block.offset(), old.turn + 1);
+        let pending = word | root::PENDING;
+        let place = self.root(root::CONTEXT);
+        // The old one is durable: this guard has met it. The mark can be there still.
+        let done = self.exchange(place, old.word, pending, at).is_ok()
+            || self.exchange(place, old.word | root::PENDING, pending, at).is_ok();
+        if !done {
+            return Ok(false);
+        }
+        block.keep();
+        memory.persist(place, at);
+        let _ = self.exchange(place, pending, word, &points::UNMARK);
+        // Before the old block can be used for a context again.
+        self.context(guard)?;
+        self.core.retire_visited(old.block, CONTEXT_BYTES);
+        Ok(true)
+    }
+
+    fn level_words(levels: &[Arc<Level>]) -> Vec<u64> {
+        levels.iter().map(|level| pack_level(level.offset, level.bits)).collect()
+    }
+
+    // ---- Room -------------------------------------------------------------------
+
+    /// Makes room for a record of this hash, which found none by the context of this word:
+    /// another level, or a longer overflow chain where that would not help.
+    #[cold]
+    pub(super) fn make_room(&self, hash: u64, seen: u64) -> Result<()> {
+        let crowded = {
+            let guard = self.guard(true);
+            let context = self.context(&guard)?;
+            if context.word != seen {
+                return Ok(());
+            }
+            // Against the levels that stay: what the others hold comes to them.
+            let (mut records, mut slots) = (0.0, 0);
+            for level in &context.levels {
+                records += self.load(&guard, level)? * level.slots() as f64;
+            }
+            for level in context.open_levels() {
+                slots += level.slots();
+            }
+            let least = if slots < LARGE_SLOTS { LOAD_SMALL } else { LOAD_LARGE };
+            records >= least * slots as f64
+        };
+        let crowded = crowded || self.planted(Planted::DoubledWithoutEnd);
+        if crowded { self.expand(seen) } else { self.extend_chain(hash, seen) }
+    }
+
+    /// The part of a level's slots that is in use, told by some of its buckets.
+    pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level) -> Result<f64> {
+        let step = (level.buckets() / SAMPLE).max(1);
+        let (mut used, mut slots) = (0, 0);
+        for bucket in (0..level.buckets()).step_by(step as usize) {
+            let line = self.line(guard, level, bucket)?;
+            used += line.bucket.slots.iter().filter(|w| slot::is_link(self.look(w))).count();
+            slots += SLOTS;
+        }
+        Ok(used as f64 / slots as f64)
+    }
+
+    /// Adds a level of twice the size of the newest one.
+    fn expand(&self, seen: u64) -> Result<()> {
+        let block = Unlinked::take(&self.core, CONTEXT_BYTES)?;
+        let (bits, keep) = {
+            let guard = self.guard(true);
+            let context = self.context(&guard)?;
+            if context.word != seen {
+                return Ok(());
+            }
+            let bits = (context.newest().bits + 1).min(self.bits_max());
+            // Where levels cannot grow any more, they become more.
+            let keep = if bits > context.newest().bits { 2 } else { context.keep + 1 };
+            (bits, keep)
+        };
+        let level = match self.take_ready(bits)? {
+            Some(level) => level,
+            None => self.new_level(bits)?,
+        };
+        if self.add_level(seen, level.offset(), bits, keep, block)? {
+            level.keep();
+            self.expansions.fetch_add(1, Ordering::Relaxed);
+            self.core.wake_worker();
+        }
+        Ok(())
+    }
+
+    /// Adds a level as the newest one, of which and those before it `keep` stay. Whether it did.
+    fn add_level(
+        &self,
+        seen: u64,
+        offset: u64,
+        bits: u32,
+        keep: usize,
+        block: Unlinked<'_, S>,
+    ) -> Result<bool> {
+        let guard = self.guard(true);
+        let context = self.context(&guard)?;
+        if context.word != seen {
+            return Ok(false);
+        }
+        let mut levels = Self::level_words(&context.levels);
+        if levels.len() == MAX_LEVELS {
+            return Err(Error::Invalid {
+                what: "number of levels",
+                why: format!("{MAX_LEVELS}, none of which was emptied"),
+            });
+        }
+        levels.push(pack_level(offset, bits));
+        self.replace_context(&guard, context, &levels, keep, block)
+    }
+
+    /// log2 of the buckets of the largest level that fits a block.
+    fn bits_max(&self) -> u32 {
+        let fits = |bits: &u32| {
+            layout::level_bytes(*bits, self.shape.group_bits) <= self.core.geometry.large_max()
+        };
+        LEVEL_BITS.take_while(fits).last().unwrap_or(*LEVEL_BITS.start())
+    }
+
+    fn new_level(&self, bits: u32) -> Result<Unlinked<'_, S>> {
+        let level = Unlinked::take(&self.core, layout::level_bytes(bits, self.shape.group_bits))?;
+        write_level(&self.core.memory, level.offset(), bits, self.shape, &points::LEVEL)?;
+        self.core.memory.fence(&points::LEVEL);
+        Ok(level)
+    }
+
+    /// Takes the level that is kept ready, if it is of this size. That it is taken is durable:
+    /// where another expansion comes first, the level is given back, and used for something else.
+    fn take_ready(&self, bits: u32) -> Result<Option<Unlinked<'_, S>>> {
+        let place = self.root(root::READY);
+        let word = self.look(place);
+        let Some((offset, found)) = self.ready_level(word)? else { return Ok(None) };
+        if found != bits {
+            return Ok(None);
+        }
+        self.read_level(offset, bits, true)?;
+        self.core.before_unlink(offset)?;
+        if self.exchange(place, word, 0, &points::READY).is_err() {
+            return Ok(None);
+        }
+        self.core.memory.persist(place, &points::READY);
+        Ok(Some(Unlinked { core: &self.core, offset: Some(offset) }))
+    }
+
+    /// Reads the root's word of the level that is kept ready.
+    pub(super) fn ready_level(&self, word: u64) -> Result<Option<(u64, u32)>, Damage> {
+        if word == 0 {
+            return Ok(None);
+        }
+        let place = self.root + root::READY as u64 * 8;
+        unpack_level(word)
+            .ok_or_else(|| Damage::new(place, "a level's offset and size", format!("{word:#x}")))
+            .map(Some)
+    }
+
+    /// Keeps a level ready, so that the next expansion need only link it.
+    fn prepare(&self) -> Result<()> {
+        let bits = {
+            let guard = self.guard(true);
+            self.context(&guard)?.newest().bits + 1
+        };
+        let place = self.root(root::READY);
+        let word = self.look(place);
+        let found = self.ready_level(word)?;
+        if found.is_some_and(|(_, found)| found == bits) || bits > self.bits_max() {
+            return Ok(());
+        }
+        let level = self.new_level(bits)?;
+        let new = pack_level(level.offset(), bits);
+        let at = &points::READY;
+        if let Some((offset, _)) = found {
+            self.core.before_unlink(offset)?;
+        }
+        if self.exchange(place, word, new, at).is_ok() {
+            level.keep();
+            self.core.memory.persist(place, at);
+            if let Some((offset, bits)) = found {
+                let bytes = layout::level_bytes(bits, self.shape.group_bits);
+                self.core.retire_visited(offset, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- Overflow chains --------------------------------------------------------
+
+    /// Adds a node to the chain of a hash's group in the newest level.
+    fn extend_chain(&self, hash: u64, seen: u64) -> Result<()> {
+        let memory = &self.core.memory;
+        let node = Unlinked::take(&self.core, NODE_BYTES)?;
+        let words = memory.words(node.offset(), NODE_BYTES)?;
+        for word in &words[1..] {
+            memory.store(word, 0, &points::NODE);
+        }
+        let identity = layout::identity(Kind::Node, node.offset(), 0);
+        memory.store(&words[0], identity, &points::NODE);
+        memory.flush_words(words, &points::NODE);
+        memory.fence(&points::NODE);
+        let guard = self.guard(true);
+        let context = self.context(&guard)?;
+        if context.word != seen {
+            return Ok(());
+        }
+        let level = context.newest();
+        let group = level.group(hash);
+        let note = self.chain_note(&guard, level, group)?;
+        // Before there is a chain: see `claim_slot`.
+        self.set_note(note, note_bits(tag_of(hash)));
+        let mut end = self.chain_head(level, group);
+        for last in self.nodes_to_use(level, group) {
+            end = &self.node(last?)?.next;
+        }
+        let linked = node.offset() | link::PENDING;
+        match self.exchange(end, 0, linked, &points::NODE_LINK) {
+            Ok(_) => {
+                memory.persist(end, &points::NODE_LINK);
+                let _ = self.exchange(end, linked, node.offset(), &points::UNMARK);
+                node.keep();
+                Ok(())
+            }
+            // Only a level that is being emptied has closed chains.
+            Err(link::CLOSED) if self.context(&guard)?.word == seen => {
+                let at = memory.offset_of(end).raw();
+                Err(Damage::new(at, "the end of a chain", "a closed one").into())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    // ---- Rehashing --------------------------------------------------------------
+
+    /// Empties one bucket of the oldest level. Whether all of it is frozen, durably: not if
+    /// there is no room. Any number of threads can do it at once.
+    fn drain_bucket(
+        &self,
+        guard: &Guard<'_, S>,
+        context: &Context,
+        bucket: &Bucket,
+        maker: u32,
+    ) -> Result<Option<u64>> {
+        let memory = &self.core.memory;
+        self.expect_copies(context, bucket);
+        loop {
+            let mut copied = [0; SLOTS];
+            for (place, copied) in bucket.slots.iter().zip(&mut copied) {
+                match self.drain_slot(guard, context, place, maker)? {
+                    Ok(word) => *copied = word,
+                    Err(hash) => {
+                        // What was done so far stands: copies, and slots that lead past records.
+                        memory.persist(bucket, &points::FREEZE);
+                        return Ok(Some(hash));
+                    }
+                }
+            }
+            // Copies are durable before what they were made of goes.
+            memory.fence(&points::CONFIRM);
+            let mut left = false;
+            for (place, copied) in bucket.slots.iter().zip(copied) {
+                let gone = copied == slot::FROZEN
+                    || self.exchange(place, copied, slot::FROZEN, &points::FREEZE).is_ok();
+                left |= !gone;
+            }
+            if !left {
+                memory.persist(bucket, &points::FREEZE);
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Asks the memory for what copying the slots of a bucket takes, of all of them at once: the
+    /// records, and then the buckets that their copies can go to.
+    fn expect_copies(&self, context: &Context, bucket: &Bucket) {
+        let links = || bucket.slots.iter().map(|place| self.core.memory.load(place));
+        links().filter(|&word| slot::is_link(word)).for_each(|word| {
+            self.expect_record(slot::offset(word));
+        });
+        for offset in links().filter(|&word| slot::is_link(word)).map(slot::offset) {
+            let hash = || {
+                let found = self.state(offset, self.head(offset).ok()?).ok()?;
+                let kind = state::kind(found);
+                let is_record = kind == state::LIVE || kind == state::UNDECIDED;
+                let body = is_record.then(|| self.body(offset, found))?.ok()?;
+                let key = R::read_key(&self.core.memory, body);
+                Some(R::hash(&self.core.hasher, R::key_of(&key)))
+            };
+            let Some(hash) = hash() else { continue };
+            for level in context.open_levels().take(context.levels.len() - 1) {
+                self.expect_lines(level, hash);
+            }
+        }
+    }
+
+    /// Makes a slot of the oldest level ready to be frozen. Returns the word that it is to be
+    /// frozen from; the hash of its record if there is no room for a copy.
+    fn drain_slot(
+        &self,
+        guard: &Guard<'_, S>,
+        context: &Context,
+        place: &Word,
+        maker: u32,
+    ) -> Result<Result<u64, u64>> {
+        let memory = &self.core.memory;
+        loop {
+            let word = self.look(place);
+            if !slot::is_link(word) {
+                return Ok(Ok(word));
+            }
+            if slot::mark(word) == slot::COPY {
+                // Whoever made it will make another one elsewhere.
+                return Ok(Ok(word));
+            }
+            let offset = slot::offset(word);
+            match slot::mark(word) {
+                slot::ANNOUNCED => {
+                    self.settle(offset, state::KILLED)?;
+                    let found = self.state(offset, self.head(offset)?)?;
+                    if state::kind(found) == state::KILLED {
+                        return Ok(Ok(word));
+                    }
+                    let pending = slot::with_mark(word, slot::PENDING);
+                    let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
+                    continue;
+                }
+                slot::PENDING => {
+                    memory.persist(place, &points::MET_SLOT);
+                    let plain = slot::with_mark(word, slot::PLAIN);
+                    let _ = self.exchange(place, word, plain, &points::UNMARK);
+                    continue;
+                }
+                _ => {}
+            }
+            let (tail, head, found) = self.tail(offset)?;
+            if state::kind(found) == state::DEAD {
+                if found & state::PENDING != 0 {
+                    memory.persist(&head.state, &points::MET_STATE);
+                }
+                return Ok(Ok(word));
+            }
+            if tail != offset {
+                let direct = slot::word(tail, slot::tag(word));
+                let _ = self.exchange(place, word, direct, &points::FREEZE);
+                continue;
+            }
+            let body = self.body(offset, found)?;
+            let key = R::read_key(memory, body);
+            let hash = R::hash(&self.core.hasher, R::key_of(&key));
+            if self.planted(Planted::RehashRemovesFirst) {
+                let _ = self.exchange(place, word, slot::FROZEN, &points::FREEZE);
+                memory.persist(place, &points::FREEZE);
+            }
+            match self.copy(guard, context, offset, hash, maker)? {
+                Copied::Yes => return Ok(Ok(word)),
+                Copied::Changed => {}
+                Copied::NoRoom => return Ok(Err(hash)),
+            }
+        }
+    }
+
+    /// Makes sure that a record of the oldest level stands in a newer one too.
+    ///
+    /// The copy is this maker's alone. Were it confirmed by whoever meets it, one thread could
+    /// see the record in effect and stop; another, that had seen so too, could copy it once more
+    /// after a removal has withdrawn the first copy, in the same slot; and the first one, going on,
+    /// would confirm that: a slot that leads to a block which is about to be used again.
+    fn copy(
+        &self,
+        guard: &Guard<'_, S>,
+        context: &Context,
+        offset: u64,
+        hash: u64,
+        maker: u32,
+    ) -> Result<Copied> {
+        let memory = &self.core.memory;
+        let plain = slot::word(offset, tag_of(hash));
+        if let Some(place) = self.standing(guard, context, plain, hash)? {
+            // Another one has made it; it may not be durable.
+            memory.flush(place, &points::CONFIRM);
+            return Ok(Copied::Yes);
+        }
+        let copy = slot::copy(plain, maker);
+        let Some(place) = self.claim(guard, context, 1, hash, copy, &points::COPY)? else {
+            return Ok(Copied::NoRoom);
+        };
+        // After the copy can be seen: who replaces or removes the record from here on, finds
+        // it; and if someone has before, it is not followed by anyone.
+        let found = self.state(offset, self.head(offset)?)?;
+        if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+            self.withdraw(place, copy);
+            return Ok(Copied::Changed);
+        }
+        if self.exchange(place, copy, plain, &points::CONFIRM).is_err() {
+            return Ok(Copied::Changed);
+        }
+        memory.flush(place, &points::CONFIRM);
+        Ok(Copied::Yes)
+    }
+
+    /// Where a record stands in a newer level already.
+    fn standing<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        context: &'g Context,
+        plain: u64,
+        hash: u64,
+    ) -> Result<Option<&'g Word>> {
+        let bits = note_bits(slot::tag(plain));
+        let newer = context.levels.len() - 1;
+        for level in context.open_levels().take(newer) {
+            for bucket in level.pair(hash) {
+                let line = self.line(guard, level, bucket)?;
+                if line.note.load(Ordering::SeqCst) & bits != bits {
+                    continue;
+                }
+                let mut places = line.bucket.slots.iter();
+                if let Some(place) = places.find(|place| self.look(place) == plain) {
+                    return Ok(Some(place));
+                }
+            }
+            let group = level.group(hash);
+            if self.chain_note(guard, level, group)?.load(Ordering::SeqCst) & bits != bits {
+                continue;
+            }
+            for node in self.nodes(level, group) {
+                let mut places = self.node_buckets(node?).flat_map(|bucket| &bucket.slots);
+                if let Some(place) = places.find(|place| self.look(place) == plain) {
+                    return Ok(Some(place));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Empties one part of the oldest level: a bucket, or the chain of a group. The hash of the
+    /// record that there is no room for, if there is one.
+    fn drain_part(
+        &self,
+        guard: &Guard<'_, S>,
+        context: &Context,
+        level: &Level,
+        part: u64,
+        maker: u32,
+    ) -> Result<Option<u64>> {
+        if part < level.buckets() {
+            if part + 1 == level.buckets() && self.planted(Planted::PartsOneShort) {
+                return Ok(None);
+            }
+            let line = self.line(guard, level, part)?;
+            if line.note.load(Ordering::SeqCst) & DRAINED == 0 {
+                let full = self.drain_bucket(guard, context, line.bucket, maker)?;
+                if full.is_some() {
+                    return Ok(full);
+                }
+                self.set_note(line.note, TOUCHED | DRAINED);
+            }
+            return Ok(None);
+        }
+        let group = part - level.buckets();
+        let note = self.chain_note(guard, level, group)?;
+        if note.load(Ordering::SeqCst) & DRAINED != 0 {
+            return Ok(None);
+        }
+        let mut end = self.chain_head(level, group);
+        loop {
+            for node in self.nodes(level, group) {
+                let node = node?;
+                for bucket in self.node_buckets(node) {
+                    let full = self.drain_bucket(guard, context, bucket, maker)?;
+                    if full.is_some() {
+                        return Ok(full);
+                    }
+                }
+                end = &self.node(node)?.next;
+            }
+            let closed = self.exchange(end, 0, link::CLOSED, &points::FREEZE);
+            if matches!(closed, Ok(_) | Err(link::CLOSED)) {
+                break;
+            }
+        }
+        self.core.memory.persist(end, &points::FREEZE);
+        self.set_note(note, TOUCHED | DRAINED);
+        Ok(None)
+    }
+
+    /// Empties some parts of the oldest level, and drops it once it is empty. Whether there is
+    /// more to do.
+    ///
+    /// Up to [`slot::MAKERS`] threads do it at once; if that many were stopped for ever while
+    /// they did, no other could go on.
+    pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
+        let full = {
+            self.core.memory.seam().dram();
+            let Some(maker) = Maker::take(&self.makers) else { return Ok(false) };
+            let guard = self.guard(true);
+            let context = self.context(&guard)?;
+            let Some(level) = context.draining() else { return Ok(false) };
+            if self.planted(Planted::RehashNotResumed) && !level.is_fresh() {
+                return Ok(false);
+            }
+            let full = self.rehash_parts(&guard, context, level, parts, maker.number)?;
+            let seen = match self.planted(Planted::LevelDroppedEarly) {
+                true => &level.next,
+                false => &level.verified,
+            };
+            let done = seen.load(Ordering::Relaxed) >= level.parts();
+            if full.is_none() && !done {
+                return Ok(true);
+            }
+            full.map(|hash| (hash, context.word)).ok_or(context.word)
+        };
+        match full {
+            Ok((hash, seen)) => self.make_room(hash, seen)?,
+            Err(seen) => self.drop_level(seen)?,
+        }
+        Ok(true)
+    }
+
+    fn rehash_parts(
+        &self,
+        guard: &Guard<'_, S>,
+        context: &Context,
+        level: &Level,
+        parts: u64,
+        maker: u32,
+    ) -> Result<Option<u64>> {
+        let mark = self.root(root::PROGRESS);
+        for _ in 0..parts {
+            // Each thread takes parts of its own. What one of them has begun and not finished,
+            // the others find when they look through all parts at the end.
+            let part = level.next.fetch_add(1, Ordering::Relaxed);
+            if part < level.parts() {
+                let full = self.drain_part(guard, context, level, part, maker)?;
+                if full.is_some() {
+                    return Ok(full);
+                }
+                let word = root::pack_progress(level.offset, part);
+                self.core.memory.store(mark, word, &points::PROGRESS);
+                continue;
+            }
+            let part = level.verified.load(Ordering::Relaxed);
+            let early = self.planted(Planted::LevelDroppedEarly);
+            if part >= level.parts() || early {
+                break;
+            }
+            let full = self.drain_part(guard, context, level, part, maker)?;
+            if full.is_some() {
+                return Ok(full);
+            }
+            let order = Ordering::Relaxed;
+            let _ = level.verified.compare_exchange(part, part + 1, order, order);
+        }
+        Ok(None)
+    }
+
+    /// Drops the oldest level, all of which is frozen.
+    fn drop_level(&self, seen: u64) -> Result<()> {
+        let block = Unlinked::take(&self.core, CONTEXT_BYTES)?;
+        let guard = self.guard(true);
+        let context = self.context(&guard)?;
+        if context.word != seen {
+            return Ok(());
+        }
+        let level = &context.levels[0];
+        let mut nodes = Vec::new();
+        for group in 0..level.groups() {
+            if level.chain_note(group).load(Ordering::SeqCst) & !(TOUCHED | DRAINED) != 0 {
+                for node in self.nodes(level, group) {
+                    nodes.push(node?);
+                }
+            }
+        }
+        for &offset in nodes.iter().chain([&level.offset]) {
+            self.core.before_unlink(offset)?;
+        }
+        let levels = Self::level_words(&context.levels[1..]);
+        if self.replace_context(&guard, context, &levels, context.keep, block)? {
+            for node in nodes {
+                self.core.retire_visited(node, NODE_BYTES);
+            }
+            let bytes = layout::level_bytes(level.bits, self.shape.group_bits);
+            self.core.retire_visited(level.offset, bytes);
+            self.emptied.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    // ---- Shrinking --------------------------------------------------------------
+
+    /// Adds a smaller level, into which all others are emptied, if the table is nearly empty.
+    fn shrink(&self) -> Result<()> {
+        let (seen, bits) = {
+            let guard = self.guard(true);
+            let context = self.context(&guard)?;
+            let slots: u64 = context.levels.iter().map(|level| level.slots()).sum();
+            if context.draining().is_some()
+                || slots <= (SLOTS as u64) << (self.shape.first_bits + 2)
+            {
+                return Ok(());
+            }
+            let mut records = 0.0;
+            for level in &context.levels {
+                records += self.load(&guard, level)? * level.slots() as f64;
+            }
+            let records = records as u64;
+            if records * 16 > slots {
+                return Ok(());
+            }
+            // At most a quarter full, so that it does not have to grow at once.
+            let buckets = (records * 4).div_ceil(SLOTS as u64).next_power_of_two();
+            (context.word, buckets.ilog2().max(self.shape.first_bits))
+        };
+        let block = Unlinked::take(&self.core, CONTEXT_BYTES)?;
+        let level = self.new_level(bits)?;
+        if self.add_level(seen, level.offset(), bits, 1, block)? {
+            level.keep();
+        }
+        Ok(())
+    }
+
+    // ---- Background -------------------------------------------------------------
+
+    pub(super) fn has_background_work(&self) -> bool {
+        if !self.discards.is_empty() || self.removed.load(Ordering::Relaxed) >= REMOVALS {
+            return true;
+        }
+        let guard = self.guard(false);
+        let Ok(context) = self.context(&guard) else { return false };
+        context.draining().is_some() || Self::wants_level(context)
+    }
+
+    /// Whether the newest level is filling up, and the next one should be kept ready.
+    fn wants_level(context: &Context) -> bool {
+        let level = context.newest();
+        let crowded = level.crowded.load(Ordering::Relaxed);
+        crowded * 16 >= level.buckets() && !level.succeeded.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn background_step(&self) -> Result<bool> {
+        self.discards.collect(|epoch| self.core.epochs().has_reached(epoch));
+        if self.removed.load(Ordering::Relaxed) >= REMOVALS {
+            self.removed.store(0, Ordering::Relaxed);
+            self.shrink()?;
+        }
+        let wants = {
+            let guard = self.guard(true);
+            let context = self.context(&guard)?;
+            let wants = Self::wants_level(context);
+            if wants {
+                context.newest().succeeded.store(true, Ordering::Relaxed);
+            }
+            wants
+        };
+        if wants {
+            self.prepare()?;
+        }
+        self.rehash(STEP_PARTS)
+    }
+}

@@ -1,0 +1,312 @@
+//! Walking the table: iteration, the trace of all blocks, samples.
+//!
+//! All walks go through the table by ranges of hashes: the groups of buckets that a range owns
+//! are read from the oldest level to the newest, under one guard, as a lookup does.
+
+use super::layout::{
+    Bucket, CONTEXT_BYTES, NODE_BYTES, RECORD_HEADER, SLOTS, level_bytes, root, slot, state,
+};
+use super::levels::{Context, DRAINED, Guard, Level, TOUCHED};
+use super::{Clevel, points};
+use crate::error::Result;
+use crate::index::record::Record;
+use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
+use crate::pmem::{Planted, Seam, Word};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Of the largest level, a range holds at most this many groups, as a power of two.
+const RANGE_GROUPS_LOG2: u32 = 3;
+/// Tables of so many buckets are counted whole.
+const COUNTED: u64 = 1 << 13;
+/// Of larger ones, so many buckets of each level are read.
+const SAMPLE: u64 = 256;
+
+/// What a walk meets.
+pub(super) enum Part<'g> {
+    /// An overflow node, told once for all ranges.
+    Node(u64),
+    /// A slot with something in it.
+    Slot(&'g Level, &'g Word, u64),
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    // ---- Ranges -----------------------------------------------------------------
+
+    /// The last hash of the range that begins with `low`.
+    pub(super) fn range_end(context: &Context, low: u64) -> u64 {
+        let groups = context.levels.iter().map(|level| level.groups_log2());
+        let (least, most) =
+            groups.fold((u32::MAX, 0), |(least, most), g| (least.min(g), most.max(g)));
+        let bits = most.saturating_sub(RANGE_GROUPS_LOG2).max(least);
+        low | u64::MAX >> bits
+    }
+
+    /// Visits what stands in the groups of a range, as [`search`](Self::search) does for one
+    /// hash. Groups can hold records of other ranges, too.
+    pub(super) fn walk<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        (low, high): (u64, u64),
+        mut visit: impl FnMut(Part<'g>) -> Result<()>,
+    ) -> Result<()> {
+        let mut context = self.context(guard)?;
+        let mut from = 0;
+        loop {
+            for level in &context.levels[from..] {
+                for group in level.group(low)..=level.group(high) {
+                    self.walk_group(guard, level, group, (low, high), &mut visit)?;
+                }
+            }
+            let now = self.context(guard)?;
+            if std::ptr::eq(now, context) {
+                return Ok(());
+            }
+            let newest = context.newest();
+            let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
+            from = seen.map_or(0, |index| index + 1);
+            context = now;
+        }
+    }
+
+    fn walk_group<'g>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        level: &'g Level,
+        group: u64,
+        (low, high): (u64, u64),
+        visit: &mut impl FnMut(Part<'g>) -> Result<()>,
+    ) -> Result<()> {
+        let first = group * level.group_buckets();
+        for bucket in first..first + level.group_buckets() {
+            let line = self.line(guard, level, bucket)?;
+            let note = line.note.load(Ordering::SeqCst);
+            if note & !TOUCHED != 0 && note & DRAINED == 0 {
+                self.walk_bucket(level, line.bucket, visit)?;
+            }
+        }
+        let note = self.chain_note(guard, level, group)?;
+        if note.load(Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 {
+            return Ok(());
+        }
+        // The first hash of the group: in two shifts, as above.
+        let first = group << 1 << (63 - level.groups_log2());
+        for node in self.nodes(level, group) {
+            let node = node?;
+            for bucket in self.node_buckets(node) {
+                self.walk_bucket(level, bucket, visit)?;
+            }
+            if (low..=high).contains(&first) {
+                visit(Part::Node(node))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn walk_bucket<'g>(
+        &'g self,
+        level: &'g Level,
+        bucket: &'g Bucket,
+        visit: &mut impl FnMut(Part<'g>) -> Result<()>,
+    ) -> Result<()> {
+        for place in &bucket.slots {
+            let word = self.look(place);
+            if slot::is_link(word) {
+                visit(Part::Slot(level, place, word))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_range(cursor: &mut Cursor) {
+        match cursor.high.checked_add(1) {
+            None => cursor.finish(),
+            Some(low) => {
+                cursor.low = low;
+                cursor.state = CursorState::Inside;
+            }
+        }
+    }
+
+    // ---- Iteration --------------------------------------------------------------
+
+    /// One step of an iteration: the records of one range.
+    pub(super) fn scan_next(
+        &self,
+        cursor: &mut Cursor,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        self.core.check()?;
+        let memory = &self.core.memory;
+        let guard = self.guard(false);
+        let range = (cursor.low, Self::range_end(self.context(&guard)?, cursor.low));
+        let mut keys = HashSet::new();
+        self.walk(&guard, range, |part| {
+            let Part::Slot(_, place, word) = part else { return Ok(()) };
+            if slot::mark(word) & slot::ANNOUNCED != 0 {
+                return Ok(());
+            }
+            let (offset, head, found) = self.tail(slot::offset(word))?;
+            if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+                // That it is not reported rests on its removal.
+                if found & state::PENDING != 0 {
+                    memory.persist(&head.state, &points::MET_STATE);
+                }
+                return Ok(());
+            }
+            let body = self.body(offset, found)?;
+            let key = R::read_key(memory, body);
+            let hash = R::hash(&self.core.hasher, R::key_of(&key));
+            if !(range.0..=range.1).contains(&hash) {
+                return Ok(());
+            }
+            if slot::mark(word) == slot::PENDING {
+                memory.persist(place, &points::MET_SLOT);
+            }
+            // A record can stand in two levels, and a key can be removed from one and inserted
+            // into another meanwhile.
+            if keys.insert(key.clone()) || self.planted(Planted::ScannedTwice) {
+                out.push((key, R::read_value(memory, body)));
+            }
+            Ok(())
+        })?;
+        cursor.high = range.1;
+        Self::next_range(cursor);
+        Ok(())
+    }
+
+    // ---- Trace ------------------------------------------------------------------
+
+    /// One step of the trace: the blocks of one range; contexts and levels first. Slots that
+    /// lead to removed records, or through replaced ones, no longer do so after it. The caller
+    /// has passed the gate, or holds it.
+    pub(super) fn trace_next(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        let guard = self.guard(true);
+        let context = self.context(&guard)?;
+        if cursor.state == CursorState::Start {
+            // Those that come later are new; those that go, mark themselves before.
+            self.trace_levels(context, visit)?;
+        }
+        cursor.high = Self::range_end(context, cursor.low);
+        self.trace_range(&guard, (cursor.low, cursor.high), visit)?;
+        Self::next_range(cursor);
+        Ok(())
+    }
+
+    fn trace_levels(&self, context: &Context, visit: &mut Visitor<'_>) -> Result<()> {
+        visit(BlockKind::Directory, context.block, CONTEXT_BYTES)?;
+        let ready = self.ready_level(self.look(self.root(root::READY)))?;
+        let known = context.levels.iter().map(|level| (level.offset, level.bits));
+        for (offset, bits) in known.chain(ready) {
+            visit(BlockKind::Segment, offset, level_bytes(bits, self.shape.group_bits))?;
+        }
+        Ok(())
+    }
+
+    fn trace_range(
+        &self,
+        guard: &Guard<'_, S>,
+        (low, high): (u64, u64),
+        visit: &mut Visitor<'_>,
+    ) -> Result<()> {
+        let memory = &self.core.memory;
+        let at = &points::REPAIR_SLOT;
+        let mut records = HashSet::new();
+        let mut stored = false;
+        self.walk(guard, (low, high), |part| {
+            let (place, mut word) = match part {
+                Part::Node(node) => return visit(BlockKind::Overflow, node, NODE_BYTES),
+                Part::Slot(_, place, word) => (place, word),
+            };
+            while slot::is_link(word) && slot::mark(word) & slot::ANNOUNCED == 0 {
+                if slot::mark(word) == slot::PENDING {
+                    memory.persist(place, &points::MET_SLOT);
+                    let plain = slot::with_mark(word, slot::PLAIN);
+                    let unmarked = self.exchange(place, word, plain, &points::UNMARK);
+                    word = unmarked.map_or_else(|found| found, |_| plain);
+                    continue;
+                }
+                let first = slot::offset(word);
+                let (offset, head, found) = self.tail(first)?;
+                let dead = state::kind(found) == state::DEAD;
+                if dead && found & state::PENDING != 0 {
+                    memory.persist(&head.state, &points::MET_STATE);
+                }
+                if !dead && first == offset {
+                    let body = self.body(offset, found)?;
+                    let key = R::read_key(memory, body);
+                    let hash = R::hash(&self.core.hasher, R::key_of(&key));
+                    if (low..=high).contains(&hash) && records.insert(offset) {
+                        let bytes = RECORD_HEADER + (body.key_len + body.value_len) as u64;
+                        visit(BlockKind::Record, offset, bytes)?;
+                    }
+                    break;
+                }
+                let new = if dead { slot::EMPTY } else { slot::word(offset, slot::tag(word)) };
+                word = match self.exchange(place, word, new, at) {
+                    Ok(_) => {
+                        memory.flush(place, at);
+                        stored = true;
+                        new
+                    }
+                    Err(found) => found,
+                };
+            }
+            Ok(())
+        })?;
+        if stored {
+            memory.fence(at);
+        }
+        Ok(())
+    }
+
+    // ---- Samples ----------------------------------------------------------------
+
+    /// Counts records: all of them, or those in some buckets.
+    pub(super) fn sample(&self) -> Result<IndexStats> {
+        let guard = self.guard(false);
+        let context = self.context(&guard)?;
+        let buckets: u64 = context.levels.iter().map(|level| level.buckets()).sum();
+        let mut records = 0;
+        if buckets <= COUNTED {
+            let mut seen = HashSet::new();
+            self.walk(&guard, (0, u64::MAX), |part| {
+                if let Part::Slot(_, _, word) = part
+                    && slot::mark(word) & slot::ANNOUNCED == 0
+                {
+                    seen.insert(slot::offset(word));
+                }
+                Ok(())
+            })?;
+            records = seen.len() as u64;
+        } else {
+            for level in &context.levels {
+                let step = (level.buckets() / SAMPLE).max(1);
+                let (mut used, mut sampled) = (0, 0);
+                for bucket in (0..level.buckets()).step_by(step as usize) {
+                    let slots = &self.line(&guard, level, bucket)?.bucket.slots;
+                    used += slots.iter().filter(|word| slot::is_link(self.look(word))).count();
+                    sampled += 1;
+                }
+                records += used as u64 * level.buckets() / sampled;
+            }
+        }
+        Ok(IndexStats {
+            segments: context.levels.len() as u64,
+            directory_entries: context.levels.len() as u64,
+            records_estimate: records,
+            slots: buckets * SLOTS as u64,
+            dram_bytes: context.levels.iter().map(|level| level.dram_bytes()).sum(),
+            doublings: self.emptied.load(Ordering::Relaxed),
+            splits: self.expansions.load(Ordering::Relaxed),
+            repaired_segments: self.repaired.load(Ordering::Relaxed),
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! The offline check: every level, every slot, every record.
+
+use super::Clevel;
+use super::layout::{slot, state};
+use super::levels::{Guard, Level, tag_of};
+use super::scan::Part;
+use crate::error::{Damage, Error, Result};
+use crate::index::record::{Record, body_checksum};
+use crate::index::{Cursor, CursorState, Verified, Visitor};
+use crate::pmem::{Seam, Word};
+use std::collections::{HashMap, HashSet};
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    /// Checks everything. The caller holds the gate: nothing else runs.
+    pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
+        let mut verified = Verified::default();
+        let mut cursor = Cursor::start();
+        while !cursor.is_done() {
+            let low = cursor.low;
+            match self.trace_next(&mut cursor, visit) {
+                Ok(()) => {}
+                Err(Error::Damaged(damage)) => {
+                    // What can be read of the range is still checked below.
+                    verified.damage.push(damage);
+                    cursor.high = {
+                        let guard = self.guard(true);
+                        Self::range_end(self.context(&guard)?, low)
+                    };
+                    match cursor.high.checked_add(1) {
+                        Some(next) => (cursor.low, cursor.state) = (next, CursorState::Inside),
+                        None => cursor.finish(),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            match self.verify_range((low, cursor.high), &mut verified) {
+                Ok(()) => {}
+                Err(Error::Damaged(damage)) => verified.damage.push(damage),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(verified)
+    }
+
+    fn verify_range(&self, range: (u64, u64), verified: &mut Verified) -> Result<()> {
+        let guard = self.guard(true);
+        let mut offsets = HashSet::new();
+        let mut keys = HashMap::new();
+        self.walk(&guard, range, |part| {
+            let Part::Slot(level, place, word) = part else { return Ok(()) };
+            if slot::mark(word) & slot::ANNOUNCED != 0 {
+                return Ok(());
+            }
+            let found = self.verify_slot(&guard, level, place, word, range);
+            let (offset, key) = match found {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(()),
+                Err(Error::Damaged(damage)) => {
+                    verified.torn += 1;
+                    verified.damage.push(damage);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+            // Two slots can lead to one record: rehashing leaves that.
+            if !offsets.insert(offset) {
+                return Ok(());
+            }
+            verified.records += 1;
+            if let Some(other) = keys.insert(key.clone(), offset) {
+                verified.duplicated += 1;
+                let found = format!("key {key:?} a second time, also at {other:#x}");
+                verified.damage.push(Damage::new(offset, "each key once", found));
+            }
+            Ok(())
+        })
+    }
+
+    /// Checks what a slot leads to: offset and key of the record, if it is one of this range.
+    fn verify_slot(
+        &self,
+        guard: &Guard<'_, S>,
+        level: &Level,
+        place: &Word,
+        word: u64,
+        (low, high): (u64, u64),
+    ) -> Result<Option<(u64, R::OwnedKey)>> {
+        let memory = &self.core.memory;
+        let at = memory.offset_of(place).raw();
+        let (offset, head, found) = self.tail(slot::offset(word))?;
+        if state::kind(found) == state::DEAD {
+            return Ok(None);
+        }
+        let body = self.body(offset, found)?;
+        let key = R::read_key(memory, body);
+        let hash = R::hash(&self.core.hasher, R::key_of(&key));
+        let sum = body_checksum(memory, body, (offset, state::packed_lengths(found)));
+        let seal = memory.load(&head.seal) & 0xffff_ffff;
+        if seal != sum {
+            let expected = format!("a record with checksum {sum:#x}");
+            return Err(Damage::new(offset, expected, format!("{seal:#x}")).into());
+        }
+        if !(low..=high).contains(&hash) {
+            // Another range has it, if it belongs to this group at all.
+            let group = level.group(hash);
+            if !(level.group(low)..=level.group(high)).contains(&group) {
+                let found = format!("one of hash {hash:#x}");
+                return Err(Damage::new(at, "a record of this group", found).into());
+            }
+            return Ok(None);
+        }
+        if slot::tag(word) != tag_of(hash) {
+            let expected = format!("tag {:#x} of hash {hash:#x}", tag_of(hash));
+            return Err(Damage::new(at, expected, format!("{:#x}", slot::tag(word))).into());
+        }
+        let seen = self.find(guard, R::key_of(&key), hash)?;
+        if seen.is_none_or(|place| place.offset != offset) {
+            let found = "one that they do not";
+            return Err(Damage::new(at, "a record that lookups find", found).into());
+        }
+        Ok(Some((offset, key)))
+    }
+}
