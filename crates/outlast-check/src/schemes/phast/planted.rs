@@ -1,7 +1,7 @@
 //! What stands for published bugs in PhaST, where the pool does not.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, Stopped};
+use crate::planted::table::Checker::{Alone, EachStep, Stopped};
 use crate::planted::table::{Line, bug, cannot};
 use outlast::index::phast::points;
 use outlast::pmem::Planted;
@@ -51,7 +51,12 @@ pub(super) const LINES: &[Line] = &[
     ),
     cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for none while it has it"),
     bug(WRONG_COMPARISON, Planted::FingerprintDecides, "probe", Alone),
-    cannot(NOT_LINEARIZABLE, "of another structure; the histories are for it"),
+    bug(
+        NOT_LINEARIZABLE,
+        Planted::InsertUnchecked,
+        "fill: as in the paper, two inserts of one key succeed",
+        EachStep("race-leaf"),
+    ),
     bug(INSERTS_NEVER_END, Planted::LockNotReleased, "change: the leaf stays busy", Alone),
     cannot(REOPEN_HANGS, "opening follows links of ascending keys only, so it ends"),
     bug(REMOVED_FOUND, Planted::RemovesNothing, "remove", Alone),
@@ -59,6 +64,37 @@ pub(super) const LINES: &[Line] = &[
         REHASH_NOT_RESUMED,
         Planted::NotReclaimed,
         "Store::with_alive: the reclaim is not resumed",
+        Alone,
+    ),
+    // Of what the paper leaves out.
+    bug(
+        "A merge is committed before its copies have bits",
+        Planted::MergeCommittedFirst,
+        "merge: the link, then the bits",
+        Alone,
+    ),
+    bug(
+        "A merge's copies have bits while the link does not say so",
+        Planted::NoFlush(&points::MERGE_COPY),
+        "seam: merge",
+        Alone,
+    ),
+    bug(
+        "A lookup believes a leaf that was split since it was found",
+        Planted::LeafNotRechecked,
+        "is_still",
+        EachStep("growth"),
+    ),
+    bug(
+        "A scan stands in a leaf that is merged away and freed",
+        Planted::LeafNotRechecked,
+        "is_still",
+        EachStep("merge"),
+    ),
+    bug(
+        "An entry of the master array outlives its leaf",
+        Planted::EntryKept,
+        "merge: the partition is not joined with the one before it",
         Alone,
     ),
 ];

@@ -2,11 +2,19 @@
 
 use super::config;
 use super::phases::DIVIDED;
-use crate::schedule::workload::{Aim, Before, Beside, PLAIN, Workload};
+use crate::schedule::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
 use outlast::index::phast::points;
 
 /// So large that a leaf takes what a few threads insert.
 const ROOMY: Workload = Workload { config: Some(config(20, 4, 2)), ..PLAIN };
+
+/// Leaves of so many pairs that a merge has some to copy.
+const MERGE: Workload = Workload {
+    config: Some(config(8, 4, 4)),
+    before: Before::Point(&points::MERGE_COPY),
+    emptied: true,
+    ..PLAIN
+};
 
 /// All of them.
 pub(super) const ALL: &[Workload] = &[
@@ -43,11 +51,45 @@ pub(super) const ALL: &[Workload] = &[
         ..ROOMY
     },
     Workload {
+        name: "race-leaf",
+        about: "inserts of one key in a leaf that has room",
+        aim: Aim::Race,
+        ..ROOMY
+    },
+    Workload {
         name: "shrink",
         about: "removals that empty leaves, after a split that another thread makes",
         before: Before::Point(&points::SPLIT_COMMIT),
         beside: Beside::Removals,
         holes: true,
+        ..PLAIN
+    },
+    Workload { name: "merge", about: "a removal that merges two leaves", ..MERGE },
+    Workload {
+        name: "merge-scan",
+        about: "an iteration beside that",
+        beside: Beside::Scan,
+        ..MERGE
+    },
+    Workload {
+        name: "duel-merge",
+        about: "lookups and changes of a key beside that",
+        aim: Aim::Duel,
+        ..MERGE
+    },
+    Workload {
+        name: "merge-reclaim",
+        about: "the same while the reclaim after a crash runs",
+        start: Start::Crashed,
+        beside: Beside::Background,
+        ..MERGE
+    },
+    Workload {
+        name: "join",
+        about: "a removal that merges the first leaf of a partition away, and an iteration",
+        before: Before::Point(&points::MASTER_GONE),
+        emptied: true,
+        beside: Beside::Scan,
         ..PLAIN
     },
 ];

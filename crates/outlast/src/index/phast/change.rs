@@ -276,7 +276,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
-            if self.probe(offset, added, key, hash)?.is_some() {
+            if self.probe(offset, added, key, hash)?.is_some()
+                && !self.planted(Planted::InsertUnchecked)
+            {
                 // The fingerprint is nobody's now, but it was stored.
                 memory.persist(head, &points::INSERT);
                 return Ok(false);

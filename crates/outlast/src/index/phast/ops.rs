@@ -147,7 +147,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // After the reading: if nobody is at work now, whoever had done what was read has made
         // it durable.
         let state = leaf.state(seam);
-        if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) {
+        if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
             return Ok(None);
         }
         match found? {

@@ -23,6 +23,14 @@ use std::sync::atomic::Ordering;
 /// its cache leads to every second node, every fourth, and so on.
 const CACHE_BYTES: usize = 1 << 20;
 
+/// Pairs that a merge has copied into a leaf.
+struct Copies {
+    /// The leaf's bits with theirs.
+    bits: u64,
+    /// Its fingerprints with theirs.
+    prints: [u64; PRINT_WORDS],
+}
+
 /// A leaf as it will be written.
 struct Draft {
     low: SlotWords,
@@ -631,7 +639,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         if let Some(node) = node {
             let (index, at) = self.node_in(&structure, node);
-            if at == 0 {
+            if at == 0 && !self.planted(Planted::EntryKept) {
                 self.join_partition(&mut structure, index)?;
             }
         }
@@ -646,22 +654,30 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if let Some((block, _)) = separator {
             core.before_unlink(block)?;
         }
-        let mut all = left_bits;
+        let mut copies = None;
         if !pairs.is_empty() {
             // Free slots of the left leaf are used again.
             let (low, _) = self.low_of(left.offset)?;
             self.outdate(R::key_of(&low))?;
-            all = self.copy_pairs(&left, left_bits, right.offset, &pairs);
+            copies = Some(self.copy_pairs(left.offset, left_bits, right.offset, &pairs));
+        }
+        let show = || copies.iter().for_each(|copies| self.show_copies(left.offset, copies));
+        let late = self.planted(Planted::MergeCommittedFirst);
+        if !late {
+            show();
         }
         let memory = &core.memory;
         let next = Next { offset: self.next_of(right.offset)?.offset, moving: false };
         let link = &self.header(left.offset).place.next;
         memory.store_release(link, next.pack(left.offset), &points::MERGE_COMMIT);
         memory.persist(link, &points::MERGE_COMMIT);
+        if late {
+            show();
+        }
 
         // From here on the keys of the right leaf are in the left one.
         right.dead = true;
-        left.slots = Some(all);
+        left.slots = Some(copies.map_or(left_bits, |copies| copies.bits));
         if let Err(error) = self.remove_entry(&mut structure, key) {
             self.set_damaged(&right, &error);
             tracing::warn!(%error, "a leaf that was merged cannot be taken out");
@@ -678,14 +694,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Copies pairs into free slots of the leaf before, durably; they are none of its records
-    /// yet. Returns its bits.
-    fn copy_pairs(&self, left: &Closed<'_, S>, bits: u64, right: u64, pairs: &[u32]) -> u64 {
+    /// Copies pairs into free slots of the leaf before, durably; without their bits yet.
+    fn copy_pairs(&self, left: u64, bits: u64, right: u64, pairs: &[u32]) -> Copies {
         let memory = &self.core.memory;
-        let header = self.header(left.offset);
+        let header = self.header(left);
         let at = &points::MERGE_COPY;
         let link = Next { offset: right, moving: true };
-        memory.store(&header.place.next, link.pack(left.offset), at);
+        memory.store(&header.place.next, link.pack(left), at);
         memory.flush(&header.place.next, at);
         let mut prints = [0; PRINT_WORDS];
         for (own, word) in prints.iter_mut().zip(&header.head.prints) {
@@ -699,7 +714,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let line = self.shape.line_of(hash);
             let free = State::at_rest(all).free_slot(self.shape.slots, line);
             let free = free.expect("both fit");
-            let target = self.pair(left.offset, free);
+            let target = self.pair(left, free);
             memory.store(&target.second, words.second, at);
             memory.store(&target.first, words.first, at);
             let word = &mut prints[free as usize / 8];
@@ -709,17 +724,24 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             lines |= 1 << (free / LINE_SLOTS);
         }
         for line in super::ops::bits(lines) {
-            memory.flush(self.pair(left.offset, line * LINE_SLOTS), at);
+            memory.flush(self.pair(left, line * LINE_SLOTS), at);
         }
         memory.fence(at);
+        Copies { bits: all, prints }
+    }
+
+    /// Gives copies their bits, durably. They are none of the leaf's records yet.
+    fn show_copies(&self, left: u64, copies: &Copies) {
+        let memory = &self.core.memory;
+        let head = &self.header(left).head;
         let at = &points::MERGE_BITS;
-        for (own, word) in prints.iter().zip(&header.head.prints) {
+        for (own, word) in copies.prints.iter().zip(&head.prints) {
             memory.store(word, *own, at);
         }
-        memory.store_release(&header.head.bitmap, all, at);
-        memory.flush(&header.head, at);
+        // Release: pairs with the Acquire in `bitmap`.
+        memory.store_release(&head.bitmap, copies.bits, at);
+        memory.flush(head, at);
         memory.fence(at);
-        all
     }
 
     /// Takes the leaf with this least key out of its node; and the node, if it was its last.

@@ -4,7 +4,7 @@ use super::nodes::{LockedNode, NONE, Node, Side};
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
 use crate::index::version::{is_unchanged, version};
-use crate::pmem::Seam;
+use crate::pmem::{Planted, Seam};
 
 /// Where a key was found to belong; to be validated after reading or locking.
 #[derive(Clone, Copy)]
@@ -101,6 +101,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn is_current(&self, at: &Located<'_>) -> bool {
         is_unchanged(&at.node.lock(self.core.memory.seam()), at.version)
+    }
+
+    /// As [`is_current`](Self::is_current), of what was read of a leaf.
+    #[inline(always)]
+    pub(super) fn is_still(&self, at: &Located<'_>) -> bool {
+        self.is_current(at) || self.planted(Planted::LeafNotRechecked)
     }
 
     /// Locks the node of a key. The place in it. By a thread that has passed the gate.

@@ -194,7 +194,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })();
         // After the reading, as in `read_once`.
         let state = leaf.state(seam);
-        if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) {
+        if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
             return Ok(None);
         }
         let edges = read.map_err(crate::Error::Damaged)?;
