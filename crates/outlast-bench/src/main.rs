@@ -191,8 +191,9 @@ struct MicroArgs {
     /// The most operations of a phase in those rounds; inserts and removals are all timed.
     #[arg(long, default_value_t = 2_000_000)]
     latency_operations: u64,
-    /// What to measure beside: maps in DRAM (dashmap, papaya, scc, hashbrown, and
-    /// dashmap-u64, which holds pairs of words whatever the record form), and schemes.
+    /// What to measure beside: maps in DRAM (dashmap, papaya, scc, hashbrown; dashmap-u64, which
+    /// holds pairs of words whatever the record form; skiplist and btree, which keep keys in
+    /// order), and schemes.
     #[arg(long, value_delimiter = ',', default_values_t = Kind::MAPS.first().copied())]
     rival: Vec<Kind>,
     /// Phases; insert is always one. Default: all.

@@ -40,7 +40,7 @@
 //! begins with: opening reads the parts side by side.
 //!
 //! Integers are kept in a form whose order is that of the numbers
-//! ([`KeyOrder`](crate::index::KeyOrder)).
+//! ([`KeyOrder`]).
 //!
 //! # Invariants
 //!
@@ -78,7 +78,7 @@
 //!
 //! # Concurrency
 //!
-//! Of each leaf there is one word in DRAM, its [`State`](state::State): which slots are taken,
+//! Of each leaf there is one word in DRAM, its *state* (`state.rs`): which slots are taken,
 //! how many inserts are under way, whether one thread is changing or removing, whether the leaf
 //! is closed. It is the paper's shadow bitmap, and its read-write lock.
 //!
