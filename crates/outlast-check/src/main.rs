@@ -730,11 +730,11 @@ fn run_history(args: &HistoryArgs) -> Result<ExitCode, String> {
         let (scheme, form, seed) = (args.scheme, args.record, args.seed);
         let (threads, operations, keys) = (args.threads, args.operations, args.keys);
         let options = history::live::Options { scheme, form, threads, operations, keys, seed };
-        let (recorded, splits) = match history::live::record(&options) {
+        let (recorded, changes) = match history::live::record(&options) {
             Ok(recorded) => recorded,
             Err(fault) => return Ok(report_end(Err(fault))),
         };
-        println!("recorded beside {splits} splits");
+        println!("recorded beside {changes} changes of the structure");
         std::fs::write(&args.file, history::json::export(&recorded)).map_err(|e| named(&e))?;
     }
     let text = std::fs::read_to_string(&args.file).map_err(|e| named(&e))?;

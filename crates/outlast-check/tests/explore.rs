@@ -1,7 +1,8 @@
 //! Every scenario, for every scheme and both record forms: each image is as the contract
 //! has it, and each scenario still reaches the phases that it is for.
 
-use outlast::pmem::{Access, Alive, Event, Traced};
+use outlast::index::clevel;
+use outlast::pmem::{Access, Alive, Event, Point, Traced};
 use outlast_check::explore::{
     Limits, Looked, Options, Scenario, Scratch, Setting, catalogue, crash_at, first_violation_of,
     report, run,
@@ -40,6 +41,11 @@ fn a_crash_is_replayed_alone() {
     assert!(outcome.rows.iter().all(|row| (row.images, row.nested) == (2, 1)));
 }
 
+/// What no run of one thread without rehashing shows: once the slot leads to the new record, it
+/// does not matter what the old one's state was. Another thread can follow the state before, and
+/// of two slots one can lead to the old record still: the canaries have such runs.
+const NOT_ALONE: &[&Point] = &[&clevel::points::UPDATE];
+
 /// A search knows the images that only a mutated trace allows: none of the trace as it is,
 /// and one that shows the fault where a flush or a fence of an operation is left out.
 #[test]
@@ -62,6 +68,10 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
                 let events: Vec<Event> = run.events.iter().filter(dropped).cloned().collect();
                 assert!(events.len() < run.events.len(), "{point:?} is never reached");
                 let searched = search(events);
+                if NOT_ALONE.contains(&point) {
+                    assert!(searched.violation.is_none(), "{point:?} stands in the wrong table");
+                    continue;
+                }
                 assert!(searched.violation.is_some(), "{shape:?} {point:?}: {searched:?}");
                 let violation = searched.violation.unwrap();
                 assert!(violation.crash.unwrap().lost.len() == 1, "one lost line is enough");

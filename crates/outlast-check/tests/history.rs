@@ -174,8 +174,8 @@ fn histories_of_real_threads_are_linearizable() {
                 keys: 6,
                 seed: seed as u64,
             };
-            let (history, splits) = live::record(&options).unwrap();
-            assert!(splits > 10, "{splits} splits");
+            let (history, changes) = live::record(&options).unwrap();
+            assert!(changes > 10, "{changes} changes of structure");
             history.validate().unwrap();
             let figures = check(&history).unwrap_or_else(|f| panic!("{}", f[0]));
             assert!(figures.operations > 160_000);

@@ -16,6 +16,7 @@ pub mod tape;
 pub mod trial;
 
 use crate::explore::catalogue;
+use crate::schemes::parts;
 use crate::session::alive;
 use crate::state::Checked;
 use mutation::{Act, Wrong, mutate};
@@ -31,6 +32,10 @@ use trial::Verdict;
 
 /// Deaths that are chosen for one canary in one run.
 const DEATHS_CHOSEN: usize = 200;
+
+/// Runs of one kind of which images are built for one canary. Of those in which threads meet,
+/// there are hundreds, and what one of them shows, its neighbours show as well.
+const TAPES_TRIED: usize = 100;
 
 /// How much is tried before a canary counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,6 +244,9 @@ impl<'a> Tapes<'a> {
         if let Some(shape) = shape {
             first.push(Tape::next_region(shape, alive)?);
             first.push(Tape::every_root(shape, alive)?);
+            if let Some(too_large) = parts(scheme).too_large {
+                first.push(Tape::refused(shape, too_large, alive)?);
+            }
         }
         // Those of which only the answers are looked at come last.
         first.sort_by_key(|t| (!t.images, t.events.len()));
@@ -318,7 +326,8 @@ impl<'a> Tapes<'a> {
                     return Fate::Killed(found);
                 }
             }
-            for tape in tapes.iter().filter(|t| t.images) {
+            let some = tapes.iter().filter(|t| t.images && made(t).is_some()).collect();
+            for tape in trial::spread(some, TAPES_TRIED) {
                 let Some(mutated) = made(tape) else { continue };
                 match trial::by_images(tape, &mutated, budget, self.alive) {
                     Verdict::Noticed(how) => return Fate::Killed(how),

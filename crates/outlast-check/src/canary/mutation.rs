@@ -124,6 +124,14 @@ pub fn lines_of(offset: u64, bytes: u64) -> std::ops::Range<u64> {
     offset / LINE..(offset + bytes).div_ceil(LINE)
 }
 
+/// Whether an event is a flush of more than one line.
+fn has_lines(event: &Event) -> bool {
+    match event.access {
+        Access::Flush { offset, bytes } => lines_of(offset, bytes).count() > 1,
+        _ => false,
+    }
+}
+
 /// Makes a fault in a trace, from its event `from` on. `None` where the trace has nothing
 /// that could be done wrong in this way.
 pub fn mutate(
@@ -133,9 +141,15 @@ pub fn mutate(
     act: Act,
     wrong: Wrong,
 ) -> Option<Mutated> {
+    let shortens = matches!(wrong, Wrong::WithoutLastLine | Wrong::WithoutFirstLine);
     let at: Vec<usize> = (from..original.len())
         .filter(|&i| original[i].point == Some(point) && act.is(&original[i]))
+        .filter(|&i| !shortens || has_lines(&original[i]))
         .collect();
+    // Most runs do little of what there is to do wrong: they need not be copied.
+    if at.is_empty() {
+        return None;
+    }
     let mut made =
         Mutated { events: original.to_vec(), first: original.len(), lines: BTreeSet::new() };
     match wrong {

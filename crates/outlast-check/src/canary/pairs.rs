@@ -8,6 +8,7 @@
 use super::tape::{Allowed, Tape, least_and};
 use crate::codec::{Form, SPECIAL};
 use crate::model::{Image, Timeline, stored};
+use crate::response::is_durable;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, open_bytes, recorder};
 use crate::state::{Checked, Fault, MapState, State};
 use crate::with_form;
@@ -35,6 +36,8 @@ struct Stop {
     /// Accesses of the first thread before its stop.
     left: AtomicU64,
     stopped: AtomicBool,
+    /// Instead of a number of accesses: it is stopped after its first store of this point.
+    after: Option<&'static Point>,
     /// The second thread needs the first, or all is over.
     go_on: AtomicBool,
     turns: AtomicU64,
@@ -44,21 +47,53 @@ struct Stop {
 
 struct Shared(Arc<Stop>);
 
+impl Stop {
+    /// Lets who is stopped go on, and whoever is stopped beside it.
+    fn release(&self) {
+        let second = self.second.as_deref();
+        for stop in [Some(self), second].into_iter().flatten() {
+            stop.go_on.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Shared {
+    /// Where the calling thread is stopped, if it is.
+    fn own(&self) -> Option<&Stop> {
+        if STOPS.get() {
+            Some(&self.0)
+        } else if STOPS_TOO.get() {
+            self.0.second.as_deref()
+        } else {
+            None
+        }
+    }
+}
+
 impl Control for Shared {
+    fn after(&self, access: &Access, point: Option<&'static Point>) {
+        let Some(stop) = self.own() else { return };
+        let stores = matches!(
+            access,
+            Access::Store { .. } | Access::CompareExchange { exchanged: true, .. }
+        );
+        if stores && stop.after.is_some() && stop.after == point {
+            stop.left.store(1, Ordering::SeqCst);
+        }
+    }
+
     fn before(&self, _thread: usize, waiting: bool) {
-        let stop = match &self.0.second {
-            Some(second) if STOPS_TOO.get() => second,
-            _ => &self.0,
-        };
-        if !STOPS.get() && !STOPS_TOO.get() {
-            if waiting && stop.turns.fetch_add(1, Ordering::SeqCst) > PATIENCE {
-                stop.go_on.store(true, Ordering::SeqCst);
-                // The first one must get a processor before this one gives up.
+        if waiting {
+            // The first one waits for nobody who is stopped before it.
+            if !STOPS.get() && self.0.turns.fetch_add(1, Ordering::SeqCst) > PATIENCE {
+                self.0.release();
+                // The stopped ones must get a processor before this one gives up.
                 std::thread::sleep(std::time::Duration::from_micros(20));
             }
             return;
         }
-        if waiting || stop.left.load(Ordering::SeqCst) == 0 {
+        let Some(stop) = self.own() else { return };
+        if stop.left.load(Ordering::SeqCst) == 0 {
             return;
         }
         if stop.left.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -484,10 +519,30 @@ impl Plan {
 }
 
 impl Plan {
-    /// Two inserts, of keys of their own, each stopped before one of its accesses; a third thread
-    /// looks the second one's key up. `None` if somebody has to wait, or is not stopped.
-    fn behind(&self, n: u64, stops: [u64; 2], alive: &Arc<Alive>) -> Checked<Option<Tape>> {
-        let second = Arc::new(Stop::default());
+    /// The commit point by which an insert takes effect: that of its last durable store.
+    fn effect(&self, alive: &Arc<Alive>) -> Checked<Option<&'static Point>> {
+        let seam = recorder(false);
+        let mut session = self.session(&seam, alive)?;
+        seam.take();
+        seam.start(false);
+        session.change("m", self.first, Do::Insert(Self::value(0)))?;
+        let events = seam.take();
+        let durable = |e: &&Event| stored(e).is_some() && is_durable(e.point);
+        Ok(events.iter().rev().find(durable).and_then(|event| event.point))
+    }
+
+    /// Two inserts, of keys of their own: the first one is stopped before its access `stop_at`,
+    /// the second one when it has taken effect, by its store of the point `effect`, and before
+    /// that is flushed. A third thread looks the second one's key up. `None` if somebody has to
+    /// wait, or is not stopped.
+    fn behind(
+        &self,
+        n: u64,
+        stop_at: u64,
+        effect: &'static Point,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Tape>> {
+        let second = Arc::new(Stop { after: Some(effect), ..Stop::default() });
         let first = Arc::new(Stop { second: Some(Arc::clone(&second)), ..Stop::default() });
         let seam = Traced::with_control(Box::new(Shared(Arc::clone(&first))));
         seam.start(false);
@@ -500,10 +555,8 @@ impl Plan {
         let map = store.open_map("m")?;
         let keys = [self.first + n, self.first + n + 1];
         let ops = keys.map(|key| Op::Change(key, Do::Insert(51)));
-        for (stop, at) in [&first, &second].into_iter().zip(stops) {
-            // The mark of its beginning is one.
-            stop.left.store(at + 1, Ordering::SeqCst);
-        }
+        // The mark of its beginning is one.
+        first.left.store(stop_at + 1, Ordering::SeqCst);
         let met = std::thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
             let mut threads = Vec::new();
             for (number, stop) in [&first, &second].into_iter().enumerate() {
@@ -554,7 +607,7 @@ impl Plan {
         }
         let universe: BTreeSet<u64> = used.into_iter().chain(keys).chain([3, 999_999]).collect();
         Ok(Some(Tape {
-            name: format!("{}: two inserts after {n}, stopped at {stops:?}", self.name),
+            name: format!("{}: two inserts after {n}, stopped at {stop_at}", self.name),
             base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
             len: self.pool.pages << PAGE_BITS,
             start: begin,
@@ -804,6 +857,7 @@ pub fn met(
     let plans = plans(scheme, form).into_iter().filter(|_| scheme.is_lock_free());
     for plan in plans {
         let mut stops: Option<(u64, Op, Vec<u64>)> = None;
+        let effect = plan.effect(alive)?;
         for (n, first, second) in plan.meetings(alive)? {
             let known = stops.take().filter(|known| (known.0, known.1) == (n, first));
             let (_, _, at) = match known {
@@ -818,11 +872,8 @@ pub fn met(
                 // one is stopped, too, where it has taken effect.
                 let key = plan.first + n;
                 if first.key() == Some(key) && second == Op::Get(key) {
-                    let next = Op::Change(key + 1, Do::Insert(51));
-                    let alone = plan.stops(n + 1, next, alive)?;
-                    let effect = alone.len().checked_sub(3).map_or(0, |index| alone[index]);
-                    // It flushes and fences what it stands behind.
-                    if let Some(tape) = plan.behind(n, [stop_at, effect + 2], alive)? {
+                    let Some(effect) = effect else { continue };
+                    if let Some(tape) = plan.behind(n, stop_at, effect, alive)? {
                         each(tape)?;
                     }
                 }

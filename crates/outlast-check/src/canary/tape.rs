@@ -4,10 +4,13 @@ use crate::explore::scenario::Scenario;
 use crate::model::{Image, Kept, Timeline, stored};
 use crate::random::Random;
 use crate::response;
+use crate::schemes::Config;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
-use crate::state::{self, Checked, State};
+use crate::state::{self, Checked, State, ensure};
+use outlast::Error;
 use outlast::pmem::{Access, Alive, Event, Mark, Seam};
 use outlast::pool::layout::ROOT_SLOTS;
+use outlast::pool::store::MapRequest;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -274,6 +277,26 @@ impl Tape {
         }
         drop(writing);
         Ok(Self::of("next region", pool, shape, session))
+    }
+
+    /// A run in which one thread is refused a map of the scheme, for want of room, and another
+    /// one makes a smaller one: what the first has begun is fenced by nobody else.
+    ///
+    /// # Errors
+    /// If the run itself goes wrong.
+    pub fn refused(shape: Shape, too_large: Config, alive: &Arc<Alive>) -> Checked<Tape> {
+        let pool = PoolShape::default();
+        let mut session = Session::create(pool, alive, recorder(true))?;
+        let info = Shape { config: too_large, ..shape }.info("large");
+        let request = MapRequest { info, scheme_matters: true };
+        let store = session.store();
+        let refused = std::thread::scope(|scope| scope.spawn(|| store.map(&request)).join());
+        ensure(matches!(refused, Ok(Err(Error::PoolFull { .. }))), || {
+            "a map that is too large was not refused for that".into()
+        })?;
+        session.create_map("m", shape)?;
+        session.change("m", FRESH, Do::Insert(FRESH + 7))?;
+        Ok(Tape { images: true, ..Self::of("refused", pool, shape, session) })
     }
 
     fn of(name: &str, pool: PoolShape, shape: Shape, session: Session) -> Tape {

@@ -125,8 +125,8 @@ fn number(value: Option<Vec<u8>>) -> Checked<Option<u64>> {
         .transpose()
 }
 
-/// Runs threads on a map in memory that is split all the time, and returns their history
-/// and the splits there were.
+/// Runs threads on a map in memory that changes its structure all the time, and returns their
+/// history and how often it did: splits and doublings, or levels that came and went.
 ///
 /// # Errors
 /// If an operation fails.
@@ -153,11 +153,12 @@ pub fn record(options: &Options) -> Checked<(History, u64)> {
         stamped.append(&mut events?);
     }
     stamped.sort_unstable_by_key(|(stamp, _)| *stamp);
-    let splits = match &map {
-        AnyMap::Inline(map) => map.stats()?.splits,
-        AnyMap::Bytes(map) => map.stats()?.splits,
+    let stats = match &map {
+        AnyMap::Inline(map) => map.stats()?,
+        AnyMap::Bytes(map) => map.stats()?,
     };
-    Ok((History { events: stamped.into_iter().map(|(_, event)| event).collect() }, splits))
+    let changes = stats.splits + stats.doublings;
+    Ok((History { events: stamped.into_iter().map(|(_, event)| event).collect() }, changes))
 }
 
 fn run(mut thread: Thread<'_>, options: &Options) -> Checked<Vec<(u64, Event)>> {

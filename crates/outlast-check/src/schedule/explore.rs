@@ -573,13 +573,13 @@ pub fn paused(
     let counters = Counters::default();
     let checker = Checker { alive, counters: &counters, crashes: 1, only: None };
     for instance in workload.pairs(workload.shape(scheme, form), alive)? {
-        for (thread, other) in [(0, 1), (1, 0)] {
-            // Each has one operation, of its own number.
-            let alone = run_once(&instance.without(&[other]), Strategy::InTurn, alive)?;
+        // One of several operations is not paused.
+        for thread in (0..2).filter(|&thread| instance.scripts[thread].len() == 1) {
+            let alone = run_once(&instance.alone(thread), Strategy::InTurn, alive)?;
             for step in 0..alone.steps.all {
                 let run = run_once(&instance, Strategy::paused(thread, step, 2), alive)?;
                 if let Some(found) = checker.check(&run, step) {
-                    let (name, act) = (workload.name, run.operation(thread).1);
+                    let (name, act) = (workload.name, instance.scripts[thread][0]);
                     return Err(Fault(format!(
                         "{name}: {act}, paused after {step} steps: {}",
                         found.fault

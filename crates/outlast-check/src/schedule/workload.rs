@@ -131,6 +131,8 @@ pub(crate) enum Aim {
     Duel,
     /// The same, of a key that is not there and that each thread begins to insert.
     Race,
+    /// A duel, of a key that is moved to where nothing was when its lookup began.
+    Moved,
     /// Many keys: inserts and removals that meet in a bucket and not at a key.
     Apart,
 }
@@ -466,9 +468,9 @@ impl Workload {
     /// Two threads, of which one does what the workload is for.
     ///
     /// That is an insert, or a removal, and the other one looks up or removes a record that it
-    /// moves, for each of them, or iterates. Or a step of background work, and the other one looks up, replaces
-    /// or removes a record, of a few, inserts one, or iterates. Or both insert one key, or the
-    /// other one asks for it.
+    /// moves, for each of them, or iterates. Or a step of background work, and the other one looks
+    /// up, replaces or removes a record, of a few, inserts one, or iterates; or an insert and then
+    /// such steps. Or both insert one key, or the other one asks for it.
     ///
     /// # Errors
     /// If the table never comes to what the workload is for.
@@ -479,10 +481,13 @@ impl Workload {
         let Fill { records: fill, removed, moved } =
             if works { &fills[fills.len() / 2] } else { &fills[0] };
         let new = keys.key(*fill);
-        let first = match works {
-            true => Act::Background,
-            false if self.emptied => Act::Call(Call::Change(keys.key(*removed), Do::Remove)),
-            false => Act::Call(Call::Change(new, Do::Insert(1_000))),
+        let remove = Act::Call(Call::Change(keys.key(*removed), Do::Remove));
+        let insert = Act::Call(Call::Change(new, Do::Insert(1_000)));
+        let first = match self.aim {
+            Aim::Moved => [&[insert][..], &[Act::Background; MOVED_BY]].concat(),
+            _ if works => vec![Act::Background],
+            _ if self.emptied => vec![remove],
+            _ => vec![insert],
         };
         let besides: Vec<Call> = match self.aim {
             Aim::Race => {
@@ -526,7 +531,7 @@ impl Workload {
             removed: *removed,
             others: Vec::new(),
             crashed: self.start == Start::Crashed,
-            scripts: vec![vec![first], vec![beside]],
+            scripts: vec![first.clone(), vec![beside]],
         };
         Ok(besides.map(instance).collect())
     }
@@ -570,6 +575,9 @@ const HOLE_AGE: u64 = 24;
 /// Records of a table that is emptied.
 const EMPTIED_FROM: u64 = 60;
 
+/// Background steps in which most of what growth has left to do is done.
+const MOVED_BY: usize = 4;
+
 /// The value that a record is filled in with.
 fn value_of(number: u64) -> u64 {
     500_000 + number
@@ -589,7 +597,7 @@ struct Maker<'w> {
 impl Maker<'_> {
     fn scripts(&mut self) -> Vec<Vec<Act>> {
         let beside = self.workload.beside;
-        if matches!(self.workload.aim, Aim::Duel | Aim::Race) {
+        if matches!(self.workload.aim, Aim::Duel | Aim::Race | Aim::Moved) {
             let mut scripts = self.duel();
             if beside == Beside::Background {
                 let steps = 1 + self.random.below(2);
@@ -824,6 +832,15 @@ impl Instance {
                 !dropped.contains(&(number - 1))
             });
         }
+        instance
+    }
+
+    /// The same with one thread alone.
+    #[must_use]
+    pub fn alone(&self, thread: usize) -> Instance {
+        let mut instance = self.clone();
+        let others = instance.scripts.iter_mut().enumerate().filter(|(other, _)| *other != thread);
+        others.for_each(|(_, script)| script.clear());
         instance
     }
 

@@ -410,6 +410,8 @@ struct Walk<'f, 'r> {
     /// Pages of the pool.
     total: u64,
     frontier: u64,
+    /// The header's read-only compatible features.
+    features: u64,
     hash: Hash,
     runs: BTreeMap<u64, Run>,
     report: Report,
@@ -829,6 +831,7 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
         page_bits,
         total: size >> page_bits,
         frontier: 0,
+        features: get(field::READ_ONLY_COMPATIBLE),
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
         runs: BTreeMap::new(),
         report: Report {

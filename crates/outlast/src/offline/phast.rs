@@ -40,6 +40,10 @@ impl Walk<'_, '_> {
         if !known {
             return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
         }
+        if self.features & 2 == 0 {
+            let found = format!("features {:#x}", self.features);
+            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+        }
         let master = word & LOW48;
         if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {
             let expected = "a master array's offset";

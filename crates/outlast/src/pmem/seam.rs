@@ -134,6 +134,8 @@ pub enum Planted {
     InsertUnchecked,
     /// An insert waits for a stronger one of its key, and does not decide it.
     RivalAwaited,
+    /// A search ends with the levels that were there when it began.
+    ContextNotRechecked,
     /// Rehashing takes a record away before it has copied it.
     RehashRemovesFirst,
     /// A replacement changes the slot that it finds first, and not the record.

@@ -6,8 +6,6 @@ mod scenarios;
 mod workloads;
 
 use super::{Config, Parts};
-use crate::canary::equivalent::{Equivalent, MISSING, Reason};
-use crate::canary::mutation::Act;
 use crate::session::Shape;
 use crate::state::{Checked, ensure};
 use outlast::index::IndexStats;
@@ -18,6 +16,7 @@ use outlast::{RecordForm, Scheme};
 /// What it adds.
 pub const PARTS: Parts = Parts {
     shapes: &[("f1g1", config(1, 1)), ("f1g3", config(1, 3)), ("f2g2", config(2, 2))],
+    too_large: Some(config(13, 1)),
     brim,
     crowd: CROWD,
     growth: &points::CONTEXT_COMMIT,
@@ -30,15 +29,7 @@ pub const PARTS: Parts = Parts {
     scenarios: scenarios::catalogue,
     workloads: workloads::ALL,
     planted: planted::LINES,
-    // The header that tells of clevel's maps is one copy of two, and the map that it is for is
-    // not there before its root, whose fence completes it. It only keeps the header's rule: of the
-    // copies one is whole at any time.
-    equivalent: &[Equivalent {
-        point: &points::FEATURE,
-        act: Act::Fence,
-        ways: MISSING,
-        reason: Reason::DoubleHeader,
-    }],
+    equivalent: &[],
 };
 
 /// Keys of one hash that fit two buckets of each of three levels: the first one is full, the

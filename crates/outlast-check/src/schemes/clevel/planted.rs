@@ -91,6 +91,12 @@ pub(super) const LINES: &[Line] = &[
         EachStep("duel-rehash"),
     ),
     bug(
+        "clevel: a key that is moved while it is looked for is missed (3.2.1)",
+        Planted::ContextNotRechecked,
+        "search, find_at_once: the levels that were added meanwhile are left out",
+        EachStep("moved-rehash"),
+    ),
+    bug(
         "A level is dropped under a thread that is still emptying it",
         Planted::LevelDroppedEarly,
         "rehash: what was begun counts as done",

@@ -24,7 +24,7 @@ const CHANGE: &[&Point] = &[
 ];
 const REHASH: &[&Point] =
     &[&points::COPY, &points::CONFIRM, &points::FREEZE, &points::CONTEXT_COMMIT];
-const FOUND: &[&Point] = &[&points::REPAIR_FOUND, &points::REPAIR_CHAIN];
+const FOUND: &[&Point] = &[&points::REPAIR_FOUND];
 
 /// What a common scenario must reach.
 pub(super) fn expected(name: &str, _: RecordForm) -> Expected {
@@ -61,6 +61,8 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         mends: vec![&points::REPAIR_CHAIN],
         ..Expected::default()
     };
+    let mut emptied = rehashed(&[&points::NODE, &points::NODE_LINK], &[DROPPED]);
+    emptied.mends.push(&points::REPAIR_CHAIN);
     vec![
         Scenario::new("rehash", "changes beside rehashing", smallest, rehash)
             .expecting(rehashed(CHANGE, &[DROPPED])),
@@ -77,7 +79,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
             .expecting(rehashed(&[&points::LEVEL], &[SHRUNK, DROPPED])),
         Scenario::new("chain", "overflow chains, emptied", smallest, chain)
             .in_pool(colliding)
-            .expecting(rehashed(&[&points::NODE, &points::NODE_LINK], &[DROPPED])),
+            .expecting(emptied),
         // A chain in the first level, and in the second of two.
         Scenario::new("chain-f3", "keys of one hash, and large levels", shape(form, 3, 3), crowd)
             .in_pool(colliding)

@@ -42,6 +42,12 @@ pub(super) const ALL: &[Workload] = &[
         ..REHASH
     },
     Workload {
+        name: "moved-rehash",
+        about: "lookups and changes of a key that moves to a level that is added meanwhile",
+        aim: Aim::Moved,
+        ..REHASH
+    },
+    Workload {
         name: "race-rehash",
         about: "inserts of one key beside rehashing",
         aim: Aim::Race,

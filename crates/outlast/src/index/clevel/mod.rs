@@ -113,9 +113,10 @@
 //! what is put off has to be kept in DRAM for each record.
 //!
 //! What is *not* flushed, and why: R,A and live (the slot R,P says both after a crash, and
-//! without it they are void); R,C; marks that are taken away; the progress of rehashing. That an A
-//! or a C was *withdrawn* is flushed: after a clean close, whose blocks are handed out at once, no
-//! such word may be found, see below.
+//! without it they are void); R,C; marks that are taken away; the progress of rehashing; that a
+//! chain is closed, since a level is being emptied (it tells those who know an older context, and
+//! a crash leaves none of them). That an A or a C was *withdrawn* is flushed: after a clean close,
+//! whose blocks are handed out at once, no such word may be found, see below.
 //!
 //! # Linearization
 //!

@@ -159,7 +159,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
             let now = self.context(guard)?;
-            if std::ptr::eq(now, context) {
+            if std::ptr::eq(now, context) || self.planted(Planted::ContextNotRechecked) {
                 return Ok(None);
             }
             let newest = context.newest();
@@ -430,7 +430,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         if likely == 0 {
             let now = self.context(guard)?;
-            return Ok(std::ptr::eq(now, context).then_some(None));
+            let same = std::ptr::eq(now, context) || self.planted(Planted::ContextNotRechecked);
+            return Ok(same.then_some(None));
         }
         while likely != 0 {
             let at = likely.trailing_zeros() as usize;

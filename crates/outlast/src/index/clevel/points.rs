@@ -51,6 +51,9 @@ crate::commit_points! { "clevel":
     CONFIRM = "rehash: copy confirmed": store, flush, fence;
     /// A slot of the oldest level that is not needed any more.
     FREEZE = "rehash: slot": store, flush, fence;
+    /// Nothing is added to this chain of the oldest level any more. It tells those who know an
+    /// older context, and a crash leaves none of them.
+    CLOSE = "rehash: chain closed": volatile;
     /// How far rehashing has come. It only saves rework.
     PROGRESS = "rehash: progress": volatile;
     /// A new overflow node: durable before it is linked.
@@ -64,7 +67,7 @@ crate::commit_points! { "clevel":
     REPAIR_VOID = "repair: void slot": store;
     /// First touch: what a bucket holds, before an answer rests on it.
     REPAIR_FOUND = "repair: what was found": flush, fence;
-    /// First touch of a group: its chain. Fenced with the buckets before and in it.
+    /// First touch of a chain: its links. Fenced with the buckets behind them.
     REPAIR_CHAIN = "repair: chain": flush;
     /// The trace: a slot that led to a removed record, or through a replaced one.
     REPAIR_SLOT = "repair: slot": store, flush, fence;

@@ -1,6 +1,6 @@
 //! First touches: what an earlier process has left in a bucket or a chain.
 
-use super::layout::{Bucket, SLOTS, slot};
+use super::layout::{Bucket, SLOTS, link, slot};
 use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
 use super::{Clevel, points};
 use crate::error::Result;
@@ -13,8 +13,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// void, everything else is made durable before an answer rests on it, and its note is made.
     #[cold]
     pub(super) fn touch(&self, guard: &Guard<'_, S>, level: &Level, bucket: u64) -> Result<()> {
-        // The head of the chain with it, which is looked at next.
-        self.flush_link(self.chain_head(level, bucket / level.group_buckets()));
         let (note, bucket) = (level.note(bucket), self.bucket(level, bucket));
         let Some(words) = self.touch_bucket(guard, bucket, note)? else { return Ok(()) };
         let frozen = words.iter().all(|&word| word == slot::FROZEN);
@@ -64,15 +62,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Some(words))
     }
 
-    /// A link that an earlier process may have left in the caches. The fence of the next bucket
-    /// that is touched is its, too.
+    /// A link that an earlier process may have left in the caches. The fence of the bucket behind
+    /// it, which is touched next, is its, too. That a chain is closed need not be durable.
     fn flush_link(&self, place: &Word) {
-        if self.look(place) != 0 {
+        if link::is_node(self.look(place)) {
             self.core.memory.flush(place, &points::REPAIR_CHAIN);
         }
     }
 
-    /// As [`touch`](Self::touch), the chain of a group, one of whose buckets was touched.
+    /// As [`touch`](Self::touch), the chain of a group.
     #[cold]
     pub(super) fn touch_chain(
         &self,
@@ -82,6 +80,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Result<()> {
         let note = level.chain_note(group);
         let mut bits = TOUCHED;
+        self.flush_link(self.chain_head(level, group));
         for node in self.nodes(level, group) {
             let node = node?;
             self.flush_link(&self.node(node)?.next);

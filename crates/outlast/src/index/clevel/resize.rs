@@ -646,12 +646,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
                 end = &self.node(node)?.next;
             }
-            let closed = self.exchange(end, 0, link::CLOSED, &points::FREEZE);
+            let closed = self.exchange(end, 0, link::CLOSED, &points::CLOSE);
             if matches!(closed, Ok(_) | Err(link::CLOSED)) {
                 break;
             }
         }
-        self.core.memory.persist(end, &points::FREEZE);
         self.set_note(note, TOUCHED | DRAINED);
         Ok(None)
     }
