@@ -273,9 +273,12 @@ struct RecoveryArgs {
     /// Sizes of pools.
     #[arg(long, value_delimiter = ',', default_value = "100000,10000000")]
     records: Vec<u64>,
-    /// Kills of each.
+    /// Kills of each, and of each number of threads.
     #[arg(long, default_value_t = 5)]
     kills: usize,
+    /// Numbers of threads that open a map, where the scheme reads all of it then.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    threads: Vec<usize>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -529,6 +532,7 @@ fn run_recovery(args: RecoveryArgs) -> Fallible {
         scheme: args.scheme,
         records: args.records,
         kills: args.kills,
+        threads: args.threads,
         dir: directory(args.place.pool_dir),
         seed: args.place.seed,
         program: std::env::current_exe()?,

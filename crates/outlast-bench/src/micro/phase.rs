@@ -160,17 +160,7 @@ impl<'s> Work<'s> {
     pub(super) fn prepared(mut self) -> Self {
         if self.phase == Phase::Scan {
             let all = (0..self.records).map(|n| in_order(self.setup, self.keys.key(n)));
-            let mut greatest: Vec<u64> = Vec::new();
-            for key in all {
-                if greatest.len() < SCANNED || key > greatest[0] {
-                    let at = greatest.partition_point(|&other| other < key);
-                    greatest.insert(at, key);
-                    if greatest.len() > SCANNED {
-                        greatest.remove(0);
-                    }
-                }
-            }
-            self.last_whole = greatest.first().copied().unwrap_or(0);
+            self.last_whole = keys::last_whole(all, SCANNED);
         }
         self
     }
