@@ -70,12 +70,13 @@ pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
     for number in 0..updates {
         update(&map, number)?;
     }
+    // What no guard holds is still held until someone looks: a verification does.
+    crate::session::check_verification(&pool.verify()?, KEYS)?;
     let after = pool.stats();
     ensure(after.held_bytes == 0, || format!("{} bytes held by nobody", after.held_bytes))?;
     ensure(after.size == stats.size, || {
         format!("grew from {} to {} although space was free", stats.size, after.size)
     })?;
-    crate::session::check_verification(&pool.verify()?, KEYS)?;
     Ok(Summary { updates, held_bytes: held, grown_bytes: stats.size - size })
 }
 
@@ -111,6 +112,6 @@ pub fn hold_when_full(dir: &Path, scheme: Scheme) -> Checked {
     for number in 0..KEYS {
         update(&map, number)?;
     }
-    ensure(pool.stats().held_bytes == 0, || "still held".into())?;
-    crate::session::check_verification(&pool.verify()?, KEYS - 1)
+    crate::session::check_verification(&pool.verify()?, KEYS - 1)?;
+    ensure(pool.stats().held_bytes == 0, || "still held".into())
 }

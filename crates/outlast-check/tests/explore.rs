@@ -41,10 +41,17 @@ fn a_crash_is_replayed_alone() {
     assert!(outcome.rows.iter().all(|row| (row.images, row.nested) == (2, 1)));
 }
 
-/// What no run of one thread without rehashing shows: once the slot leads to the new record, it
-/// does not matter what the old one's state was. Another thread can follow the state before, and
-/// of two slots one can lead to the old record still: the canaries have such runs.
-const NOT_ALONE: &[&Point] = &[&clevel::points::UPDATE];
+/// What no image shows of a run of one thread, without rehashing, in which no block is used again.
+/// Once the slot leads to the new record, or to none, it does not matter what the old one's state
+/// was: another thread can follow the state before, and of two slots one can lead to the old record
+/// still. A slot that leads to a replaced or removed record is set right by the trace, unless its
+/// block holds something else. The canaries have such runs.
+const NOT_ALONE: &[&Point] = &[
+    &clevel::points::UPDATE,
+    &clevel::points::UPDATE_SLOT,
+    &clevel::points::REMOVE,
+    &clevel::points::REMOVE_SLOT,
+];
 
 /// A search knows the images that only a mutated trace allows: none of the trace as it is,
 /// and one that shows the fault where a flush or a fence of an operation is left out.

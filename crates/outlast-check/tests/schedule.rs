@@ -58,10 +58,22 @@ fn a_seed_names_a_schedule() {
 
 #[test]
 fn a_thread_stopped_for_ever_stops_nobody_it_must_not() {
+    stopped_for_ever(5);
+}
+
+/// As above, before every one of its steps.
+#[test]
+#[ignore = "takes minutes"]
+fn a_thread_stopped_before_any_of_its_steps_stops_nobody_it_must_not() {
+    stopped_for_ever(1);
+}
+
+fn stopped_for_ever(every: u64) {
     for &scheme in Scheme::ALL {
         for form in RecordForm::ALL {
             for &victim in Victim::of(scheme) {
-                let tried = progress::check(scheme, form, victim, 5).unwrap();
+                let tried = progress::check(scheme, form, victim, every).unwrap();
+                println!("{scheme}, {form}: {victim:?} stopped before {tried} steps");
                 assert!(tried > 3, "{victim:?}: {tried} steps");
             }
         }

@@ -139,6 +139,8 @@ pub struct Core<S: Seam> {
     leaked: AtomicU64,
 }
 
+/// Turns of waiting for operations of other threads that keep space from reuse, for who needs it.
+pub(super) const GRACE_TURNS: u32 = 1 << 10;
 /// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
 const WAIT_ALONE: u32 = 1 << 11;
 /// Turns of waiting for a lock after which it is taken for damaged: over a minute.
@@ -703,12 +705,8 @@ impl<S: Seam> Core<S> {
                 // grow now would count as needed for ever.
                 return Ok(None);
             }
-            let held = self.epochs.limbo_bytes();
-            if held > 0 {
-                self.collect();
-                if self.epochs.limbo_bytes() < held {
-                    return Ok(None);
-                }
+            if self.collect_or_wait()? {
+                return Ok(None);
             }
             // While space is unaccounted for after a crash, growth is limited: a pool
             // that is killed again and again must not grow with each life.
@@ -722,6 +720,30 @@ impl<S: Seam> Core<S> {
                 }
                 return Err(error);
             }
+        }
+    }
+
+    /// Frees what was retired, before more space is taken. Whether there was any that could be.
+    ///
+    /// An operation that another thread is in the middle of keeps all that is retired meanwhile,
+    /// and its thread may have lost its processor: the others can retire an eighth of a pool in
+    /// that time. It is waited for, but not for ever: it can have been stopped.
+    fn collect_or_wait(&self) -> Result<bool> {
+        let held = self.epochs.limbo_bytes();
+        if held == 0 {
+            return Ok(false);
+        }
+        let mut turn = 0;
+        loop {
+            self.collect();
+            if self.epochs.limbo_bytes() < held {
+                return Ok(true);
+            }
+            // A guard that the user holds need not end.
+            if self.epochs.pins() > 0 || turn >= GRACE_TURNS {
+                return Ok(false);
+            }
+            self.wait(&mut turn)?;
         }
     }
 

@@ -20,7 +20,7 @@
 //! In this order: gate, `creating`, `reclaim`, `maps`. Whoever steps the reclaim has
 //! passed the gate before; an allocation that helps it along is inside the gate already.
 
-use super::core::{Core, Reclaimer};
+use super::core::{Core, GRACE_TURNS, Reclaimer};
 use super::layout::{ROOT_SCHEME_WORDS, ROOT_SLOTS};
 use super::roots::{self, MapInfo};
 use crate::error::{Damage, Error, Result};
@@ -33,9 +33,6 @@ use crate::pmem::{Alive, Planted, Seam};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
-
-/// Turns of waiting for guards from before the end of a trace, for who needs the space.
-const GRACE_TURNS: u32 = 1 << 10;
 
 /// An index of either record form.
 pub enum AnyIndex {
