@@ -11,6 +11,7 @@ use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::systems::Setup;
 use outlast::index::clevel::layout::GROUP_BITS;
+use outlast::index::phast::Shape;
 use outlast::index::{Bytes, Change, Inline};
 use outlast::pmem::{Access, Alive, Event, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
@@ -198,6 +199,7 @@ impl Recorded {
             value_schema: schema.into(),
             config: match options.scheme {
                 Scheme::Clevel => [6, u64::from(GROUP_BITS), 0],
+                Scheme::Phast => Shape::of_schema(schema).to_config(),
                 _ => [6, u64::from(options.stash_buckets), 0],
             },
         };

@@ -98,12 +98,18 @@ fn spell(bytes: &mut [u8], word: u64) {
     bytes[..8].copy_from_slice(&word.to_le_bytes());
 }
 
+/// The word that a key spells; of one that is too short, another one.
+#[inline(always)]
+pub fn spelled(key: &[u8]) -> u64 {
+    key.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
+}
+
 /// A record form, for maps of any key and value type.
 pub trait Form: 'static {
     /// What a map stores as a key.
-    type Key: Eq + Hash + Borrow<Self::Lookup> + Clone + Send + Sync;
+    type Key: Ord + Hash + Borrow<Self::Lookup> + Clone + Send + Sync;
     /// What it is asked for.
-    type Lookup: Eq + Hash + ?Sized;
+    type Lookup: Ord + Hash + ?Sized;
     /// What it stores as a value.
     type Value: Clone + Send + Sync;
 
@@ -115,6 +121,8 @@ pub trait Form: 'static {
     fn value(hand: &mut Hand, value: u64) -> Self::Value;
     /// The word of a value that was found.
     fn word(reading: Reading, value: &Self::Value) -> u64;
+    /// The word of a key that was found.
+    fn key_word(key: &Self::Lookup) -> u64;
 }
 
 /// Keys and values of 8 bytes.
@@ -142,6 +150,10 @@ impl Form for Words {
     #[inline(always)]
     fn word(_: Reading, value: &u64) -> u64 {
         *value
+    }
+    #[inline(always)]
+    fn key_word(key: &u64) -> u64 {
+        *key
     }
 }
 
@@ -173,6 +185,10 @@ impl Form for Strings {
             Reads::Owned => reading.word(&std::hint::black_box(value.clone())),
             Reads::Borrowed => reading.word(value),
         }
+    }
+    #[inline(always)]
+    fn key_word(key: &[u8]) -> u64 {
+        spelled(key)
     }
 }
 

@@ -47,6 +47,23 @@ pub fn belongs(key: u64, value: u64) -> bool {
     (value ^ (!key).rotate_left(23)) <= 0xff
 }
 
+/// Of the greatest `count` keys, the least: from a greater one on, less than so many are left.
+/// 0 if there are not so many.
+pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
+    // Ascending, and one at most more than wanted.
+    let mut greatest: Vec<u64> = Vec::new();
+    for key in keys {
+        if greatest.len() < count || key > greatest[0] {
+            let at = greatest.partition_point(|&other| other < key);
+            greatest.insert(at, key);
+            if greatest.len() > count {
+                greatest.remove(0);
+            }
+        }
+    }
+    if greatest.len() == count { greatest[0] } else { 0 }
+}
+
 /// Uniform draws, with replacement.
 #[derive(Debug, Clone)]
 pub struct Draw {

@@ -191,8 +191,9 @@ struct MicroArgs {
     /// The most operations of a phase in those rounds; inserts and removals are all timed.
     #[arg(long, default_value_t = 2_000_000)]
     latency_operations: u64,
-    /// What to measure beside: maps in DRAM (dashmap, papaya, scc, hashbrown, and
-    /// dashmap-u64, which holds pairs of words whatever the record form), and schemes.
+    /// What to measure beside: maps in DRAM (dashmap, papaya, scc, hashbrown; dashmap-u64, which
+    /// holds pairs of words whatever the record form; skiplist and btree, which keep keys in
+    /// order), and schemes.
     #[arg(long, value_delimiter = ',', default_values_t = Kind::MAPS.first().copied())]
     rival: Vec<Kind>,
     /// Phases; insert is always one. Default: all.
@@ -272,9 +273,12 @@ struct RecoveryArgs {
     /// Sizes of pools.
     #[arg(long, value_delimiter = ',', default_value = "100000,10000000")]
     records: Vec<u64>,
-    /// Kills of each.
+    /// Kills of each, and of each number of threads.
     #[arg(long, default_value_t = 5)]
     kills: usize,
+    /// Numbers of threads that open a map, where the scheme reads all of it then.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    threads: Vec<usize>,
     #[command(flatten)]
     place: PlaceArgs,
     #[command(flatten)]
@@ -528,6 +532,7 @@ fn run_recovery(args: RecoveryArgs) -> Fallible {
         scheme: args.scheme,
         records: args.records,
         kills: args.kills,
+        threads: args.threads,
         dir: directory(args.place.pool_dir),
         seed: args.place.seed,
         program: std::env::current_exe()?,

@@ -4,6 +4,10 @@
 //! SIGKILL amid that; the parent opens the pool and looks a key up. The file's pages are in
 //! the page cache, as they are when a process is restarted. Then the pool is closed, and the
 //! same again with another child.
+//!
+//! A scheme that reads all of a map when it opens it does so with several numbers of threads. What
+//! they can gain at best is measured beside it: the same threads read the file's lines, two of each
+//! KiB (a leaf's header), from a mapping that was just made, as the pool's is.
 
 use crate::Fallible;
 use crate::keys::{Draw, Keys, belongs, value};
@@ -12,6 +16,8 @@ use crate::report::{Report, Show, median, rounded};
 use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::Setup;
+use crate::team;
+use outlast::pmem::{MapAccess, Mapping};
 use outlast::{Map, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
@@ -29,6 +35,8 @@ pub struct Options {
     pub records: Vec<u64>,
     /// Kills of each.
     pub kills: usize,
+    /// Numbers of threads that open a map, for schemes that read all of it then.
+    pub threads: Vec<usize>,
     /// Where pools are made.
     pub dir: PathBuf,
     /// Of keys and hash function.
@@ -46,6 +54,8 @@ pub struct Row {
     pub file_bytes: u64,
     /// Kills.
     pub kills: usize,
+    /// Threads that opened the map.
+    pub threads: usize,
     /// Opening the pool and its map, median.
     pub open_ms: f64,
     /// The slowest opening.
@@ -58,6 +68,24 @@ pub struct Row {
     pub answer_ms: f64,
     /// The slowest.
     pub answer_ms_max: f64,
+    /// Of what opening reads all of the map: what came of its threads.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reading: Option<Reading>,
+}
+
+/// Opening that reads all of a map.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Records of the map to the second of its opening.
+    pub records_per_s: u64,
+    /// The same threads read the file's lines raw, median.
+    pub raw_ms: f64,
+    /// How much faster than with the first number of threads.
+    pub speed_up: f64,
+    /// How much faster reading raw is than with that.
+    pub raw_speed_up: f64,
+    /// The one to the other.
+    pub of_raw: f64,
 }
 
 fn options_of(seed: u64) -> PoolOptions {
@@ -78,18 +106,28 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     setup.check()?;
     options.records.iter().try_for_each(|&records| setup.check_records(records, 1))?;
     limits::range("kills", options.kills, 1..=limits::ROUNDS_MAX)?;
+    limits::threads(&options.threads)?;
+    if options.threads != [1] && !options.scheme.mends_at_open() {
+        let scheme = options.scheme;
+        let why =
+            format!("--threads: opening a map of {scheme} takes constant time, by one thread");
+        return Err(limits::refused(why));
+    }
     #[derive(Serialize)]
     struct Own<'o> {
         records: &'o [u64],
         kills: usize,
+        threads: &'o [usize],
     }
     let run = Run::on_files("recovery", &setup, &[options.scheme])?;
-    report.run(&run, &Own { records: &options.records, kills: options.kills })?;
+    let own = Own { records: &options.records, kills: options.kills, threads: &options.threads };
+    report.run(&run, &own)?;
     let mut rows = Vec::new();
     for &records in &options.records {
-        let row = one_size(options, records)?;
-        report.row("recovery", &row)?;
-        rows.push(row);
+        for row in one_size(options, records)? {
+            report.row("recovery", &row)?;
+            rows.push(row);
+        }
     }
     report.table(
         "recovery",
@@ -97,61 +135,122 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
             ("records", "/records", Show::Count),
             ("file bytes", "/file_bytes", Show::Count),
             ("kills", "/kills", Show::Count),
+            ("threads", "/threads", Show::Count),
             ("open ms", "/open_ms", Show::Decimal(3)),
             ("max", "/open_ms_max", Show::Decimal(3)),
             ("first get us", "/first_get_us", Show::Decimal(1)),
             ("max", "/first_get_us_max", Show::Decimal(1)),
             ("answer ms", "/answer_ms", Show::Decimal(3)),
             ("max", "/answer_ms_max", Show::Decimal(3)),
+            ("records/s", "/reading/records_per_s", Show::Count),
+            ("raw ms", "/reading/raw_ms", Show::Decimal(3)),
+            ("speed-up", "/reading/speed_up", Show::Decimal(2)),
+            ("raw", "/reading/raw_speed_up", Show::Decimal(2)),
+            ("of raw", "/reading/of_raw", Show::Decimal(2)),
         ],
     )?;
     Ok(rows)
 }
 
-fn one_size(options: &Options, records: u64) -> Fallible<Row> {
+fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
     let dir = Scratch::create(&options.dir)?;
     let path = dir.path().join("pool");
-    let mut times = Vec::new();
+    let mut times: Vec<Vec<Times>> = options.threads.iter().map(|_| Vec::new()).collect();
     let mut draw = Draw::new(options.seed);
     for _ in 0..options.kills {
-        let mut child = Worker::start(options, &path, records)?;
-        child.wait_until_ready()?;
-        // Amid whatever it is doing then.
-        std::thread::sleep(Duration::from_millis(20 + draw.below(50)));
-        child.kill()?;
-        times.push(reopen(options, &path, records, draw.below(records))?);
+        for (times, &threads) in times.iter_mut().zip(&options.threads) {
+            let mut child = Worker::start(options, &path, records)?;
+            child.wait_until_ready()?;
+            // Amid whatever it is doing then.
+            std::thread::sleep(Duration::from_millis(20 + draw.below(50)));
+            child.kill()?;
+            times.push(reopen(options, &path, records, draw.below(records), threads)?);
+        }
     }
-    let column = |pick: fn(&Times) -> Duration, unit: f64| {
-        let all: Vec<f64> = times.iter().map(|t| pick(t).as_secs_f64() * unit).collect();
-        let max = all.iter().copied().fold(0.0, f64::max);
-        (rounded(median(&all).unwrap_or(0.0), 3), rounded(max, 3))
-    };
-    let (open_ms, open_ms_max) = column(|t| t.open, 1e3);
-    let (first_get_us, first_get_us_max) = column(|t| t.first_get, 1e6);
-    let (answer_ms, answer_ms_max) = column(|t| t.open + t.first_get, 1e3);
-    Ok(Row {
-        records,
-        file_bytes: std::fs::metadata(&path)?.len(),
-        kills: options.kills,
-        open_ms,
-        open_ms_max,
-        first_get_us,
-        first_get_us_max,
-        answer_ms,
-        answer_ms_max,
-    })
+    let file_bytes = std::fs::metadata(&path)?.len();
+    let mut rows: Vec<Row> = Vec::new();
+    for (times, &threads) in times.iter().zip(&options.threads) {
+        let column = |pick: fn(&Times) -> Duration, unit: f64| {
+            let all: Vec<f64> = times.iter().map(|t| pick(t).as_secs_f64() * unit).collect();
+            let max = all.iter().copied().fold(0.0, f64::max);
+            (rounded(median(&all).unwrap_or(0.0), 3), rounded(max, 3))
+        };
+        let (open_ms, open_ms_max) = column(|t| t.open, 1e3);
+        let (first_get_us, first_get_us_max) = column(|t| t.first_get, 1e6);
+        let (answer_ms, answer_ms_max) = column(|t| t.open + t.first_get, 1e3);
+        let (raw_ms, _) = column(|t| t.raw, 1e3);
+        let first = rows.first().and_then(|row| Some((row.open_ms, row.reading.as_ref()?.raw_ms)));
+        let (first_open_ms, first_raw_ms) = first.unwrap_or((open_ms, raw_ms));
+        let (speed_up, raw_speed_up) = (first_open_ms / open_ms, first_raw_ms / raw_ms);
+        rows.push(Row {
+            records,
+            file_bytes,
+            kills: options.kills,
+            threads,
+            open_ms,
+            open_ms_max,
+            first_get_us,
+            first_get_us_max,
+            answer_ms,
+            answer_ms_max,
+            reading: options.scheme.mends_at_open().then(|| Reading {
+                records_per_s: (records as f64 / open_ms * 1e3) as u64,
+                raw_ms,
+                speed_up: rounded(speed_up, 3),
+                raw_speed_up: rounded(raw_speed_up, 3),
+                of_raw: rounded(speed_up / raw_speed_up, 3),
+            }),
+        });
+    }
+    Ok(rows)
 }
 
 struct Times {
     open: Duration,
     first_get: Duration,
+    /// Reading lines raw, where that means something.
+    raw: Duration,
 }
 
-fn reopen(options: &Options, path: &Path, records: u64, number: u64) -> Fallible<Times> {
+/// Bytes from one leaf's header to the next one's, and of a header.
+const LEAF_BYTES: u64 = 1024;
+const HEADER_BYTES: u64 = 128;
+
+/// Reads the first lines of each KiB of a file, by so many threads.
+fn read_raw(path: &Path, threads: usize) -> Fallible<Duration> {
+    let file = std::fs::File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let mapping = Mapping::file(file, MapAccess::Private, bytes, bytes)?;
+    let base = mapping.base().expose_provenance();
+    let (sums, taken) = team::run(threads, |thread| {
+        let (first, count) = team::share(bytes / LEAF_BYTES, threads, thread);
+        let mut sum = 0u64;
+        for leaf in first..first + count {
+            for at in (0..HEADER_BYTES).step_by(64) {
+                let place = base + (leaf * LEAF_BYTES + at) as usize;
+                // SAFETY: inside the mapping, which nobody changes.
+                let word =
+                    unsafe { std::ptr::with_exposed_provenance::<u64>(place).read_volatile() };
+                sum = sum.wrapping_add(word);
+            }
+        }
+        Ok(sum)
+    })?;
+    std::hint::black_box(sums);
+    Ok(taken.time)
+}
+
+fn reopen(
+    options: &Options,
+    path: &Path,
+    records: u64,
+    number: u64,
+    threads: usize,
+) -> Fallible<Times> {
     let keys = Keys::new(options.seed);
     let start = Instant::now();
     // SAFETY: the only process that wrote the file is dead.
-    let pool = unsafe { options_of(options.seed).open(path)? };
+    let pool = unsafe { options_of(options.seed).recovery_threads(threads).open(path)? };
     let map = map_of(&pool, options.scheme)?;
     let opened = Instant::now();
     let key = keys.key(number);
@@ -165,7 +264,9 @@ fn reopen(options: &Options, path: &Path, records: u64, number: u64) -> Fallible
     }
     drop(map);
     pool.close()?;
-    Ok(Times { open: opened - start, first_get: answered - opened })
+    let raw =
+        if options.scheme.mends_at_open() { read_raw(path, threads)? } else { Duration::ZERO };
+    Ok(Times { open: opened - start, first_get: answered - opened, raw })
 }
 
 fn check(key: u64, found: Option<u64>) -> Fallible {

@@ -294,6 +294,44 @@ fn recovery_kills_and_measures() {
 }
 
 #[test]
+fn recovery_by_several_threads_is_held_against_reading_raw() {
+    let dir = dir();
+    let arguments = ["recovery", "--scheme", "phast", "--records", "20000", "--kills", "2"];
+    let place = ["--threads", "1,2", "--pool-dir", text(dir.path())];
+    let rows = rows(&[&arguments[..], &place].concat());
+    let rows = of(&rows, "recovery");
+    assert_eq!(rows.iter().map(|row| number(row, "/threads")).collect::<Vec<_>>(), [1.0, 2.0]);
+    for row in rows {
+        let opened = number(row, "/reading/records_per_s") * number(row, "/open_ms") / 1000.0;
+        assert!(is_near(opened, 20000.0), "{row}");
+        assert!(number(row, "/reading/raw_ms") > 0.0, "{row}");
+        let of_raw = number(row, "/reading/speed_up") / number(row, "/reading/raw_speed_up");
+        assert!(is_near(number(row, "/reading/of_raw"), of_raw), "{row}");
+    }
+}
+
+#[test]
+fn scans_are_measured_where_there_is_an_order() {
+    let dir = dir();
+    let sizes = ["--records", "3000", "--rounds", "1", "--latency-rounds", "0"];
+    for record in [&["--record", "inline"][..], &["--record", "bytes", "--key-size", "20"]] {
+        let systems = ["micro", "--scheme", "phast", "--rival", "skiplist,btree,dash-eh"];
+        let place = ["--phases", "scan,get_hit", "--pool-dir", text(dir.path())];
+        let rows = rows(&[&systems[..], &sizes, record, &place].concat());
+        let phases = of(&rows, "phase");
+        let of_scans = phases.iter().filter(|row| row["phase"] == "scan");
+        let systems: Vec<_> = of_scans.map(|row| row["system"].as_str().unwrap()).collect();
+        assert_eq!(systems, ["outlast", "skiplist", "btree"]);
+        assert_eq!(phases.iter().filter(|row| row["phase"] == "get_hit").count(), 4);
+    }
+    let stores = ["kv", "--scheme", "phast", "--store", "outlast", "--records", "2000"];
+    let few = ["--operations", "300", "--rounds", "1", "--pool-dir", text(dir.path())];
+    let rows = rows(&[&stores[..], &few].concat());
+    let phases: Vec<_> = of(&rows, "kv").iter().map(|row| row["phase"].clone()).collect();
+    assert_eq!(phases, ["insert", "get", "scan"]);
+}
+
+#[test]
 fn counts_agree_with_the_scheme_and_the_model_with_the_counts() {
     let sizes = ["--records", "5000", "--operations", "3000"];
     let counted = rows(&[&["counts"], &sizes[..]].concat());
@@ -489,7 +527,9 @@ fn schemes_are_rivals_and_run_beside_each_other() {
     let own = ["micro", "--scheme", scheme, "--rounds", "1", "--rival", &list];
     let rows = rows(&[&own[..], &sizes, &["--pool-dir", text(dir.path())]].concat());
     let phases = of(&rows, "phase");
-    assert_eq!(phases.len(), PHASES.len() * (1 + rivals.len()));
+    // Those that keep an order are scanned, too.
+    let ordered = outlast::Scheme::ALL.iter().filter(|scheme| scheme.is_ordered()).count();
+    assert_eq!(phases.len(), PHASES.len() * (1 + rivals.len()) + ordered);
     for row in phases {
         let system = row["system"].as_str().unwrap();
         let is_scheme = outlast::Scheme::ALL.iter().any(|s| s.name() == system);
@@ -542,6 +582,9 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     };
     refused(&["micro", "--scheme", "nonesuch"], "unknown scheme");
     refused(&["micro", "--record", "words"], "known: inline, bytes");
+    refused(&["micro", "--scheme", "clevel", "--phases", "scan"], "keeps keys in order");
+    refused(&["recovery", "--scheme", "dash-eh", "--threads", "2"], "constant time");
+    refused(&["recovery", "--scheme", "phast", "--threads", "0"], "threads");
     refused(&["micro", "--rival", "sled"], "sled");
     refused(&["micro", "--key-size", "16"], "--key-size 16: inline records");
     refused(&["micro", "--record", "bytes", "--key-size", "7"], "--key-size 7: at least 8");

@@ -230,6 +230,20 @@ mod tests {
         assert_eq!(found(&again), [(72, false)], "stored again after the flush");
     }
 
+    /// Two threads flush a line: the fence of either will do.
+    #[test]
+    fn a_later_flush_does_not_take_an_earlier_one_back() {
+        let by_other = Event {
+            thread: 1,
+            point: Some(&INSERT),
+            access: Access::Flush { offset: 64, bytes: 8 },
+        };
+        let both = [store(72, &INSERT), flush(64, 8), by_other];
+        assert_eq!(found(&[&both[..], &[fence(0), end()]].concat()), []);
+        assert_eq!(found(&[&both[..], &[fence(1), end()]].concat()), []);
+        assert_eq!(found(&[&both[..], &[end()]].concat()), [(72, true)]);
+    }
+
     #[test]
     fn an_answer_may_not_rest_on_the_caches_of_a_dead_process() {
         let begin =

@@ -33,7 +33,7 @@ mod whole {
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
-    #[path = "../../outlast/src/index/dash_eh/version.rs"]
+    #[path = "../../outlast/src/index/version.rs"]
     mod version;
     pub(super) use lock::*;
     mod lock {
@@ -59,7 +59,7 @@ mod unfenced {
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
-    #[path = "../../outlast/src/index/dash_eh/version.rs"]
+    #[path = "../../outlast/src/index/version.rs"]
     mod version;
     pub(super) use lock::*;
     mod lock {

@@ -40,7 +40,8 @@ pub(crate) enum Command {
     Put(PutArgs),
     /// Remove a record
     Del(DelArgs),
-    /// Print all records, in no particular order
+    /// Print records: all, in no particular order; of an ordered map, in the order of its keys,
+    /// and those of a range
     Scan(ScanArgs),
     /// Print what the pool and its maps are
     Stat(StatArgs),
@@ -191,9 +192,20 @@ pub(crate) struct DelArgs {
 /// See [`Command::Scan`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ScanArgs {
+    /// Of an ordered map: begin at this key
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub(crate) from: Option<OsString>,
+    /// Of an ordered map: end before this key
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub(crate) to: Option<OsString>,
+    /// Of an ordered map: the greatest key first
+    #[arg(long)]
+    pub(crate) reverse: bool,
     /// Print this many records at most
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) notation: NotationArgs,
     #[command(flatten)]
     pub(crate) map: MapArgs,
     /// Read a pool that a power loss may have torn

@@ -50,6 +50,63 @@ fn json_is_objects_and_nothing_else() {
 }
 
 #[test]
+fn ordered_maps_are_scanned_by_range_and_from_either_end() {
+    let place = Place::new();
+    let types = ["--scheme", "phast", "--key-type", "i32", "--value-type", "str"];
+    for key in ["7", "-300", "0", "-5", "1000"] {
+        place.run(["put", key, &format!("v{key}")].iter().chain(&types)).expect(0);
+    }
+    let keys = |args: &[&str]| -> Vec<i64> {
+        let run = place.run(["scan", "--json"].iter().chain(args)).expect(0);
+        run.objects().iter().map(|record| record["key"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(keys(&[]), [-300, -5, 0, 7, 1000]);
+    assert_eq!(keys(&["--reverse", "--limit", "2"]), [1000, 7]);
+    assert_eq!(keys(&["--from", "-5", "--to", "7"]), [-5, 0]);
+    assert_eq!(keys(&["--from", "-4", "--limit", "1"]), [0]);
+    assert_eq!(keys(&["--to", "-5"]), [-300]);
+    assert_eq!(keys(&["--from", "7", "--to", "-5"]).len(), 0);
+    place.run(["scan", "--from", "x"]).expect(2);
+    for scheme in ["dash-eh", "clevel"] {
+        place.run(["put", "1", "1", "--map", scheme, "--scheme", scheme]).expect(0);
+        for range in [&["--reverse"][..], &["--from", "0"], &["--to", "9"]] {
+            let run = place.run(["scan", "--map", scheme].iter().chain(range)).expect(2);
+            assert!(run.err.contains(scheme), "{}", run.err);
+        }
+        place.run(["scan", "--map", scheme, "--limit", "1"]).expect(0);
+    }
+    // A map keeps the scheme that it was made with.
+    let other = place.run(["put", "1", "1", "--map", "main", "--scheme", "clevel"]).expect(1);
+    assert!(other.err.contains("phast"), "{}", other.err);
+    let unknown = place.run(["put", "1", "1", "--map", "main", "--scheme", "fast"]).expect(2);
+    assert!(unknown.err.contains("phast"), "{}", unknown.err);
+}
+
+#[test]
+fn ordered_maps_of_bytes_are_in_the_order_of_their_bytes() {
+    let place = Place::new();
+    let types = ["--scheme", "phast", "--key-type", "bytes", "--value-type", "u8"];
+    for key in ["0xff", "0x00", "0x0000", "0x61", "0x6100", "0x61ff", "0x62", "0x80"] {
+        place.run(["put", "--hex", key, "0x07"].iter().chain(&types)).expect(0);
+    }
+    let keys = |args: &[&str]| -> Vec<String> {
+        let run = place.run(["scan"].iter().chain(args)).expect(0);
+        let lines = run.out.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| line.escape_ascii().to_string()).collect()
+    };
+    assert_eq!(keys(&["--limit", "2"]).len(), 2);
+    let of_a = keys(&["--hex", "--from", "0x61", "--to", "0x62"]);
+    assert_eq!(of_a.len(), 3, "{of_a:?}");
+    assert!(of_a[0].starts_with("a\\t7"), "{of_a:?}");
+    assert_eq!(keys(&["--hex", "--from", "0x80"]).len(), 2);
+    let mut all = keys(&[]);
+    all.reverse();
+    assert_eq!(keys(&["--reverse"]), all);
+    assert_eq!(all.len(), 8);
+    place.run(["scan", "--hex", "--from", "0x6"]).expect(2);
+}
+
+#[test]
 fn numbers_are_numbers() {
     let place = Place::new();
     let types = ["--key-type", "i32", "--value-type", "u64"];

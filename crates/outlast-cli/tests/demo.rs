@@ -63,6 +63,13 @@ fn three_kills(scheme: &str) {
         done = kill["done"].as_f64().unwrap();
         assert!(kill["compared_with_files"].as_u64().unwrap() > 0);
     }
+    let listing = of(&objects, "listing");
+    assert_eq!(listing.len(), usize::from(scheme == "phast"), "where keys have an order");
+    for listing in listing {
+        assert!(listing["directory"].as_str().unwrap().ends_with("/tree/deep/"), "{listing}");
+        assert!(listing["files"].as_u64().unwrap() > 100, "{listing}");
+        assert_eq!(listing["wrong"], 0);
+    }
     let summary = objects.last().unwrap();
     for (field, value) in [
         ("event", json!("summary")),

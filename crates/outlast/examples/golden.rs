@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-clevel.pool clevel
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
 //! ```
 
 use outlast::{MapOptions, PoolOptions};
@@ -20,6 +21,7 @@ fn main() {
     // SAFETY: the file is this program's own.
     let pool = unsafe { options.create(&path).unwrap() };
     let small = MapOptions::new().scheme(scheme.parse().unwrap()).bucket_bits(1);
+    let small = small.leaf_slots(8).node_leaves(4).partitions(5);
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
     let bytes = pool.map_with::<u64, [u8]>("bytes", &small.clone().stash_buckets(4)).unwrap();
     let texts = pool.map_with::<str, i32>("texts", &small).unwrap();

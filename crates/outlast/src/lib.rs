@@ -1,7 +1,8 @@
 //! outlast: crash-proof concurrent indexes in a mapped file.
 //!
 //! Open a file, get a concurrent hash map about as fast as one in DRAM, and find it
-//! complete and consistent milliseconds after a crash, however large it is.
+//! complete and consistent milliseconds after a crash, however large it is; or a map in the
+//! order of its keys.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
@@ -28,7 +29,8 @@
 //! 3. No answer rests on what a crash could still take back.
 //! 4. Every key and value of the declared type works, up to [`MAX_KEY_BYTES`] and
 //!    [`MAX_VALUE_BYTES`].
-//! 5. Opening after a crash takes constant time.
+//! 5. Opening after a crash takes constant time; of an [`OrderedMap`], time linear in its
+//!    size, on all processors ([`PoolOptions::recovery_threads`]).
 //! 6. Nothing leaks, and nothing is freed twice.
 //! 7. No file content makes the library read or write outside its mapping, loop for
 //!    ever or panic: it answers with an error that names the offset.
@@ -37,7 +39,7 @@
 //!
 //! # Layers
 //!
-//! [`Pool`] and [`Map`] are the public interface. Below it lie [`index`] (the schemes),
+//! [`Pool`], [`Map`] and [`OrderedMap`] are the public interface. Below it lie [`index`] (the schemes),
 //! [`pool`] (file format, allocator), [`reclaim`] (epochs) and [`pmem`] (media, mapping
 //! and the persistence seam); they are public for those who build or test schemes, and
 //! their interfaces may change with any release.
@@ -56,7 +58,11 @@ pub mod reclaim;
 pub use error::{Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
-pub use map::{FixedRecord, Iter, Key, Map, MapOptions, RawIter, RawMap, Ref, Value};
+pub use map::{
+    FixedRecord, Iter, Key, Map, MapOptions, OrderedKey, OrderedMap, Range, RawIter, RawMap,
+    RawRange, Ref, Value,
+};
+pub use pool::core::RecoveryProgress;
 pub use pool::handle::{Durability, Pool, PoolStats};
 pub use pool::options::PoolOptions;
 pub use pool::roots::MapInfo;

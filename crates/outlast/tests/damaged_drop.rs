@@ -1,16 +1,21 @@
 //! A damaged map is dropped: it is gone, and its space comes back with the next open.
 
 use outlast::offline::{self, What};
-use outlast::{MapOptions, PoolOptions, RecordForm};
+use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
 
 #[test]
 fn the_space_of_a_damaged_map_that_is_dropped_is_reclaimed() {
+    Scheme::ALL.iter().copied().for_each(is_reclaimed);
+}
+
+fn is_reclaimed(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged.pool");
     let options = PoolOptions::new().page_bits(12).background(false);
     // SAFETY: the file is this test's own.
     let pool = unsafe { options.create(&path).unwrap() };
-    let small = MapOptions::new().bucket_bits(1).form(RecordForm::Bytes);
+    let small = MapOptions::new().scheme(scheme).bucket_bits(1).leaf_slots(4);
+    let small = small.form(RecordForm::Bytes);
     let map = pool.map_with::<u64, u64>("m", &small).unwrap();
     for n in 0..300 {
         map.insert(&n, &n).unwrap();
@@ -19,8 +24,14 @@ fn the_space_of_a_damaged_map_that_is_dropped_is_reclaimed() {
     pool.close().unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     let (_, regions) = offline::regions(&bytes).unwrap();
-    let segment = regions.iter().rfind(|r| matches!(r.what, What::Segment { .. })).unwrap();
-    bytes[segment.offset as usize] ^= 1;
+    let part = |what| match scheme {
+        Scheme::DashEh => matches!(what, What::Segment { .. }),
+        Scheme::Clevel => matches!(what, What::ClevelSlot),
+        Scheme::Phast => matches!(what, What::LeafPlace { .. }),
+        _ => unreachable!("{scheme}"),
+    };
+    let part = regions.iter().rfind(|r| part(r.what)).unwrap();
+    bytes[part.offset as usize] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
 
     // SAFETY: as above.

@@ -24,8 +24,11 @@ fn open(path: &Path) -> Pool {
 }
 
 /// A pool for each scheme.
-const POOLS: [(&str, Scheme); 2] =
-    [("format2.pool", Scheme::DashEh), ("format2-clevel.pool", Scheme::Clevel)];
+const POOLS: [(&str, Scheme); 3] = [
+    ("format2.pool", Scheme::DashEh),
+    ("format2-clevel.pool", Scheme::Clevel),
+    ("format2-phast.pool", Scheme::Phast),
+];
 
 fn check(pool: &Pool, scheme: Scheme) {
     let words = pool.map::<u64, u64>("words").unwrap();

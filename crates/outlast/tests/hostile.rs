@@ -81,6 +81,12 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::ClevelRecord if index == 0 => (image.word(word_offset) ^ word) >> 46 == 0,
         What::ClevelRecord if index == 1 => (image.word(word_offset) ^ word) << 32 != 0,
         What::ClevelRecord => true,
+        What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
+        // Bits and fingerprints have no checksum, but for bits of no slots.
+        What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
+        // The least key is its first word; the second one is that word's hash, or means nothing.
+        What::LeafPlace { form, .. } => index < 3 || form == RecordForm::Bytes,
+        What::Pair { form } => form == RecordForm::Bytes,
         What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,
     }
 }
@@ -102,9 +108,13 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Context { .. }
             | What::Level { .. }
             | What::ChainNode
+            | What::PhastRoot
+            | What::Master { .. }
+            | What::LeafPlace { .. }
             | What::Node => 1,
-            What::Entry | What::SavedState => 3,
-            What::LiveSlot { .. } | What::ClevelSlot => 30,
+            What::Entry | What::MasterEntries | What::SavedState => 3,
+            What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
+            What::LeafHead { .. } => 10,
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };

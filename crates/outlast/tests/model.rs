@@ -32,11 +32,23 @@ fn open(path: &Path) -> Pool {
 fn shapes() -> Vec<MapOptions> {
     let mut shapes = vec![];
     for &scheme in Scheme::ALL {
-        for bits in [1, 2, 6] {
-            let options = MapOptions::new().scheme(scheme).bucket_bits(bits);
-            // Other schemes have no stash.
-            let stashes: &[u32] = if scheme == Scheme::DashEh { &[2, 4] } else { &[2] };
-            shapes.extend(stashes.iter().map(|&stash| options.clone().stash_buckets(stash)));
+        let options = MapOptions::new().scheme(scheme);
+        match scheme {
+            Scheme::Phast => {
+                for (slots, leaves, partitions) in
+                    [(4, 4, 3), (8, 4, 16), (20, 6, 1), (56, 128, 128)]
+                {
+                    let options = options.clone().leaf_slots(slots);
+                    shapes.push(options.node_leaves(leaves).partitions(partitions));
+                }
+            }
+            _ => {
+                // Other schemes have no stash.
+                let stashes: &[u32] = if scheme == Scheme::DashEh { &[2, 4] } else { &[2] };
+                for (stash, bits) in stashes.iter().flat_map(|s| [1, 2, 6].map(|b| (*s, b))) {
+                    shapes.push(options.clone().stash_buckets(stash).bucket_bits(bits));
+                }
+            }
         }
     }
     shapes

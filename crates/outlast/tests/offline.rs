@@ -17,11 +17,11 @@ fn open(path: &Path, options: &PoolOptions) -> Pool {
     unsafe { options.open_or_create(path).unwrap() }
 }
 
-/// Fills maps of every scheme and both forms, with large records, removals and a dropped map.
-fn fill(pool: &Pool, seed: u64) {
-    for (number, map) in shapes().into_iter().enumerate() {
-        let words = pool.map_with::<u64, u64>(&format!("words {number}"), &map).unwrap();
-        let texts = pool.map_with::<[u8], [u8]>(&format!("texts {number}"), &map).unwrap();
+/// Fills maps of these shapes and both forms, with large records, removals and dropped maps.
+fn fill(pool: &Pool, shapes: &[MapOptions], seed: u64) {
+    for (number, map) in shapes.iter().enumerate() {
+        let words = pool.map_with::<u64, u64>(&format!("words {number}"), map).unwrap();
+        let texts = pool.map_with::<[u8], [u8]>(&format!("texts {number}"), map).unwrap();
         for n in 0..400u64 {
             let key = (n * 7919) ^ seed << 20;
             words.put(&key, &(n << 40)).unwrap();
@@ -51,6 +51,10 @@ fn shapes() -> Vec<MapOptions> {
             shapes.push(MapOptions::new().bucket_bits(bits).stash_buckets(stash));
         }
     }
+    for slots in [4, 20] {
+        let small = MapOptions::new().scheme(Scheme::Phast).leaf_slots(slots);
+        shapes.push(small.node_leaves(4).partitions(slots));
+    }
     shapes.extend(Scheme::ALL.iter().map(|&scheme| MapOptions::new().scheme(scheme)));
     shapes
 }
@@ -73,7 +77,7 @@ fn every_byte_of_a_closed_pool_is_accounted_for() {
         let path = dir.path().join(format!("{page_bits}.pool"));
         for life in 0..3 {
             let pool = open(&path, &options(page_bits));
-            fill(&pool, life);
+            fill(&pool, &shapes(), life);
             let expected = counts(&pool);
             pool.close().unwrap();
             let report = offline::walk(&path).unwrap();
@@ -99,7 +103,7 @@ fn found_in_overflow_nodes(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chains.pool");
     let pool = open(&path, &options(12).hash_function(0x7e57));
-    let small = MapOptions::new().scheme(scheme).bucket_bits(1);
+    let small = MapOptions::new().scheme(scheme).bucket_bits(1).leaf_slots(4).node_leaves(4);
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
     let texts = pool.map_with::<u64, u64>("texts", &small.form(RecordForm::Bytes)).unwrap();
     for n in 0..400u64 {
@@ -112,7 +116,8 @@ fn found_in_overflow_nodes(scheme: Scheme) {
     let report = offline::walk(&path).unwrap();
     assert_eq!(report.problems, []);
     assert_eq!(walked(&report), expected);
-    assert!(report.maps.iter().all(|m| m.nodes >= 3), "{report:?}");
+    // Where hashes tell places, the keys need more than one.
+    assert!(scheme.is_ordered() || report.maps.iter().all(|m| m.nodes >= 3), "{report:?}");
     assert_eq!((report.leaked_bytes, report.sum()), (0, report.file_bytes));
 }
 
@@ -121,7 +126,7 @@ fn a_pool_that_was_not_closed_has_no_leaks_and_the_same_records() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("live.pool");
     let pool = open(&path, &options(12));
-    fill(&pool, 9);
+    fill(&pool, &shapes(), 9);
     let expected = counts(&pool);
     assert!(matches!(offline::walk(&path), Err(outlast::Error::Locked)));
     let bytes = std::fs::read(&path).unwrap();
@@ -141,7 +146,9 @@ fn a_saved_free_state_that_lies_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lies.pool");
     let pool = open(&path, &options(12));
-    fill(&pool, 1);
+    // The walk is made anew for each bit of the free state: a map of each scheme is enough.
+    let small = |&scheme| MapOptions::new().scheme(scheme).bucket_bits(3).leaf_slots(20);
+    fill(&pool, &Scheme::ALL.iter().map(small).collect::<Vec<_>>(), 1);
     pool.close().unwrap();
     let sound = std::fs::read(&path).unwrap();
     let (report, regions) = offline::regions(&sound).unwrap();

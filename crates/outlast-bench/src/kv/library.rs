@@ -2,14 +2,17 @@
 
 use super::{Client, bytes_in};
 use crate::Fallible;
-use crate::form::Hand;
+use crate::form::{Hand, spelled};
 use crate::systems::{Setup, create_pool};
-use outlast::{Map, MapOptions, Pool};
+use outlast::{Map, MapOptions, OrderedMap, Pool};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 pub(super) struct Library {
     pool: Pool,
     map: Map<[u8], [u8]>,
+    /// The same one, if its scheme keeps an order.
+    ordered: Option<OrderedMap<[u8], [u8]>>,
     hand: Hand,
     dir: PathBuf,
     sync: bool,
@@ -18,8 +21,11 @@ pub(super) struct Library {
 impl Library {
     pub(super) fn create(setup: &Setup, dir: &Path, hand: Hand, sync: bool) -> Fallible<Self> {
         let pool = create_pool(setup, &dir.join("pool"))?;
-        let map = pool.map_with("bench", &MapOptions::new().scheme(setup.scheme))?;
-        Ok(Library { pool, map, hand, dir: dir.into(), sync })
+        let options = MapOptions::new().scheme(setup.scheme);
+        let map = pool.map_with("bench", &options)?;
+        let is_ordered = setup.scheme.is_ordered();
+        let ordered = is_ordered.then(|| pool.ordered_map_with("bench", &options)).transpose()?;
+        Ok(Library { pool, map, ordered, hand, dir: dir.into(), sync })
     }
 }
 
@@ -45,6 +51,17 @@ impl Client for Library {
         let reading = self.hand.reading;
         let found = self.map.get(self.hand.key_bytes(key))?;
         Ok(found.map(|value| reading.word(&value)))
+    }
+
+    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
+        let Some(map) = &self.ordered else { return Ok(false) };
+        let reading = self.hand.reading;
+        let bounds = (Bound::Included(self.hand.key_bytes(from)), Bound::Unbounded);
+        for record in map.range(bounds).with_batch(records).take(records) {
+            let (key, value) = record?;
+            found.push((spelled(&key), reading.word(&value)));
+        }
+        Ok(true)
     }
 
     fn bytes(&mut self) -> Fallible<u64> {

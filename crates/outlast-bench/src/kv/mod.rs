@@ -11,7 +11,7 @@ mod stores;
 
 use crate::Fallible;
 use crate::form::Hand;
-use crate::keys::{Draw, Keys, belongs, value};
+use crate::keys::{self, Draw, Keys, belongs, value};
 use crate::latency::{Latency, Percentiles};
 use crate::limits;
 use crate::micro::{Mops, Ratio};
@@ -28,6 +28,9 @@ use std::fmt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Records of one scan.
+const SCANNED: usize = 50;
 
 /// A store with a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,6 +157,9 @@ trait Client {
     fn insert(&mut self, key: u64, value: u64) -> Fallible;
     /// Looks a record up.
     fn get(&mut self, key: u64) -> Fallible<Option<u64>>;
+    /// The records from a key on, so many of them or those that there are, in the order of keys.
+    /// Whether the store keeps one.
+    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool>;
     /// Bytes on the file system.
     fn bytes(&mut self) -> Fallible<u64>;
 }
@@ -191,7 +197,7 @@ impl Options {
 /// One row: a phase, a store.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// `insert` or `get`.
+    /// `insert`, `get` or `scan`.
     pub phase: &'static str,
     /// The store.
     pub store: &'static str,
@@ -235,6 +241,8 @@ pub struct Line {
     pub insert: Row,
     /// The row of lookups.
     pub get: Row,
+    /// The row of scans, if it keeps an order.
+    pub scan: Option<Row>,
 }
 
 impl Line {
@@ -254,6 +262,7 @@ impl Line {
                 after_power_loss: promise.after_power_loss,
                 insert: of("insert")?.clone(),
                 get: of("get")?.clone(),
+                scan: of("scan").cloned(),
             })
         };
         stores.into_iter().filter_map(line).collect()
@@ -296,10 +305,11 @@ impl Seen {
 struct Observed {
     insert: Seen,
     get: Seen,
+    scan: Seen,
     file_bytes: u64,
 }
 
-/// Measures, and prints two rows for each store.
+/// Measures, and prints a row for each store and phase.
 ///
 /// # Errors
 /// For options that cannot be, a store that fails, and a wrong answer.
@@ -320,8 +330,8 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     report.run(&run, &Own { records, operations, insert_seconds, rounds, sync })?;
     let mut results = BTreeMap::new();
     for &store in &options.stores {
-        let (insert, get) = (Seen::new()?, Seen::new()?);
-        results.insert(store, Observed { insert, get, file_bytes: 0 });
+        let [insert, get, scan] = [Seen::new()?, Seen::new()?, Seen::new()?];
+        results.insert(store, Observed { insert, get, scan, file_bytes: 0 });
     }
     let progress = Progress::new((options.rounds * results.len()) as u64);
     for round in 0..options.rounds {
@@ -333,7 +343,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     }
     drop(progress);
     let mut rows = Vec::new();
-    for phase in ["insert", "get"] {
+    for phase in ["insert", "get", "scan"] {
         for &store in &options.stores {
             let Some(row) = row(options, phase, store, &results) else { continue };
             report.row("kv", &row)?;
@@ -363,12 +373,14 @@ fn print_table(rows: &[Row], sync: Sync, report: &mut Report) -> Fallible {
             ("gets, k/s", "/get/kops", Show::Decimal(0)),
             ("p50", "/get/p50_ns", Show::Nanoseconds),
             ("p99", "/get/p99_ns", Show::Nanoseconds),
+            ("scans, k/s", "/scan/kops", Show::Decimal(1)),
+            ("p50", "/scan/p50_ns", Show::Nanoseconds),
             ("file B/record", "/get/file_bytes_per_record", Show::Decimal(0)),
         ],
     )?;
     let Sync { written_us, mapped_us } = sync;
     report.note(&format!(
-        "One thread; every insert and every get stands alone. To sync one page takes \
+        "One thread; every insert, every get and every scan (of {SCANNED} records) stands alone. To sync one page takes \
          {written_us:.0} us here after a write, {mapped_us:.0} us after a store to mapped \
          memory.\nWhat must survive a power loss waits for the one; outlast-sync three times \
          for the other: mark, data, mark.\nCompare stores that promise the same."
@@ -431,7 +443,11 @@ fn row(
 ) -> Option<Row> {
     let of = |store: &Store| {
         let result = results.get(store)?;
-        Some(if phase == "insert" { &result.insert } else { &result.get })
+        Some(match phase {
+            "insert" => &result.insert,
+            "get" => &result.get,
+            _ => &result.scan,
+        })
     };
     let seen = of(&store)?;
     let promise = store.promise();
@@ -498,6 +514,30 @@ fn measure(options: &Options, client: &mut dyn Client, result: &mut Observed) ->
         get(draw.below(options.records))?;
     }
     result.get.measure(options.operations, no_end, |_| get(draw.below(options.records)))?;
+    // As bytes, which is how they are stored.
+    let in_order = |key: u64| key.swap_bytes();
+    let all = (0..options.records).map(|number| in_order(keys.key(number)));
+    let last_whole = keys::last_whole(all, SCANNED);
+    let mut found = Vec::new();
+    let mut scan = |number: u64| -> Fallible<bool> {
+        let from = keys.key(number);
+        found.clear();
+        if !client.scan(from, SCANNED, &mut found)? {
+            return Ok(false);
+        }
+        let whole = in_order(from) <= last_whole;
+        let begins = found.first().is_some_and(|&(key, _)| key == from);
+        let ascends = found.windows(2).all(|pair| in_order(pair[0].0) < in_order(pair[1].0));
+        let right = found.iter().all(|&(key, value)| belongs(key, value));
+        if begins && ascends && right && whole == (found.len() == SCANNED) {
+            return Ok(true);
+        }
+        Err(format!("wrong answer: a scan from {from:#x} gave {found:x?}").into())
+    };
+    if scan(draw.below(options.records))? {
+        let scans = (options.operations / 10).max(1);
+        result.scan.measure(scans, no_end, |_| scan(draw.below(options.records)).map(drop))?;
+    }
     let insert_time = Duration::from_secs_f64(options.insert_seconds);
     let done = result.insert.measure(options.operations, insert_time, |number| {
         let (key, value) = record(options.records + number);

@@ -3,10 +3,11 @@
 
 use super::{Client, bytes_in};
 use crate::Fallible;
-use crate::form::Hand;
+use crate::form::{Hand, spelled};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions};
 use redb::{Durability, ReadableDatabase, TableDefinition};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 /// Records of one transaction of a load.
@@ -66,6 +67,16 @@ impl Client for Redb {
         let table = self.database.begin_read()?.open_table(TABLE)?;
         let found = table.get(self.hand.key_bytes(key))?;
         Ok(found.map(|value| reading.word(value.value())))
+    }
+
+    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
+        let reading = self.hand.reading;
+        let table = self.database.begin_read()?.open_table(TABLE)?;
+        for record in table.range(self.hand.key_bytes(from)..)?.take(records) {
+            let (key, value) = record?;
+            found.push((spelled(key.value()), reading.word(value.value())));
+        }
+        Ok(true)
     }
 
     fn bytes(&mut self) -> Fallible<u64> {
@@ -140,6 +151,17 @@ impl Client for Lmdb<'_> {
         Ok(found.map(|value| reading.word(value)))
     }
 
+    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
+        let reading = self.hand.reading;
+        let transaction = self.env.read_txn()?;
+        let bounds = (Bound::Included(self.hand.key_bytes(from)), Bound::Unbounded);
+        for record in self.database.range(&transaction, &bounds)?.take(records) {
+            let (key, value) = record?;
+            found.push((spelled(key), reading.word(value)));
+        }
+        Ok(true)
+    }
+
     fn bytes(&mut self) -> Fallible<u64> {
         bytes_in(self.dir)
     }
@@ -185,6 +207,15 @@ impl Client for Fjall {
         let reading = self.hand.reading;
         let found = self.keyspace.get(self.hand.key_bytes(key))?;
         Ok(found.map(|value| reading.word(&value)))
+    }
+
+    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
+        let reading = self.hand.reading;
+        for record in self.keyspace.range(self.hand.key_bytes(from)..).take(records) {
+            let (key, value) = record.into_inner()?;
+            found.push((spelled(&key), reading.word(&value)));
+        }
+        Ok(true)
     }
 
     fn bytes(&mut self) -> Fallible<u64> {

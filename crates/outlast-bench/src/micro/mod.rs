@@ -54,22 +54,28 @@ impl Options {
         if watched { operations.min(self.latency_operations) } else { operations }
     }
 
-    /// The phases of a turn.
-    fn phases(&self) -> impl Iterator<Item = Phase> {
+    /// The phases of a turn of a system.
+    fn phases(&self, kind: Kind) -> impl Iterator<Item = Phase> {
         let always = |phase| matches!(phase, Phase::Load | Phase::Insert);
-        Phase::ALL.iter().copied().filter(move |p| always(*p) || self.phases.contains(p))
+        let is_ordered = kind.is_ordered(&self.setup);
+        let can = move |phase| phase != Phase::Scan || is_ordered;
+        let all = Phase::ALL.iter().copied();
+        all.filter(move |p| always(*p) || (self.phases.contains(p) && can(*p)))
     }
 
     /// Operations of all turns with and without a clock, for who wants to know how far it is.
-    fn all_operations(&self, systems: u64) -> u64 {
-        let of_turn = |watched| -> u64 {
+    fn all_operations(&self, kinds: &[Kind]) -> u64 {
+        let of_turn = |kind: Kind, watched| -> u64 {
             let work =
                 |phase| Work::new(phase, self.records, self.operations(watched), &self.setup);
-            self.phases().map(|phase| work(phase).operations()).sum()
+            self.phases(kind).map(|phase| work(phase).operations()).sum()
         };
-        let rounds =
-            self.rounds as u64 * of_turn(false) + self.latency_rounds as u64 * of_turn(true);
-        rounds.saturating_mul(systems * self.threads.len() as u64)
+        let rounds = |&kind: &Kind| {
+            self.rounds as u64 * of_turn(kind, false)
+                + self.latency_rounds as u64 * of_turn(kind, true)
+        };
+        let all: u64 = kinds.iter().map(rounds).sum();
+        all.saturating_mul(self.threads.len() as u64)
     }
 
     fn check(&self) -> Fallible {
@@ -84,6 +90,12 @@ impl Options {
         limits::each_once("rival", &self.rivals)?;
         if self.phases.contains(&Phase::GetMany) != self.phases.contains(&Phase::Gets) {
             let why = "--phases: get_many and gets are measured beside each other";
+            return Err(limits::refused(why));
+        }
+        let mut kinds = [Kind::Outlast].into_iter().chain(self.rivals.iter().copied());
+        let asked = self.phases.contains(&Phase::Scan) && self.phases.len() < Phase::ALL.len();
+        if asked && !kinds.any(|kind| kind.is_ordered(&self.setup)) {
+            let why = "--phases scan: none of these keeps keys in order (--scheme phast does)";
             return Err(limits::refused(why));
         }
         Ok(())
@@ -141,6 +153,7 @@ impl Observed {
 
 struct OneTurn<'o> {
     options: &'o Options,
+    kind: Kind,
     /// What its system is made for.
     setup: Setup,
     threads: usize,
@@ -154,7 +167,7 @@ impl Job for OneTurn<'_> {
 
     fn run<S: System>(self, system: &S) -> Fallible<Turn> {
         let mut phases = Vec::new();
-        for phase in self.options.phases() {
+        for phase in self.options.phases(self.kind) {
             let observed = self.observe(system, phase)?;
             self.progress.done(observed.operations);
             if phase != Phase::Load {
@@ -168,7 +181,7 @@ impl Job for OneTurn<'_> {
 impl OneTurn<'_> {
     fn observe<S: System>(&self, system: &S, phase: Phase) -> Fallible<Observed> {
         let operations = self.options.operations(self.watched);
-        let work = Work::new(phase, self.options.records, operations, &self.setup);
+        let work = Work::new(phase, self.options.records, operations, &self.setup).prepared();
         if phase.repeatable() {
             self.pass(system, &work.warm_up(), || Ok(Unwatched))?;
         }
@@ -231,7 +244,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
     report.run(&run, &describe(options, &kinds)?)?;
     let mut all_rows = Vec::new();
     let mut distributions = Distributions::new();
-    let progress = Progress::new(options.all_operations(kinds.len() as u64));
+    let progress = Progress::new(options.all_operations(&kinds));
     for &threads in &options.threads {
         let mut fast = Turns::new();
         let mut watched = Turns::new();
@@ -241,6 +254,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distri
                 usage::trim_heap();
                 let turn = OneTurn {
                     options,
+                    kind,
                     setup: kind.setup(&options.setup),
                     threads,
                     watched: with_clock,

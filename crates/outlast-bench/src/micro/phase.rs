@@ -5,10 +5,13 @@ use crate::keys::{self, ABSENT, Draw, Keys, Walk};
 use crate::latency::Watch;
 use crate::systems::{Setup, System};
 use crate::{Fallible, team};
+use outlast::RecordForm;
 use serde::{Deserialize, Serialize};
 
 /// Keys of one call of `get_many`.
 const BATCH: u64 = 16;
+/// Records of one scan.
+const SCANNED: usize = 50;
 
 /// A phase of a turn, in the order in which they are run.
 #[derive(
@@ -29,6 +32,8 @@ pub enum Phase {
     GetMany,
     /// The same keys as in `get_many`, one to a call.
     Gets,
+    /// 50 records from a present key on, drawn with replacement. Of systems that keep an order.
+    Scan,
     /// New values for present keys, drawn with replacement.
     Update,
     /// Half lookups, half updates, of present keys.
@@ -65,6 +70,7 @@ impl Phase {
         Phase::GetMiss,
         Phase::GetMany,
         Phase::Gets,
+        Phase::Scan,
         Phase::Update,
         Phase::Mix50,
         Phase::Mix95,
@@ -81,6 +87,7 @@ impl Phase {
             Phase::GetMiss => "get_miss",
             Phase::GetMany => "get_many",
             Phase::Gets => "gets",
+            Phase::Scan => "scan",
             Phase::Update => "update",
             Phase::Mix50 => "mix_50",
             Phase::Mix95 => "mix_95",
@@ -112,7 +119,19 @@ pub(super) struct Work<'s> {
     operations: u64,
     warm_up: bool,
     keys: Keys,
+    /// Scan: from this key on, in their order, less than so many are left.
+    last_whole: u64,
     setup: &'s Setup,
+}
+
+/// A word that is in the order of others as the key that is made of it is in that of theirs.
+#[inline(always)]
+fn in_order(setup: &Setup, key: u64) -> u64 {
+    match setup.form {
+        RecordForm::Inline => key,
+        // Its bytes come lowest first.
+        RecordForm::Bytes => key.swap_bytes(),
+    }
 }
 
 /// An answer that cannot be.
@@ -129,9 +148,21 @@ impl<'s> Work<'s> {
             Phase::Insert => records - tenth,
             Phase::Remove => records,
             Phase::GetMany | Phase::Gets => operations.next_multiple_of(BATCH),
+            // Each is of many records.
+            Phase::Scan => (operations / 10).max(1),
             _ => operations,
         };
-        Work { phase, records, operations, warm_up: false, keys: Keys::new(setup.seed), setup }
+        let keys = Keys::new(setup.seed);
+        Work { phase, records, operations, warm_up: false, keys, last_whole: 0, setup }
+    }
+
+    /// The same, ready to be run: it knows what its answers must be.
+    pub(super) fn prepared(mut self) -> Self {
+        if self.phase == Phase::Scan {
+            let all = (0..self.records).map(|n| in_order(self.setup, self.keys.key(n)));
+            self.last_whole = keys::last_whole(all, SCANNED);
+        }
+        self
     }
 
     /// A twentieth of it, with other draws.
@@ -189,6 +220,10 @@ impl<'s> Work<'s> {
                 let (_, batches) = team::share(self.operations / BATCH, threads, thread);
                 let mut batch = Batch::default();
                 worker.each(batches, |w, _| w.get_batch(&mut batch))
+            }
+            Phase::Scan => {
+                let mut found = Vec::new();
+                worker.each(count, |w, _| w.scan(&mut found))
             }
             Phase::Update => worker.each(count, Worker::update),
             Phase::Mix50 => worker.each(count, |w, i| w.get_or_update(i, 50)),
@@ -303,6 +338,22 @@ impl<S: System, W: Watch> Worker<'_, '_, S, W> {
             self.check(key, batch.found.get(at).copied().flatten())?;
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn scan(&mut self, found: &mut Vec<(u64, u64)>) -> Fallible {
+        let from = self.present();
+        found.clear();
+        self.system.scan(&mut self.hand, from, SCANNED, found)?;
+        let order = |key| in_order(self.work.setup, key);
+        let whole = order(from) <= self.work.last_whole;
+        let begins = found.first().is_some_and(|&(key, _)| key == from);
+        let ascends = found.windows(2).all(|pair| order(pair[0].0) < order(pair[1].0));
+        let belong = found.iter().all(|&(key, value)| keys::belongs(key, value));
+        if begins && ascends && belong && whole == (found.len() == SCANNED) {
+            return Ok(());
+        }
+        Err(wrong(self.work.phase, from, &found))
     }
 
     #[inline(always)]

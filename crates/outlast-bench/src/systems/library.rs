@@ -2,11 +2,12 @@
 
 use super::{Room, Setup, System};
 use crate::Fallible;
-use crate::form::{Hand, Reads};
+use crate::form::{Hand, Reads, spelled};
 use crate::scratch::Scratch;
 use outlast::pmem::Latency;
-use outlast::{Map, MapOptions, Pool, PoolOptions, RawMap, RecordForm};
+use outlast::{Map, MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RawMap, RecordForm};
 use std::fmt;
+use std::ops::Bound;
 use std::time::Duration;
 
 /// What the pool's file is treated as lying on.
@@ -51,9 +52,11 @@ impl fmt::Display for Medium {
 }
 
 /// A pool of its own and the map in it.
-pub struct Library<T: ?Sized> {
+pub struct Library<T: ?Sized + OrderedKey> {
     pool: Pool,
     map: Map<T, T>,
+    /// The same one, if its scheme keeps an order.
+    ordered: Option<OrderedMap<T, T>>,
     _dir: Scratch,
 }
 
@@ -88,13 +91,20 @@ fn map_options(setup: &Setup) -> MapOptions {
     MapOptions::new().scheme(setup.scheme).form(setup.form).stash_buckets(setup.stash_buckets)
 }
 
-impl<T: ?Sized + outlast::Key> Library<T> {
+impl<T: ?Sized + OrderedKey> Library<T> {
     /// A new pool in a directory of its own; both are gone with this.
     pub fn create(setup: &Setup) -> Fallible<Self> {
         let dir = Scratch::create(&setup.dir)?;
         let pool = create_pool(setup, &dir.path().join("pool"))?;
-        let map = pool.map_with("bench", &map_options(setup))?;
-        Ok(Library { pool, map, _dir: dir })
+        let options = map_options(setup);
+        let map = pool.map_with("bench", &options)?;
+        let is_ordered = setup.scheme.is_ordered();
+        let ordered = is_ordered.then(|| pool.ordered_map_with("bench", &options)).transpose()?;
+        Ok(Library { pool, map, ordered, _dir: dir })
+    }
+
+    fn ordered(&self) -> Fallible<&OrderedMap<T, T>> {
+        Ok(self.ordered.as_ref().ok_or("a map that keeps no order")?)
     }
 
     fn room(&self, records: u64) -> Fallible<Room> {
@@ -136,6 +146,18 @@ impl System for Library<u64> {
                 *asked = key;
             }
             found.extend(self.map.get_many(&asked[..batch.len()])?);
+        }
+        Ok(())
+    }
+    fn scan(
+        &self,
+        _: &mut Hand,
+        from: u64,
+        records: usize,
+        found: &mut Vec<(u64, u64)>,
+    ) -> Fallible {
+        for record in self.ordered()?.range(from..).with_batch(records).take(records) {
+            found.push(record?);
         }
         Ok(())
     }
@@ -189,6 +211,21 @@ impl System for Library<[u8]> {
         let reading = hand.reading;
         let values = self.map.get_many(&asked)?;
         found.extend(values.into_iter().map(|value| value.map(|value| reading.word(&value))));
+        Ok(())
+    }
+    fn scan(
+        &self,
+        hand: &mut Hand,
+        from: u64,
+        records: usize,
+        found: &mut Vec<(u64, u64)>,
+    ) -> Fallible {
+        let reading = hand.reading;
+        let bounds = (Bound::Included(hand.key_bytes(from)), Bound::Unbounded);
+        for record in self.ordered()?.range(bounds).with_batch(records).take(records) {
+            let (key, value) = record?;
+            found.push((spelled(&key), reading.word(&value)));
+        }
         Ok(())
     }
     fn room(&self, records: u64) -> Fallible<Room> {

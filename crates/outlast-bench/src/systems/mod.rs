@@ -7,6 +7,8 @@
 mod library;
 #[cfg(feature = "maps")]
 mod maps;
+#[cfg(feature = "maps")]
+mod ordered;
 
 pub use library::{Library, Medium, create_map, create_pool};
 
@@ -37,6 +39,19 @@ pub trait System: Send + Sync {
             found.push(self.get(hand, key)?);
         }
         Ok(())
+    }
+
+    /// The records from a key on, in the order of keys: so many of them, or those that there are.
+    /// Of systems that keep an order.
+    fn scan(
+        &self,
+        hand: &mut Hand,
+        from: u64,
+        records: usize,
+        found: &mut Vec<(u64, u64)>,
+    ) -> Fallible {
+        let _ = (hand, from, records, found);
+        Err("a system that keeps no order was asked for a range".into())
     }
 
     /// What it keeps outside the heap, and how full it is, when it holds this many records.
@@ -80,12 +95,24 @@ pub enum Kind {
     Scc,
     /// A hash table behind one lock.
     Hashbrown,
+    /// A lock-free skip list: in the order of keys.
+    Skiplist,
+    /// A B-tree behind one lock: in the order of keys.
+    Btree,
 }
 
 impl Kind {
     /// The maps in DRAM of this build.
     pub const MAPS: &'static [Kind] = if cfg!(feature = "maps") {
-        &[Kind::Dashmap, Kind::DashmapU64, Kind::Papaya, Kind::Scc, Kind::Hashbrown]
+        &[
+            Kind::Dashmap,
+            Kind::DashmapU64,
+            Kind::Papaya,
+            Kind::Scc,
+            Kind::Hashbrown,
+            Kind::Skiplist,
+            Kind::Btree,
+        ]
     } else {
         &[]
     };
@@ -105,6 +132,16 @@ impl Kind {
             Kind::Papaya => "papaya",
             Kind::Scc => "scc",
             Kind::Hashbrown => "hashbrown",
+            Kind::Skiplist => "skiplist",
+            Kind::Btree => "btree",
+        }
+    }
+
+    /// Whether it keeps an order, and can be asked for ranges.
+    pub fn is_ordered(self, setup: &Setup) -> bool {
+        match self.scheme(setup) {
+            Some(scheme) => scheme.is_ordered(),
+            None => matches!(self, Kind::Skiplist | Kind::Btree),
         }
     }
 
@@ -280,6 +317,8 @@ fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::O
         Kind::Papaya => job.run(&maps::Papaya::<F>::new(build)),
         Kind::Scc => job.run(&maps::Scc::<F>::new(build)),
         Kind::Hashbrown => job.run(&maps::Hashbrown::<F>::new(build)),
+        Kind::Skiplist => job.run(&ordered::Skiplist::<F>::new()),
+        Kind::Btree => job.run(&ordered::Btree::<F>::new()),
     }
 }
 

@@ -262,7 +262,8 @@ impl<'a> Tapes<'a> {
             }
         }
         let second = deaths.iter().map(|_| OnceLock::new()).collect();
-        let pairs = pairs::record(scheme, form, alive)?;
+        let mut pairs = pairs::record(scheme, form, alive)?;
+        pairs.extend(pairs::lookups(scheme, form, alive)?);
         Ok(Tapes { scheme, alive, first, deaths, second, pairs })
     }
 

@@ -744,6 +744,106 @@ pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
     Ok(tapes)
 }
 
+/// Records lookups that make durable what another thread has not yet: it is stopped for ever
+/// before each of its accesses in turn, and this one looks its key up. Those runs are kept in
+/// which the lookup flushes; a scheme whose lookups never do has none.
+///
+/// # Errors
+/// If a run goes wrong.
+pub fn lookups(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let plan = plans(scheme, form)[0];
+    let mut tapes = Vec::new();
+    for what in [Do::Insert(55), Do::Update(66), Do::Remove] {
+        for stop_at in 1..2_000 {
+            let Some(tape) = plan.looked_up(stop_at, what, alive)? else { break };
+            tapes.extend(tape);
+        }
+    }
+    Ok(tapes)
+}
+
+impl Plan {
+    /// `None` if the first thread has fewer accesses; `Some(None)` if the lookup flushes nothing.
+    fn looked_up(
+        &self,
+        stop_at: u64,
+        what: Do,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Option<Tape>>> {
+        let stop = Arc::new(Stop::default());
+        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..8 {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let key = self.first + if matches!(what, Do::Insert(_)) { 20 } else { 3 };
+        let before = Arc::clone(session.state());
+        let mut after = State::clone(&before);
+        if let Some(map) = after.maps.get_mut("m") {
+            match what.on(map.records.get(&key).copied()).1 {
+                Some(value) => map.records.insert(key, value),
+                None => map.records.remove(&key),
+            };
+        }
+        let after = Arc::new(after);
+        let map = session.store().open_map("m")?;
+        let old = value(&map, key)?;
+        // The mark of its beginning is one.
+        stop.left.store(stop_at + 1, Ordering::SeqCst);
+        type Seen = (Option<String>, Vec<Event>);
+        let seen = std::thread::scope(|scope| -> Checked<Option<Seen>> {
+            let (theirs, their_seam) = (Arc::clone(&map), seam.clone());
+            let first = scope.spawn(move || {
+                STOPS.set(true);
+                their_seam.mark(|| Mark::Begin(format!("{what:?} of key {key}")));
+                change(&theirs, key, what)
+            });
+            while !stop.stopped.load(Ordering::SeqCst) && !first.is_finished() {
+                std::thread::yield_now();
+            }
+            let reached = stop.stopped.load(Ordering::SeqCst);
+            seam.mark(|| Mark::Begin("lookup beside it".into()));
+            let found = value(&map, key);
+            seam.mark(|| Mark::End("lookup beside it".into()));
+            let events = seam.take();
+            stop.go_on.store(true, Ordering::SeqCst);
+            first.join().unwrap_or_else(|_| Err(Fault("the stopped thread panicked".into())))?;
+            Ok(if reached { Some((found?, events)) } else { None })
+        })?;
+        let Some((found, events)) = seen else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        let marks = marks(&events);
+        let [begin_first, begin_second, end_second] = marks[marks.len() - 3..] else {
+            return Err(Fault("a run without its marks".into()));
+        };
+        let flushes = events[begin_second..].iter();
+        if !flushes.clone().any(|event| matches!(event.access, Access::Flush { .. })) {
+            return Ok(Some(None));
+        }
+        let either = vec![Some(Arc::clone(&before)), Some(Arc::clone(&after))];
+        let told = if found == old { either.clone() } else { vec![Some(after)] };
+        let mut allowed = super::tape::placed(&events, 0, &steps);
+        allowed.push(Allowed { from: begin_first + 1, states: either });
+        allowed.push(Allowed { from: end_second + 1, states: told });
+        let mut universe: Vec<u64> = used.into_iter().chain([key, 3, 999_999]).collect();
+        universe.sort_unstable();
+        universe.dedup();
+        Ok(Some(Some(Tape {
+            name: format!("{}: lookup beside {what:?} stopped before {stop_at}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: begin_first,
+            events,
+            second: false,
+            allowed,
+            universe,
+            shape: self.shape,
+            images: true,
+        })))
+    }
+}
+
 /// Records those in which threads meet, where one does not wait for another.
 ///
 /// # Errors

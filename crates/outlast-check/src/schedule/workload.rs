@@ -110,6 +110,9 @@ pub struct Workload {
     pub(crate) degenerate: bool,
     /// Some of the records that the table is filled with are removed again on the way.
     pub(crate) holes: bool,
+    /// What the workload is for is a removal: the table is filled, and emptied until the next
+    /// one goes through `before`.
+    pub(crate) emptied: bool,
     /// What the table is filled with.
     pub(crate) filling: Option<&'static dyn Filling>,
     /// Which keys, and what with them.
@@ -193,6 +196,7 @@ pub(crate) const PLAIN: Workload = Workload {
     config: None,
     degenerate: false,
     holes: false,
+    emptied: false,
     filling: None,
     aim: Aim::Mixed,
     beside: Beside::Nothing,
@@ -338,10 +342,10 @@ impl Workload {
         }
     }
 
-    /// The records of a table that is filled with so many.
-    fn filled(&self, records: u64) -> impl Iterator<Item = u64> {
+    /// The records of a table that is filled with so many, of which the first ones are removed.
+    fn filled(&self, records: u64, removed: u64) -> impl Iterator<Item = u64> {
         let holes: BTreeSet<u64> = (0..records).flat_map(|number| self.holes(number)).collect();
-        (0..records).filter(move |number| !holes.contains(number))
+        (removed..records).filter(move |number| !holes.contains(number))
     }
 
     /// What the map looks like.
@@ -372,26 +376,51 @@ impl Workload {
             };
             let fills: Vec<Fill> = fills
                 .into_iter()
-                .map(|records| Fill { records, moved: self.filled(records).collect() })
+                .map(|records| Fill {
+                    records,
+                    removed: 0,
+                    moved: self.filled(records, 0).collect(),
+                })
                 .collect();
             return Ok(known.entry(name).or_insert((fills, keys)).clone());
         };
         let mut fills: Vec<Fill> = Vec::new();
         // Which record a word was stored with at first.
         let mut stored_with = HashMap::new();
-        for number in 0..400 {
+        let filled = if self.emptied { EMPTIED_FROM } else { 0 };
+        for number in 0..filled {
             seam.start(false);
             self.fill_in(&mut session, &keys, number)?;
+            for (_, word) in seam.take().iter().filter_map(stored) {
+                stored_with.entry(word).or_insert(number);
+            }
+        }
+        for number in 0..if self.emptied { filled } else { 400 } {
+            seam.start(false);
+            if self.emptied {
+                session.change(MAP, keys.key(number), Do::Remove)?;
+            } else {
+                self.fill_in(&mut session, &keys, number)?;
+            }
             let events = seam.take();
             if phases_of(&events, shape).contains(&phase) {
                 let words = (parts(shape.scheme).moved)(&events);
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
-                // What went through the phase before is as good.
-                moved.extend(fills.iter().map(|fill| fill.records));
+                if self.emptied {
+                    // Of those that were copied, some came there since.
+                    moved.retain(|&other| other > number);
+                    moved.push(number);
+                } else {
+                    // What went through the phase before is as good.
+                    moved.extend(fills.iter().map(|fill| fill.records));
+                }
                 moved.sort_unstable();
                 moved.dedup();
-                fills.push(Fill { records: number, moved });
+                fills.push(match self.emptied {
+                    true => Fill { records: filled, removed: number, moved },
+                    false => Fill { records: number, removed: 0, moved },
+                });
             }
             for (_, word) in events.iter().filter_map(stored) {
                 stored_with.entry(word).or_insert(number);
@@ -401,7 +430,7 @@ impl Workload {
             }
         }
         if fills.is_empty() {
-            return Err(Fault(format!("workload {}: no insert goes through {phase}", self.name)));
+            return Err(Fault(format!("workload {}: nothing goes through {phase}", self.name)));
         }
         Ok(known.entry(name).or_insert((fills, keys)).clone())
     }
@@ -413,19 +442,23 @@ impl Workload {
     pub fn make(&self, shape: Shape, seed: u64, alive: &Arc<Alive>) -> Checked<Instance> {
         let mut random = Random::new(seed);
         let (fills, keys) = self.fills(shape, alive)?;
-        let Fill { records: fill, moved } =
-            fills[random.below(fills.len() as u64) as usize].clone();
+        let fill = fills[random.below(fills.len() as u64) as usize].clone();
         let mut others = Vec::new();
         if self.beside == Beside::Maps {
             others.extend((0..2).filter(|_| random.below(2) == 0));
         }
-        let mut maker = Maker { workload: self, random, keys, fill, moved, value: 1_000 };
+        let (records, removed) = (fill.records, fill.removed);
+        let target = if self.emptied { removed } else { records };
+        let moved = fill.moved;
+        let mut maker =
+            Maker { workload: self, random, keys, fill: records, target, moved, value: 1_000 };
         let scripts = maker.scripts();
         Ok(Instance {
             workload: *self,
             shape,
             keys: maker.keys,
-            fill,
+            fill: records,
+            removed,
             others,
             crashed: self.start == Start::Crashed,
             scripts,
@@ -434,10 +467,10 @@ impl Workload {
 
     /// Two threads, of which one does what the workload is for.
     ///
-    /// That is an insert, and the other one looks up or removes a record that it moves, for each
-    /// of them, or iterates. Or a step of background work, and the other one looks up, replaces
-    /// or removes a record, of a few, inserts one, or iterates; or an insert and then such steps.
-    /// Or both insert one key, or the other one asks for it.
+    /// That is an insert, or a removal, and the other one looks up or removes a record that it
+    /// moves, for each of them, or iterates. Or a step of background work, and the other one looks
+    /// up, replaces or removes a record, of a few, inserts one, or iterates; or an insert and then
+    /// such steps. Or both insert one key, or the other one asks for it.
     ///
     /// # Errors
     /// If the table never comes to what the workload is for.
@@ -445,12 +478,15 @@ impl Workload {
         let (fills, keys) = self.fills(shape, alive)?;
         let works = self.beside == Beside::Background;
         // Where there has been some growth, there is something to do.
-        let Fill { records: fill, moved } = if works { &fills[fills.len() / 2] } else { &fills[0] };
+        let Fill { records: fill, removed, moved } =
+            if works { &fills[fills.len() / 2] } else { &fills[0] };
         let new = keys.key(*fill);
+        let remove = Act::Call(Call::Change(keys.key(*removed), Do::Remove));
         let insert = Act::Call(Call::Change(new, Do::Insert(1_000)));
         let first = match self.aim {
             Aim::Moved => [&[insert][..], &[Act::Background; MOVED_BY]].concat(),
             _ if works => vec![Act::Background],
+            _ if self.emptied => vec![remove],
             _ => vec![insert],
         };
         let besides: Vec<Call> = match self.aim {
@@ -460,7 +496,7 @@ impl Workload {
                 changes.into_iter().chain([Call::Get(new)]).collect()
             }
             _ if works => {
-                let some = self.filled(*fill).step_by((*fill as usize / 4).max(1));
+                let some = self.filled(*fill, *removed).step_by((*fill as usize / 4).max(1));
                 let each = |number| {
                     let key = keys.key(number);
                     let changes = [Do::Update(2_000), Do::Remove];
@@ -476,7 +512,13 @@ impl Workload {
                     let key = keys.key(number);
                     [Call::Get(key), Call::Change(key, Do::Remove)]
                 };
-                moved.iter().flat_map(each).collect()
+                let mut besides: Vec<Call> = moved.iter().flat_map(each).collect();
+                if self.emptied {
+                    // Into what is left, of which there is one less then.
+                    besides.push(Call::Change(keys.key(*removed), Do::Insert(2_000)));
+                    besides.extend(moved.iter().map(|&n| Call::Change(keys.key(n), Do::Update(2))));
+                }
+                besides
             }
         };
         let calls = besides.into_iter().chain([Call::Scan]).map(Act::Call);
@@ -486,6 +528,7 @@ impl Workload {
             shape,
             keys: keys.clone(),
             fill: *fill,
+            removed: *removed,
             others: Vec::new(),
             crashed: self.start == Start::Crashed,
             scripts: vec![first.clone(), vec![beside]],
@@ -520,12 +563,17 @@ const UNCHOSEN: u64 = 10_000;
 #[derive(Debug, Clone)]
 struct Fill {
     records: u64,
-    /// Those that the next insert moves, or that came the same way as the next one does.
+    /// So many of the first ones are removed again.
+    removed: u64,
+    /// Those that the next insert or removal moves, or that came the same way as it does.
     moved: Vec<u64>,
 }
 
 /// How many records are filled in before one is removed where there are to be holes.
 const HOLE_AGE: u64 = 24;
+
+/// Records of a table that is emptied.
+const EMPTIED_FROM: u64 = 60;
 
 /// Background steps in which most of what growth has left to do is done.
 const MOVED_BY: usize = 4;
@@ -540,6 +588,8 @@ struct Maker<'w> {
     random: Random,
     keys: Keys,
     fill: u64,
+    /// The record that the workload is about.
+    target: u64,
     moved: Vec<u64>,
     value: u64,
 }
@@ -565,7 +615,7 @@ impl Maker<'_> {
                 // What the workload is for, at a moment that is not always the first.
                 let at = self.random.below(2) as usize;
                 let value = self.fresh();
-                script[at] = Act::Call(Call::Change(self.key(self.fill), Do::Insert(value)));
+                script[at] = Act::Call(self.work(value));
             }
             scripts.push(script);
         }
@@ -586,8 +636,8 @@ impl Maker<'_> {
     fn duel(&mut self) -> Vec<Vec<Act>> {
         let races = self.workload.aim == Aim::Race;
         let number = match self.random.below(4) {
-            _ if races => self.fill,
-            0 => self.fill,
+            _ if races => self.target,
+            0 => self.target,
             1 => self.random.below(self.fill.max(1)),
             _ => self.some_moved().unwrap_or(self.fill - 1),
         };
@@ -601,7 +651,7 @@ impl Maker<'_> {
                 Call::Change(key, if put { Do::Put(value) } else { Do::Insert(value) })
             } else if thread == 0 && self.workload.before != Before::Nothing {
                 // What the workload is for.
-                Call::Change(self.key(self.fill), Do::Insert(value))
+                self.work(value)
             } else if thread == threads - 1 {
                 Call::Get(key)
             } else {
@@ -623,6 +673,12 @@ impl Maker<'_> {
             scripts.push(script);
         }
         scripts
+    }
+
+    /// What the workload is for.
+    fn work(&self, value: u64) -> Call {
+        let change = if self.workload.emptied { Do::Remove } else { Do::Insert(value) };
+        Call::Change(self.key(self.target), change)
     }
 
     /// One of the records that the next insert moves.
@@ -665,10 +721,10 @@ impl Maker<'_> {
     /// a few that are there.
     fn some_number(&mut self) -> u64 {
         match self.random.below(8) {
-            _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.fill,
-            0..4 => self.fill,
-            4 => self.fill + 1,
-            5 => self.fill.saturating_sub(1),
+            _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.target,
+            0..4 => self.target,
+            4 => self.target + 1,
+            5 => self.target.saturating_sub(1),
             6 => 0,
             _ => self.random.below(self.fill + 1),
         }
@@ -715,8 +771,10 @@ pub struct Instance {
     /// What the map looks like.
     pub shape: Shape,
     keys: Keys,
-    /// Records that are there at first.
+    /// Records that are there at first, but for those that are removed again.
     pub fill: u64,
+    /// So many of the first ones.
+    removed: u64,
     /// Other maps that are there at first.
     pub others: Vec<u64>,
     /// Whether the process has died since.
@@ -728,7 +786,10 @@ pub struct Instance {
 impl Instance {
     /// The records that are there at first.
     pub fn initial(&self) -> BTreeMap<u64, u64> {
-        self.workload.filled(self.fill).map(|n| (self.keys.key(n), value_of(n))).collect()
+        self.workload
+            .filled(self.fill, self.removed)
+            .map(|n| (self.keys.key(n), value_of(n)))
+            .collect()
     }
 
     /// Makes the pool and fills it.
@@ -743,6 +804,9 @@ impl Instance {
         }
         for number in 0..self.fill {
             self.workload.fill_in(&mut session, &self.keys, number)?;
+        }
+        for number in 0..self.removed {
+            session.change(MAP, self.keys.key(number), Do::Remove)?;
         }
         Ok(session)
     }

@@ -8,6 +8,7 @@
 
 pub mod clevel;
 pub mod dash_eh;
+pub mod phast;
 
 use crate::canary::equivalent::Equivalent;
 use crate::explore::Scenario;
@@ -75,6 +76,7 @@ pub fn parts(scheme: Scheme) -> &'static Parts {
     match scheme {
         Scheme::DashEh => &dash_eh::PARTS,
         Scheme::Clevel => &clevel::PARTS,
+        Scheme::Phast => &phast::PARTS,
         other => unreachable!("{other} has no folder in the harness"),
     }
 }

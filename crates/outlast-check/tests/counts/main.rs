@@ -8,6 +8,7 @@
 
 mod clevel;
 mod dash_eh;
+mod phast;
 
 use outlast::pmem::{Access, Counts, Event, Point, Traced};
 use outlast_check::codec::SPECIAL;

@@ -15,6 +15,7 @@ mod executioner;
 mod facts;
 mod items;
 mod journal;
+mod listing;
 mod plan;
 mod random;
 mod rates;
@@ -33,6 +34,7 @@ use crate::{interrupt, place, progress};
 use executioner::Executioner;
 use items::Item;
 use journal::Journal;
+use listing::Listing;
 use plan::Plan;
 use random::Random;
 use referee::{Account, Findings};
@@ -88,11 +90,15 @@ pub(crate) fn run(pool: Option<&Path>, args: &DemoArgs, out: &mut Output) -> Res
     interrupt::check()?;
     let rates = rates::measure(&map, &items, plan.threads, &mut random)?;
     interrupt::check()?;
+    let listing = Listing::make(&pool, map.info(), &items)?;
     let verification = pool.verify()?;
     let records = referee.account().records();
     drop(map);
     pool.close()?;
     let account = account(&space.pool)?;
+    if let Some(listing) = listing {
+        report.listing(listing)?;
+    }
     report.summary(Summary::new(&plan, records, &rates, &verification, &account), start)
 }
 

@@ -1,6 +1,7 @@
 //! What a demonstration shows: to a person, or as JSON.
 
 use super::items::Item;
+use super::listing::Listing;
 use super::plan::Plan;
 use super::rates::Rates;
 use super::referee::{Account, Findings};
@@ -300,11 +301,19 @@ impl Summary {
 pub(super) struct Report<'o> {
     out: &'o mut Output,
     rows: Vec<Row>,
+    listing: Option<Listing>,
 }
 
 impl<'o> Report<'o> {
     pub(super) fn new(out: &'o mut Output) -> Self {
-        Report { out, rows: Vec::new() }
+        Report { out, rows: Vec::new(), listing: None }
+    }
+
+    /// What a scan of a directory found.
+    pub(super) fn listing(&mut self, listing: Listing) -> Result<(), Failure> {
+        self.out.object(&listing)?;
+        self.listing = Some(listing);
+        Ok(())
     }
 
     /// What is about to happen.
@@ -350,7 +359,14 @@ impl<'o> Report<'o> {
         for line in summary.lines() {
             self.out.line(line)?;
         }
+        for line in self.listing.iter().flat_map(Listing::lines) {
+            self.out.line(line)?;
+        }
         self.out.object(&summary)?;
+        if self.listing.as_ref().is_some_and(|listing| !listing.is_right()) {
+            let wrong = "the scan of a directory does not list its files in order";
+            return Err(Failure::Failed(wrong.into()));
+        }
         if !summary.is_clean() || self.rows.iter().any(|row| !row.is_clean) {
             return Err(Failure::Failed(summary.verdict()));
         }

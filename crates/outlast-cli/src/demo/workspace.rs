@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::random;
 use crate::failure::Failure;
 use crate::place;
-use outlast::{Error, FixedRecord, Map, MapOptions, Pool, PoolOptions};
+use outlast::{Error, FixedRecord, Map, MapOptions, OrderedMap, Pool, PoolOptions};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -115,6 +115,11 @@ pub(super) fn open_pool(path: &Path) -> Result<Pool, Failure> {
 pub(super) fn map(pool: &Pool, plan: &Plan) -> Result<Map<[u8], FileFacts>, Failure> {
     let scheme = plan.scheme.parse().map_err(Failure::Usage)?;
     Ok(pool.map_with(MAP, &MapOptions::new().scheme(scheme))?)
+}
+
+/// The same map, where its scheme knows an order.
+pub(super) fn ordered_map(pool: &Pool) -> Result<OrderedMap<[u8], FileFacts>, Failure> {
+    Ok(pool.ordered_map(MAP)?)
 }
 
 /// The list of items.

@@ -11,10 +11,19 @@
 pub mod clevel;
 pub mod dash_eh;
 pub mod hash;
+mod ordered;
+pub mod phast;
 mod prints;
 pub mod record;
+mod version;
 
+pub use ordered::{KeyOrder, KeyRange, OrderedIndex};
 pub use record::{Bytes, Inline, Record, RecordForm};
+
+/// What [`version`] stands on.
+mod sync {
+    pub(super) use std::sync::atomic::fence;
+}
 
 use crate::error::{Damage, Result};
 use crate::pmem::Point;
@@ -29,11 +38,13 @@ pub enum Scheme {
     DashEh = 1,
     /// clevel hashing (Chen et al., USENIX ATC 2020).
     Clevel = 2,
+    /// PhaST, an ordered index (Li et al., TPDS 2022).
+    Phast = 3,
 }
 
 impl Scheme {
     /// Every scheme of this build.
-    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Clevel];
+    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Clevel, Scheme::Phast];
 
     /// The scheme with this number on media.
     pub fn from_media(number: u8) -> Option<Scheme> {
@@ -43,8 +54,17 @@ impl Scheme {
     /// Whether some thread always completes its operation, wherever others are stopped.
     pub fn is_lock_free(self) -> bool {
         match self {
-            Scheme::DashEh => false,
+            Scheme::DashEh | Scheme::Phast => false,
             Scheme::Clevel => true,
+        }
+    }
+
+    /// Whether opening a map reads all of it, and mends what a crash left; else that is done
+    /// part by part, when one is first touched.
+    pub fn mends_at_open(self) -> bool {
+        match self {
+            Scheme::DashEh | Scheme::Clevel => false,
+            Scheme::Phast => true,
         }
     }
 
@@ -53,6 +73,7 @@ impl Scheme {
         match self {
             Scheme::DashEh => "dash-eh",
             Scheme::Clevel => "clevel",
+            Scheme::Phast => "phast",
         }
     }
 
@@ -61,6 +82,15 @@ impl Scheme {
         match self {
             Scheme::DashEh => dash_eh::points::ALL,
             Scheme::Clevel => clevel::points::ALL,
+            Scheme::Phast => phast::points::ALL,
+        }
+    }
+
+    /// Whether its maps are in the order of their keys.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Scheme::DashEh | Scheme::Clevel => false,
+            Scheme::Phast => true,
         }
     }
 }
@@ -113,7 +143,7 @@ pub struct Changed<R: Record> {
 }
 
 /// Where an iteration stands. Opaque; survives splits, lives as long as the map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// First hash of the range in hand.
     pub(crate) low: u64,
@@ -121,6 +151,8 @@ pub struct Cursor {
     pub(crate) high: u64,
     /// The part of the range that comes next.
     pub(crate) part: u32,
+    /// The key that comes next, where an index goes by keys that are byte strings.
+    pub(crate) key: Vec<u8>,
     pub(crate) state: CursorState,
 }
 
@@ -275,4 +307,9 @@ pub trait Index<R: Record>: Send + Sync {
 
     /// Checks every structure and record. No other operation may run.
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;
+
+    /// What it has beyond this, if it is in the order of its keys.
+    fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
+        None
+    }
 }

@@ -96,7 +96,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// A value as it is passed in.
     type Value<'a>: Copy + fmt::Debug;
     /// A key as it is handed out.
-    type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + std::hash::Hash + Ord;
+    type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + std::hash::Hash + Ord;
     /// A value as it is handed out.
     type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
 
@@ -144,7 +144,24 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Makes a slot's words for a record; a block it needs is durable when this returns.
     ///
     /// Three points: the block's lines, and the fence after them.
+    #[inline]
     fn prepare<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        hash: u64,
+        at: &'static Point,
+    ) -> Result<SlotWords> {
+        let words = Self::prepare_unfenced(core, key, value, hash, at)?;
+        if Self::EMPTY.is_some() {
+            core.memory.fence(at);
+        }
+        Ok(words)
+    }
+
+    /// As [`prepare`](Record::prepare); but a block is only flushed: it is durable with the
+    /// calling thread's next fence.
+    fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
         value: Self::Value<'_>,
@@ -278,7 +295,7 @@ impl Record for Inline {
     }
 
     #[inline(always)]
-    fn prepare<S: Seam>(
+    fn prepare_unfenced<S: Seam>(
         _: &Core<S>,
         key: u64,
         value: u64,
@@ -343,12 +360,25 @@ impl Record for Inline {
 pub enum Bytes {}
 
 /// A record block that a slot links to, its extent checked against its size class.
-struct Linked<'m> {
+pub(super) struct Linked<'m> {
     words: &'m [Word],
     key_len: usize,
     value_len: usize,
     offset: u64,
     bytes: u64,
+}
+
+impl Linked<'_> {
+    /// Bytes of the key.
+    pub(super) fn key_len(&self) -> usize {
+        self.key_len
+    }
+
+    /// Copies bytes of the key out, from `start` on.
+    pub(super) fn read_key<S: Seam>(&self, core: &Core<S>, start: usize, out: &mut [u8]) {
+        debug_assert!(start + out.len() <= self.key_len);
+        core.memory.read_bytes(self.words, RECORD_HEADER + start, out);
+    }
 }
 
 const OFFSET_MASK: u64 = (1 << 48) - 1;
@@ -369,7 +399,7 @@ fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage>
     Ok((offset, bytes))
 }
 
-fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked<'_>, Damage> {
+pub(super) fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked<'_>, Damage> {
     let (offset, bytes) = split_link(core, words.first)?;
     let block = core.memory.words(offset, bytes & !7)?;
     let [lengths, ..] = block else {
@@ -533,7 +563,7 @@ impl Record for Bytes {
         })
     }
 
-    fn prepare<S: Seam>(
+    fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
         key: &[u8],
         value: &[u8],
@@ -549,7 +579,6 @@ impl Record for Bytes {
         let checksum = write_body(memory, &words[2..], (block.offset, lengths), key, value, at);
         memory.store(&words[1], checksum, at);
         memory.flush_words(words, at);
-        memory.fence(at);
         Ok(SlotWords { first: block.offset | u64::from(block.class) << 48, second: hash })
     }
 

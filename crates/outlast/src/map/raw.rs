@@ -3,11 +3,13 @@
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
-    Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, Record, RecordForm,
+    Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, KeyRange, Record, RecordForm,
 };
 use crate::pool::handle::Guarded;
 use crate::pool::roots::MapInfo;
 use crate::pool::store::OpenMap;
+use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A map by its bytes, whatever its types: keys and values are what
@@ -109,6 +111,42 @@ impl RawMap {
         RawIter { map: self.clone(), cursor: Cursor::start(), ready: Vec::new().into_iter() }
     }
 
+    /// The records of an ordered map whose keys are in a range, from either end. See
+    /// [`OrderedMap::range`](crate::OrderedMap::range) for what it guarantees.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the map's scheme knows no order, or a key is no word where the
+    /// map's keys are.
+    pub fn range(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<RawRange> {
+        if !self.info().scheme.is_ordered() {
+            let why = format!("{} knows no order of keys", self.info().scheme);
+            return Err(Error::Invalid { what: "range", why });
+        }
+        let words = |bound: Bound<&[u8]>| {
+            Ok::<_, Error>(match bound {
+                Bound::Included(key) => Bound::Included(word(key, "key")?),
+                Bound::Excluded(key) => Bound::Excluded(word(key, "key")?),
+                Bound::Unbounded => Bound::Unbounded,
+            })
+        };
+        Ok(match self.record_form() {
+            RecordForm::Inline => self.range_of_words(words(low)?, words(high)?),
+            RecordForm::Bytes => self.range_of_bytes(low, high),
+        })
+    }
+
+    /// As [`range`](RawMap::range), of an ordered map whose keys are byte strings in blocks.
+    pub(super) fn range_of_bytes(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> RawRange {
+        let range =
+            FormRange::Bytes(KeyRange::new(low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec)));
+        RawRange::new(self.clone(), range)
+    }
+
+    /// As [`range`](RawMap::range), of an ordered map whose keys are words in place.
+    pub(super) fn range_of_words(&self, low: Bound<u64>, high: Bound<u64>) -> RawRange {
+        RawRange::new(self.clone(), FormRange::Inline(KeyRange::new(low, high)))
+    }
+
     /// An estimate of the number of records; exact for small maps at rest.
     pub fn len_estimate(&self) -> Result<u64> {
         match self.map.form()? {
@@ -201,5 +239,105 @@ impl RawIter {
                 Ok(records)
             }
         }
+    }
+}
+
+enum FormRange {
+    Inline(KeyRange<Inline>),
+    Bytes(KeyRange<Bytes>),
+}
+
+/// The records of a range of an ordered map, by their bytes.
+pub struct RawRange {
+    map: RawMap,
+    range: FormRange,
+    batch: usize,
+    /// Read from the front and not yet asked for, in order.
+    front: VecDeque<(Vec<u8>, Vec<u8>)>,
+    /// The same from the back, the greatest first.
+    back: VecDeque<(Vec<u8>, Vec<u8>)>,
+}
+
+impl RawRange {
+    fn new(map: RawMap, range: FormRange) -> RawRange {
+        RawRange { map, range, batch: 64, front: VecDeque::new(), back: VecDeque::new() }
+    }
+
+    /// Reads at most so many records at once, and keeps those that were not yet asked for.
+    /// Default: 64.
+    #[must_use]
+    pub fn with_batch(mut self, records: usize) -> Self {
+        self.batch = records.max(1);
+        self
+    }
+
+    fn is_done(&self) -> bool {
+        match &self.range {
+            FormRange::Inline(range) => range.is_done(),
+            FormRange::Bytes(range) => range.is_done(),
+        }
+    }
+
+    fn finish(&mut self) {
+        match &mut self.range {
+            FormRange::Inline(range) => range.finish(),
+            FormRange::Bytes(range) => range.finish(),
+        }
+        self.front.clear();
+        self.back.clear();
+    }
+
+    /// Reads on, from one end.
+    fn fill(&mut self, reverse: bool) -> Result<()> {
+        let ready = if reverse { &mut self.back } else { &mut self.front };
+        let unordered = || Error::Invalid { what: "range", why: "of a map without order".into() };
+        match (self.map.map.form()?, &mut self.range) {
+            (Form::Inline(index), FormRange::Inline(range)) => {
+                let mut records = Vec::new();
+                let index = index.ordered().ok_or_else(unordered)?;
+                index.next(range, reverse, self.batch, &mut records)?;
+                ready.extend(records.into_iter().map(|(k, v)| (bytes_of(k), bytes_of(v))));
+            }
+            (Form::Bytes(index), FormRange::Bytes(range)) => {
+                let mut records = Vec::new();
+                let index = index.ordered().ok_or_else(unordered)?;
+                index.next(range, reverse, self.batch, &mut records)?;
+                ready.extend(records);
+            }
+            _ => return Err(unordered()),
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, reverse: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        loop {
+            let ready = if reverse { &mut self.back } else { &mut self.front };
+            if let Some(record) = ready.pop_front() {
+                return Some(Ok(record));
+            }
+            if self.is_done() {
+                // What was read from the other end.
+                let rest = if reverse { &mut self.front } else { &mut self.back };
+                return rest.pop_back().map(Ok);
+            }
+            if let Err(error) = self.fill(reverse) {
+                self.finish();
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl Iterator for RawRange {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(false)
+    }
+}
+
+impl DoubleEndedIterator for RawRange {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(true)
     }
 }

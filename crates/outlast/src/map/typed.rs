@@ -245,7 +245,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Walks all records, in no particular order.
+    /// Walks all records: in the order of their keys where the scheme knows one, else in no
+    /// particular order.
     ///
     /// A record that is there during the whole walk is reported exactly once, with a
     /// value that it had during the walk; one that is inserted or removed meanwhile is
@@ -314,7 +315,7 @@ impl<V: Value + ?Sized> Ref<V> {
     }
 }
 
-fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned> {
+pub(super) fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned> {
     if inline {
         let word = bytes.try_into().map_err(|b: Vec<u8>| {
             undecodable(Damage::new(0, "a word of 8 bytes", format!("{}", b.len())))

@@ -258,7 +258,7 @@ impl Walk<'_, '_> {
     }
 
     /// Checks a record block. Returns its key.
-    fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
+    pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
         let offset = first & LOW48;
         let class = (first >> 48) as u8;
         let bad = |expected: &str, found: String| -> Result<Vec<u8>> {

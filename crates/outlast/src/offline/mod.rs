@@ -17,6 +17,7 @@
 
 mod clevel;
 mod dash_eh;
+mod phast;
 
 use crate::error::{Damage, Error, Result};
 use crate::index::{RecordForm, Scheme};
@@ -147,6 +148,12 @@ pub enum What {
     ChainNode,
     ClevelSlot,
     ClevelRecord,
+    PhastRoot,
+    Master { entries: u32 },
+    MasterEntries,
+    LeafHead { slots: u32 },
+    LeafPlace { form: RecordForm, slots: u32 },
+    Pair { form: RecordForm },
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -722,6 +729,7 @@ impl Walk<'_, '_> {
         let scheme = match kinds & 0xff {
             1 => Some(Scheme::DashEh),
             2 => Some(Scheme::Clevel),
+            3 => Some(Scheme::Phast),
             _ => None,
         };
         // Inline, and byte strings.
@@ -742,6 +750,7 @@ impl Walk<'_, '_> {
         let scheme_words = match scheme {
             Scheme::DashEh => What::RootScheme,
             Scheme::Clevel => What::ClevelRoot,
+            Scheme::Phast => What::PhastRoot,
         };
         self.region(offset + 8, 8, scheme_words);
         self.region(offset + ROOT_FIXED as u64 * 8, 8 * 56, What::RootFixed);
@@ -763,6 +772,7 @@ impl Walk<'_, '_> {
         let walked = match scheme {
             Scheme::DashEh => self.walk_dash_eh(&mut map, offset + 8, words[1], config),
             Scheme::Clevel => self.walk_clevel(&mut map, offset + 8, &words[1..ROOT_FIXED], config),
+            Scheme::Phast => self.walk_phast(&mut map, offset + 8, words[1], config),
         };
         if let Err(error) = walked {
             map.whole = false;

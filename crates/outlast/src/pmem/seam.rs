@@ -152,6 +152,12 @@ pub enum Planted {
     OneSlotUnlinked,
     /// An iteration reports a record for each slot that leads to it.
     ScannedTwice,
+    /// A merge is committed before its copies have bits.
+    MergeCommittedFirst,
+    /// What was read of a leaf counts, whatever happened to the leaf meanwhile.
+    LeafNotRechecked,
+    /// A merge leaves the entry of the master array that names the leaf.
+    EntryKept,
     /// A new map's commit word is stored before the words that it vouches for.
     RootCommittedFirst,
     /// Roots are read while they change.

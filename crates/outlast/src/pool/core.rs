@@ -15,9 +15,53 @@ use crate::index::hash::Hasher;
 use crate::pmem::{MediumKind, Memory, Offset, Planted, Point, Seam, Word, words_of};
 use crate::reclaim::threads::thread_number;
 use crate::reclaim::{Epochs, Pin, Visit};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::Thread;
+
+/// How far the opening of a map is, for schemes that read all of a map then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryProgress {
+    /// Parts of the map that were read.
+    pub parts_done: usize,
+    /// Its parts. They are about equally large.
+    pub parts: usize,
+    /// Leaves that were read.
+    pub leaves: u64,
+}
+
+/// Who is told of it.
+#[derive(Clone)]
+pub struct ProgressListener(Arc<dyn Fn(RecoveryProgress) + Send + Sync>);
+
+impl ProgressListener {
+    /// Tells this function, from any of the threads that open a map.
+    pub fn new(tell: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
+        ProgressListener(Arc::new(tell))
+    }
+
+    /// Tells it.
+    pub fn tell(&self, progress: RecoveryProgress) {
+        (self.0)(progress);
+    }
+}
+
+impl fmt::Debug for ProgressListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProgressListener")
+    }
+}
+
+/// How maps are opened whose schemes read all of a map then.
+#[derive(Debug, Clone)]
+pub struct Recovery {
+    /// Threads that do it.
+    pub threads: usize,
+    /// Who is told how far it is.
+    pub progress: Option<ProgressListener>,
+}
 
 /// How a core is made or opened.
 #[derive(Debug, Clone)]
@@ -40,6 +84,8 @@ pub struct CoreOptions {
     pub boot: u128,
     /// Open a pool that a power loss may have torn.
     pub accept_possibly_torn: bool,
+    /// How maps are opened.
+    pub recovery: Recovery,
 }
 
 impl Default for CoreOptions {
@@ -54,6 +100,7 @@ impl Default for CoreOptions {
             read_only: false,
             boot: 0,
             accept_possibly_torn: false,
+            recovery: Recovery { threads: 1, progress: None },
         }
     }
 }

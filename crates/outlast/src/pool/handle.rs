@@ -5,9 +5,8 @@ use super::store::{MapRequest, ReclaimState, Store};
 use super::verify::Verification;
 use super::worker::Worker;
 use crate::error::{Error, Result};
-use crate::index::clevel::layout::GROUP_BITS;
 use crate::index::{RecordForm, Scheme};
-use crate::map::{Key, Map, MapOptions, RawMap, Value};
+use crate::map::{Key, Map, MapOptions, OrderedKey, OrderedMap, RawMap, Value};
 use crate::pmem::{FlushMode, MediumKind, Real};
 use std::fmt;
 use std::path::Path;
@@ -156,6 +155,37 @@ impl Pool {
         };
         let info = map_info(name, form, K::SCHEMA, V::SCHEMA, options)?;
         Ok(Map::new(self.request(info, options)?))
+    }
+
+    /// The ordered map `name`, created if there is none: atomically, under a crash too. Opening
+    /// one reads all of its structure: [`PoolOptions::recovery_threads`].
+    ///
+    /// [`PoolOptions::recovery_threads`]: crate::PoolOptions::recovery_threads
+    ///
+    /// # Errors
+    /// As [`map`](Pool::map); also if it exists and its scheme knows no order.
+    pub fn ordered_map<K: OrderedKey + ?Sized, V: Value + ?Sized>(
+        &self,
+        name: &str,
+    ) -> Result<OrderedMap<K, V>> {
+        self.ordered_map_with(name, &MapOptions::new())
+    }
+
+    /// As [`ordered_map`](Pool::ordered_map), with options.
+    ///
+    /// # Errors
+    /// As [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that cannot be.
+    pub fn ordered_map_with<K: OrderedKey + ?Sized, V: Value + ?Sized>(
+        &self,
+        name: &str,
+        options: &MapOptions,
+    ) -> Result<OrderedMap<K, V>> {
+        let scheme = options.scheme.unwrap_or(Scheme::Phast);
+        if !scheme.is_ordered() {
+            let why = format!("an ordered map of scheme {scheme}, which knows no order");
+            return Err(Error::Invalid { what: "map options", why });
+        }
+        Ok(OrderedMap::new(self.map_with(name, &options.clone().scheme(scheme))?))
     }
 
     fn request(&self, info: MapInfo, options: &MapOptions) -> Result<RawMap> {
@@ -321,14 +351,6 @@ fn map_info(
     value_schema: &str,
     options: &MapOptions,
 ) -> Result<MapInfo> {
-    let stash = options.stash_buckets.unwrap_or(2);
-    let bits = options.bucket_bits.unwrap_or(6);
-    if ![2, 4].contains(&stash) || !(1..=6).contains(&bits) {
-        return Err(Error::Invalid {
-            what: "map options",
-            why: format!("2^{bits} buckets and {stash} stash buckets to a segment"),
-        });
-    }
     let scheme = options.scheme.unwrap_or(Scheme::DashEh);
     Ok(MapInfo {
         name: name.into(),
@@ -336,9 +358,6 @@ fn map_info(
         form,
         key_schema: key_schema.into(),
         value_schema: value_schema.into(),
-        config: match scheme {
-            Scheme::DashEh => [u64::from(bits), u64::from(stash), 0],
-            Scheme::Clevel => [u64::from(bits), u64::from(GROUP_BITS), 0],
-        },
+        config: options.config(scheme, key_schema)?,
     })
 }

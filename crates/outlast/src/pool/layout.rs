@@ -12,9 +12,11 @@ pub const COMPATIBLE_BORN: u64 = 1;
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 /// Read-only compatible feature: maps can be of the scheme clevel.
 pub const READ_ONLY_COMPATIBLE_CLEVEL: u64 = 1;
+/// Read-only compatible feature: maps can be of the scheme PhaST.
+pub const READ_ONLY_COMPATIBLE_PHAST: u64 = 2;
 /// Features that an older build may ignore if it only reads. Each is set when a pool first uses
 /// it.
-pub const READ_ONLY_COMPATIBLE: u64 = READ_ONLY_COMPATIBLE_CLEVEL;
+pub const READ_ONLY_COMPATIBLE: u64 = READ_ONLY_COMPATIBLE_CLEVEL | READ_ONLY_COMPATIBLE_PHAST;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
 

@@ -1,7 +1,7 @@
 //! How a pool is made or opened.
 
 use super::backing::{Backing, mapping_error};
-use super::core::{Core, CoreOptions};
+use super::core::{Core, CoreOptions, ProgressListener, Recovery, RecoveryProgress};
 use super::handle::{Guarded, Pool};
 use super::header::Header;
 use super::layout::HEADER_WORDS;
@@ -47,7 +47,9 @@ impl PoolOptions {
     /// The defaults: a pool of 2 MiB that grows as it needs to, on whatever medium it is
     /// found on, with a background thread.
     pub fn new() -> Self {
-        let core = CoreOptions { initial_size: 2 << 20, ..CoreOptions::default() };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let recovery = Recovery { threads, progress: None };
+        let core = CoreOptions { initial_size: 2 << 20, recovery, ..CoreOptions::default() };
         PoolOptions { core, emulate_pm: None, background: true }
     }
 
@@ -88,6 +90,26 @@ impl PoolOptions {
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Threads that open a map whose scheme reads all of it then ([`Scheme::Phast`]). Default:
+    /// as many as there are processors.
+    ///
+    /// [`Scheme::Phast`]: crate::Scheme::Phast
+    #[must_use]
+    pub fn recovery_threads(mut self, threads: usize) -> Self {
+        self.core.recovery.threads = threads;
+        self
+    }
+
+    /// Whom to tell how far such an opening is: from any of those threads, while it goes on.
+    #[must_use]
+    pub fn recovery_progress(
+        mut self,
+        tell: impl Fn(RecoveryProgress) + Send + Sync + 'static,
+    ) -> Self {
+        self.core.recovery.progress = Some(ProgressListener::new(tell));
         self
     }
 

@@ -26,6 +26,7 @@ use super::roots::{self, MapInfo};
 use crate::error::{Damage, Error, Result};
 use crate::index::clevel::Clevel;
 use crate::index::dash_eh::DashEh;
+use crate::index::phast::Phast;
 use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
 use crate::map::Form;
 use crate::pmem::{Alive, Planted, Seam};
@@ -251,12 +252,18 @@ impl<S: Seam> Store<S> {
 
     /// The map of this name, opened as it is.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
+        self.open_map_by(name, false)
+    }
+
+    /// As [`open_map`](Store::open_map); `inside` says whether the calling thread has passed
+    /// the gate, or holds it.
+    pub(super) fn open_map_by(&self, name: &str, inside: bool) -> Result<Arc<OpenMap>> {
         self.check()?;
         loop {
             let Some((slot, info)) = self.find(name)? else {
                 return Err(Error::NoSuchMap { name: name.into() });
             };
-            if let Some(map) = self.open(slot, info)? {
+            if let Some(map) = self.open(slot, info, inside)? {
                 return Ok(map);
             }
         }
@@ -283,9 +290,15 @@ impl<S: Seam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
-    /// Opens the map of a slot. `None` if it is not there any more.
-    fn open(&self, slot: usize, info: MapInfo) -> Result<Option<Arc<OpenMap>>> {
-        let mut maps = self.core.memory.seam().lock(&self.maps);
+    /// Opens the map of a slot. `None` if it is not there any more. `inside` says whether the
+    /// calling thread has passed the gate, or holds it.
+    fn open(&self, slot: usize, info: MapInfo, inside: bool) -> Result<Option<Arc<OpenMap>>> {
+        let seam = self.core.memory.seam();
+        let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
+        // Opening mends what a crash left, if the scheme does that then.
+        let mends = info.scheme.mends_at_open() && self.core.alloc().old_frontier() != 0;
+        let _writing = if mends && !inside && !known() { Some(self.core.enter()?) } else { None };
+        let mut maps = seam.lock(&self.maps);
         if let Some(open) = maps.open.get(&slot)
             && open.info == info
         {
@@ -310,6 +323,12 @@ impl<S: Seam> Store<S> {
             (Scheme::Clevel, RecordForm::Bytes) => {
                 AnyIndex::Bytes(Box::new(Clevel::<S, Bytes>::open(core, slot, info.config)?))
             }
+            (Scheme::Phast, RecordForm::Inline) => {
+                AnyIndex::Inline(Box::new(Phast::<S, Inline>::open(core, slot, info.config)?))
+            }
+            (Scheme::Phast, RecordForm::Bytes) => {
+                AnyIndex::Bytes(Box::new(Phast::<S, Bytes>::open(core, slot, info.config)?))
+            }
         };
         let open = Arc::new(OpenMap {
             info,
@@ -330,7 +349,7 @@ impl<S: Seam> Store<S> {
         loop {
             if let Some((slot, info)) = self.find(&asked.name)? {
                 matches_request(&info, request)?;
-                if let Some(map) = self.open(slot, info)? {
+                if let Some(map) = self.open(slot, info, false)? {
                     return Ok(map);
                 }
                 continue;
@@ -359,6 +378,12 @@ impl<S: Seam> Store<S> {
             }
             (Scheme::Clevel, RecordForm::Bytes) => {
                 Clevel::<S, Bytes>::create(&self.core, info.config)
+            }
+            (Scheme::Phast, RecordForm::Inline) => {
+                Phast::<S, Inline>::create(&self.core, info.config)
+            }
+            (Scheme::Phast, RecordForm::Bytes) => {
+                Phast::<S, Bytes>::create(&self.core, info.config)
             }
         }
     }
@@ -546,7 +571,7 @@ impl<S: Seam> Store<S> {
                     return Ok(true);
                 };
                 // Dropped beside us: it has marked its blocks itself.
-                let Some(map) = self.open(*slot, info)? else { return Ok(true) };
+                let Some(map) = self.open(*slot, info, true)? else { return Ok(true) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
                 })?;

@@ -55,7 +55,7 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
     }
     let mut blocks = Vec::new();
     for (_, info) in store.maps() {
-        let map = match info.and_then(|info| store.open_map(&info.name)) {
+        let map = match info.and_then(|info| store.open_map_by(&info.name, true)) {
             Ok(map) => map,
             Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
                 found.damage.push(damage);

@@ -143,7 +143,11 @@ pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u64, other: 
         form,
         key_schema: schema.into(),
         value_schema: schema.into(),
-        config: [bits, other, 0],
+        config: match scheme {
+            // Leaves of so many slots; nodes of four leaves.
+            Scheme::Phast => [4 << bits, 4 | other << 32, 0],
+            _ => [bits, other, 0],
+        },
     }
 }
 
@@ -193,7 +197,8 @@ fn fill(store: &Pool, info: &MapInfo, count: u64, key: impl Fn(u64) -> u64) -> K
 
 /// The images that are damaged: both forms with splits, stash records and a deep
 /// directory; chains of overflow nodes; each as closed cleanly and as left by a kill;
-/// one with a split that is half done. The same of levels, one of which is being emptied.
+/// one with a split that is half done. The same of levels, one of which is being emptied; and
+/// of leaves, from some of which pairs are being moved.
 pub fn images() -> Vec<Image> {
     let mut images = Vec::new();
     for (scheme, chains, clean_name, dirty_name) in [
@@ -201,6 +206,8 @@ pub fn images() -> Vec<Image> {
         (Scheme::DashEh, true, "chains clean", "chains dirty"),
         (Scheme::Clevel, false, "levels clean", "levels dirty"),
         (Scheme::Clevel, true, "chained levels clean", "chained levels dirty"),
+        (Scheme::Phast, false, "leaves clean", "leaves dirty"),
+        (Scheme::Phast, true, "leaves of one hash clean", "leaves of one hash dirty"),
     ] {
         let store = create(if chains { 0x7e57 } else { 1 }, 12);
         let mut maps = Vec::new();
@@ -246,9 +253,11 @@ pub fn images() -> Vec<Image> {
         println!("{clean_name}: {} bytes, directories of depth {depths:?}", dirty.bytes.len());
         let nodes = dirty.regions.iter().filter(|r| matches!(r.what, What::Node | What::ChainNode));
         let nodes = nodes.count();
-        assert!(!chains || nodes > 4, "{nodes} nodes");
-        if !chains && scheme == Scheme::DashEh {
-            images.push(half_split(&dirty));
+        assert!(!chains || scheme == Scheme::Phast || nodes > 4, "{nodes} nodes");
+        match scheme {
+            Scheme::DashEh if !chains => images.push(half_split(&dirty)),
+            Scheme::Phast if !chains => images.push(moving(&dirty)),
+            _ => {}
         }
         images.push(dirty);
         store.sync().unwrap();
@@ -285,8 +294,45 @@ fn half_split(image: &Image) -> Image {
     Image::new("half-split", bytes, image.maps.clone())
 }
 
+/// As if the process had died between the commit of splits, or before that of merges, and the
+/// old leaves' bits: pairs of the next leaf have bits in the one before it as well.
+fn moving(image: &Image) -> Image {
+    let mut bytes = image.bytes.clone();
+    let leaves = image.regions.iter().filter_map(|region| match region.what {
+        What::LeafHead { slots } => Some((region.offset, u64::from(slots))),
+        _ => None,
+    });
+    let mut done = 0;
+    // Every other leaf, so that those that pairs come from are whole.
+    for (leaf, slots) in leaves.step_by(2) {
+        let word = word_at(&bytes, leaf + 72);
+        let next = phast::Next::unpack(leaf, word).unwrap();
+        if next.offset == 0 {
+            continue;
+        }
+        let (own, other) = (word_at(&bytes, leaf), word_at(&bytes, next.offset));
+        let free = (0..slots).filter(|slot| own >> slot & 1 == 0);
+        let there = (0..slots).filter(|slot| other >> slot & 1 == 1);
+        let mut bits = own;
+        for (to, from) in free.zip(there) {
+            let [target, source] = [(leaf, to), (next.offset, from)]
+                .map(|(leaf, slot)| (leaf + phast::LEAF_HEADER + slot * 16) as usize);
+            bytes.copy_within(source..source + 16, target);
+            bytes[(leaf + 8 + to) as usize] = bytes[(next.offset + 8 + from) as usize];
+            bits |= 1 << to;
+        }
+        set_word(&mut bytes, leaf, bits);
+        let next = phast::Next { moving: true, ..next };
+        set_word(&mut bytes, leaf + 72, next.pack(leaf));
+        done += usize::from(bits != own);
+    }
+    assert!(done > 3, "{done} leaves with pairs of others");
+    Image::new("moving", bytes, image.maps.clone())
+}
+
 use outlast::index::clevel::layout as clevel;
 use outlast::index::dash_eh::layout as dash;
+use outlast::index::phast::layout as phast;
 
 // ---- One case ---------------------------------------------------------------------
 
@@ -700,7 +746,38 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
             set_word(bytes, at + 8, u64::from(sum));
         }
-        What::Entry | What::Bucket { .. } | What::LiveSlot { .. } | What::ClevelSlot => {}
+        What::PhastRoot => {
+            let word = phast::pack_root(word_at(bytes, at) & ((1 << 48) - 1));
+            set_word(bytes, at, word);
+        }
+        What::Master { entries } => {
+            set_word(bytes, at, phast::identity(phast::Kind::Master, entries, at, 0));
+        }
+        What::MasterEntries => {
+            let master = at - phast::MASTER_HEADER;
+            for index in 0..region.bytes / 8 {
+                let place = at + index * 8;
+                let leaf = word_at(bytes, place) & ((1 << 48) - 1);
+                set_word(bytes, place, phast::pack_entry(master, index as usize, leaf));
+            }
+        }
+        What::LeafHead { slots } => {
+            let bits = word_at(bytes, at);
+            set_word(bytes, at, bits & ((1 << slots) - 1));
+        }
+        What::LeafPlace { slots, .. } => {
+            let leaf = at - 64;
+            let low = word_at(bytes, at + 16);
+            set_word(bytes, at, phast::identity(phast::Kind::Leaf, slots, leaf, low));
+            let link = word_at(bytes, at + 8) & ((1 << 48) - 1) & !0x3e;
+            let next = phast::Next { offset: link & !63, moving: link & 1 == 1 };
+            set_word(bytes, at + 8, next.pack(leaf));
+        }
+        What::Entry
+        | What::Bucket { .. }
+        | What::LiveSlot { .. }
+        | What::ClevelSlot
+        | What::Pair { .. } => {}
     }
 }
 

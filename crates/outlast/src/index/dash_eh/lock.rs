@@ -23,10 +23,10 @@
 //! first touched after opening.
 
 use super::notes::{BucketRef, Notes, Overflow};
-use super::version::{self, CHANGING, LockWord};
 use super::{DashEh, Route};
 use crate::error::Result;
 use crate::index::record::Record;
+use crate::index::version::{self, CHANGING, LockWord};
 use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
 use std::sync::atomic::Ordering;

@@ -157,12 +157,6 @@ mod recover;
 mod resize;
 mod scan;
 mod verify;
-mod version;
-
-/// What [`version`] stands on.
-mod sync {
-    pub(super) use std::sync::atomic::fence;
-}
 
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};

@@ -7,7 +7,7 @@
 //! lookup that finds nothing reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
-use super::version::OTHER_BITS;
+use crate::index::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow};
 use std::sync::atomic::{AtomicU64, Ordering};
 

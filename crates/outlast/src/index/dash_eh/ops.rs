@@ -3,10 +3,10 @@
 use super::layout::{SLOTS, Slot};
 use super::lock::{Reached, reached};
 use super::notes::{BucketRef, Meta, Overflow};
-use super::version::{LockWord, is_unchanged, version};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{BATCH, RecordForm, prints};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;

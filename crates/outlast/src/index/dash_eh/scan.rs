@@ -4,10 +4,10 @@ use super::layout::{NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_byte
 use super::lock::reached;
 use super::notes::{BucketRef, Notes, Overflow};
 use super::resize::endless_chain;
-use super::version::{is_unchanged, version};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
+use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::{Offset, Seam};
 use std::sync::atomic::{Ordering, fence};

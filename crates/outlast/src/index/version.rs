@@ -1,6 +1,6 @@
-//! The protocol of the version lock, and nothing else: what [`lock`](super::lock) does
-//! with the word of a bucket, over any word. `outlast-check` compiles this file a second
-//! time, with the atomics of a model checker.
+//! The protocol of the version lock, and nothing else, over any word: a bucket's, or an
+//! inner node's. `outlast-check` compiles this file a second time, with the atomics of a
+//! model checker.
 
 use super::sync::fence;
 use std::sync::atomic::Ordering;

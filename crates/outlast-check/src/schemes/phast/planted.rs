@@ -1,0 +1,100 @@
+//! What stands for published bugs in PhaST, where the pool does not.
+
+use crate::planted::published::*;
+use crate::planted::table::Checker::{Alone, EachStep, Stopped};
+use crate::planted::table::{Line, bug, cannot};
+use outlast::index::phast::points;
+use outlast::pmem::Planted;
+
+const NO_DIRECTORY: &str = "the inner part is made anew at each opening: no directory is written";
+
+/// Its lines.
+pub(super) const LINES: &[Line] = &[
+    bug(TOKEN_FIRST, Planted::NoFence(&points::INSERT_PAIR), "seam: the pair's fence", Alone),
+    bug(WRONG_EDGE, Planted::WrongLine(&points::REMOVE), "seam: removal", Alone),
+    bug(WRONG_CHAIN, Planted::WrongLine(&points::SPLIT_COMMIT), "seam: a leaf's link", Alone),
+    bug(UNFENCED_NODE, Planted::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
+    cannot(TWO_STORES, "which pairs there are is one word, and how many follows from it"),
+    bug(TORN, Planted::TornStore(&points::SPLIT_COMMIT), "seam: a link in two halves", Alone),
+    bug(INDEX_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: map creation", Alone),
+    cannot(CLEAR_THEN_SET, "a value or a link is replaced by one store, with no bit cleared"),
+    bug(SET_THEN_CLEAR, Planted::SplitUnnamed, "split_at: the link is not marked", Alone),
+    cannot(TWICE_AFTER_MOVE, "a record has one leaf: its place does not depend on others"),
+    bug(HALF_RESIZE_REDONE, Planted::HalfSplitServed, "mend", Alone),
+    bug(
+        REMOVED_STAYS,
+        Planted::NoFlush(&points::REPAIR_CLEAR),
+        "seam: bits that recovery clears",
+        Alone,
+    ),
+    cannot(SEPARATE_WORDS, "growth is one word, the link to a new leaf"),
+    bug(DEPTH_FIRST, Planted::NoFence(&points::SPLIT_COMMIT), "seam: bits before the link", Alone),
+    bug(NEW_TABLE_UNFLUSHED, Planted::NoFlush(&points::SPLIT_NEW), "seam: new leaf", Alone),
+    cannot(RANGE_OFF_BY_ONE, NO_DIRECTORY),
+    cannot(RESIZE_BEFORE_DURABLE, NO_DIRECTORY),
+    cannot(ONE_HASH, "hashes are fingerprints: keys of one hash have different places"),
+    cannot(RESIZED_MEANWHILE, NO_DIRECTORY),
+    bug(SERVED_UNREPAIRED, Planted::NoFlush(&points::REPAIR_FOUND), "seam: opening", Alone),
+    cannot(UNDURABLE_SIBLING, "a new leaf is entered in its node after its link is durable"),
+    bug(READ_UNDURABLE, Planted::ChangingIgnored, "help", Stopped),
+    bug(
+        EXISTS_UNDURABLE,
+        Planted::NoFence(&points::HELP),
+        "seam: an insert that finds its key",
+        Stopped,
+    ),
+    cannot(LOCKS_IN_PM, "locks are in DRAM, in memory of their own"),
+    cannot(
+        MICRO_LOG,
+        "there is no log to leave out; a split is committed by one word, which the canaries \
+         and the torn store above are for",
+    ),
+    cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for none while it has it"),
+    bug(WRONG_COMPARISON, Planted::FingerprintDecides, "probe", Alone),
+    bug(
+        NOT_LINEARIZABLE,
+        Planted::InsertUnchecked,
+        "fill: as in the paper, two inserts of one key succeed",
+        EachStep("race-leaf"),
+    ),
+    bug(INSERTS_NEVER_END, Planted::LockNotReleased, "change: the leaf stays busy", Alone),
+    cannot(REOPEN_HANGS, "opening follows links of ascending keys only, so it ends"),
+    bug(REMOVED_FOUND, Planted::RemovesNothing, "remove", Alone),
+    bug(
+        REHASH_NOT_RESUMED,
+        Planted::NotReclaimed,
+        "Store::with_alive: the reclaim is not resumed",
+        Alone,
+    ),
+    // Of what the paper leaves out.
+    bug(
+        "A merge is committed before its copies have bits",
+        Planted::MergeCommittedFirst,
+        "merge: the link, then the bits",
+        Alone,
+    ),
+    bug(
+        "A merge's copies have bits while the link does not say so",
+        Planted::NoFlush(&points::MERGE_COPY),
+        "seam: merge",
+        Alone,
+    ),
+    bug(
+        "A lookup believes a leaf that was split since it was found",
+        Planted::LeafNotRechecked,
+        "is_still",
+        EachStep("growth"),
+    ),
+    bug(
+        "A scan stands in a leaf that is merged away and freed",
+        Planted::LeafNotRechecked,
+        "is_still",
+        EachStep("merge"),
+    ),
+    bug(
+        "An entry of the master array outlives its leaf",
+        Planted::EntryKept,
+        "merge: the partition is not joined with the one before it",
+        Alone,
+    ),
+];

@@ -1,0 +1,127 @@
+//! PhaST.
+
+use super::{Bench, VALUE, cost, cost_at, has, lines_stored};
+use outlast::RecordForm;
+use outlast::index::phast::points;
+use outlast::pmem::Event;
+use outlast_check::schemes::phast::shape;
+use outlast_check::session::Do;
+
+/// The paper's leaf.
+fn bench(form: RecordForm) -> Bench {
+    Bench::new(shape(form, 56, 128, 128))
+}
+
+/// What a form adds to an operation that writes a record: the block's lines.
+fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
+    match form {
+        RecordForm::Inline => (lines, fences),
+        RecordForm::Bytes => {
+            let record = cost_at(events, &points::RECORD).0;
+            assert!((1..=2).contains(&record), "a record of less than 64 bytes");
+            (lines + record, fences)
+        }
+    }
+}
+
+/// What the index did: now and then a block takes the pool more pages.
+fn of_index(events: Vec<Event>) -> Vec<Event> {
+    events.into_iter().filter(|e| e.point.is_none_or(|point| point.owner == "phast")).collect()
+}
+
+/// The pair and the line of its bit: the bit must not be durable before the pair, so two
+/// fences. The block of a byte string is durable with the pair.
+#[test]
+fn an_insert_flushes_two_lines() {
+    for form in RecordForm::ALL {
+        let mut bench = bench(form);
+        for key in 10..66 {
+            let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
+            assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
+        }
+        // Into slots of pairs that were removed, once the leaf was tidied: nothing more.
+        for key in 10..40 {
+            bench.change(key, Do::Remove);
+        }
+        for key in 10..20 {
+            let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
+            assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
+        }
+    }
+}
+
+/// Readers beside it are kept from an undurable value by what is in DRAM.
+#[test]
+fn an_update_flushes_one_line() {
+    for form in RecordForm::ALL {
+        let mut bench = bench(form);
+        bench.fill(10..50);
+        for (key, change) in [(10, Do::Update(7)), (30, Do::Put(8)), (49, Do::Swap(VALUE + 49, 9))]
+        {
+            let events = of_index(bench.change(key, change));
+            // The record must be durable before the link to it.
+            let fences = if form == RecordForm::Bytes { 2 } else { 1 };
+            assert_eq!(cost(&events), with_record(form, &events, (1, fences)), "{form}");
+        }
+    }
+}
+
+#[test]
+fn a_removal_flushes_one_line() {
+    for form in RecordForm::ALL {
+        let mut bench = bench(form);
+        bench.fill(10..50);
+        for key in [49, 10, 30] {
+            let events = bench.change(key, Do::Remove);
+            assert_eq!(cost(&events), (1, 1), "{form}");
+        }
+    }
+}
+
+/// The new leaf whole, the link that commits it, the old leaf's bits; the separator of byte
+/// strings is a line more. A fence for each: the new leaf before the link, the link before
+/// the bits, and those before the slots are used again.
+#[test]
+fn a_split_flushes_each_line_once() {
+    for form in RecordForm::ALL {
+        let mut bench = bench(form);
+        bench.fill((10..122).step_by(2));
+        let events = of_index(bench.change(33, Do::Insert(VALUE)));
+        assert!(has(&events, &points::SPLIT_COMMIT));
+        // Header, and the lines that 28 pairs spread over.
+        let (leaf, fences) = cost_at(&events, &points::SPLIT_NEW);
+        assert!((2 + 7..=2 + 14).contains(&leaf) && fences == 1, "{leaf}");
+        assert_eq!(leaf, lines_stored(&events, &points::SPLIT_NEW));
+        let separator = cost_at(&events, &points::SEPARATOR);
+        assert_eq!(separator, if form == RecordForm::Bytes { (1, 0) } else { (0, 0) });
+        let insert = with_record(form, &events, (2, 2));
+        let split = (leaf + separator.0 + 2, 3);
+        // The block of a byte string was written before room was looked for.
+        assert_eq!(cost(&events), (insert.0 + split.0, insert.1 + split.1), "{form}");
+    }
+}
+
+/// An empty leaf goes by one word. Pairs that move are three fences: copies and mark, bits,
+/// link.
+#[test]
+fn a_merge_flushes_each_line_once() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 8, 4, 1));
+        bench.fill(10..26);
+        let mut merged = 0;
+        for key in (10..26).rev() {
+            let events = bench.change(key, Do::Remove);
+            if !has(&events, &points::MERGE_COMMIT) {
+                continue;
+            }
+            merged += 1;
+            assert_eq!(cost_at(&events, &points::MERGE_COMMIT), (1, 1));
+            if has(&events, &points::MERGE_COPY) {
+                let stored = lines_stored(&events, &points::MERGE_COPY);
+                assert_eq!(cost_at(&events, &points::MERGE_COPY), (stored, 1));
+                assert_eq!(cost_at(&events, &points::MERGE_BITS), (1, 1));
+            }
+        }
+        assert!(merged > 0, "{form}");
+    }
+}

@@ -1,0 +1,364 @@
+//! What an index in the order of its keys has beyond the others.
+
+use super::Cursor;
+use super::record::{Bytes, Inline, Record, SlotWords, linked};
+use crate::error::{Damage, Result};
+use crate::pmem::{Point, Seam};
+use crate::pool::core::Core;
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+/// How keys are ordered, by their schema. Written to media, as part of a map's
+/// configuration.
+///
+/// Byte strings are ordered byte by byte; a shorter one comes before what it begins.
+/// Integers are ordered by number, which their bytes on media are not: an index keeps them
+/// in a form whose order is that of its words, or of its bytes, and gives them back as they
+/// came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// By bytes; words as unsigned numbers.
+    Plain,
+    /// Integers of so many bytes.
+    Integer {
+        /// 1, 2, 4 or 8.
+        bytes: u8,
+        /// Whether there are negative ones.
+        signed: bool,
+    },
+}
+
+impl KeyOrder {
+    /// That of keys of this schema.
+    pub fn of_schema(schema: &str) -> KeyOrder {
+        let integer = |bytes| KeyOrder::Integer { bytes, signed: schema.starts_with('i') };
+        match schema {
+            "u8" | "i8" => integer(1),
+            "u16" | "i16" => integer(2),
+            "u32" | "i32" => integer(4),
+            "u64" | "i64" => integer(8),
+            _ => KeyOrder::Plain,
+        }
+    }
+
+    /// As it is written to media.
+    pub fn to_media(self) -> u64 {
+        match self {
+            KeyOrder::Plain => 0,
+            KeyOrder::Integer { bytes, signed } => u64::from(bytes) | u64::from(signed) << 8,
+        }
+    }
+
+    /// What was written to media.
+    pub fn from_media(word: u64) -> Option<KeyOrder> {
+        let order = match word & 0xff {
+            0 => KeyOrder::Plain,
+            bytes @ (1 | 2 | 4 | 8) => {
+                KeyOrder::Integer { bytes: bytes as u8, signed: word >> 8 == 1 }
+            }
+            _ => return None,
+        };
+        (order.to_media() == word).then_some(order)
+    }
+
+    /// The bit of an integer's word that tells negative ones, if there are any.
+    #[inline(always)]
+    fn sign(self) -> u64 {
+        match self {
+            KeyOrder::Integer { bytes, signed: true } => 1 << (8 * bytes - 1),
+            _ => 0,
+        }
+    }
+}
+
+/// A record form whose keys can be compared.
+pub trait OrderedRecord: Record {
+    /// Shows the key in the form in which it is kept.
+    fn encoded<T>(order: KeyOrder, key: Self::Key<'_>, with: impl FnOnce(Self::Key<'_>) -> T) -> T;
+    /// The key as it came.
+    fn decode(order: KeyOrder, key: Self::OwnedKey) -> Self::OwnedKey;
+    /// A key to be kept.
+    fn own(key: Self::Key<'_>) -> Self::OwnedKey;
+    /// The least key.
+    fn least() -> Self::OwnedKey;
+    /// Compares two keys.
+    fn compare(a: Self::Key<'_>, b: Self::Key<'_>) -> Ordering;
+    /// Eight bytes of a key from `skip` on, as a word of the same order.
+    fn word(key: Self::Key<'_>, skip: usize) -> u64;
+
+    /// Compares a key with the separator, or the key of the record, that the first word of
+    /// a pair stands for.
+    fn compare_with<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        first: u64,
+    ) -> Result<Ordering, Damage>;
+    /// Compares the first `skip` bytes of a key with those of a separator that is no shorter.
+    fn compare_start<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        first: u64,
+        skip: usize,
+    ) -> Result<Ordering, Damage>;
+    /// The key that the first word of a pair stands for.
+    fn key_at<S: Seam>(core: &Core<S>, first: u64) -> Result<Self::OwnedKey, Damage>;
+    /// Bytes that two keys begin with alike.
+    fn shared(a: Self::Key<'_>, b: Self::Key<'_>) -> usize;
+
+    /// Where an iteration stands.
+    fn from_cursor(cursor: &Cursor) -> Self::OwnedKey;
+    /// Says where it goes on.
+    fn to_cursor(key: Self::OwnedKey, cursor: &mut Cursor);
+
+    /// Makes a separator: a key that is above `below` and not above `at`, as the words of a
+    /// pair. A block it needs is flushed, and durable with the calling thread's next fence.
+    fn separator<S: Seam>(
+        core: &Core<S>,
+        below: &Self::OwnedKey,
+        at: &Self::OwnedKey,
+        point: &'static Point,
+    ) -> Result<SlotWords>;
+}
+
+impl OrderedRecord for Inline {
+    #[inline(always)]
+    fn encoded<T>(order: KeyOrder, key: u64, with: impl FnOnce(u64) -> T) -> T {
+        with(key ^ order.sign())
+    }
+    #[inline(always)]
+    fn decode(order: KeyOrder, key: u64) -> u64 {
+        key ^ order.sign()
+    }
+    fn own(key: u64) -> u64 {
+        key
+    }
+    fn least() -> u64 {
+        0
+    }
+    #[inline(always)]
+    fn compare(a: u64, b: u64) -> Ordering {
+        a.cmp(&b)
+    }
+    #[inline(always)]
+    fn word(key: u64, _: usize) -> u64 {
+        key
+    }
+    #[inline(always)]
+    fn compare_with<S: Seam>(_: &Core<S>, key: u64, first: u64) -> Result<Ordering, Damage> {
+        Ok(key.cmp(&first))
+    }
+    #[inline(always)]
+    fn compare_start<S: Seam>(_: &Core<S>, _: u64, _: u64, _: usize) -> Result<Ordering, Damage> {
+        Ok(Ordering::Equal)
+    }
+    #[inline(always)]
+    fn key_at<S: Seam>(_: &Core<S>, first: u64) -> Result<u64, Damage> {
+        Ok(first)
+    }
+    fn shared(_: u64, _: u64) -> usize {
+        0
+    }
+    fn from_cursor(cursor: &Cursor) -> u64 {
+        cursor.low
+    }
+    fn to_cursor(key: u64, cursor: &mut Cursor) {
+        cursor.low = key;
+    }
+    fn separator<S: Seam>(_: &Core<S>, _: &u64, at: &u64, _: &'static Point) -> Result<SlotWords> {
+        Ok(SlotWords { first: *at, second: 0 })
+    }
+}
+
+impl OrderedRecord for Bytes {
+    #[inline(always)]
+    fn encoded<T>(order: KeyOrder, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
+        match order {
+            KeyOrder::Integer { bytes, .. } if key.len() == usize::from(bytes) => {
+                let mut space = [0; 8];
+                let encoded = &mut space[..key.len()];
+                encoded.copy_from_slice(key);
+                encoded.reverse();
+                encoded[0] ^= (order.sign() >> (8 * (bytes - 1))) as u8;
+                with(encoded)
+            }
+            _ => with(key),
+        }
+    }
+    fn decode(order: KeyOrder, mut key: Vec<u8>) -> Vec<u8> {
+        if let KeyOrder::Integer { bytes, .. } = order
+            && key.len() == usize::from(bytes)
+        {
+            key[0] ^= (order.sign() >> (8 * (bytes - 1))) as u8;
+            key.reverse();
+        }
+        key
+    }
+    fn own(key: &[u8]) -> Vec<u8> {
+        key.to_vec()
+    }
+    fn least() -> Vec<u8> {
+        Vec::new()
+    }
+    #[inline(always)]
+    fn compare(a: &[u8], b: &[u8]) -> Ordering {
+        a.cmp(b)
+    }
+    #[inline(always)]
+    fn word(key: &[u8], skip: usize) -> u64 {
+        let rest = key.get(skip..).unwrap_or_default();
+        match rest.first_chunk() {
+            Some(chunk) => u64::from_be_bytes(*chunk),
+            None => {
+                let mut word = [0; 8];
+                word[..rest.len()].copy_from_slice(rest);
+                u64::from_be_bytes(word)
+            }
+        }
+    }
+    fn compare_with<S: Seam>(core: &Core<S>, key: &[u8], first: u64) -> Result<Ordering, Damage> {
+        Self::compare_start(core, key, first, usize::MAX)
+    }
+    fn compare_start<S: Seam>(
+        core: &Core<S>,
+        key: &[u8],
+        first: u64,
+        skip: usize,
+    ) -> Result<Ordering, Damage> {
+        if first == 0 {
+            return Ok(key[..key.len().min(skip)].cmp(&[]));
+        }
+        let record = linked(core, SlotWords { first, second: 0 })?;
+        let len = record.key_len().min(skip);
+        let key = &key[..key.len().min(skip)];
+        let mut piece = [0; 64];
+        let mut at = 0;
+        while at < len && at < key.len() {
+            let bytes = (len - at).min(key.len() - at).min(piece.len());
+            record.read_key(core, at, &mut piece[..bytes]);
+            match key[at..at + bytes].cmp(&piece[..bytes]) {
+                Ordering::Equal => at += bytes,
+                other => return Ok(other),
+            }
+        }
+        Ok(key.len().cmp(&len))
+    }
+    fn key_at<S: Seam>(core: &Core<S>, first: u64) -> Result<Vec<u8>, Damage> {
+        if first == 0 { Ok(Vec::new()) } else { Self::key(core, SlotWords { first, second: 0 }) }
+    }
+    fn shared(a: &[u8], b: &[u8]) -> usize {
+        a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    }
+    fn from_cursor(cursor: &Cursor) -> Vec<u8> {
+        cursor.key.clone()
+    }
+    fn to_cursor(key: Vec<u8>, cursor: &mut Cursor) {
+        cursor.key = key;
+    }
+    fn separator<S: Seam>(
+        core: &Core<S>,
+        below: &Vec<u8>,
+        at: &Vec<u8>,
+        point: &'static Point,
+    ) -> Result<SlotWords> {
+        let len = Self::shared(below, at) + 1;
+        let key = &at[..len.min(at.len())];
+        Self::prepare_unfenced(core, key, &[], Self::hash(&core.hasher, key), point)
+    }
+}
+
+/// Whether a separator's block is whole: its key, and no value.
+pub(super) fn separator_is_whole<S: Seam, R: OrderedRecord>(
+    core: &Core<S>,
+    words: SlotWords,
+) -> Result<bool, Damage> {
+    if R::EMPTY == Some(words.first) {
+        return Ok(words.second == 0);
+    }
+    R::is_whole(core, words)
+}
+
+/// What is left to report of a range of keys. Survives splits and merges, lives as long as the
+/// map.
+#[derive(Debug, Clone)]
+pub struct KeyRange<R: Record> {
+    pub(super) low: Bound<R::OwnedKey>,
+    pub(super) high: Bound<R::OwnedKey>,
+    /// Whether the bounds are as keys are kept. They come as keys are passed in.
+    pub(super) encoded: bool,
+    pub(super) done: bool,
+}
+
+impl<R: Record> KeyRange<R> {
+    /// A range, none of which was reported.
+    pub fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
+        KeyRange { low, high, encoded: false, done: false }
+    }
+
+    /// Whether all of it was reported.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// No more of it is to be reported.
+    pub fn finish(&mut self) {
+        self.done = true;
+    }
+}
+
+/// An index in the order of its keys.
+pub trait OrderedIndex<R: Record> {
+    /// Appends the next records of a range to `out`, at most `limit`: from its low end in
+    /// order, or, in `reverse`, from its high end. Takes them out of the range. If it appends
+    /// nothing, there may be more to report all the same, until the range is done.
+    ///
+    /// The keys that one call appends were all there at one moment, each with a value that it
+    /// had during the call. Over several calls, a record that is there the whole time is
+    /// reported exactly once, and in its place.
+    fn next(
+        &self,
+        range: &mut KeyRange<R>,
+        reverse: bool,
+        limit: usize,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_integers_are_in_the_order_of_numbers() {
+        let numbers = [i64::MIN, -300, -1, 0, 1, 255, 256, i64::MAX];
+        let order = KeyOrder::of_schema("i64");
+        let words = numbers.map(|n| Inline::encoded(order, n as u64, |word| word));
+        assert!(words.is_sorted());
+        let bytes = numbers.map(|n| Bytes::encoded(order, &n.to_le_bytes(), <[u8]>::to_vec));
+        assert!(bytes.is_sorted());
+        for ((n, word), bytes) in numbers.iter().zip(words).zip(bytes) {
+            assert_eq!(Inline::decode(order, word) as i64, *n);
+            assert_eq!(Bytes::decode(order, bytes), n.to_le_bytes());
+        }
+        let small = KeyOrder::of_schema("i8");
+        let words = [-128i8, -1, 0, 127].map(|n| Inline::encoded(small, u64::from(n as u8), |w| w));
+        assert!(words.is_sorted());
+    }
+
+    #[test]
+    fn orders_read_back() {
+        for schema in ["u8", "i16", "u32", "i64", "bytes", "str"] {
+            let order = KeyOrder::of_schema(schema);
+            assert_eq!(KeyOrder::from_media(order.to_media()), Some(order));
+        }
+        assert_eq!(KeyOrder::from_media(3), None);
+        assert_eq!(KeyOrder::from_media(1 << 8), None);
+    }
+
+    #[test]
+    fn words_of_byte_strings_are_in_their_order() {
+        let keys: [&[u8]; 6] = [b"", b"\0", b"a", b"ab", b"abcdefgh", b"b"];
+        assert!(keys.map(|k| Bytes::word(k, 0)).is_sorted());
+        assert_eq!(Bytes::word(b"abc", 1), Bytes::word(b"bc", 0));
+        assert_eq!(Bytes::word(b"abc", 9), 0);
+    }
+}

@@ -1,0 +1,465 @@
+//! Changes of one key.
+
+use super::layout::{LeafHeader, Pair};
+use super::ops::{Found, bits};
+use super::route::Located;
+use super::state::{BUSY, DAMAGED, Leaf, State};
+use super::{OrderedRecord, Phast, points};
+use crate::error::Result;
+use crate::index::record::SlotWords;
+use crate::index::{Change, Changed, RecordForm};
+use crate::pmem::{Planted, Seam};
+use std::sync::atomic::Ordering;
+
+/// A change, taken apart.
+struct Plan<'a, R: OrderedRecord> {
+    /// What to store; `None` to remove.
+    value: Option<R::Value<'a>>,
+    /// The value that must be there.
+    expected: Option<R::Value<'a>>,
+    /// Whether it applies to an absent key.
+    inserts: bool,
+    /// Whether it applies to a present one.
+    replaces: bool,
+    want_before: bool,
+}
+
+impl<'a, R: OrderedRecord> Plan<'a, R> {
+    #[inline(always)]
+    fn of(change: &Change<'a, R>, want_before: bool) -> Self {
+        let (value, expected, inserts, replaces) = match *change {
+            Change::Insert(value) => (Some(value), None, true, false),
+            Change::Put(value) => (Some(value), None, true, true),
+            Change::Update(value) => (Some(value), None, false, true),
+            Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
+            Change::Remove => (None, None, false, true),
+        };
+        Plan { value, expected, inserts, replaces, want_before }
+    }
+}
+
+/// What became of one attempt to make a change.
+enum Step<R: OrderedRecord> {
+    Done(Changed<R>),
+    /// The key is there.
+    Present,
+    /// The key is not there.
+    Absent,
+    /// The key belongs to another leaf now, or this one is closed.
+    Again,
+    /// There is no free slot.
+    Full,
+    /// Done, and so few pairs are left that it may be time for a merge.
+    Sparse(Changed<R>),
+}
+
+const ABSENT: bool = false;
+
+fn unchanged<R: OrderedRecord>(present: bool) -> Changed<R> {
+    Changed { applied: false, before: None, present }
+}
+
+/// A leaf that a thread has announced a change of.
+pub(super) struct Entered<'i> {
+    pub(super) leaf: &'i Leaf,
+    pub(super) offset: u64,
+}
+
+/// A record that is written and not linked; discarded unless it gets linked.
+struct Prepared<'i, S: Seam, R: OrderedRecord> {
+    index: &'i Phast<S, R>,
+    words: Option<SlotWords>,
+}
+
+impl<S: Seam, R: OrderedRecord> Drop for Prepared<'_, S, R> {
+    fn drop(&mut self) {
+        if let Some(words) = self.words.take() {
+            if R::FORM == RecordForm::Bytes {
+                // Its lines are on their way; the block is another's from here on.
+                self.index.core.memory.fence(&points::UPDATE_RECORD);
+            }
+            R::discard(&self.index.core, words);
+        }
+    }
+}
+
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
+    // ---- Changing ---------------------------------------------------------------
+
+    #[inline(always)]
+    pub(super) fn change_of(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        let plan = Plan::of(&change, want_before);
+        R::check_size(key, plan.value)?;
+        let _writing = match self.core.pass_to_change() {
+            Some(inside) => inside.stay(),
+            None => self.core.enter_to_change()?,
+        };
+        let hash = R::hash(&self.core.hasher, key);
+        self.change_inside(key, hash, &plan)
+    }
+
+    #[inline(always)]
+    fn change_inside(&self, key: R::Key<'_>, hash: u64, plan: &Plan<'_, R>) -> Result<Changed<R>> {
+        let mut new = Prepared { index: self, words: None };
+        let mut turn = 0;
+        // Whether to begin as for a key that is there.
+        let mut replaces = !plan.inserts;
+        if plan.inserts && R::FORM == RecordForm::Bytes {
+            // The record's block is written only for what may be inserted.
+            if !plan.replaces
+                && let Some(changed) = self.present(key, hash, plan)?
+            {
+                return Ok(changed);
+            }
+            replaces = plan.replaces && self.find(key, hash, |_| Ok(()))?.is_some();
+        }
+        loop {
+            let at = self.locate(key)?;
+            let step = if replaces {
+                self.replace(&at, key, hash, plan, &mut new)?
+            } else {
+                self.insert(&at, key, hash, plan, &mut new)?
+            };
+            match step {
+                Step::Done(changed) => return Ok(changed),
+                Step::Sparse(changed) => {
+                    // What it does changes no key, and may fail: the change is made.
+                    if let Err(error) = self.merge_around(key) {
+                        tracing::debug!(%error, "a leaf could not be merged");
+                    }
+                    return Ok(changed);
+                }
+                Step::Absent if plan.inserts => replaces = false,
+                Step::Absent => return Ok(unchanged(ABSENT)),
+                Step::Present if plan.replaces => replaces = true,
+                Step::Present => {
+                    // It may have been removed since.
+                    if let Some(changed) = self.present(key, hash, plan)? {
+                        return Ok(changed);
+                    }
+                }
+                Step::Full => self.make_room(&at, key)?,
+                Step::Again => self.core.wait_for_lock(&mut turn, 1, || {
+                    let leaf = self.leaves.get(at.leaf);
+                    let seam = self.core.memory.seam();
+                    (leaf.offset(seam), leaf.state(seam).0)
+                })?,
+            }
+        }
+    }
+
+    /// The answer of an insert, if its key is there.
+    fn present(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+    ) -> Result<Option<Changed<R>>> {
+        let before = self.find(key, hash, |words| {
+            plan.want_before.then(|| R::value(&self.core, words)).transpose()
+        })?;
+        Ok(before.map(|before| Changed { applied: false, before, present: true }))
+    }
+
+    /// The leaf's offset, where it can be served.
+    #[inline(always)]
+    fn enter(&self, at: &Located<'_>) -> Result<Option<Entered<'_>>> {
+        let leaf = self.leaves.get(at.leaf);
+        let offset = leaf.offset(self.core.memory.seam());
+        if offset & DAMAGED != 0 {
+            let damage = self.damage_of(at.leaf);
+            return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
+        }
+        Ok(Some(Entered { leaf, offset }))
+    }
+
+    // ---- Inserting --------------------------------------------------------------
+
+    /// Inserts a key that was not there when it was looked for last.
+    #[inline(always)]
+    fn insert(
+        &self,
+        at: &Located<'_>,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        new: &mut Prepared<'_, S, R>,
+    ) -> Result<Step<R>> {
+        let seam = self.core.memory.seam();
+        if new.words.is_none() {
+            let value = plan.value.expect("an insert has a value");
+            // Durable with the fence after the pair; or, if it comes to replacing another
+            // one, with that before the link.
+            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
+        }
+        let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
+        self.expect(offset, hash);
+        let state = leaf.state(seam);
+        if state.is_closed() {
+            return Ok(Step::Again);
+        }
+        let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(hash)) else {
+            // A key that is there needs no room.
+            let found = self.probe(offset, self.bitmap(offset), key, hash)?;
+            if !self.is_current(at) {
+                return Ok(Step::Again);
+            }
+            return Ok(if found.is_some() { Step::Present } else { Step::Full });
+        };
+        if !leaf.exchange(seam, state, state.inserting(slot)) {
+            return Ok(Step::Again);
+        }
+        // From here on the leaf is neither tidied nor split nor merged.
+        if !self.is_current(at) {
+            leaf.give_up_insert(seam, slot);
+            return Ok(Step::Again);
+        }
+        let seen = self.bitmap(offset);
+        match self.probe(offset, seen, key, hash) {
+            Ok(None) => {}
+            found => {
+                leaf.give_up_insert(seam, slot);
+                found?;
+                return Ok(Step::Present);
+            }
+        }
+        let words = new.words.expect("prepared above");
+        match self.fill(offset, slot, words, key, hash, seen) {
+            Ok(true) => {
+                leaf.finish_insert(seam);
+                new.words = None;
+                Ok(Step::Done(Changed { applied: true, before: None, present: false }))
+            }
+            other => {
+                leaf.give_up_insert(seam, slot);
+                other.map(|_| Step::Present)
+            }
+        }
+    }
+
+    /// Writes a pair into a slot that was reserved, and commits it: unless another thread has
+    /// inserted the key since the leaf's bits were `seen`.
+    #[inline(always)]
+    fn fill(
+        &self,
+        offset: u64,
+        slot: u32,
+        words: SlotWords,
+        key: R::Key<'_>,
+        hash: u64,
+        mut seen: u64,
+    ) -> Result<bool> {
+        let memory = &self.core.memory;
+        let pair = self.pair(offset, slot);
+        memory.store(&pair.second, words.second, &points::INSERT_PAIR);
+        memory.store(&pair.first, words.first, &points::INSERT_PAIR);
+        memory.flush(pair, &points::INSERT_PAIR);
+        memory.fence(&points::INSERT_PAIR);
+        let LeafHeader { head, .. } = self.header(offset);
+        self.set_print(offset, slot, hash as u8);
+        loop {
+            // Bits are only set here, and none twice before the leaf is tidied: if there are
+            // the same bits, there are the same pairs.
+            let set = memory.seam().compare_exchange(
+                &head.bitmap,
+                seen,
+                seen | 1 << slot,
+                // Release: pairs with the Acquire in `bitmap`.
+                Ordering::AcqRel,
+                Ordering::Acquire,
+                &points::INSERT,
+            );
+            let Err(now) = set else { break };
+            let added = now & !seen & self.shape.all_slots();
+            if self.probe(offset, added, key, hash)?.is_some()
+                && !self.planted(Planted::InsertUnchecked)
+            {
+                // The fingerprint is nobody's now, but it was stored.
+                memory.persist(head, &points::INSERT);
+                return Ok(false);
+            }
+            seen = now;
+        }
+        memory.flush(head, &points::INSERT);
+        memory.fence(&points::INSERT);
+        Ok(true)
+    }
+
+    /// Sets a slot's fingerprint. Others set those beside it.
+    #[inline(always)]
+    fn set_print(&self, offset: u64, slot: u32, print: u8) {
+        let memory = &self.core.memory;
+        let word = &self.header(offset).head.prints[slot as usize / 8];
+        let shift = slot % 8 * 8;
+        let mut found = memory.load(word);
+        loop {
+            let new = found & !(0xff << shift) | u64::from(print) << shift;
+            let set = memory.seam().compare_exchange(
+                word,
+                found,
+                new,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+                &points::INSERT,
+            );
+            match set {
+                Ok(_) => return,
+                Err(now) => found = now,
+            }
+        }
+    }
+
+    // ---- Replacing and removing -------------------------------------------------
+
+    /// Changes a key that is there.
+    #[inline(always)]
+    fn replace(
+        &self,
+        at: &Located<'_>,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        new: &mut Prepared<'_, S, R>,
+    ) -> Result<Step<R>> {
+        let seam = self.core.memory.seam();
+        if new.words.is_none()
+            && let Some(value) = plan.value
+        {
+            // A record's block is written before anyone has to wait, and only for a key that
+            // is there.
+            if R::FORM == RecordForm::Bytes && self.find(key, hash, |_| Ok(()))?.is_none() {
+                return Ok(Step::Absent);
+            }
+            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
+        }
+        if R::FORM == RecordForm::Bytes && new.words.is_some() {
+            // The record before the link to it.
+            self.core.memory.fence(&points::UPDATE_RECORD);
+        }
+        let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
+        self.expect(offset, hash);
+        let state = leaf.state(seam);
+        if state.is_closed()
+            || state.is_busy()
+            || !leaf.exchange(seam, state, State(state.0 | BUSY))
+        {
+            return Ok(Step::Again);
+        }
+        // From here on nobody else changes or removes what is in the leaf.
+        let step = if self.is_current(at) {
+            self.replace_busy(at.leaf, offset, state, key, hash, plan, new)
+        } else {
+            Ok(Step::Again)
+        };
+        if !self.planted(Planted::LockNotReleased) {
+            leaf.finish_change(seam);
+        }
+        step
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
+    #[inline(always)]
+    fn replace_busy(
+        &self,
+        handle: u32,
+        offset: u64,
+        state: State,
+        key: R::Key<'_>,
+        hash: u64,
+        plan: &Plan<'_, R>,
+        new: &mut Prepared<'_, S, R>,
+    ) -> Result<Step<R>> {
+        let core = &self.core;
+        let bits = self.bitmap(offset);
+        let Some(Found { slot, words }) = self.probe(offset, bits, key, hash)? else {
+            return Ok(Step::Absent);
+        };
+        if state.has_inserts() || self.leaves.get(handle).state(core.memory.seam()).has_inserts() {
+            // The pair itself may be an insert whose bit is not durable yet.
+            self.help(offset, std::iter::empty());
+        }
+        let before = if plan.want_before { Some(R::value(core, words)?) } else { None };
+        let old_block = R::block(core, words)?;
+        let applied = plan.replaces
+            && match plan.expected {
+                Some(expected) => R::value_is(core, words, expected)?,
+                None => true,
+            };
+        if !applied {
+            return Ok(Step::Done(Changed { applied, before, present: true }));
+        }
+        if let Some((block, _)) = old_block {
+            core.before_unlink(block)?;
+        }
+        let mut sparse = false;
+        match new.words.filter(|_| plan.value.is_some()) {
+            Some(words) => {
+                self.put_value(self.pair(offset, slot), words);
+                new.words = None;
+            }
+            None => sparse = self.remove(offset, slot),
+        }
+        self.note_replaced(handle);
+        if let Some((block, bytes)) = old_block {
+            core.retire(block, bytes);
+        }
+        let changed = Changed { applied, before, present: true };
+        Ok(if sparse { Step::Sparse(changed) } else { Step::Done(changed) })
+    }
+
+    /// Puts another value in the place of a pair's, durably: one word.
+    #[inline(always)]
+    fn put_value(&self, pair: &Pair, words: SlotWords) {
+        let memory = &self.core.memory;
+        let at = if R::FORM == RecordForm::Inline {
+            memory.store_release(&pair.second, words.second, &points::UPDATE);
+            &points::UPDATE
+        } else {
+            // Release: pairs with the Acquire in `words`. The second word stays: it is the
+            // key's hash.
+            memory.store_release(&pair.first, words.first, &points::UPDATE_LINK);
+            &points::UPDATE_LINK
+        };
+        memory.persist(pair, at);
+    }
+
+    /// Removes a pair, durably: one bit. Whether few are left.
+    #[inline(always)]
+    fn remove(&self, offset: u64, slot: u32) -> bool {
+        let memory = &self.core.memory;
+        if self.planted(Planted::RemovesNothing) {
+            return false;
+        }
+        let word = &self.header(offset).head.bitmap;
+        let mut found = memory.load(word);
+        loop {
+            let set = memory.seam().compare_exchange(
+                word,
+                found,
+                found & !(1 << slot),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+                &points::REMOVE,
+            );
+            match set {
+                Ok(_) => break,
+                // Inserts beside us.
+                Err(now) => found = now,
+            }
+        }
+        memory.persist(word, &points::REMOVE);
+        let left = (found & !(1 << slot)).count_ones();
+        // Looked at now and then, not at each removal from a leaf that has few.
+        left == 0 || left == self.shape.slots / 8 || left == self.shape.slots / 4
+    }
+
+    /// The slots of a leaf that hold a pair.
+    pub(super) fn slots_of(&self, offset: u64) -> impl Iterator<Item = u32> {
+        bits(self.bitmap(offset))
+    }
+}

@@ -1,0 +1,218 @@
+//! The on-media structs of PhaST and nothing else. Drawn in docs/format.md.
+
+use crate::pmem::{Media, Word};
+
+/// Pairs of a leaf at most: what its header line has fingerprints for.
+pub const MAX_SLOTS: u32 = 56;
+/// Pairs in a line.
+pub const LINE_SLOTS: u32 = 4;
+/// Words of fingerprints in a leaf's header.
+pub const PRINT_WORDS: usize = 7;
+/// Bytes of a leaf before its pairs.
+pub const LEAF_HEADER: u64 = 128;
+/// Bytes of a master array before its entries.
+pub const MASTER_HEADER: u64 = 64;
+/// Partitions of a map at most.
+pub const MAX_PARTITIONS: u32 = 1024;
+
+/// Bytes of a leaf with so many slots.
+pub const fn leaf_bytes(slots: u32) -> u64 {
+    LEAF_HEADER + slots as u64 * 16
+}
+
+/// Bytes of a master array of so many partitions. Never less than 256: blocks of that size
+/// and above begin with a line.
+pub const fn master_bytes(partitions: u32) -> u64 {
+    let bytes = (MASTER_HEADER + 8 * partitions as u64).next_multiple_of(64);
+    if bytes < 256 { 256 } else { bytes }
+}
+
+/// A pair. What its words mean is the record form's affair.
+#[repr(C, align(16))]
+pub struct Pair {
+    /// The key, or the link to the record.
+    pub first: Word,
+    /// The value, or the key's hash.
+    pub second: Word,
+}
+// SAFETY: consists of words.
+unsafe impl Media for Pair {}
+
+/// The first line of a leaf: which pairs there are. One flush commits an insert.
+#[repr(C, align(64))]
+pub struct Head {
+    /// A bit for every slot that holds a pair. A commit word.
+    pub bitmap: Word,
+    /// A byte of the hash for every slot.
+    pub prints: [Word; PRINT_WORDS],
+}
+// SAFETY: consists of words.
+unsafe impl Media for Head {}
+
+/// The second line of a leaf: where it stands among the others.
+#[repr(C, align(64))]
+pub struct Place {
+    /// See [`identity`].
+    pub identity: Word,
+    /// The next leaf; see [`Next`]. A commit word.
+    pub next: Word,
+    /// The least key that can be in the leaf, as the words of a pair: fixed. Both 0 for the
+    /// empty byte string.
+    pub low: Pair,
+    /// Unused, of any content.
+    pub unused: [Word; 4],
+}
+// SAFETY: consists of words.
+unsafe impl Media for Place {}
+
+/// The first 128 bytes of a leaf. Its pairs follow.
+#[repr(C, align(64))]
+pub struct LeafHeader {
+    /// Which pairs there are.
+    pub head: Head,
+    /// Where it stands.
+    pub place: Place,
+}
+// SAFETY: consists of words.
+unsafe impl Media for LeafHeader {}
+
+/// The first 64 bytes of a master array. Its entries follow.
+#[repr(C, align(64))]
+pub struct MasterHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 7],
+}
+// SAFETY: consists of words.
+unsafe impl Media for MasterHeader {}
+
+const _: () = {
+    assert!(size_of::<Pair>() == 16);
+    assert!(size_of::<Pair>() * LINE_SLOTS as usize == 64);
+    assert!(size_of::<Head>() == 64);
+    assert!(size_of::<Place>() == 64);
+    assert!(size_of::<LeafHeader>() as u64 == LEAF_HEADER);
+    assert!(size_of::<MasterHeader>() as u64 == MASTER_HEADER);
+    assert!(PRINT_WORDS * 8 == MAX_SLOTS as usize);
+    assert!(leaf_bytes(MAX_SLOTS) == 1024);
+};
+
+/// What a structure is, for [`identity`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// A master array.
+    Master = 0xfa57,
+    /// A leaf.
+    Leaf = 0xfa58,
+}
+
+/// The identity word of a structure: its kind and size, and a checksum that ties it to its
+/// place and to a fixed property of it (a leaf's least key, as its first word; zero).
+///
+/// ```text
+///  63                    32 31        16 15         0
+/// +------------------------+------------+------------+
+/// |        CRC-32C         |    size    |    kind    |
+/// +------------------------+------------+------------+
+/// ```
+///
+/// The size is a leaf's slots, or a master array's entries.
+pub fn identity(kind: Kind, size: u32, offset: u64, fixed: u64) -> u64 {
+    let low = u64::from(kind as u16) | u64::from(size) << 16;
+    low | u64::from(crc(&[low, offset, fixed])) << 32
+}
+
+fn crc(words: &[u64]) -> u32 {
+    words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
+}
+
+fn fold(crc: u32) -> u64 {
+    u64::from((crc ^ crc >> 16) & 0xffff)
+}
+
+const LOW48: u64 = (1 << 48) - 1;
+
+/// Where a leaf goes on.
+///
+/// ```text
+///  63      48 47                          6 5    1   0
+/// +----------+------------------------------+------+-----+
+/// |  check   | offset of the next leaf >> 6 |  0   | mov |
+/// +----------+------------------------------+------+-----+
+/// ```
+///
+/// `check` is 16 bits of a CRC-32C over the lower 48 bits and the leaf's own offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Next {
+    /// The next leaf, 0 if this is the last.
+    pub offset: u64,
+    /// Pairs may be left in this leaf whose keys belong to the next one: a split or a
+    /// merge may not have ended.
+    pub moving: bool,
+}
+
+impl Next {
+    /// The word on media, for the leaf at this offset.
+    pub fn pack(self, leaf: u64) -> u64 {
+        let low = self.offset | u64::from(self.moving);
+        low | fold(crc(&[low, leaf])) << 48
+    }
+
+    /// Reads the word of the leaf at this offset; `None` if it is damaged.
+    pub fn unpack(leaf: u64, word: u64) -> Option<Next> {
+        let low = word & LOW48;
+        let next = Next { offset: low & !63, moving: low & 1 == 1 };
+        (next.pack(leaf) == word).then_some(next)
+    }
+}
+
+/// An entry of the master array at this offset: a leaf to begin at, or 0.
+pub fn pack_entry(master: u64, index: usize, leaf: u64) -> u64 {
+    leaf | fold(crc(&[leaf, master, index as u64])) << 48
+}
+
+/// Reads an entry: the leaf, or 0; `None` if it is damaged.
+pub fn unpack_entry(master: u64, index: usize, word: u64) -> Option<u64> {
+    let leaf = word & LOW48;
+    (pack_entry(master, index, leaf) == word).then_some(leaf)
+}
+
+/// The root's first scheme word: where the master array is. Never changes.
+pub fn pack_root(master: u64) -> u64 {
+    master | fold(crc(&[master, u64::from(Kind::Master as u16)])) << 48
+}
+
+/// Reads the root's word; `None` if it is damaged.
+pub fn unpack_root(word: u64) -> Option<u64> {
+    let master = word & LOW48;
+    (master != 0 && pack_root(master) == word).then_some(master)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back() {
+        for moving in [false, true] {
+            let next = Next { offset: 0xff_ff40, moving };
+            assert_eq!(Next::unpack(1024, next.pack(1024)), Some(next));
+            assert_eq!(Next::unpack(2048, next.pack(1024)), None, "tied to its leaf");
+        }
+        assert_eq!(unpack_entry(4096, 3, pack_entry(4096, 3, 0x1c00)), Some(0x1c00));
+        assert_eq!(unpack_entry(4096, 4, pack_entry(4096, 3, 0x1c00)), None);
+        assert_eq!(unpack_root(pack_root(0xabc00)), Some(0xabc00));
+        assert_eq!(unpack_root(pack_root(0xabc00) ^ 1 << 20), None);
+        assert_eq!(unpack_root(0), None);
+    }
+
+    #[test]
+    fn blocks_begin_with_a_line() {
+        for slots in (4..=MAX_SLOTS).step_by(4) {
+            assert_eq!(leaf_bytes(slots) % 64, 0);
+        }
+        assert_eq!(master_bytes(128), 1088);
+    }
+}

@@ -1,0 +1,247 @@
+//! Lookups of keys.
+
+use super::layout::{Head, PRINT_WORDS, Pair};
+use super::route::Located;
+use super::state::DAMAGED;
+use super::{OrderedRecord, Phast, points};
+use crate::error::{Damage, Result};
+use crate::index::record::SlotWords;
+use crate::index::{BATCH, prints};
+use crate::pmem::{Planted, Seam};
+use std::sync::atomic::{Ordering, fence};
+
+/// The slots of a mask, lowest first.
+pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let slot = (mask != 0).then(|| mask.trailing_zeros())?;
+        mask &= mask - 1;
+        Some(slot)
+    })
+}
+
+/// A pair that was found.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) slot: u32,
+    pub(super) words: SlotWords,
+}
+
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
+    // ---- Reading ----------------------------------------------------------------
+
+    /// The words of a pair.
+    #[inline(always)]
+    pub(super) fn words(&self, pair: &Pair) -> SlotWords {
+        // Acquire: pairs with the Release of a link's store, so that the record is seen.
+        let first = self.core.memory.load_acquire(&pair.first);
+        SlotWords { first, second: self.core.memory.load(&pair.second) }
+    }
+
+    /// The bits of a leaf: which slots hold a pair.
+    #[inline(always)]
+    pub(super) fn bitmap(&self, leaf: u64) -> u64 {
+        // Acquire: pairs with the Release of the exchange that sets a bit, so that its pair
+        // and its fingerprint are seen.
+        self.core.memory.load_acquire(&self.header(leaf).head.bitmap) & self.shape.all_slots()
+    }
+
+    /// The slots among `mask` whose fingerprint is this one.
+    #[inline(always)]
+    fn candidates(&self, head: &Head, mask: u64, print: u8) -> u64 {
+        let mut words = [0; PRINT_WORDS + 1];
+        for (word, prints) in words.iter_mut().zip(&head.prints) {
+            *word = self.core.memory.load(prints);
+        }
+        let (pairs, _) = words.as_chunks::<2>();
+        let all = pairs.iter().enumerate();
+        all.map(|(i, words)| u64::from(prints::matching(*words, print)) << (16 * i))
+            .fold(0, |found, bits| found | bits)
+            & mask
+    }
+
+    /// Looks for a key among some slots of a leaf.
+    #[inline(always)]
+    pub(super) fn probe(
+        &self,
+        leaf: u64,
+        mask: u64,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Found>, Damage> {
+        for slot in bits(self.candidates(&self.header(leaf).head, mask, hash as u8)) {
+            let words = self.words(self.pair(leaf, slot));
+            if R::matches(&self.core, words, key, hash)?
+                || self.planted(Planted::FingerprintDecides)
+            {
+                return Ok(Some(Found { slot, words }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes durable what an answer rests on, if another thread has not yet: the bits of a
+    /// leaf, and some of its pairs.
+    #[cold]
+    pub(super) fn help(&self, leaf: u64, slots: impl Iterator<Item = u32>) {
+        let memory = &self.core.memory;
+        if self.planted(Planted::ChangingIgnored) {
+            return;
+        }
+        let at = &points::HELP;
+        memory.flush(&self.header(leaf).head.bitmap, at);
+        let mut line = u32::MAX;
+        for slot in slots {
+            // Four pairs share a line.
+            if slot / 4 != line {
+                line = slot / 4;
+                memory.flush(self.pair(leaf, slot), at);
+            }
+        }
+        memory.fence(at);
+    }
+
+    /// Finds a key and reads from its pair. Stores nothing, and flushes only beside a change
+    /// of the same leaf that is not durable yet.
+    #[inline(always)]
+    pub(super) fn find<T>(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Result<Option<T>> {
+        let mut turn = 0;
+        loop {
+            self.core.check()?;
+            let at = self.locate(key)?;
+            if let Some(found) = self.read_once(&at, key, hash, &mut read)? {
+                return Ok(found);
+            }
+            self.core.wait(&mut turn)?;
+        }
+    }
+
+    /// One reading. `None` if it does not count.
+    #[inline(always)]
+    fn read_once<T>(
+        &self,
+        at: &Located<'_>,
+        key: R::Key<'_>,
+        hash: u64,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Result<Option<Option<T>>> {
+        let seam = self.core.memory.seam();
+        let leaf = self.leaves.get(at.leaf);
+        let offset = leaf.offset(seam);
+        if offset & DAMAGED != 0 {
+            let damage = self.damage_of(at.leaf);
+            return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
+        }
+        self.expect(offset, hash);
+        let replaced = self.replaced_before(at.leaf);
+        let found = self.probe(offset, self.bitmap(offset), key, hash);
+        let found = match found {
+            Ok(Some(found)) => read(found.words).map(|value| Some((found.slot, value))),
+            Ok(None) => Ok(None),
+            Err(damage) => Err(damage),
+        };
+        // After the reading: if nobody is at work now, whoever had done what was read has made
+        // it durable.
+        let state = leaf.state(seam);
+        if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
+            return Ok(None);
+        }
+        match found? {
+            Some((slot, value)) => {
+                if state.is_tentative() {
+                    self.help(offset, std::iter::once(slot));
+                }
+                Ok(Some(Some(value)))
+            }
+            None => {
+                if state.is_busy() {
+                    self.help(offset, std::iter::empty());
+                }
+                Ok(Some(None))
+            }
+        }
+    }
+
+    /// To be asked before links are read, see [`is_unreplaced`](Self::is_unreplaced).
+    #[inline(always)]
+    pub(super) fn replaced_before(&self, leaf: u32) -> u64 {
+        self.replaced(leaf).map_or(0, |count| {
+            self.core.memory.seam().dram();
+            // Acquire: pairs with the Release in `note_replaced`.
+            count.load(Ordering::Acquire)
+        })
+    }
+
+    /// Whether no record's block was given back since: what was read in them counts.
+    #[inline(always)]
+    pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
+        self.replaced(leaf).is_none_or(|count| {
+            self.core.memory.seam().dram();
+            // Pairs with the Release in `note_replaced`: if a block has been given back and
+            // written again, and that was read, the count is seen to have changed.
+            fence(Ordering::Acquire);
+            count.load(Ordering::Relaxed) == before
+        })
+    }
+
+    /// To be called when a record was unlinked, before its block is given back. By who has
+    /// the leaf for itself, or is the one that changes it.
+    #[inline(always)]
+    pub(super) fn note_replaced(&self, leaf: u32) {
+        if let Some(count) = self.replaced(leaf) {
+            self.core.memory.seam().dram();
+            let next = count.load(Ordering::Relaxed) + 1;
+            count.store(next, Ordering::Relaxed);
+            // Pairs with the Acquire fence in `is_unreplaced`.
+            fence(Ordering::Release);
+        }
+    }
+
+    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
+    /// the memory for arrives while it asks for the others'.
+    pub(super) fn get_many_of(
+        &self,
+        keys: &[R::Key<'_>],
+        found: &mut [Option<R::Owned>],
+    ) -> Result<()> {
+        let seam = self.core.memory.seam();
+        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            let mut at = [None; BATCH];
+            let mut hashes = [0; BATCH];
+            for ((&key, at), hash) in keys.iter().zip(&mut at).zip(&mut hashes) {
+                R::check_size(key, None)?;
+                self.core.check()?;
+                let located = R::encoded(self.shape.order, key, |key| {
+                    *hash = R::hash(&self.core.hasher, key);
+                    self.locate(key)
+                })?;
+                let offset = self.leaves.get(located.leaf).offset(seam) & !DAMAGED;
+                self.expect(offset, *hash);
+                *at = Some((located, offset));
+            }
+            for (at, hash) in at.iter().zip(&hashes) {
+                let Some((_, offset)) = at else { break };
+                let head = &self.header(*offset).head;
+                let mask = self.candidates(head, self.bitmap(*offset), *hash as u8);
+                if mask != 0 {
+                    seam.prefetch(self.pair(*offset, mask.trailing_zeros()));
+                }
+            }
+            for (((&key, at), &hash), found) in keys.iter().zip(&at).zip(&hashes).zip(found) {
+                let Some((at, _)) = at else { break };
+                let mut read = |words| R::value(&self.core, words);
+                *found = R::encoded(self.shape.order, key, |key| {
+                    match self.read_once(at, key, hash, &mut read)? {
+                        Some(found) => Ok(found),
+                        None => self.find(key, hash, read),
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

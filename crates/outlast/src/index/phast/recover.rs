@@ -1,0 +1,379 @@
+//! Opening: the inner part is made from the leaves' headers, by several threads, and what a
+//! crash left is mended before anybody is served.
+
+use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
+use super::nodes::{Content, Entry, NONE, Pointer};
+use super::resize::master_entries;
+use super::state::{DAMAGED, State};
+use super::{OrderedRecord, Partition, Phast, points};
+use crate::error::{Damage, Result};
+use crate::index::record::SlotWords;
+use crate::pmem::{Offset, Planted, Seam};
+use crate::pool::core::RecoveryProgress;
+use std::cmp::Ordering as Order;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// A leaf's header as it was found and checked.
+struct Checked {
+    low: SlotWords,
+    next: Next,
+    bits: u64,
+}
+
+/// Where a part of the chain of leaves begins.
+#[derive(Clone)]
+struct Start<K> {
+    /// The entry of the master array.
+    entry: u32,
+    leaf: u64,
+    low: K,
+}
+
+/// What a thread has made of a part.
+struct Part {
+    start: usize,
+    nodes: Vec<Pointer>,
+}
+
+/// What the parts are read by, side by side.
+struct Work<'w, K> {
+    starts: &'w [Start<K>],
+    /// The part that is read next.
+    next: AtomicUsize,
+    leaves: AtomicU64,
+    parts: Mutex<Vec<Part>>,
+    failure: Mutex<Option<Damage>>,
+}
+
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
+    /// Makes the inner part. Nobody is served yet.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        let core = &self.core;
+        core.memory.words(self.master, layout::master_bytes(self.shape.partitions))?;
+        core.alloc().check_block(core, self.master, layout::master_bytes(self.shape.partitions))?;
+        let header = core.memory.at(Offset::<MasterHeader>::new(self.master))?;
+        let found = core.memory.load(&header.identity);
+        let expected = layout::identity(Kind::Master, self.shape.partitions, self.master, 0);
+        if found != expected {
+            let expected = format!("a master array ({expected:#x})");
+            return Err(Damage::new(self.master, expected, format!("{found:#x}")).into());
+        }
+        let (starts, free) = self.starts()?;
+        let work = Work {
+            starts: &starts,
+            next: AtomicUsize::new(0),
+            leaves: AtomicU64::new(0),
+            parts: Mutex::default(),
+            failure: Mutex::default(),
+        };
+        let threads = core.options().recovery.threads.clamp(1, starts.len());
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| self.read_parts(&work));
+            }
+            self.read_parts(&work);
+        });
+        let failure = work.failure.into_inner().unwrap_or_else(|e| e.into_inner());
+        if let Some(damage) = failure {
+            return Err(damage.into());
+        }
+        let mut parts = work.parts.into_inner().unwrap_or_else(|e| e.into_inner());
+        parts.sort_unstable_by_key(|part| part.start);
+        let partitions: Vec<Partition> = parts
+            .into_iter()
+            .map(|part| Partition { entry: starts[part.start].entry, nodes: part.nodes })
+            .collect();
+        let nodes: Vec<Pointer> = partitions.iter().flat_map(|p| p.nodes.clone()).collect();
+        for (index, node) in nodes.iter().enumerate() {
+            let mut locked = self.lock_number(node.number)?;
+            match nodes.get(index + 1) {
+                Some(next) => locked.set_next(next.number, next.low),
+                None => locked.set_next(NONE, 0),
+            }
+        }
+        self.first = nodes[0].number;
+        let structure = self.structure.get_mut().unwrap_or_else(|e| e.into_inner());
+        structure.partitions = partitions;
+        structure.free = free;
+        let structure = self.core.memory.seam().lock(&self.structure);
+        self.publish_each(&structure);
+        Ok(())
+    }
+
+    /// Where the parts of the chain begin, in order, and the entries not in use. An entry that
+    /// cannot be used costs time and nothing else: the part before it goes on there.
+    #[expect(clippy::type_complexity, reason = "two lists")]
+    fn starts(&self) -> Result<(Vec<Start<R::OwnedKey>>, Vec<u32>)> {
+        let core = &self.core;
+        let entries = master_entries(core, self.shape, self.master)?;
+        let (mut starts, mut free) = (Vec::new(), Vec::new());
+        if self.is_after_crash() {
+            // Fenced in `read_parts`, which this thread comes to.
+            core.memory.flush_words(entries, &points::REPAIR_FOUND);
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            let word = core.memory.load(entry);
+            let leaf = layout::unpack_entry(self.master, index, word);
+            let entry = index as u32;
+            if index == 0 {
+                // The first leaf of all never changes.
+                let leaf = leaf.filter(|&leaf| leaf != 0).ok_or_else(|| {
+                    Damage::new(self.master, "the first leaf's offset", format!("{word:#x}"))
+                })?;
+                starts.push(Start { entry, leaf, low: R::least() });
+                continue;
+            }
+            let low = match leaf {
+                Some(0) | None => None,
+                Some(leaf) => self
+                    .check_leaf(leaf)
+                    .ok()
+                    .and_then(|found| Some((leaf, R::key_at(core, found.low.first).ok()?))),
+            };
+            match low {
+                Some((leaf, low)) => starts.push(Start { entry, leaf, low }),
+                // One that is damaged is not used again, so that it can be looked at.
+                None if leaf.is_none() => {}
+                None => free.push(entry),
+            }
+        }
+        starts[1..].sort_by(|a, b| a.low.cmp(&b.low));
+        starts.dedup_by(|b, a| a.low == b.low || a.leaf == b.leaf);
+        free.reverse();
+        Ok((starts, free))
+    }
+
+    /// Whether stores of an earlier process may be in the caches alone.
+    fn is_after_crash(&self) -> bool {
+        self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
+    }
+
+    fn read_parts(&self, work: &Work<'_, R::OwnedKey>) {
+        loop {
+            let start = work.next.fetch_add(1, Ordering::Relaxed);
+            if start >= work.starts.len() {
+                if self.is_after_crash() {
+                    // For what this thread has flushed.
+                    self.core.memory.fence(&points::REPAIR_FOUND);
+                }
+                return;
+            }
+            let nodes = match self.read_part(start, work) {
+                Ok(nodes) => nodes,
+                Err(damage) => {
+                    work.failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(damage);
+                    return;
+                }
+            };
+            let mut parts = work.parts.lock().unwrap_or_else(|e| e.into_inner());
+            parts.push(Part { start, nodes });
+            if let Some(progress) = &self.core.options().recovery.progress {
+                progress.tell(RecoveryProgress {
+                    parts_done: parts.len(),
+                    parts: work.starts.len(),
+                    leaves: work.leaves.load(Ordering::Relaxed),
+                });
+            }
+        }
+    }
+
+    /// Reads a part of the chain, and makes its nodes.
+    fn read_part(
+        &self,
+        start: usize,
+        work: &Work<'_, R::OwnedKey>,
+    ) -> Result<Vec<Pointer>, Damage> {
+        let seam = self.core.memory.seam();
+        let entries = self.read_chain(&work.starts[start], work.starts.get(start + 1));
+        work.leaves.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        // Not quite full, so that a few splits of leaves do not split every node.
+        let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
+        let mut nodes = Vec::new();
+        for entries in entries.chunks(most) {
+            let number = self.nodes.take(seam);
+            let content = Content::new::<S, R>(&self.core, entries.to_vec())?;
+            let mut locked = self.lock_new(number);
+            locked.set(&content);
+            nodes.push(Pointer { low: entries[0].low, number });
+        }
+        Ok(nodes)
+    }
+
+    fn lock_new(&self, number: u32) -> super::nodes::LockedNode<'_, S> {
+        let node = self.nodes.get(number);
+        let locked = super::nodes::LockedNode::try_new(node, self.core.memory.seam());
+        locked.expect("nobody knows of it yet")
+    }
+
+    /// Reads the leaves from one start to the next. Where the chain cannot be followed, one
+    /// entry stands for what is missing until there: its keys cannot be served, all others can.
+    fn read_chain(
+        &self,
+        start: &Start<R::OwnedKey>,
+        end: Option<&Start<R::OwnedKey>>,
+    ) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut at = start.leaf;
+        let mut below: Option<R::OwnedKey> = None;
+        loop {
+            let read = self.read_leaf_header(at, below.as_ref(), start, end);
+            match read {
+                Ok((entry, low, next)) => {
+                    entries.push(entry);
+                    below = Some(low);
+                    if end.map_or(0, |end| end.leaf) == next {
+                        return entries;
+                    }
+                    at = next;
+                }
+                Err((low, damage)) => {
+                    tracing::warn!(%damage, "leaves that cannot be served");
+                    self.note_missing(&mut entries, at, low, damage);
+                    return entries;
+                }
+            }
+        }
+    }
+
+    /// Reads a leaf's header, mends it and begins to serve the leaf. If that cannot be: the
+    /// leaf's least key, if it is known, and what is wrong.
+    #[expect(clippy::type_complexity, reason = "what is known of a leaf")]
+    fn read_leaf_header(
+        &self,
+        at: u64,
+        below: Option<&R::OwnedKey>,
+        start: &Start<R::OwnedKey>,
+        end: Option<&Start<R::OwnedKey>>,
+    ) -> Result<(Entry, R::OwnedKey, u64), (Option<u64>, Damage)> {
+        let found = self.check_leaf(at).map_err(|damage| (None, damage))?;
+        let low = R::key_at(&self.core, found.low.first).map_err(|damage| (None, damage))?;
+        let ascends = match below {
+            Some(below) => *below < low,
+            None => low == start.low,
+        };
+        if !ascends || end.is_some_and(|end| low >= end.low) {
+            let expected = "a leaf whose least key is in its place";
+            return Err((None, Damage::new(at, expected, format!("{low:?}"))));
+        }
+        let known = |damage| (Some(found.low.first), damage);
+        if found.next.offset == 0 && end.is_some() {
+            return Err(known(Damage::new(at, "a leaf with one after it", "the last one")));
+        }
+        if self.is_after_crash() {
+            self.flush_found(at, found.bits).map_err(known)?;
+        }
+        let bits = self.mend(at, &found).map_err(known)?;
+        let seam = self.core.memory.seam();
+        let leaf = self.leaves.take(seam);
+        self.leaves.get(leaf).begin(seam, at, State::at_rest(bits));
+        Ok((Entry { low: found.low.first, leaf }, low, found.next.offset))
+    }
+
+    /// Enters what cannot be served: from this least key on; or, if that is not known, from
+    /// behind the last pair of the leaf before; or that leaf as well.
+    fn note_missing(&self, entries: &mut Vec<Entry>, at: u64, low: Option<u64>, damage: Damage) {
+        let seam = self.core.memory.seam();
+        let behind = |entry: &Entry| {
+            if R::EMPTY.is_some() {
+                return None;
+            }
+            let leaf = self.leaves.get(entry.leaf).offset(seam);
+            let keys = self.slots_of(leaf).map(|slot| self.words(self.pair(leaf, slot)).first);
+            keys.chain([entry.low]).max()?.checked_add(1)
+        };
+        let first = entries.is_empty();
+        let low = low.or_else(|| entries.last().and_then(behind));
+        let leaf = match (low, entries.pop()) {
+            (Some(low), before) => {
+                entries.extend(before);
+                let leaf = self.leaves.take(seam);
+                entries.push(Entry { low, leaf });
+                leaf
+            }
+            // Keys behind the leaf before would be told absent.
+            (None, Some(before)) => {
+                entries.push(before);
+                before.leaf
+            }
+            (None, None) => {
+                debug_assert!(first);
+                let leaf = self.leaves.take(seam);
+                entries.push(Entry { low: 0, leaf });
+                leaf
+            }
+        };
+        self.leaves.get(leaf).begin(seam, at & !63 | DAMAGED, State::at_rest(0));
+        seam.lock(&self.damage).insert(leaf, damage);
+    }
+
+    /// Checks a leaf's header: its extent, identity, link and bits.
+    fn check_leaf(&self, offset: u64) -> Result<Checked, Damage> {
+        let core = &self.core;
+        let bytes = self.shape.leaf_bytes();
+        core.memory.words(offset, bytes)?;
+        let header = core.memory.at(Offset::<layout::LeafHeader>::new(offset))?;
+        // A block of its own, so that it overlaps no other.
+        core.alloc().check_block(core, offset, bytes)?;
+        let low = self.words(&header.place.low);
+        let identity = core.memory.load(&header.place.identity);
+        let expected = layout::identity(Kind::Leaf, self.shape.slots, offset, low.first);
+        if identity != expected {
+            let at = offset + 64;
+            return Err(Damage::new(
+                at,
+                format!("a leaf ({expected:#x})"),
+                format!("{identity:#x}"),
+            ));
+        }
+        let next = self.next_of(offset)?;
+        let bits = core.memory.load_acquire(&header.head.bitmap);
+        if bits & !self.shape.all_slots() != 0 {
+            let expected = format!("bits of {} slots", self.shape.slots);
+            return Err(Damage::new(offset, expected, format!("{bits:#x}")));
+        }
+        Ok(Checked { low, next, bits })
+    }
+
+    /// After a crash: flushes what answers will rest on, a leaf's header and its pairs. A
+    /// process that died leaves its stores in the caches, and here they are found. Whatever
+    /// they link to was durable before they did. Not fenced.
+    fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
+        let used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
+        let words = self.core.memory.words(offset, used)?;
+        self.core.memory.flush_words(words, &points::REPAIR_FOUND);
+        Ok(())
+    }
+
+    /// Takes out the pairs that a split has moved to the next leaf, or that a merge had not
+    /// taken over yet. Answers the leaf's bits.
+    fn mend(&self, offset: u64, found: &Checked) -> Result<u64, Damage> {
+        if !found.next.moving || self.planted(Planted::HalfSplitServed) {
+            return Ok(found.bits);
+        }
+        let core = &self.core;
+        let memory = &core.memory;
+        let next = self.check_leaf(found.next.offset)?;
+        let high = R::key_at(core, next.low.first)?;
+        let mut moved = 0;
+        for slot in super::ops::bits(found.bits) {
+            let words = self.words(self.pair(offset, slot));
+            if R::compare_with(core, R::key_of(&high), words.first)? != Order::Greater {
+                moved |= 1 << slot;
+            }
+        }
+        if moved == 0 {
+            return Ok(found.bits);
+        }
+        // The link, which may never have been flushed, before the bits that rest on it.
+        memory.fence(&points::REPAIR_FOUND);
+        let head = &self.header(offset).head;
+        memory.store_release(&head.bitmap, found.bits & !moved, &points::REPAIR_CLEAR);
+        memory.persist(&head.bitmap, &points::REPAIR_CLEAR);
+        let done = Next { offset: found.next.offset, moving: false };
+        let link = &self.header(offset).place.next;
+        memory.store_release(link, done.pack(offset), &points::SPLIT_DONE);
+        self.repaired.fetch_add(1, Ordering::Relaxed);
+        Ok(found.bits & !moved)
+    }
+}

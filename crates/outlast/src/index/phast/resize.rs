@@ -1,0 +1,800 @@
+//! Growing and shrinking: leaves are tidied, split and merged; inner nodes and partitions
+//! follow.
+
+use super::layout::{
+    self, Kind, LEAF_HEADER, LINE_SLOTS, MASTER_HEADER, MAX_SLOTS, MasterHeader, Next, PRINT_WORDS,
+    Pair,
+};
+use super::nodes::{Content, Entry, LockedNode, Pointer};
+use super::route::Located;
+use super::state::{CLOSED, DAMAGED, Leaf, State};
+use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};
+use crate::error::{Damage, Error, Result};
+use crate::index::record::SlotWords;
+use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
+use crate::pool::alloc::Block;
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use std::cmp::Ordering as Order;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of an index cache at most: where a partition has more nodes than that has room for,
+/// its cache leads to every second node, every fourth, and so on.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// Pairs that a merge has copied into a leaf.
+struct Copies {
+    /// The leaf's bits with theirs.
+    bits: u64,
+    /// Its fingerprints with theirs.
+    prints: [u64; PRINT_WORDS],
+}
+
+/// A leaf as it will be written.
+struct Draft {
+    low: SlotWords,
+    next: Next,
+    /// Which slots hold a pair.
+    bits: u64,
+    /// The words of each slot.
+    pairs: [SlotWords; MAX_SLOTS as usize],
+    prints: [u8; MAX_SLOTS as usize],
+}
+
+impl Draft {
+    fn new(low: SlotWords, next: u64) -> Draft {
+        Draft {
+            low,
+            next: Next { offset: next, moving: false },
+            bits: 0,
+            pairs: [SlotWords { first: 0, second: 0 }; MAX_SLOTS as usize],
+            prints: [0; MAX_SLOTS as usize],
+        }
+    }
+
+    /// Adds a pair. There is room.
+    fn add(&mut self, shape: Shape, words: SlotWords, hash: u64) {
+        let slot = State::at_rest(self.bits).free_slot(shape.slots, shape.line_of(hash));
+        let slot = slot.expect("no more pairs than a leaf has had");
+        self.bits |= 1 << slot;
+        self.pairs[slot as usize] = words;
+        self.prints[slot as usize] = hash as u8;
+    }
+
+    /// Writes the leaf and flushes it. Not fenced.
+    fn write<S: Seam>(
+        &self,
+        memory: &Memory<S>,
+        shape: Shape,
+        offset: u64,
+        at: &'static Point,
+    ) -> Result<(), Damage> {
+        memory.words(offset, shape.leaf_bytes())?;
+        let header = memory.at(Offset::<layout::LeafHeader>::new(offset))?;
+        for (word, prints) in header.head.prints.iter().zip(self.prints.as_chunks().0) {
+            memory.store(word, u64::from_le_bytes(*prints), at);
+        }
+        memory.store(&header.head.bitmap, self.bits, at);
+        let place = &header.place;
+        let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
+        memory.store(&place.identity, identity, at);
+        memory.store(&place.low.first, self.low.first, at);
+        memory.store(&place.low.second, self.low.second, at);
+        memory.store(&place.next, self.next.pack(offset), at);
+        memory.flush(&header.head, at);
+        memory.flush(&place.next, at);
+        let mut line = None;
+        for slot in super::ops::bits(self.bits) {
+            let target: &Pair = memory.at(pair_offset(offset, slot))?;
+            let words = self.pairs[slot as usize];
+            memory.store(&target.second, words.second, at);
+            memory.store(&target.first, words.first, at);
+            // Slots ascend: a line is flushed when the next one begins.
+            if let Some((other, pair)) = line.replace((slot / LINE_SLOTS, target))
+                && other != slot / LINE_SLOTS
+            {
+                memory.flush(pair, at);
+            }
+        }
+        if let Some((_, pair)) = line {
+            memory.flush(pair, at);
+        }
+        Ok(())
+    }
+}
+
+fn pair_offset(leaf: u64, slot: u32) -> Offset<Pair> {
+    Offset::new(leaf + LEAF_HEADER + u64::from(slot) * size_of::<Pair>() as u64)
+}
+
+/// The entries of the master array at an offset.
+pub(super) fn master_entries<S: Seam>(
+    core: &Core<S>,
+    shape: Shape,
+    master: u64,
+) -> Result<&[Word], Damage> {
+    core.memory.words(master + MASTER_HEADER, 8 * u64::from(shape.partitions))
+}
+
+/// A new map's master array and first leaf, flushed. They are durable with the next fence,
+/// which is that before the commit word of the root.
+pub(super) fn create<S: Seam>(
+    core: &Arc<Core<S>>,
+    shape: Shape,
+) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+    let mut blocks = Blocks::new(core);
+    let leaf = blocks.take(shape.leaf_bytes())?.offset;
+    let master = blocks.take(layout::master_bytes(shape.partitions))?.offset;
+    let memory = &core.memory;
+    let at = &points::CREATE;
+    Draft::new(SlotWords { first: 0, second: 0 }, 0).write(memory, shape, leaf, at)?;
+    let header = memory.at(Offset::<MasterHeader>::new(master))?;
+    let identity = layout::identity(Kind::Master, shape.partitions, master, 0);
+    memory.store(&header.identity, identity, at);
+    let entries = master_entries(core, shape, master)?;
+    for (index, entry) in entries.iter().enumerate() {
+        let first = if index == 0 { leaf } else { 0 };
+        memory.store(entry, layout::pack_entry(master, index, first), at);
+    }
+    memory.flush(&header.identity, at);
+    memory.flush_words(entries, at);
+    blocks.keep();
+    let mut words = [0; ROOT_SCHEME_WORDS];
+    words[0] = layout::pack_root(master);
+    Ok(words)
+}
+
+/// Blocks that are given back unless they get linked.
+struct Blocks<'c, S: Seam> {
+    core: &'c Core<S>,
+    blocks: Vec<Block>,
+}
+
+impl<'c, S: Seam> Blocks<'c, S> {
+    fn new(core: &'c Core<S>) -> Self {
+        Blocks { core, blocks: Vec::new() }
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Block> {
+        let block = self.core.allocate(bytes)?;
+        self.blocks.push(block);
+        Ok(block)
+    }
+
+    /// All are linked.
+    fn keep(&mut self) {
+        self.blocks.clear();
+    }
+}
+
+impl<S: Seam> Drop for Blocks<'_, S> {
+    fn drop(&mut self) {
+        for block in self.blocks.drain(..) {
+            self.core.free_unlinked(block.offset);
+        }
+    }
+}
+
+/// A leaf that one thread has for itself; opened again when dropped.
+struct Closed<'i, S: Seam> {
+    seam: &'i S,
+    leaf: &'i Leaf,
+    handle: u32,
+    offset: u64,
+    /// The slots that it has in use when it is opened, if those change.
+    slots: Option<u64>,
+    /// Whether it stays closed: nothing leads to it any more.
+    dead: bool,
+}
+
+impl<S: Seam> Drop for Closed<'_, S> {
+    fn drop(&mut self) {
+        // After a panic it may be half changed: it stays closed, and the gate tells others
+        // not to wait.
+        if !self.dead && !std::thread::panicking() {
+            self.leaf.open(self.seam, self.slots);
+        }
+    }
+}
+
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
+    /// Closes a leaf and waits until what is under way in it has ended. `None` if another
+    /// thread has it, or it cannot be served.
+    fn close(&self, handle: u32) -> Result<Option<Closed<'_, S>>> {
+        let seam = self.core.memory.seam();
+        let leaf = self.leaves.get(handle);
+        let mut turn = 0;
+        loop {
+            let state = leaf.state(seam);
+            if state.is_closed() {
+                return Ok(None);
+            }
+            if leaf.exchange(seam, state, State(state.0 | CLOSED)) {
+                break;
+            }
+            self.core.wait(&mut turn)?;
+        }
+        let offset = leaf.offset(seam);
+        let closed = Closed { seam, leaf, handle, offset, slots: None, dead: false };
+        while leaf.state(seam).is_tentative() {
+            self.core.wait_for_lock(&mut turn, 1, || (offset, leaf.state(seam).0))?;
+        }
+        Ok((offset & DAMAGED == 0).then_some(closed))
+    }
+
+    /// The least key of a leaf.
+    pub(super) fn low_of(&self, offset: u64) -> Result<(R::OwnedKey, SlotWords), Damage> {
+        let words = self.words(&self.header(offset).place.low);
+        Ok((R::key_at(&self.core, words.first)?, words))
+    }
+
+    /// Whether few enough slots hold a pair that it pays to make the others free again.
+    fn is_worth_tidying(&self, bits: u64) -> bool {
+        bits.count_ones() <= self.shape.slots * 3 / 4
+    }
+
+    /// Makes room in a full leaf. The caller looks again afterwards.
+    pub(super) fn make_room(&self, at: &Located<'_>, key: R::Key<'_>) -> Result<()> {
+        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam());
+        if offset & DAMAGED != 0 {
+            return Ok(());
+        }
+        if self.is_worth_tidying(self.bitmap(offset)) {
+            let Some(mut closed) = self.close(at.leaf)? else { return Ok(()) };
+            return self.tidy(&mut closed);
+        }
+        self.split(at, offset, key)
+    }
+
+    /// Makes the slots of removed pairs free again. Nobody who still looks into the leaf by
+    /// older bits believes what is there from now on.
+    fn tidy(&self, closed: &mut Closed<'_, S>) -> Result<()> {
+        let (low, _) = self.low_of(closed.offset)?;
+        self.outdate(R::key_of(&low))?;
+        closed.slots = Some(self.bitmap(closed.offset));
+        Ok(())
+    }
+
+    /// Makes readers of the node of a key read again.
+    fn outdate(&self, key: R::Key<'_>) -> Result<()> {
+        let (mut locked, _) = self.lock_node(key)?;
+        locked.changing();
+        Ok(())
+    }
+
+    // ---- Split of a leaf --------------------------------------------------------
+
+    /// The keys of a leaf, sorted. Beside writers they are those of some moments.
+    fn keys_of(&self, offset: u64) -> Result<Vec<R::OwnedKey>, Damage> {
+        let mut keys = Vec::with_capacity(self.shape.slots as usize);
+        for slot in self.slots_of(offset) {
+            keys.push(R::key(&self.core, self.words(self.pair(offset, slot)))?);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// Checks the keys of a full leaf: each is the leaf's, and stands there once. Else it could
+    /// be split again and again, or not at all, without ever having room. To be validated.
+    fn check_keys(
+        &self,
+        at: &Located<'_>,
+        offset: u64,
+        keys: &[R::OwnedKey],
+    ) -> Result<(), Damage> {
+        // Those that were removed meanwhile were read all the same.
+        let pairs = self.bitmap(offset).count_ones() as usize;
+        if keys.len() < pairs {
+            let found = format!("{} keys in {pairs} pairs", keys.len());
+            return Err(Damage::new(offset, "each key once", found));
+        }
+        let [first, .., last] = keys else { return Ok(()) };
+        let edges = self.edges_of(at)?;
+        if *first < edges.low || edges.high.as_ref().is_some_and(|high| last >= high) {
+            let expected = format!("keys from {:?} to {:?}", edges.low, edges.high);
+            return Err(Damage::new(offset, expected, format!("{first:?} to {last:?}")));
+        }
+        Ok(())
+    }
+
+    /// Splits a leaf, to make room for a key.
+    fn split(&self, at: &Located<'_>, offset: u64, key: R::Key<'_>) -> Result<()> {
+        // What needs space comes before anyone has to wait: where to split is guessed, and
+        // looked at again.
+        let replaced = self.replaced_before(at.leaf);
+        let keys = self.keys_of(offset).and_then(|keys| {
+            self.check_keys(at, offset, &keys)?;
+            Ok(keys)
+        });
+        let keys = match keys {
+            Ok(keys) => keys,
+            // What was read does not count.
+            Err(_) if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) => {
+                return Ok(());
+            }
+            Err(damage) => return Err(damage.into()),
+        };
+        let [.., last] = &keys[..] else { return Ok(()) };
+        // Where keys come in ascending order, nothing more comes to the lower part.
+        let ascending = R::compare(key, R::key_of(last)) == Order::Greater;
+        let middle = if ascending { keys.len() - keys.len().div_ceil(8) } else { keys.len() / 2 };
+        if middle == 0 {
+            return Ok(());
+        }
+        let mut blocks = Blocks::new(&self.core);
+        let block = blocks.take(self.shape.leaf_bytes())?;
+        let (below, from) = (&keys[middle - 1], &keys[middle]);
+        let low = R::separator(&self.core, below, from, &points::SEPARATOR)?;
+        let handle = self.leaves.take(self.core.memory.seam());
+        let new = Entry { low: low.first, leaf: handle };
+        let split = self.split_at(at.leaf, block.offset, low, new);
+        match split {
+            Ok(true) => blocks.keep(),
+            Ok(false) | Err(_) => {
+                R::discard(&self.core, low);
+                self.leaves.give(self.core.memory.seam(), handle);
+            }
+        }
+        split.map(|_| ())
+    }
+
+    /// Splits a leaf at `low`, into a new one at `block`. Whether it did: since it was looked
+    /// at, it may have changed.
+    fn split_at(&self, old: u32, block: u64, low: SlotWords, new: Entry) -> Result<bool> {
+        let Some(mut closed) = self.close(old)? else { return Ok(false) };
+        let (core, memory, offset) = (&self.core, &self.core.memory, closed.offset);
+        let seam = memory.seam();
+        let separator = R::key_at(core, low.first)?;
+        let bits = self.bitmap(offset);
+        let place = &self.header(offset).place;
+        let mut draft = Draft::new(low, self.next_of(offset)?.offset);
+        let mut moved = 0;
+        for slot in self.slots_of(offset) {
+            let words = self.words(self.pair(offset, slot));
+            if R::compare_with(core, R::key_of(&separator), words.first)? != Order::Greater {
+                moved |= 1 << slot;
+                draft.add(self.shape, words, R::slot_hash(&core.hasher, words));
+            }
+        }
+        if moved == 0 || moved == bits {
+            return Ok(false);
+        }
+        self.mark_moved(super::ops::bits(moved).map(|slot| self.words(self.pair(offset, slot))))?;
+        let made = State::at_rest(draft.bits);
+        draft.write(memory, self.shape, block, &points::SPLIT_NEW)?;
+        memory.fence(&points::SPLIT_NEW);
+
+        let link = Next { offset: block, moving: !self.planted(Planted::SplitUnnamed) };
+        memory.store_release(&place.next, link.pack(offset), &points::SPLIT_COMMIT);
+        memory.persist(&place.next, &points::SPLIT_COMMIT);
+
+        // From here on the keys above the separator are in the new leaf alone.
+        self.leaves.get(new.leaf).begin(seam, block, made);
+        if let Err(error) = self.add_entry(R::key_of(&separator), new) {
+            // Nobody finds the new leaf; so nobody is to be told that its keys are absent.
+            self.set_damaged(&closed, &error);
+            tracing::warn!(%error, "a leaf that was split cannot be entered");
+            return Ok(true);
+        }
+        let bitmap = &self.header(offset).head.bitmap;
+        memory.store_release(bitmap, bits & !moved, &points::SPLIT_CLEAR);
+        memory.persist(bitmap, &points::SPLIT_CLEAR);
+        let done = Next { offset: block, moving: false };
+        memory.store_release(&place.next, done.pack(offset), &points::SPLIT_DONE);
+        closed.slots = Some(bits & !moved);
+        self.splits.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Where a leaf goes on.
+    pub(super) fn next_of(&self, offset: u64) -> Result<Next, Damage> {
+        let word = &self.header(offset).place.next;
+        let found = self.core.memory.load_acquire(word);
+        Next::unpack(offset, found).ok_or_else(|| {
+            let at = self.core.memory.offset_of(word).raw();
+            Damage::new(at, "a leaf's link to the next one", format!("{found:#x}"))
+        })
+    }
+
+    /// To be called before records move: the trace after a crash may not find them then.
+    fn mark_moved(&self, pairs: impl Iterator<Item = SlotWords>) -> Result<()> {
+        if R::EMPTY.is_none() || self.core.alloc().old_frontier() == 0 {
+            return Ok(());
+        }
+        for words in pairs {
+            self.core.before_unlink(R::extent(&self.core, words)?.0)?;
+        }
+        Ok(())
+    }
+
+    /// A leaf cannot be served any more, in this open.
+    #[cold]
+    fn set_damaged(&self, closed: &Closed<'_, S>, error: &Error) {
+        let damage = match error {
+            Error::Damaged(damage) => damage.clone(),
+            other => Damage::new(closed.offset, "a leaf that can be split", other.to_string()),
+        };
+        let seam = self.core.memory.seam();
+        seam.lock(&self.damage).insert(closed.handle, damage);
+        closed.leaf.begin(seam, closed.offset | DAMAGED, closed.leaf.state(seam));
+    }
+
+    // ---- Inner nodes ------------------------------------------------------------
+
+    /// Enters a leaf into the node of its least key.
+    fn add_entry(&self, key: R::Key<'_>, entry: Entry) -> Result<()> {
+        loop {
+            {
+                let (mut locked, place) = self.lock_node(key)?;
+                if !locked.node.is_full() {
+                    let content =
+                        Content::with_one_more::<S, R>(&self.core, locked.node, place + 1, entry)?;
+                    locked.changing();
+                    locked.set(&content);
+                    return Ok(());
+                }
+            }
+            self.split_node(key)?;
+        }
+    }
+
+    /// Splits the node of a key, if it is full.
+    fn split_node(&self, key: R::Key<'_>) -> Result<()> {
+        let (core, seam) = (&*self.core, self.core.memory.seam());
+        let mut structure = seam.lock(&self.structure);
+        let (mut old, place) = self.lock_node(key)?;
+        if !old.node.is_full() {
+            return Ok(());
+        }
+        let mut entries = old.node.entries();
+        let ascending = place + 1 == entries.len();
+        let middle =
+            if ascending { entries.len() - entries.len() / 8 - 1 } else { entries.len() / 2 };
+        let upper = entries.split_off(middle.max(1));
+        let low = upper[0].low;
+        let (lower, upper) =
+            (Content::new::<S, R>(core, entries)?, Content::new::<S, R>(core, upper)?);
+        let number = self.nodes.take(seam);
+        let (next, high) = old.follows();
+        {
+            let mut new = self.lock_number(number)?;
+            new.changing();
+            new.set(&upper);
+            new.set_next(next, high);
+        }
+        old.changing();
+        old.set(&lower);
+        old.set_next(number, low);
+        let old_node = std::ptr::from_ref(old.node);
+        drop(old);
+        self.node_splits.fetch_add(1, Ordering::Relaxed);
+        let (index, at) = self.node_in(&structure, old_node);
+        structure.partitions[index].nodes.insert(at + 1, Pointer { low, number });
+        self.publish(&structure, index);
+        self.balance(&mut structure)
+    }
+
+    /// Where a node is listed.
+    fn node_in(&self, structure: &Structure, node: *const super::nodes::Node) -> (usize, usize) {
+        let listed = structure.partitions.iter().enumerate().find_map(|(index, partition)| {
+            let is_it = |p: &Pointer| std::ptr::eq(self.nodes.get(p.number), node);
+            partition.nodes.iter().position(is_it).map(|at| (index, at))
+        });
+        listed.expect("every node is listed in its partition")
+    }
+
+    /// Makes a partition's nodes known to its readers. If something is damaged they go on by
+    /// what was known before, and find their way all the same.
+    fn publish(&self, structure: &Structure, index: usize) {
+        let partition = &structure.partitions[index];
+        let element = if R::EMPTY.is_some() { 20 } else { 12 };
+        let most = CACHE_BYTES / element;
+        let step = partition.nodes.len().div_ceil(most).max(1).next_power_of_two();
+        let content: Vec<_> = partition.nodes.iter().copied().step_by(step).collect();
+        let cache = &self.caches[partition.entry as usize];
+        if let Err(damage) = cache.replace::<S, R>(&self.core, &content) {
+            tracing::debug!(%damage, "an index cache is not brought up to date");
+        }
+    }
+
+    /// Makes the list of partitions known to their readers.
+    pub(super) fn publish_all(&self, structure: &Structure) {
+        let lead = |p: &Partition| Pointer { low: p.nodes[0].low, number: p.entry };
+        let content: Vec<_> = structure.partitions.iter().map(lead).collect();
+        if let Err(damage) = self.top.replace::<S, R>(&self.core, &content) {
+            tracing::debug!(%damage, "the list of partitions is not brought up to date");
+        }
+    }
+
+    /// As [`publish`](Self::publish), for every partition.
+    pub(super) fn publish_each(&self, structure: &Structure) {
+        (0..structure.partitions.len()).for_each(|index| self.publish(structure, index));
+        self.publish_all(structure);
+    }
+
+    // ---- Partitions -------------------------------------------------------------
+
+    /// Splits a partition that has more than twice its share of nodes. Where there are as many
+    /// partitions as there can be, two small neighbours make one first.
+    fn balance(&self, structure: &mut Structure) -> Result<()> {
+        let most = self.shape.partitions as usize;
+        let total: usize = structure.partitions.iter().map(|p| p.nodes.len()).sum();
+        let by_size = |(_, p): &(usize, &Partition)| p.nodes.len();
+        let largest = structure.partitions.iter().enumerate().max_by_key(by_size);
+        let Some((mut index, largest)) = largest else { return Ok(()) };
+        let nodes = largest.nodes.len();
+        if nodes < 2 || nodes * most < 2 * total {
+            return Ok(());
+        }
+        if structure.free.is_empty() {
+            let sums = structure.partitions.windows(2).map(|w| w[0].nodes.len() + w[1].nodes.len());
+            let least = sums.enumerate().filter(|&(i, _)| i != index && i + 1 != index);
+            let Some((first, sum)) = least.min_by_key(|&(_, sum)| sum) else { return Ok(()) };
+            // It must be worth it, or two partitions would be split and joined in turn.
+            if nodes * most <= 4 * total || sum * most > 2 * total {
+                return Ok(());
+            }
+            self.join_partition(structure, first + 1)?;
+            index -= usize::from(first < index);
+        }
+        let Some(&entry) = structure.free.last() else { return Ok(()) };
+        let at = structure.partitions[index].nodes.len() / 2;
+        let node = self.nodes.get(structure.partitions[index].nodes[at].number);
+        // Its first leaf is not merged away meanwhile: that takes the structure.
+        let leaf = self.leaves.get(node.leaf(0)).offset(self.core.memory.seam());
+        if leaf & DAMAGED != 0 {
+            return Ok(());
+        }
+        self.write_entry(entry, leaf, &points::MASTER_NEW)?;
+        structure.free.pop();
+        let nodes = structure.partitions[index].nodes.split_off(at);
+        structure.partitions.insert(index + 1, Partition { entry, nodes });
+        self.publish(structure, index + 1);
+        self.publish(structure, index);
+        self.publish_all(structure);
+        Ok(())
+    }
+
+    /// Makes a partition a part of the one before it.
+    fn join_partition(&self, structure: &mut Structure, index: usize) -> Result<()> {
+        let at = &points::MASTER_GONE;
+        self.write_entry(structure.partitions[index].entry, 0, at)?;
+        self.core.memory.fence(at);
+        let mut gone = structure.partitions.remove(index);
+        structure.partitions[index - 1].nodes.append(&mut gone.nodes);
+        structure.free.push(gone.entry);
+        self.publish(structure, index - 1);
+        self.publish_all(structure);
+        Ok(())
+    }
+
+    /// Sets an entry of the master array and flushes it. Not fenced.
+    fn write_entry(&self, entry: u32, leaf: u64, at: &'static Point) -> Result<()> {
+        let memory = &self.core.memory;
+        let word = &master_entries(&self.core, self.shape, self.master)?[entry as usize];
+        let value = layout::pack_entry(self.master, entry as usize, leaf);
+        memory.store_release(word, value, at);
+        memory.flush(word, at);
+        Ok(())
+    }
+
+    // ---- Merge of leaves --------------------------------------------------------
+
+    /// Merges the leaf of a key with a neighbour, if one leaf has room for twice the pairs of
+    /// both.
+    #[cold]
+    pub(super) fn merge_around(&self, key: R::Key<'_>) -> Result<()> {
+        let at = self.locate(key)?;
+        let live = |leaf: u32| {
+            let offset = self.leaves.get(leaf).offset(self.core.memory.seam());
+            (offset & DAMAGED == 0).then(|| self.bitmap(offset).count_ones())
+        };
+        let Some(own) = live(at.leaf) else { return Ok(()) };
+        let fits = |other: u32| live(other).is_some_and(|n| (n + own) * 2 <= self.shape.slots);
+        let entry = at.node.entry(at.place);
+        let high = at.node.high_of(at.place);
+        if !self.is_current(&at) {
+            return Ok(());
+        }
+        let low = R::key_at(&self.core, entry.low)?;
+        if let Some(left) = self.locate_below(R::key_of(&low))?
+            && (own == 0 || fits(left.leaf))
+        {
+            return self.merge(left.leaf, at.leaf);
+        }
+        let Some(high) = high else { return Ok(()) };
+        let high = R::key_at(&self.core, high)?;
+        let right = self.locate(R::key_of(&high))?;
+        if fits(right.leaf) { self.merge(at.leaf, right.leaf) } else { Ok(()) }
+    }
+
+    /// Takes the pairs of a leaf into the one before it, and the leaf out. Does nothing if
+    /// that cannot be done any more.
+    fn merge(&self, left: u32, right: u32) -> Result<()> {
+        let core = &self.core;
+        let Some(mut left) = self.close(left)? else { return Ok(()) };
+        let Some(mut right) = self.close(right)? else { return Ok(()) };
+        let (left_bits, right_bits) = (self.bitmap(left.offset), self.bitmap(right.offset));
+        let follows = self.next_of(left.offset)?.offset == right.offset;
+        let slots = self.shape.slots;
+        let fits = (left_bits.count_ones() + right_bits.count_ones()) * 2 <= slots;
+        if !follows || !(fits || right_bits == 0) {
+            return Ok(());
+        }
+        let (key, low) = self.low_of(right.offset)?;
+        if key == R::least() {
+            // The first leaf stays. Only damage makes it follow another one.
+            return Ok(());
+        }
+        let key = R::key_of(&key);
+        let mut structure = core.memory.seam().lock(&self.structure);
+        let node = {
+            let (locked, place) = self.lock_node(key)?;
+            if locked.node.leaf(place) != right.handle {
+                return Ok(());
+            }
+            (place == 0).then_some(std::ptr::from_ref(locked.node))
+        };
+        if let Some(node) = node {
+            let (index, at) = self.node_in(&structure, node);
+            if at == 0 && !self.planted(Planted::EntryKept) {
+                self.join_partition(&mut structure, index)?;
+            }
+        }
+        let pairs: Vec<_> = self.slots_of(right.offset).collect();
+        let words = |slot: &u32| self.words(self.pair(right.offset, *slot));
+        self.mark_moved(pairs.iter().map(words))?;
+        core.before_unlink(right.offset)?;
+        let separator = match R::EMPTY {
+            Some(empty) if low.first != empty => Some(R::extent(core, low)?),
+            _ => None,
+        };
+        if let Some((block, _)) = separator {
+            core.before_unlink(block)?;
+        }
+        let mut copies = None;
+        if !pairs.is_empty() {
+            // Free slots of the left leaf are used again.
+            let (low, _) = self.low_of(left.offset)?;
+            self.outdate(R::key_of(&low))?;
+            copies = Some(self.copy_pairs(left.offset, left_bits, right.offset, &pairs));
+        }
+        let show = || copies.iter().for_each(|copies| self.show_copies(left.offset, copies));
+        let late = self.planted(Planted::MergeCommittedFirst);
+        if !late {
+            show();
+        }
+        let memory = &core.memory;
+        let next = Next { offset: self.next_of(right.offset)?.offset, moving: false };
+        let link = &self.header(left.offset).place.next;
+        memory.store_release(link, next.pack(left.offset), &points::MERGE_COMMIT);
+        memory.persist(link, &points::MERGE_COMMIT);
+        if late {
+            show();
+        }
+
+        // From here on the keys of the right leaf are in the left one.
+        right.dead = true;
+        left.slots = Some(copies.map_or(left_bits, |copies| copies.bits));
+        if let Err(error) = self.remove_entry(&mut structure, key) {
+            self.set_damaged(&right, &error);
+            tracing::warn!(%error, "a leaf that was merged cannot be taken out");
+            right.dead = false;
+            return Ok(());
+        }
+        drop(structure);
+        self.leaves.give(memory.seam(), right.handle);
+        core.retire(right.offset, self.shape.leaf_bytes());
+        if let Some((block, bytes)) = separator {
+            core.retire(block, bytes);
+        }
+        self.merges.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Copies pairs into free slots of the leaf before, durably; without their bits yet.
+    fn copy_pairs(&self, left: u64, bits: u64, right: u64, pairs: &[u32]) -> Copies {
+        let memory = &self.core.memory;
+        let header = self.header(left);
+        let at = &points::MERGE_COPY;
+        let link = Next { offset: right, moving: true };
+        memory.store(&header.place.next, link.pack(left), at);
+        memory.flush(&header.place.next, at);
+        let mut prints = [0; PRINT_WORDS];
+        for (own, word) in prints.iter_mut().zip(&header.head.prints) {
+            *own = memory.load(word);
+        }
+        let mut all = bits;
+        let mut lines = 0u64;
+        for &slot in pairs {
+            let words = self.words(self.pair(right, slot));
+            let hash = R::slot_hash(&self.core.hasher, words);
+            let line = self.shape.line_of(hash);
+            let free = State::at_rest(all).free_slot(self.shape.slots, line);
+            let free = free.expect("both fit");
+            let target = self.pair(left, free);
+            memory.store(&target.second, words.second, at);
+            memory.store(&target.first, words.first, at);
+            let word = &mut prints[free as usize / 8];
+            let shift = free % 8 * 8;
+            *word = *word & !(0xff << shift) | (hash & 0xff) << shift;
+            all |= 1 << free;
+            lines |= 1 << (free / LINE_SLOTS);
+        }
+        for line in super::ops::bits(lines) {
+            memory.flush(self.pair(left, line * LINE_SLOTS), at);
+        }
+        memory.fence(at);
+        Copies { bits: all, prints }
+    }
+
+    /// Gives copies their bits, durably. They are none of the leaf's records yet.
+    fn show_copies(&self, left: u64, copies: &Copies) {
+        let memory = &self.core.memory;
+        let head = &self.header(left).head;
+        let at = &points::MERGE_BITS;
+        for (own, word) in copies.prints.iter().zip(&head.prints) {
+            memory.store(word, *own, at);
+        }
+        // Release: pairs with the Acquire in `bitmap`.
+        memory.store_release(&head.bitmap, copies.bits, at);
+        memory.flush(head, at);
+        memory.fence(at);
+    }
+
+    /// Takes the leaf with this least key out of its node; and the node, if it was its last.
+    fn remove_entry(&self, structure: &mut Structure, key: R::Key<'_>) -> Result<()> {
+        let (core, seam) = (&*self.core, self.core.memory.seam());
+        let (locked, place) = self.lock_node(key)?;
+        let mut entries = locked.node.entries();
+        entries.remove(place);
+        if place > 0 {
+            let content = Content::new::<S, R>(core, entries)?;
+            let mut locked = locked;
+            locked.changing();
+            locked.set(&content);
+            return Ok(());
+        }
+        let node = std::ptr::from_ref(locked.node);
+        drop(locked);
+        // The node before it is locked first. Leaves may be added to either meanwhile.
+        let (index, at) = self.node_in(structure, node);
+        let before = match at.checked_sub(1) {
+            Some(at) => structure.partitions[index].nodes[at].number,
+            None => {
+                let nodes = &structure.partitions[index - 1].nodes;
+                nodes[nodes.len() - 1].number
+            }
+        };
+        let number = structure.partitions[index].nodes[at].number;
+        let mut before = self.lock_number(before)?;
+        let mut locked: LockedNode<'_, S> = self.lock_number(number)?;
+        let mut entries = locked.node.entries();
+        entries.remove(0);
+        if let Some(&Entry { low, .. }) = entries.first() {
+            let content = Content::new::<S, R>(core, entries)?;
+            before.changing();
+            locked.changing();
+            before.set_next(number, low);
+            locked.set(&content);
+            structure.partitions[index].nodes[at].low = low;
+        } else {
+            let (next, high) = locked.follows();
+            before.changing();
+            locked.changing();
+            before.set_next(next, high);
+            locked.clear();
+            structure.partitions[index].nodes.remove(at);
+        }
+        let gone = locked.node.len() == 0;
+        drop(locked);
+        drop(before);
+        self.publish(structure, index);
+        if gone {
+            self.nodes.give(seam, number);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! From a key to its leaf.
+
+use super::nodes::{LockedNode, NONE, Node, Side};
+use super::{OrderedRecord, Phast};
+use crate::error::Result;
+use crate::index::version::{is_unchanged, version};
+use crate::pmem::{Planted, Seam};
+
+/// Where a key was found to belong; to be validated after reading or locking.
+#[derive(Clone, Copy)]
+pub(super) struct Located<'n> {
+    pub(super) node: &'n Node,
+    /// The node's version.
+    pub(super) version: u64,
+    /// Which of the node's leaves.
+    pub(super) place: usize,
+    /// Its handle.
+    pub(super) leaf: u32,
+}
+
+/// Times that hints are followed before the nodes are gone through from the first one.
+const HINTS: u32 = 64;
+
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
+    /// The leaf that a key belongs to.
+    #[inline(always)]
+    pub(super) fn locate(&self, key: R::Key<'_>) -> Result<Located<'_>> {
+        match self.try_locate(key, false) {
+            Some(located) => Ok(located),
+            None => self.locate_again(key, false).map(|l| l.expect("the first leaf has no bound")),
+        }
+    }
+
+    /// The last leaf that can hold keys below this one; `None` if there can be none.
+    pub(super) fn locate_below(&self, key: R::Key<'_>) -> Result<Option<Located<'_>>> {
+        match self.try_locate(key, true) {
+            Some(located) => Ok(Some(located)),
+            None => self.locate_again(key, true),
+        }
+    }
+
+    /// Where the arrays above the nodes lead to.
+    #[inline(always)]
+    fn hint(&self, key: R::Key<'_>, below: bool) -> u32 {
+        let partition = self.top.find::<S, R>(&self.core, key, below);
+        let cache = partition.and_then(|entry| self.caches.get(entry as usize));
+        cache.and_then(|cache| cache.find::<S, R>(&self.core, key, below)).unwrap_or(self.first)
+    }
+
+    /// One attempt. `None` if a node is changing, or a hint has led astray.
+    #[inline(always)]
+    fn try_locate(&self, key: R::Key<'_>, below: bool) -> Option<Located<'_>> {
+        let node = self.nodes.get(self.hint(key, below));
+        let version = version(&node.lock(self.core.memory.seam()))?;
+        match node.search::<S, R>(&self.core, key, below) {
+            // If the version has changed since, what is found there does not count either.
+            Ok(Side::At(place)) => Some(Located { node, version, place, leaf: node.leaf(place) }),
+            _ => None,
+        }
+    }
+
+    /// As [`locate`](Self::locate), until it succeeds.
+    #[cold]
+    fn locate_again(&self, key: R::Key<'_>, below: bool) -> Result<Option<Located<'_>>> {
+        let seam = self.core.memory.seam();
+        let (mut turn, mut astray) = (0, 0);
+        'hint: loop {
+            let mut number = if astray < HINTS { self.hint(key, below) } else { self.first };
+            loop {
+                let node = self.nodes.get(number);
+                let lock = node.lock(seam);
+                let Some(version) = version(&lock) else {
+                    self.core.wait(&mut turn)?;
+                    continue;
+                };
+                let side = node.search::<S, R>(&self.core, key, below);
+                if !is_unchanged(&lock, version) {
+                    self.core.wait(&mut turn)?;
+                    continue 'hint;
+                }
+                match side? {
+                    Side::At(place) => {
+                        let leaf = node.leaf(place);
+                        return Ok(Some(Located { node, version, place, leaf }));
+                    }
+                    Side::After(next) => number = next,
+                    Side::Before if number == self.first => return Ok(None),
+                    Side::Before => {
+                        astray += 1;
+                        if astray > 1 {
+                            self.core.wait(&mut turn)?;
+                        }
+                        continue 'hint;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether what was located is still so.
+    #[inline(always)]
+    pub(super) fn is_current(&self, at: &Located<'_>) -> bool {
+        is_unchanged(&at.node.lock(self.core.memory.seam()), at.version)
+    }
+
+    /// As [`is_current`](Self::is_current), of what was read of a leaf.
+    #[inline(always)]
+    pub(super) fn is_still(&self, at: &Located<'_>) -> bool {
+        self.is_current(at) || self.planted(Planted::LeafNotRechecked)
+    }
+
+    /// Locks the node of a key. The place in it. By a thread that has passed the gate.
+    pub(super) fn lock_node(&self, key: R::Key<'_>) -> Result<(LockedNode<'_, S>, usize)> {
+        let seam = self.core.memory.seam();
+        let mut turn = 0;
+        loop {
+            let at = self.locate(key)?;
+            if let Some(locked) = LockedNode::try_new(at.node, seam)
+                && let Side::At(place) = at.node.search::<S, R>(&self.core, key, false)?
+            {
+                return Ok((locked, place));
+            }
+            self.core.wait_for_lock(&mut turn, 1, || (self.master, at.version))?;
+        }
+    }
+
+    /// Locks a node by its number.
+    pub(super) fn lock_number(&self, number: u32) -> Result<LockedNode<'_, S>> {
+        debug_assert_ne!(number, NONE);
+        let node = self.nodes.get(number);
+        let mut turn = 0;
+        loop {
+            if let Some(locked) = LockedNode::try_new(node, self.core.memory.seam()) {
+                return Ok(locked);
+            }
+            self.core.wait_for_lock(&mut turn, 1, || (self.master, u64::from(number)))?;
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Walking the leaves: ranges, iteration, the trace of all blocks, samples.
+
+use super::layout::master_bytes;
+use super::nodes::{NONE, Node};
+use super::route::Located;
+use super::state::DAMAGED;
+use super::{OrderedRecord, Phast};
+use crate::error::Result;
+use crate::index::ordered::KeyRange;
+use crate::index::record::SlotWords;
+use crate::index::version::{is_unchanged, version};
+use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
+use crate::pmem::Seam;
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+/// Leaves that a sample reads at most.
+const SAMPLE: u64 = 256;
+
+/// The least key of a leaf, and that of the next one, if there is one.
+pub(super) struct Edges<K> {
+    pub(super) low: K,
+    pub(super) high: Option<K>,
+}
+
+fn is_above<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
+    match bound {
+        Bound::Included(bound) => key >= bound,
+        Bound::Excluded(bound) => key > bound,
+        Bound::Unbounded => true,
+    }
+}
+
+fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
+    match bound {
+        Bound::Included(bound) => key <= bound,
+        Bound::Excluded(bound) => key < bound,
+        Bound::Unbounded => true,
+    }
+}
+
+impl<R: OrderedRecord> KeyRange<R> {
+    /// Whether less of the range is left behind this leaf.
+    fn goes_on(&self, edges: &Edges<R::OwnedKey>, reverse: bool) -> bool {
+        match (reverse, &self.low, &self.high) {
+            (false, Bound::Included(key) | Bound::Excluded(key), _) => {
+                edges.high.as_ref().is_none_or(|high| high > key)
+            }
+            (true, _, Bound::Included(key)) => edges.low <= *key,
+            (true, _, Bound::Excluded(key)) => edges.low < *key,
+            _ => true,
+        }
+    }
+}
+
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
+    // ---- Ranges -----------------------------------------------------------------
+
+    /// Reads one leaf of a range, and takes it out of the range. See
+    /// [`OrderedIndex::next`](crate::index::OrderedIndex::next).
+    pub(super) fn range_step(
+        &self,
+        range: &mut KeyRange<R>,
+        reverse: bool,
+        limit: usize,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<()> {
+        let start = out.len();
+        let mut turn = 0;
+        let edges = loop {
+            self.core.check()?;
+            let Some(at) = self.locate_end(range, reverse)? else {
+                range.done = true;
+                return Ok(());
+            };
+            match self.read_leaf(&at, range, reverse, limit, out) {
+                Ok(Some(edges)) if range.goes_on(&edges, reverse) => break edges,
+                Ok(Some(edges)) => {
+                    out.truncate(start);
+                    return Err(self.goes_round(&at, &edges).into());
+                }
+                other => {
+                    out.truncate(start);
+                    other?;
+                }
+            }
+            self.core.wait(&mut turn)?;
+        };
+        if out.len() - start == limit {
+            let last = Bound::Excluded(out[out.len() - 1].0.clone());
+            if reverse {
+                range.high = last;
+            } else {
+                range.low = last;
+            }
+            return Ok(());
+        }
+        if reverse {
+            range.done = edges.low == R::least() || !is_above(&edges.low, &range.low);
+            range.high = Bound::Excluded(edges.low);
+        } else {
+            match edges.high {
+                Some(high) => {
+                    range.done = !is_below(&high, &range.high);
+                    range.low = Bound::Included(high);
+                }
+                None => range.done = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// The leaf in which a range goes on. `None` if it can hold nothing more.
+    fn locate_end(&self, range: &KeyRange<R>, reverse: bool) -> Result<Option<Located<'_>>> {
+        let bound = if reverse { &range.high } else { &range.low };
+        match bound {
+            Bound::Excluded(key) if reverse => self.locate_below(R::key_of(key)),
+            Bound::Included(key) | Bound::Excluded(key) => self.locate(R::key_of(key)).map(Some),
+            Bound::Unbounded if reverse => self.locate_last().map(Some),
+            Bound::Unbounded => self.locate(R::key_of(&R::least())).map(Some),
+        }
+    }
+
+    /// The last leaf.
+    fn locate_last(&self) -> Result<Located<'_>> {
+        let seam = self.core.memory.seam();
+        let mut turn = 0;
+        let hint = self.top.last().and_then(|entry| self.caches.get(entry as usize)?.last());
+        let mut number = hint.unwrap_or(self.first);
+        loop {
+            let node = self.nodes.get(number);
+            let lock = node.lock(seam);
+            let Some(version) = version(&lock) else {
+                self.core.wait(&mut turn)?;
+                continue;
+            };
+            let (len, next) = (node.len(), node.next());
+            if !is_unchanged(&lock, version) {
+                self.core.wait(&mut turn)?;
+                continue;
+            }
+            match (len, next) {
+                // It was taken out since it was last heard of.
+                (0, _) => number = self.first,
+                (_, NONE) => {
+                    let leaf = node.leaf(len - 1);
+                    return Ok(Located { node, version, place: len - 1, leaf });
+                }
+                (_, next) => number = next,
+            }
+        }
+    }
+
+    /// Appends the records of a leaf that are in a range, in order, at most `limit`. `None` if
+    /// the reading does not count.
+    fn read_leaf(
+        &self,
+        at: &Located<'_>,
+        range: &KeyRange<R>,
+        reverse: bool,
+        limit: usize,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<Option<Edges<R::OwnedKey>>> {
+        let seam = self.core.memory.seam();
+        let leaf = self.leaves.get(at.leaf);
+        let offset = leaf.offset(seam);
+        if offset & DAMAGED != 0 {
+            let damage = self.damage_of(at.leaf);
+            return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
+        }
+        let replaced = self.replaced_before(at.leaf);
+        let mut slots = 0;
+        let read = (|| {
+            let edges = self.edges_of(at)?;
+            let mut pairs: Vec<(R::OwnedKey, SlotWords, u32)> = Vec::new();
+            for slot in self.slots_of(offset) {
+                let words = self.words(self.pair(offset, slot));
+                let key = R::key(&self.core, words)?;
+                let in_leaf = edges.low <= key && edges.high.as_ref().is_none_or(|h| key < *h);
+                if in_leaf && is_above(&key, &range.low) && is_below(&key, &range.high) {
+                    pairs.push((key, words, slot));
+                }
+            }
+            pairs.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+            if reverse {
+                pairs.reverse();
+            }
+            pairs.truncate(limit);
+            for (key, words, slot) in pairs {
+                slots |= 1u64 << slot;
+                out.push((key, R::value(&self.core, words)?));
+            }
+            Ok(edges)
+        })();
+        // After the reading, as in `read_once`.
+        let state = leaf.state(seam);
+        if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
+            return Ok(None);
+        }
+        let edges = read.map_err(crate::Error::Damaged)?;
+        if state.is_tentative() {
+            self.help(offset, super::ops::bits(slots));
+        }
+        Ok(Some(edges))
+    }
+
+    /// A walk that would come to where it was: separators are damaged, which are read anew each
+    /// time.
+    #[cold]
+    fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> crate::Damage {
+        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
+        let found = format!("one from {:?} to {:?}", edges.low, edges.high);
+        crate::Damage::new(offset, "a leaf behind the last one", found)
+    }
+
+    /// The keys between which a leaf's are. To be validated.
+    pub(super) fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, crate::Damage> {
+        let low = R::key_at(&self.core, at.node.entry(at.place).low)?;
+        let high = at.node.high_of(at.place);
+        let high = high.map(|high| R::key_at(&self.core, high)).transpose()?;
+        Ok(Edges { low, high })
+    }
+
+    // ---- Iteration --------------------------------------------------------------
+
+    /// One step of an iteration: the records of one leaf.
+    pub(super) fn scan_next(
+        &self,
+        cursor: &mut Cursor,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        let low = Bound::Included(R::from_cursor(cursor));
+        let mut range = KeyRange::new(low, Bound::Unbounded);
+        let start = out.len();
+        self.range_step(&mut range, false, usize::MAX, out)?;
+        for (key, _) in &mut out[start..] {
+            *key = self.decoded(key.clone());
+        }
+        match range.low {
+            Bound::Included(low) if !range.done => {
+                R::to_cursor(low, cursor);
+                cursor.state = CursorState::Inside;
+            }
+            _ => cursor.finish(),
+        }
+        Ok(())
+    }
+
+    // ---- Trace ------------------------------------------------------------------
+
+    /// One step of the trace: a leaf and what it links to; the master array first. The caller
+    /// has passed the gate, or holds it.
+    pub(super) fn trace_next(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        match cursor.state {
+            CursorState::Done => return Ok(()),
+            CursorState::Start => {
+                let bytes = master_bytes(self.shape.partitions);
+                visit(BlockKind::Directory, self.master, bytes)?;
+                cursor.state = CursorState::Inside;
+            }
+            CursorState::Inside => {}
+        }
+        let key = R::from_cursor(cursor);
+        let mut turn = 0;
+        let (at, blocks, high) = loop {
+            let at = self.locate(R::key_of(&key))?;
+            let blocks = self.blocks_of(&at);
+            let edges = self.edges_of(&at);
+            // What is split, merged or moved meanwhile marks itself; but what was read must
+            // have been the leaf.
+            if self.is_current(&at) {
+                break (at, blocks, edges.map(|edges| edges.high));
+            }
+            self.core.wait(&mut turn)?;
+        };
+        // Past a leaf that cannot be read, so that the caller can go on.
+        let found = match high {
+            Ok(Some(high)) if high <= key => {
+                cursor.finish();
+                Err(self.goes_round(&at, &Edges { low: key, high: Some(high) }))
+            }
+            Ok(Some(high)) => {
+                R::to_cursor(high, cursor);
+                Ok(())
+            }
+            Ok(None) => {
+                cursor.finish();
+                Ok(())
+            }
+            Err(damage) => {
+                cursor.finish();
+                Err(damage)
+            }
+        };
+        for (kind, offset, bytes) in blocks? {
+            visit(kind, offset, bytes)?;
+        }
+        Ok(found?)
+    }
+
+    /// The blocks of a leaf. To be validated.
+    fn blocks_of(&self, at: &Located<'_>) -> Result<Vec<(BlockKind, u64, u64)>> {
+        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam());
+        if offset & DAMAGED != 0 {
+            return Err(self.damage_of(at.leaf).into());
+        }
+        let mut blocks = vec![(BlockKind::Segment, offset, self.shape.leaf_bytes())];
+        let Some(empty) = R::EMPTY else { return Ok(blocks) };
+        let low = self.words(&self.header(offset).place.low);
+        if low.first != empty {
+            let (offset, bytes) = R::extent(&self.core, low)?;
+            blocks.push((BlockKind::Record, offset, bytes));
+        }
+        for slot in self.slots_of(offset) {
+            // The link alone says where the block is: with another pair's second word beside
+            // it, too.
+            let (offset, bytes) = R::extent(&self.core, self.words(self.pair(offset, slot)))?;
+            blocks.push((BlockKind::Record, offset, bytes));
+        }
+        Ok(blocks)
+    }
+
+    // ---- Samples ----------------------------------------------------------------
+
+    /// Each node, in order. Beside writers one may be missed.
+    fn each_node(&self) -> impl Iterator<Item = &Node> {
+        let mut number = self.first;
+        let mut left = self.nodes.in_use(self.core.memory.seam());
+        std::iter::from_fn(move || {
+            if number == NONE || left == 0 {
+                return None;
+            }
+            left -= 1;
+            let node = self.nodes.get(number);
+            number = node.next();
+            Some(node)
+        })
+    }
+
+    /// Counts the records of some leaves, evenly over all.
+    pub(super) fn sample(&self) -> Result<IndexStats> {
+        self.core.check()?;
+        let seam = self.core.memory.seam();
+        let leaves: u64 = self.each_node().map(|node| node.len() as u64).sum();
+        let step = leaves.div_ceil(SAMPLE).max(1) as usize;
+        let (mut records, mut sampled) = (0, 0);
+        let places = self.each_node().flat_map(|node| (0..node.len()).map(move |at| node.leaf(at)));
+        for leaf in places.step_by(step) {
+            let offset = self.leaves.get(leaf).offset(seam);
+            if offset & DAMAGED == 0 {
+                records += u64::from(self.bitmap(offset).count_ones());
+            }
+            sampled += 1;
+        }
+        let nodes = self.nodes.in_use(seam);
+        let states = u64::from(self.leaves.numbers(seam));
+        let state = size_of::<super::Leaf>() as u64 + if R::EMPTY.is_some() { 8 } else { 0 };
+        let caches: u64 = self.caches.iter().map(super::Cache::bytes).sum();
+        Ok(IndexStats {
+            segments: leaves,
+            directory_entries: nodes,
+            records_estimate: records * leaves / sampled.max(1),
+            slots: leaves * u64::from(self.shape.slots),
+            dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(),
+            doublings: self.node_splits.load(Ordering::Relaxed),
+            splits: self.splits.load(Ordering::Relaxed),
+            repaired_segments: self.repaired.load(Ordering::Relaxed),
+        })
+    }
+}

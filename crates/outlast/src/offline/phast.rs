@@ -1,0 +1,234 @@
+//! The walk of a PhaST index: master array, the chain of leaves.
+
+use super::{LOW48, MapReport, Owner, Walk, What, crc_words, fold16, identity};
+use crate::error::{Damage, Error, Result};
+use crate::index::RecordForm;
+use crate::index::phast::layout::{
+    LEAF_HEADER, MASTER_HEADER, MAX_PARTITIONS, MAX_SLOTS, leaf_bytes, master_bytes,
+};
+use std::collections::HashSet;
+
+const MASTER: u64 = 0xfa57;
+const LEAF: u64 = 0xfa58;
+
+/// A leaf's header, checked.
+struct Leaf {
+    bits: u64,
+    next: u64,
+    /// Pairs may be left whose keys belong to the next leaf.
+    moving: bool,
+    /// The least key and its words.
+    low: Vec<u8>,
+    low_words: [u64; 2],
+}
+
+impl Walk<'_, '_> {
+    pub(super) fn walk_phast(
+        &mut self,
+        map: &mut MapReport,
+        place: u64,
+        word: u64,
+        config: [u64; 3],
+    ) -> Result<()> {
+        let [slots, nodes, order] = config;
+        let partitions = nodes >> 32;
+        let known = (4..=u64::from(MAX_SLOTS)).contains(&slots)
+            && slots % 4 == 0
+            && (4..=1024).contains(&(nodes & 0xffff_ffff))
+            && (1..=u64::from(MAX_PARTITIONS)).contains(&partitions)
+            && matches!(order, 0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108);
+        if !known {
+            return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
+        }
+        if self.features & 2 == 0 {
+            let found = format!("features {:#x}", self.features);
+            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+        }
+        let master = word & LOW48;
+        if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {
+            let expected = "a master array's offset";
+            return Err(Damage::new(place, expected, format!("{word:#x}")).into());
+        }
+        let expected = identity(MASTER, partitions, master, 0);
+        let found = self.image.word(master)?;
+        if found != expected {
+            let expected = format!("a master array ({expected:#x})");
+            return Err(Damage::new(master, expected, format!("{found:#x}")).into());
+        }
+        self.claim(master, master_bytes(partitions as u32), Owner::Structure)?;
+        self.region(master, 8, What::Master { entries: partitions as u32 });
+        self.region(master + MASTER_HEADER, 8 * partitions, What::MasterEntries);
+        let mut starts = Vec::new();
+        let words = self.image.words(master + MASTER_HEADER, partitions)?;
+        for (index, &word) in words.iter().enumerate() {
+            let leaf = word & LOW48;
+            if word >> 48 != fold16(crc_words(&[leaf, master, index as u64])) {
+                let at = master + MASTER_HEADER + 8 * index as u64;
+                let damage = Damage::new(at, "an entry of the master array", format!("{word:#x}"));
+                if index == 0 {
+                    return Err(damage.into());
+                }
+                map.whole = false;
+                self.problem(damage);
+            } else if leaf != 0 {
+                starts.push(leaf);
+            } else if index == 0 {
+                let at = master + MASTER_HEADER;
+                return Err(Damage::new(at, "the first leaf", "none").into());
+            }
+        }
+        self.walk_leaves(map, slots as u32, &starts)
+    }
+
+    /// Walks the chain of leaves. Every start must be one of them.
+    fn walk_leaves(&mut self, map: &mut MapReport, slots: u32, starts: &[u64]) -> Result<()> {
+        let mut seen = HashSet::new();
+        let mut at = starts[0];
+        let mut leaf = self.leaf(map.form, slots, at)?;
+        if !leaf.low.iter().all(|&byte| byte == 0) || leaf.low_words != [0, 0] {
+            let found = format!("{:x?}", leaf.low);
+            return Err(Damage::new(at + 80, "the least key of all", found).into());
+        }
+        loop {
+            seen.insert(at);
+            let next = match leaf.next {
+                0 => None,
+                next => Some(self.leaf(map.form, slots, next)?),
+            };
+            if let Some(next) = &next
+                && next.low <= leaf.low
+            {
+                let found = format!("{:x?} after {:x?}", next.low, leaf.low);
+                return Err(Damage::new(leaf.next, "least keys that ascend", found).into());
+            }
+            self.walk_leaf(map, slots, at, &leaf, next.as_ref().map(|next| &next.low))?;
+            let Some(next) = next else { break };
+            (at, leaf) = (leaf.next, next);
+        }
+        for start in starts {
+            if !seen.contains(start) {
+                let found = "one that the links do not lead to";
+                self.problem(Damage::new(*start, "a leaf of the chain", found));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a leaf's header.
+    fn leaf(&self, form: RecordForm, slots: u32, at: u64) -> Result<Leaf> {
+        if !at.is_multiple_of(64) || at == 0 {
+            return Err(Damage::new(at, "a leaf at a multiple of 64", "another").into());
+        }
+        let words = self.image.words(at, LEAF_HEADER / 8)?;
+        let (bits, found, link) = (words[0], words[8], words[9]);
+        let low_words = [words[10], words[11]];
+        let expected = identity(LEAF, u64::from(slots), at, low_words[0]);
+        if found != expected {
+            let expected = format!("a leaf ({expected:#x})");
+            return Err(Damage::new(at + 64, expected, format!("{found:#x}")).into());
+        }
+        let low48 = link & LOW48;
+        if link >> 48 != fold16(crc_words(&[low48, at])) || low48 & 0x3e != 0 {
+            let expected = "a leaf's link to the next one";
+            return Err(Damage::new(at + 72, expected, format!("{link:#x}")).into());
+        }
+        if bits >> slots != 0 {
+            let expected = format!("bits of {slots} slots");
+            return Err(Damage::new(at, expected, format!("{bits:#x}")).into());
+        }
+        let low = match form {
+            RecordForm::Inline => low_words[0].to_be_bytes().to_vec(),
+            RecordForm::Bytes if low_words == [0, 0] => Vec::new(),
+            RecordForm::Bytes => self.record(at + 80, low_words[0], low_words[1])?,
+        };
+        Ok(Leaf { bits, next: low48 & !1, moving: low48 & 1 == 1, low, low_words })
+    }
+
+    fn walk_leaf(
+        &mut self,
+        map: &mut MapReport,
+        slots: u32,
+        at: u64,
+        leaf: &Leaf,
+        high: Option<&Vec<u8>>,
+    ) -> Result<()> {
+        self.claim(at, leaf_bytes(slots), Owner::Structure)?;
+        self.region(at, 64, What::LeafHead { slots });
+        self.region(at + 64, 32, What::LeafPlace { form: map.form, slots });
+        map.segments += 1;
+        if map.form == RecordForm::Bytes && leaf.low_words[0] != 0 {
+            self.claim_record(leaf.low_words[0], Owner::Structure)?;
+        }
+        let pairs = self.image.words(at + LEAF_HEADER, 2 * u64::from(slots))?;
+        let prints = self.image.bytes(at + 8, u64::from(slots))?;
+        let mut keys = HashSet::new();
+        for slot in (0..slots as usize).filter(|slot| leaf.bits >> slot & 1 == 1) {
+            let place = at + LEAF_HEADER + slot as u64 * 16;
+            let [first, second] = [pairs[2 * slot], pairs[2 * slot + 1]];
+            match self.walk_pair(map, place, [first, second], prints[slot], leaf, high, &mut keys) {
+                Ok(()) => {}
+                Err(Error::Damaged(damage)) => self.problem(damage),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a pair is told by all of these")]
+    fn walk_pair(
+        &mut self,
+        map: &mut MapReport,
+        place: u64,
+        [first, second]: [u64; 2],
+        print: u8,
+        leaf: &Leaf,
+        high: Option<&Vec<u8>>,
+        keys: &mut HashSet<Vec<u8>>,
+    ) -> Result<()> {
+        let (key, hash) = match map.form {
+            RecordForm::Inline => {
+                (first.to_be_bytes().to_vec(), self.hash.of(&first.to_le_bytes()))
+            }
+            RecordForm::Bytes => match self.record(place, first, second) {
+                Ok(key) => (key, second),
+                Err(error) => {
+                    map.torn += 1;
+                    map.records += 1;
+                    return Err(error);
+                }
+            },
+        };
+        if high.is_some_and(|high| key >= *high) && leaf.moving {
+            // The next leaf has it, or a merge has not taken it over.
+            return Ok(());
+        }
+        if key < leaf.low || high.is_some_and(|high| key >= *high) {
+            let expected = format!("a key from {:x?} to {high:x?}", leaf.low);
+            return Err(Damage::new(place, expected, format!("{key:x?}")).into());
+        }
+        self.region(place, 16, What::Pair { form: map.form });
+        map.records += 1;
+        if map.form == RecordForm::Bytes {
+            self.claim_record(first, Owner::Record)?;
+        }
+        if print != hash as u8 {
+            let expected = format!("a pair whose fingerprint is {:#x}", hash as u8);
+            return Err(Damage::new(place, expected, format!("{print:#x}")).into());
+        }
+        if !keys.insert(key) {
+            map.duplicates += 1;
+            return Err(Damage::new(place, "each key once", "one a second time").into());
+        }
+        Ok(())
+    }
+
+    /// Claims the block of a record that was checked.
+    fn claim_record(&mut self, link: u64, owner: Owner) -> Result<()> {
+        let offset = link & LOW48;
+        let lengths = self.image.word(offset)?;
+        let bytes = 16 + (lengths & 0xffff_ffff) + (lengths >> 32);
+        self.claim(offset, bytes, owner)?;
+        self.region(offset, bytes, What::Record);
+        Ok(())
+    }
+}

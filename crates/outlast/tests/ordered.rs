@@ -1,0 +1,284 @@
+//! Ordered maps against a `BTreeMap`, and what their scans guarantee beside changes.
+//!
+//! Method: a seeded run of changes on few keys of each type, in shapes so small that leaves,
+//! nodes and partitions are split and merged all the time; every few steps, ranges with all
+//! kinds of bounds from both ends, and the neighbours of a key. Values never equal keys.
+
+use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+fn shapes() -> Vec<MapOptions> {
+    [(4, 4, 4), (8, 5, 1), (56, 128, 128)]
+        .map(|(slots, leaves, partitions)| {
+            MapOptions::new().leaf_slots(slots).node_leaves(leaves).partitions(partitions)
+        })
+        .to_vec()
+}
+
+/// All keys of a type that a run uses, by number; not in their order.
+fn run<K: OrderedKey + ?Sized>(make: impl Fn(u64) -> K::Owned, options: &MapOptions, steps: u64)
+where
+    K::Owned: Ord + Clone + std::fmt::Debug,
+{
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let map: OrderedMap<K, u64> = pool.ordered_map_with("m", options).unwrap();
+    let mut model: BTreeMap<K::Owned, u64> = BTreeMap::new();
+    let mut random = Random(7);
+    for step in 0..steps {
+        // Phases of growth and of shrinking.
+        let grows = step / 400 % 3 != 2;
+        let key = make(random.below(500));
+        let (k, value) = (K::borrow(&key), 1_000_000 + step);
+        if random.below(10) < if grows { 8 } else { 1 } {
+            assert_eq!(map.put(k, &value).unwrap(), model.insert(key.clone(), value));
+        } else {
+            assert_eq!(map.remove(k).unwrap(), model.remove(&key));
+        }
+        if step % 7 == 0 {
+            check_ranges(&map, &model, &make, &mut random);
+        }
+    }
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+}
+
+fn check_ranges<K: OrderedKey + ?Sized>(
+    map: &OrderedMap<K, u64>,
+    model: &BTreeMap<K::Owned, u64>,
+    make: &impl Fn(u64) -> K::Owned,
+    random: &mut Random,
+) where
+    K::Owned: Ord + Clone + std::fmt::Debug,
+{
+    let some = |record: Option<(&K::Owned, &u64)>| record.map(|(k, v)| (k.clone(), *v));
+    let key = make(random.below(500));
+    let k = K::borrow(&key);
+    assert_eq!(map.first().unwrap(), some(model.first_key_value()));
+    assert_eq!(map.last().unwrap(), some(model.last_key_value()));
+    assert_eq!(map.floor(k).unwrap(), some(model.range(..=&key).next_back()));
+    assert_eq!(map.ceiling(k).unwrap(), some(model.range(&key..).next()));
+    let (a, b) = (make(random.below(500)), make(random.below(500)));
+    let (low, high) = if a <= b { (a, b) } else { (b, a) };
+    let kinds = |key: &K::Owned, which| match which {
+        0 => Bound::Included(key.clone()),
+        1 => Bound::Excluded(key.clone()),
+        _ => Bound::Unbounded,
+    };
+    let bounds = (kinds(&low, random.below(3)), kinds(&high, random.below(3)));
+    if low == high && matches!(bounds, (Bound::Excluded(_), Bound::Excluded(_))) {
+        // The model refuses it; here it is empty.
+        let bounds = (Bound::Excluded(K::borrow(&low)), Bound::Excluded(K::borrow(&high)));
+        assert_eq!(map.range(bounds).count(), 0);
+        return;
+    }
+    let expected: Vec<_> = model.range(bounds.clone()).map(|(k, v)| (k.clone(), *v)).collect();
+    let borrowed = (bounds.0.as_ref().map(K::borrow), bounds.1.as_ref().map(K::borrow));
+    let batch = 1 + random.below(70) as usize;
+    let forward: Vec<_> = map.range(borrowed).with_batch(batch).map(Result::unwrap).collect();
+    assert_eq!(forward, expected);
+    let mut backward: Vec<_> = map.range(borrowed).rev().map(Result::unwrap).collect();
+    backward.reverse();
+    assert_eq!(backward, expected);
+    // From both ends at once.
+    let mut range = map.range(borrowed).with_batch(batch);
+    let (mut front, mut back) = (Vec::new(), Vec::new());
+    loop {
+        let (list, record) = if random.below(2) == 0 {
+            (&mut front, range.next())
+        } else {
+            (&mut back, range.next_back())
+        };
+        match record {
+            Some(record) => list.push(record.unwrap()),
+            None => break,
+        }
+    }
+    front.extend(back.into_iter().rev());
+    assert_eq!(front, expected);
+}
+
+#[test]
+fn ranges_of_integers_agree_with_a_model() {
+    for options in shapes() {
+        run::<u64>(|n| n.wrapping_mul(0x1234_5678_9abc_def1), &options, 4_000);
+        run::<i64>(|n| (n as i64 - 250).wrapping_mul(0x0123_4567_89ab_cdef), &options, 2_000);
+        run::<i16>(|n| (n as i16 - 250) * 131, &options, 2_000);
+        run::<u32>(|n| n as u32, &options, 2_000);
+        let blocks = options.form(RecordForm::Bytes);
+        run::<i32>(|n| (n as i32 - 250) * 8_000_000, &blocks, 2_000);
+        run::<u64>(|n| n * 257, &blocks, 2_000);
+    }
+}
+
+#[test]
+fn ranges_of_byte_strings_agree_with_a_model() {
+    for options in shapes() {
+        // Lengths from nothing on; many begin alike; bytes of all values.
+        run::<[u8]>(|n| vec![n as u8; n as usize % 23], &options, 3_000);
+        let common = |n: u64| format!("https://example.org/a/path/in/common/{}", n * 77);
+        run::<str>(common, &options, 3_000);
+        run::<[u8]>(|n| [&[0xff; 30][..], &n.to_be_bytes()].concat(), &options, 2_000);
+        run::<str>(|n| "a".repeat(n as usize), &options, 2_000);
+    }
+}
+
+#[test]
+fn prefixes_are_ranges() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let map = pool.ordered_map_with::<str, u64>("m", &shapes()[0]).unwrap();
+    for (i, word) in ["a", "ab", "abc", "abd", "ac", "b", "ba"].iter().enumerate() {
+        map.insert(word, &(i as u64)).unwrap();
+    }
+    let keys = |prefix: &str| -> Vec<String> {
+        map.prefix(prefix).map(|record| record.unwrap().0).collect()
+    };
+    assert_eq!(keys("ab"), ["ab", "abc", "abd"]);
+    assert_eq!(keys("b"), ["b", "ba"]);
+    assert_eq!(keys("x").len(), 0);
+    assert_eq!(keys("").len(), 7);
+    let last = map.prefix("a").next_back().unwrap().unwrap();
+    assert_eq!(last, ("ac".into(), 4));
+    let bytes = pool.ordered_map::<[u8], u64>("bytes").unwrap();
+    bytes.insert(&[0xff, 0xff], &1).unwrap();
+    bytes.insert(&[0xff], &2).unwrap();
+    assert_eq!(bytes.prefix(&[0xff]).count(), 2);
+}
+
+#[test]
+fn a_scheme_without_order_has_no_ordered_maps() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let hashed = MapOptions::new().scheme(Scheme::DashEh);
+    assert!(pool.ordered_map_with::<u64, u64>("m", &hashed).is_err());
+    pool.map_with::<u64, u64>("m", &hashed).unwrap();
+    let refused = pool.ordered_map::<u64, u64>("m").unwrap_err();
+    assert!(matches!(refused, outlast::Error::MapMismatch { what: "scheme", .. }), "{refused}");
+    assert!(pool.raw_map("m").unwrap().range(Bound::Unbounded, Bound::Unbounded).is_err());
+}
+
+/// What stays is reported once and in order, whatever comes and goes around it.
+#[test]
+fn scans_keep_their_word_beside_changes() {
+    for form in RecordForm::ALL {
+        let pool = PoolOptions::new().anonymous().unwrap();
+        let options = shapes()[0].clone().form(form);
+        let map = pool.ordered_map_with::<i64, u64>("m", &options).unwrap();
+        const STAY: i64 = 300;
+        for n in -STAY..STAY {
+            assert!(map.insert(&(n * 100), &(n.unsigned_abs() + 7)).unwrap());
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for t in 1..=2 {
+                let (map, stop) = (map.clone(), &stop);
+                s.spawn(move || {
+                    let mut random = Random(t);
+                    for round in 0..12 {
+                        // A stretch fills up, and empties again: leaves split and merge.
+                        let from = random.below(2 * STAY as u64) as i64 - STAY;
+                        let keys = (from * 100..from * 100 + 4_000)
+                            .filter(|key| key % 100 != 0 && key % 3 == t as i64);
+                        for key in keys.clone() {
+                            assert!(map.insert(&key, &round).unwrap(), "{key}");
+                        }
+                        for key in keys {
+                            assert_eq!(map.remove(&key).unwrap(), Some(round), "{key}");
+                        }
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+            let (map, stop) = (map.clone(), &stop);
+            s.spawn(move || {
+                let mut reverse = false;
+                while !stop.load(Ordering::Relaxed) {
+                    reverse = !reverse;
+                    let mut keys: Vec<i64> = if reverse {
+                        map.range(..).rev().map(|record| record.unwrap().0).collect()
+                    } else {
+                        map.range(..).with_batch(5).map(|record| record.unwrap().0).collect()
+                    };
+                    if reverse {
+                        keys.reverse();
+                    }
+                    assert!(keys.is_sorted_by(|a, b| a < b), "in order, none twice");
+                    let staying = keys.iter().filter(|key| *key % 100 == 0).count();
+                    assert_eq!(staying as i64, 2 * STAY);
+                }
+            });
+        });
+        let found = pool.verify().unwrap();
+        assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+        assert_eq!(found.records(), 2 * STAY as u64);
+    }
+}
+
+/// Keys that come at one end and go at the other leave nothing behind.
+#[test]
+fn a_queue_takes_no_more_space_than_what_is_in_it() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    for (name, options) in [("small", shapes()[0].clone()), ("usual", MapOptions::new())] {
+        let map = pool.ordered_map_with::<u64, u64>(name, &options).unwrap();
+        const IN_IT: u64 = 2_000;
+        for n in 0..40_000u64 {
+            map.insert(&n, &(n + 1)).unwrap();
+            if let Some(old) = n.checked_sub(IN_IT) {
+                assert_eq!(map.remove(&old).unwrap(), Some(old + 1));
+            }
+        }
+        let stats = map.stats().unwrap();
+        assert!(stats.slots <= 4 * IN_IT, "{stats:?}");
+        assert!(map.len_estimate().unwrap().abs_diff(IN_IT) <= IN_IT / 50, "{stats:?}");
+    }
+}
+
+fn reopen(pool: Pool, path: &std::path::Path, threads: usize) -> Pool {
+    pool.close().unwrap();
+    // SAFETY: the file is this test's own.
+    unsafe { PoolOptions::new().recovery_threads(threads).open(path).unwrap() }
+}
+
+#[test]
+fn opening_tells_how_far_it_is_whatever_the_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pool");
+    // SAFETY: the file is this test's own.
+    let mut pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let options = MapOptions::new().leaf_slots(8).node_leaves(8).partitions(16);
+    let map = pool.ordered_map_with::<u64, [u8]>("m", &options).unwrap();
+    for n in 0..5_000u64 {
+        map.insert(&(n * 3), &n.to_be_bytes()).unwrap();
+    }
+    drop(map);
+    for threads in [1, 2, 7] {
+        pool = reopen(pool, &path, threads);
+        let map = pool.ordered_map::<u64, [u8]>("m").unwrap();
+        assert_eq!(map.range(..).count(), 5_000);
+        assert_eq!(map.floor(&100).unwrap(), Some((99, 33u64.to_be_bytes().to_vec())));
+    }
+    pool.close().unwrap();
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let telling = std::sync::Arc::clone(&told);
+    let options = PoolOptions::new().recovery_threads(2);
+    let options = options.recovery_progress(move |p| telling.lock().unwrap().push(p));
+    // SAFETY: the file is this test's own.
+    let pool = unsafe { options.open(&path).unwrap() };
+    pool.ordered_map::<u64, [u8]>("m").unwrap();
+    let told = told.lock().unwrap();
+    let last = told.last().unwrap();
+    assert!(last.parts > 4 && told.len() == last.parts && last.parts_done == last.parts);
+    assert!(last.leaves > 600, "{last:?}");
+}
