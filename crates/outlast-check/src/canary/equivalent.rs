@@ -67,16 +67,6 @@ const POOL: &[Equivalent] = &[
 
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];
 
-/// Every way in which a fence can be missing.
-pub const MISSING: &[Wrong] = &[
-    Wrong::Dropped,
-    Wrong::DroppedOnce(Which::First),
-    Wrong::DroppedOnce(Which::Second),
-    Wrong::DroppedOnce(Which::Last),
-    Wrong::DroppedOnce(Which::Seeded(1)),
-    Wrong::DroppedOnce(Which::Seeded(2)),
-];
-
 /// The reason of a canary, if it is declared to be one that does no harm.
 pub fn reason(scheme: Scheme, canary: Canary) -> Option<Reason> {
     let mut all = POOL.iter().chain(parts(scheme).equivalent);

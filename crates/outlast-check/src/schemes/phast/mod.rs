@@ -6,8 +6,6 @@ mod scenarios;
 mod workloads;
 
 use super::{Config, Parts};
-use crate::canary::equivalent::{Equivalent, MISSING, Reason};
-use crate::canary::mutation::Act;
 use crate::session::Shape;
 use outlast::index::phast::points;
 use outlast::{MapOptions, RecordForm, Scheme};
@@ -20,7 +18,6 @@ pub const PARTS: Parts = Parts {
         ("s8n4p4", config(8, 4, 4)),
         ("s20n6p1", config(20, 6, 1)),
     ],
-    too_large: None,
     brim,
     crowd: CROWD,
     growth: &points::SPLIT_COMMIT,
@@ -33,15 +30,7 @@ pub const PARTS: Parts = Parts {
     scenarios: scenarios::catalogue,
     workloads: workloads::ALL,
     planted: planted::LINES,
-    // The header that tells of PhaST's maps is one copy of two, and the map that it is for is not
-    // there before its root, whose fence completes it. Nor is there a map too large for a pool
-    // here, whose creation would be answered before that.
-    equivalent: &[Equivalent {
-        point: &points::FEATURE,
-        act: Act::Fence,
-        ways: MISSING,
-        reason: Reason::DoubleHeader,
-    }],
+    equivalent: &[],
 };
 
 /// Hashes are fingerprints and nothing else here: so many keys of one hash fill some leaves.
