@@ -9,13 +9,16 @@ use crate::codec::value_bytes;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
 use crate::schedule::progress::{self, Victim};
-use crate::schedule::{self, workload::Workload};
+use crate::schedule::{self, Choice, Replay, workload::Workload};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault, ensure};
 use outlast::pmem::{Alive, Planted, Traced};
 use outlast::pool::store::AnyIndex;
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
+
+/// Schedules that are tried of a workload.
+const SCHEDULES: u64 = 400;
 
 /// What is checked.
 pub(super) struct Subject {
@@ -33,6 +36,7 @@ impl Subject {
             Checker::Stopped => self.stopped(),
             Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
             Checker::EachStep(workload) => self.each_step(workload),
+            Checker::Schedules(workload) => self.schedules(workload),
             Checker::Met => self.met(),
             Checker::Forever => self.forever(),
             Checker::Guard => self.guard(),
@@ -116,6 +120,27 @@ impl Subject {
         let named = Workload::named(self.scheme, workload);
         let workload = named.ok_or_else(|| Fault(format!("no workload {workload}")))?;
         schedule::paused(self.scheme, self.form, workload, &self.alive)
+    }
+
+    /// Schedules of a workload, by either strategy.
+    fn schedules(&self, workload: &str) -> Checked {
+        for seed in 0..SCHEDULES {
+            let strategy = if seed % 2 == 0 { Choice::Random } else { Choice::Pct };
+            let named = Replay {
+                scheme: self.scheme,
+                form: self.form,
+                workload: workload.into(),
+                strategy,
+                seed,
+                order: None,
+                without: Vec::new(),
+                crash: Some(0),
+            };
+            if let (_, Some(violation)) = schedule::replay(&named)? {
+                return Err(Fault(format!("{workload}: {}", violation.fault)));
+            }
+        }
+        Ok(())
     }
 
     /// A reference is held while its record is replaced, and others are written.

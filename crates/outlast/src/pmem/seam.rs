@@ -158,6 +158,8 @@ pub enum Planted {
     LeafNotRechecked,
     /// A merge leaves the entry of the master array that names the leaf.
     EntryKept,
+    /// The pairs of a full leaf are counted after their keys were read, and not with them.
+    PairsCountedLate,
     /// A new map's commit word is stored before the words that it vouches for.
     RootCommittedFirst,
     /// Roots are read while they change.

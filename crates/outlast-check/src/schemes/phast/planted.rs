@@ -1,7 +1,7 @@
 //! What stands for published bugs in PhaST, where the pool does not.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Stopped};
+use crate::planted::table::Checker::{Alone, EachStep, Schedules, Stopped};
 use crate::planted::table::{Line, bug, cannot};
 use outlast::index::phast::points;
 use outlast::pmem::Planted;
@@ -96,5 +96,11 @@ pub(super) const LINES: &[Line] = &[
         Planted::EntryKept,
         "merge: the partition is not joined with the one before it",
         Alone,
+    ),
+    bug(
+        "An insert under way beside a split is taken for a key that stands twice",
+        Planted::PairsCountedLate,
+        "check_keys: the bits are read again",
+        Schedules("race-brim"),
     ),
 ];

@@ -2,8 +2,9 @@
 
 use super::config;
 use super::phases::DIVIDED;
-use crate::schedule::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
+use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use outlast::index::phast::points;
+use std::ops::Range;
 
 /// So large that a leaf takes what a few threads insert.
 const ROOMY: Workload = Workload { config: Some(config(20, 4, 2)), ..PLAIN };
@@ -15,6 +16,35 @@ const MERGE: Workload = Workload {
     emptied: true,
     ..PLAIN
 };
+
+/// A leaf with one slot left: of two inserts, one is under way in it, and the other one finds the
+/// leaf full. What splits it then reads a leaf that is not at rest. (A leaf of four would be
+/// tidied and not split, with three pairs; one that is full at first takes nobody in.)
+#[derive(Debug)]
+struct Brim;
+
+impl Brim {
+    const SLOTS: u64 = 8;
+}
+
+impl Filling for Brim {
+    fn keys(&self, _: &dyn Fn(u64) -> u64) -> Vec<u64> {
+        // Those that come beside others are among those that are there, and above them.
+        let there = (1..Self::SLOTS).map(|n| 20 * n);
+        there.chain((1..Self::SLOTS).map(|n| 30 * n + 5)).collect()
+    }
+
+    fn removed_after(&self, _: usize) -> Range<usize> {
+        0..0
+    }
+
+    fn records(&self) -> Option<u64> {
+        Some(Self::SLOTS - 1)
+    }
+}
+
+const BRIM: Workload =
+    Workload { config: Some(config(Brim::SLOTS, 4, 4)), filling: Some(&Brim), ..PLAIN };
 
 /// All of them.
 pub(super) const ALL: &[Workload] = &[
@@ -55,6 +85,18 @@ pub(super) const ALL: &[Workload] = &[
         about: "inserts of one key in a leaf that has room",
         aim: Aim::Race,
         ..ROOMY
+    },
+    Workload {
+        name: "brim",
+        about: "inserts and removals in a leaf with one slot left",
+        aim: Aim::Apart,
+        ..BRIM
+    },
+    Workload {
+        name: "race-brim",
+        about: "inserts of one key in a leaf with one slot left",
+        aim: Aim::Race,
+        ..BRIM
     },
     Workload {
         name: "shrink",

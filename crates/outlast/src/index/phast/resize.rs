@@ -265,10 +265,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Split of a leaf --------------------------------------------------------
 
-    /// The keys of a leaf, sorted. Beside writers they are those of some moments.
-    fn keys_of(&self, offset: u64) -> Result<Vec<R::OwnedKey>, Damage> {
+    /// The keys that stand in these slots of a leaf, sorted, each once. Beside writers they are
+    /// those of some moments.
+    fn keys_of(&self, offset: u64, bits: u64) -> Result<Vec<R::OwnedKey>, Damage> {
         let mut keys = Vec::with_capacity(self.shape.slots as usize);
-        for slot in self.slots_of(offset) {
+        for slot in super::ops::bits(bits) {
             keys.push(R::key(&self.core, self.words(self.pair(offset, slot)))?);
         }
         keys.sort_unstable();
@@ -276,16 +277,19 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(keys)
     }
 
-    /// Checks the keys of a full leaf: each is the leaf's, and stands there once. Else it could
-    /// be split again and again, or not at all, without ever having room. To be validated.
+    /// Checks the keys that stood in these slots of a full leaf: each is the leaf's, and stands
+    /// there once. Else it could be split again and again, or not at all, without ever having
+    /// room. To be validated.
     fn check_keys(
         &self,
         at: &Located<'_>,
         offset: u64,
+        bits: u64,
         keys: &[R::OwnedKey],
     ) -> Result<(), Damage> {
-        // Those that were removed meanwhile were read all the same.
-        let pairs = self.bitmap(offset).count_ones() as usize;
+        // Of the bits by which the keys were read: inserts that are under way set others.
+        let late = self.planted(Planted::PairsCountedLate);
+        let pairs = if late { self.bitmap(offset) } else { bits }.count_ones() as usize;
         if keys.len() < pairs {
             let found = format!("{} keys in {pairs} pairs", keys.len());
             return Err(Damage::new(offset, "each key once", found));
@@ -304,8 +308,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // What needs space comes before anyone has to wait: where to split is guessed, and
         // looked at again.
         let replaced = self.replaced_before(at.leaf);
-        let keys = self.keys_of(offset).and_then(|keys| {
-            self.check_keys(at, offset, &keys)?;
+        let bits = self.bitmap(offset);
+        let keys = self.keys_of(offset, bits).and_then(|keys| {
+            self.check_keys(at, offset, bits, &keys)?;
             Ok(keys)
         });
         let keys = match keys {
