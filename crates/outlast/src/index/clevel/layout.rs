@@ -169,6 +169,12 @@ pub mod slot {
         debug_assert!(mark(word) != COPY);
         word & OFFSET
     }
+    /// The record's offset, of copies too: for hints, which need not be right.
+    #[inline(always)]
+    pub fn hint(word: u64) -> u64 {
+        // Records begin at multiples of 16, and a copy's maker stands in the bits below.
+        word & OFFSET & !15
+    }
     /// The record's tag.
     #[inline(always)]
     pub fn tag(word: u64) -> u64 {

@@ -452,11 +452,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Asks the memory for what copying the slots of a bucket takes, of all of them at once: the
     /// records, and then the buckets that their copies can go to.
     fn expect_copies(&self, context: &Context, bucket: &Bucket) {
-        let links = || bucket.slots.iter().map(|place| self.core.memory.load(place));
-        links().filter(|&word| slot::is_link(word)).for_each(|word| {
-            self.expect_record(slot::offset(word));
-        });
-        for offset in links().filter(|&word| slot::is_link(word)).map(slot::offset) {
+        let words = || bucket.slots.iter().map(|place| self.core.memory.load(place));
+        // Copies are not copied.
+        let is_source = |word: &u64| slot::is_link(*word) && slot::mark(*word) != slot::COPY;
+        let offsets = || words().filter(is_source).map(slot::offset);
+        offsets().for_each(|offset| self.expect_record(offset));
+        for offset in offsets() {
             let hash = || {
                 let found = self.state(offset, self.head(offset).ok()?).ok()?;
                 let kind = state::kind(found);
