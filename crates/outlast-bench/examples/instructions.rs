@@ -154,19 +154,25 @@ fn run<F: Form>(scheme: Scheme, counted: &Counted<F>) {
 fn main() {
     let name = std::env::args().nth(1).expect("the scheme's name");
     let scheme: Scheme = name.parse().expect("a scheme");
-    run::<Inline>(scheme, &Counted {
-        get_hit: counted_inline_get_hit,
-        get_miss: counted_inline_get_miss,
-        insert: counted_inline_insert,
-        update: counted_inline_update,
-        remove: counted_inline_remove,
-    });
-    run::<Bytes>(scheme, &Counted {
-        get_hit: counted_bytes_get_hit,
-        get_miss: counted_bytes_get_miss,
-        insert: counted_bytes_insert,
-        update: counted_bytes_update,
-        remove: counted_bytes_remove,
-    });
+    run::<Inline>(
+        scheme,
+        &Counted {
+            get_hit: counted_inline_get_hit,
+            get_miss: counted_inline_get_miss,
+            insert: counted_inline_insert,
+            update: counted_inline_update,
+            remove: counted_inline_remove,
+        },
+    );
+    run::<Bytes>(
+        scheme,
+        &Counted {
+            get_hit: counted_bytes_get_hit,
+            get_miss: counted_bytes_get_miss,
+            insert: counted_bytes_insert,
+            update: counted_bytes_update,
+            remove: counted_bytes_remove,
+        },
+    );
     println!("operations {OPERATIONS}");
 }

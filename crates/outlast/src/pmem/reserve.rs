@@ -191,9 +191,8 @@ pub(super) fn reserve_aligned(size: u64, access: ProtFlags) -> io::Result<NonNul
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let (size, huge_page) = (size as usize, HUGE_PAGE as usize);
     // SAFETY: the kernel chooses an address that is free.
-    let start = unsafe {
-        rustix::mm::mmap_anonymous(ptr::null_mut(), size + huge_page, access, flags)?
-    };
+    let start =
+        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), size + huge_page, access, flags)? };
     let head = start.align_offset(huge_page);
     let tail = huge_page - head;
     // SAFETY: both ends lie in what was mapped above, and nobody knows of it yet.

@@ -1,8 +1,7 @@
 //! Lookups: the way through the levels, and what is met on it.
 
 use super::layout::{
-    BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link,
-    slot, state,
+    BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link, slot, state,
 };
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::{Clevel, points};
