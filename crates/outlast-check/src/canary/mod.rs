@@ -16,7 +16,6 @@ pub mod tape;
 pub mod trial;
 
 use crate::explore::catalogue;
-use crate::schemes::parts;
 use crate::session::alive;
 use crate::state::Checked;
 use mutation::{Act, Wrong, mutate};
@@ -244,9 +243,7 @@ impl<'a> Tapes<'a> {
         if let Some(shape) = shape {
             first.push(Tape::next_region(shape, alive)?);
             first.push(Tape::every_root(shape, alive)?);
-            if let Some(too_large) = parts(scheme).too_large {
-                first.push(Tape::refused(shape, too_large, alive)?);
-            }
+            first.push(Tape::refused(shape, alive)?);
         }
         // Those of which only the answers are looked at come last.
         first.sort_by_key(|t| (!t.images, t.events.len()));

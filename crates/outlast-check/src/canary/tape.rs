@@ -4,7 +4,6 @@ use crate::explore::scenario::Scenario;
 use crate::model::{Image, Kept, Timeline, stored};
 use crate::random::Random;
 use crate::response;
-use crate::schemes::Config;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
 use crate::state::{self, Checked, State, ensure};
 use outlast::Error;
@@ -279,21 +278,36 @@ impl Tape {
         Ok(Self::of("next region", pool, shape, session))
     }
 
-    /// A run in which one thread is refused a map of the scheme, for want of room, and another
-    /// one makes a smaller one: what the first has begun is fenced by nobody else.
+    /// A run in which one thread is refused a map, for want of room, and another one makes it when
+    /// there is some: what the first has begun is fenced by nobody else.
     ///
     /// # Errors
     /// If the run itself goes wrong.
-    pub fn refused(shape: Shape, too_large: Config, alive: &Arc<Alive>) -> Checked<Tape> {
+    pub fn refused(shape: Shape, alive: &Arc<Alive>) -> Checked<Tape> {
         let pool = PoolShape::default();
         let mut session = Session::create(pool, alive, recorder(true))?;
-        let info = Shape { config: too_large, ..shape }.info("large");
-        let request = MapRequest { info, scheme_matters: true };
+        let core = Arc::clone(session.store().core());
+        let mut taken = Vec::new();
+        let full = {
+            let _writing = core.enter()?;
+            loop {
+                match core.allocate(1 << PAGE_BITS) {
+                    Ok(block) => taken.push(block.offset),
+                    Err(error) => break error,
+                }
+            }
+        };
+        ensure(matches!(full, Error::PoolFull { .. }), || format!("filling the pool: {full}"))?;
+        let request = MapRequest { info: shape.info("refused"), scheme_matters: true };
         let store = session.store();
         let refused = std::thread::scope(|scope| scope.spawn(|| store.map(&request)).join());
         ensure(matches!(refused, Ok(Err(Error::PoolFull { .. }))), || {
-            "a map that is too large was not refused for that".into()
+            "a map was made in a full pool".into()
         })?;
+        {
+            let _writing = core.enter()?;
+            taken.drain(..).for_each(|offset| core.free_unlinked(offset));
+        }
         session.create_map("m", shape)?;
         session.change("m", FRESH, Do::Insert(FRESH + 7))?;
         Ok(Tape { images: true, ..Self::of("refused", pool, shape, session) })

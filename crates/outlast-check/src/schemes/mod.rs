@@ -28,8 +28,6 @@ pub struct Parts {
     /// What the maps of the common scenarios are, each with the end of their names; the first
     /// one is that of the smallest map.
     pub shapes: &'static [(&'static str, Config)],
-    /// A map that no pool here has room for, if the scheme has one.
-    pub too_large: Option<Config>,
     /// Records that a new map of this shape takes without growing; not quite as many, because
     /// keys do not spread evenly.
     pub brim: fn(Config) -> u64,

@@ -16,7 +16,6 @@ use outlast::{RecordForm, Scheme};
 /// What it adds.
 pub const PARTS: Parts = Parts {
     shapes: &[("f1g1", config(1, 1)), ("f1g3", config(1, 3)), ("f2g2", config(2, 2))],
-    too_large: Some(config(13, 1)),
     brim,
     crowd: CROWD,
     growth: &points::CONTEXT_COMMIT,

@@ -20,7 +20,6 @@ pub const PARTS: Parts = Parts {
         ("b2s2", config(2, 2)),
         ("b2s4", config(2, 4)),
     ],
-    too_large: None,
     brim,
     crowd: CROWD,
     growth: &points::SPLIT_COMMIT,
