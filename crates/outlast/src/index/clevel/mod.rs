@@ -29,8 +29,9 @@
 //! and records only move from older to newer ones.
 //!
 //! Each process keeps a context of its own in DRAM, with a note for each bucket (`levels`): a
-//! Bloom filter of the tags in it. A lookup that finds nothing reads no PM but the root's word
-//! in nine cases of ten.
+//! Bloom filter of the tags in it. In nine cases of ten, a lookup that finds nothing rests on the
+//! notes and the root's word alone. (The processor is asked for the lines of the likely buckets
+//! before the notes are there, and drops them then.)
 //!
 //! The truth about a record stands in its own first word. Slots only lead to it, so a copy of a
 //! slot, which rehashing makes, is no second record, and a change of the record needs no lock
@@ -213,7 +214,8 @@
 //!   the same within a hundredth (the test in `tests/clevel.rs` prints it).
 //! - A level was added as soon as one record found no slot: the larger the table, the emptier it
 //!   was then. Here a record with bad luck goes to its group's overflow chain until 0.84 of the
-//!   slots are in use, and many records of one hash do so too.
+//!   slots are in use, and many records of one hash do so too; and any, where there is no room for
+//!   a level.
 //! - The paper keeps one level more than two while it rehashes, and shrinking is its future work.
 
 mod change;
