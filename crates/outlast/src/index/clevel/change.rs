@@ -504,8 +504,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Result<Rival> {
         let rival = self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
-                let offset = slot::offset(word);
-                if offset == target {
+                // What a copy is of stands elsewhere, too.
+                if slot::mark(word) == slot::COPY || slot::offset(word) == target {
                     break;
                 }
                 if slot::mark(word) != slot::ANNOUNCED {
