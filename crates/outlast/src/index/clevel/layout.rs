@@ -189,6 +189,11 @@ pub mod slot {
     pub fn is_link(word: u64) -> bool {
         word & OFFSET > FROZEN
     }
+    /// Whether it names a record that it leads to: no copy, and not only announced.
+    #[inline(always)]
+    pub fn leads(word: u64) -> bool {
+        is_link(word) && mark(word) & ANNOUNCED == 0
+    }
 }
 
 /// State words of records.

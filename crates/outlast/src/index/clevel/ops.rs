@@ -582,7 +582,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             for &hash in hashes {
                 for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
                     let word = self.core.memory.load(place);
-                    if slot::tag(word) == tag_of(hash) && slot::is_link(word) {
+                    if slot::tag(word) == tag_of(hash) && slot::leads(word) {
                         self.expect_record(slot::offset(word));
                     }
                 }
