@@ -168,12 +168,23 @@ impl Worker<'_> {
                 self.store.map(&MapRequest { info, scheme_matters: true })?;
                 Some(said(true, None))
             }
-            Act::DropMap(n) => match self.store.drop_map(&other(n)) {
-                Ok(()) => Some(said(true, Some(true))),
-                Err(Error::NoSuchMap { .. }) => Some(said(false, Some(false))),
-                Err(error) => return Err(error.into()),
-            },
+            Act::DropMap(n) => Some(self.drop_map(n)?),
+            Act::DropHeld(n) => {
+                let held = self.store.open_map(&other(n)).ok();
+                let answer = self.drop_map(n)?;
+                drop(held);
+                Some(answer)
+            }
         })
+    }
+
+    fn drop_map(&self, n: u64) -> Result<Answer, Asked> {
+        let said = |done| Answer::Changed { applied: done, present: Some(done), before: None };
+        match self.store.drop_map(&other(n)) {
+            Ok(()) => Ok(said(true)),
+            Err(Error::NoSuchMap { .. }) => Ok(said(false)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn run(&self, first: usize, script: &[Act]) -> Checked {

@@ -40,6 +40,8 @@ pub enum Act {
     CreateMap(u64),
     /// Drops another map.
     DropMap(u64),
+    /// The same, with a handle of it that is let go of afterwards.
+    DropHeld(u64),
 }
 
 impl Act {
@@ -48,7 +50,7 @@ impl Act {
         match self {
             Act::Call(call) => Some((MAP, call)),
             Act::CreateMap(n) => Some((MAPS, Call::Change(n, Do::Put(1)))),
-            Act::DropMap(n) => Some((MAPS, Call::Change(n, Do::Remove))),
+            Act::DropMap(n) | Act::DropHeld(n) => Some((MAPS, Call::Change(n, Do::Remove))),
             Act::Background | Act::Sync | Act::Close => None,
         }
     }
@@ -70,6 +72,7 @@ impl Act {
             Act::Close => "close",
             Act::CreateMap(_) => "create",
             Act::DropMap(_) => "drop",
+            Act::DropHeld(_) => "drop held",
         }
     }
 }
@@ -80,6 +83,7 @@ impl fmt::Display for Act {
             Act::Call(call) => write!(f, "{call}"),
             Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
             Act::DropMap(n) => write!(f, "drop {:?}", other(*n)),
+            Act::DropHeld(n) => write!(f, "drop held {:?}", other(*n)),
             Act::Background | Act::Sync | Act::Close => f.write_str(self.kind()),
         }
     }
@@ -143,6 +147,7 @@ pub(crate) enum Beside {
     Sync,
     Close,
     Maps,
+    MapsFreed,
     Removals,
 }
 
@@ -279,6 +284,12 @@ const COMMON: &[Workload] = &[
         name: "maps",
         about: "other maps created and dropped beside operations",
         beside: Beside::Maps,
+        ..PLAIN
+    },
+    Workload {
+        name: "maps-freed",
+        about: "maps that were dropped while they were held, freed while others are created",
+        beside: Beside::MapsFreed,
         ..PLAIN
     },
     Workload {
@@ -434,16 +445,18 @@ impl Workload {
 
     /// Two threads, of which one does what the workload is for.
     ///
-    /// That is an insert, and the other one looks up or removes a record that it moves, for each
-    /// of them, or iterates. Or a step of background work, and the other one looks up, replaces
-    /// or removes a record, of a few, inserts one, or iterates; or an insert and then such steps.
-    /// Or both insert one key, or the other one asks for it.
+    /// That is an insert, and the other one looks up or removes a record that it
+    /// moves, for each of them, or iterates. Or a step of background work, and the other one looks
+    /// up, replaces or removes a record, of a few, inserts one, or iterates; or an insert and then
+    /// such steps. Or both insert one key, or the other one asks for it. Or the step frees a map
+    /// that was dropped, and the other one creates one.
     ///
     /// # Errors
     /// If the table never comes to what the workload is for.
     pub fn pairs(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
-        let works = self.beside == Beside::Background;
+        let frees = self.beside == Beside::MapsFreed;
+        let works = self.beside == Beside::Background || frees;
         // Where there has been some growth, there is something to do.
         let Fill { records: fill, moved } = if works { &fills[fills.len() / 2] } else { &fills[0] };
         let new = keys.key(*fill);
@@ -481,6 +494,7 @@ impl Workload {
         };
         let calls = besides.into_iter().chain([Call::Scan]).map(Act::Call);
         let besides = calls.chain(works.then_some(Act::Background));
+        let besides: Vec<Act> = if frees { vec![Act::CreateMap(1)] } else { besides.collect() };
         let instance = |beside| Instance {
             workload: *self,
             shape,
@@ -490,7 +504,7 @@ impl Workload {
             crashed: self.start == Start::Crashed,
             scripts: vec![first.clone(), vec![beside]],
         };
-        Ok(besides.map(instance).collect())
+        Ok(besides.into_iter().map(instance).collect())
     }
 }
 
@@ -554,6 +568,13 @@ impl Maker<'_> {
                 scripts.push((0..steps).map(|_| Act::Background).collect());
             }
             return scripts;
+        }
+        if beside == Beside::MapsFreed {
+            // The one who drops the second map leaves it to others to free it, as the first one.
+            let change = vec![Act::Call(self.call())];
+            let maps = vec![Act::CreateMap(1), Act::DropHeld(1), Act::CreateMap(0)];
+            let steps = vec![Act::Background; 2 + self.random.below(3) as usize];
+            return vec![maps, steps, change];
         }
         let busy = beside != Beside::Nothing;
         let threads = 2 + self.random.below(if busy { 2 } else { 3 });
@@ -641,6 +662,7 @@ impl Maker<'_> {
             Beside::Sync if self.random.below(2) == 0 => Act::Sync,
             Beside::Sync => Act::Call(self.call()),
             Beside::Close => Act::Close,
+            Beside::MapsFreed => Act::Background,
             Beside::Maps => {
                 let n = self.random.below(2);
                 if self.random.below(2) == 0 { Act::CreateMap(n) } else { Act::DropMap(n) }
@@ -740,6 +762,11 @@ impl Instance {
         session.create_map(MAP, self.shape)?;
         for &n in &self.others {
             session.create_map(&other(n), self.shape)?;
+        }
+        if self.workload.beside == Beside::MapsFreed {
+            session.create_map(&other(0), self.shape)?;
+            session.drop_map(&other(0), true)?;
+            session.let_go();
         }
         for number in 0..self.fill {
             self.workload.fill_in(&mut session, &self.keys, number)?;

@@ -152,6 +152,8 @@ pub enum Planted {
     OneSlotUnlinked,
     /// An iteration reports a record for each slot that leads to it.
     ScannedTwice,
+    /// The slot of a dropped map is free before its blocks are.
+    SlotFreedEarly,
     /// A new map's commit word is stored before the words that it vouches for.
     RootCommittedFirst,
     /// Roots are read while they change.

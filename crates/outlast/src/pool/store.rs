@@ -126,6 +126,9 @@ struct Maps {
     open: BTreeMap<usize, Arc<OpenMap>>,
     /// Dropped, but their blocks are not freed yet: someone may still read them.
     dropped: Vec<Arc<OpenMap>>,
+    /// Slots of dropped maps whose blocks are being freed: until that is done, an index may
+    /// read its root's words.
+    freeing: Vec<usize>,
 }
 
 enum Phase {
@@ -363,12 +366,15 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// A slot that no map uses, nor the last readers of one that was dropped.
+    /// A slot that no map uses, nor the last readers of one that was dropped, nor who frees its
+    /// blocks.
     fn free_slot(&self) -> Result<usize> {
         let maps = self.core.memory.seam().lock(&self.maps);
+        let in_use =
+            |slot| maps.dropped.iter().any(|map| map.slot == slot) || maps.freeing.contains(&slot);
         for slot in 0..ROOT_SLOTS {
             let read = roots::read(&self.core, slot);
-            if matches!(read, Ok(None)) && maps.dropped.iter().all(|m| m.slot != slot) {
+            if matches!(read, Ok(None)) && !in_use(slot) {
                 return Ok(slot);
             }
         }
@@ -423,16 +429,26 @@ impl<S: Seam> Store<S> {
     /// Frees the blocks of dropped maps that nobody holds any more. The caller has passed
     /// the gate, or holds it.
     fn free_dropped(&self) -> Result<()> {
+        let seam = self.core.memory.seam();
         let ready: Vec<_> = {
-            let mut maps = self.core.memory.seam().lock(&self.maps);
-            maps.dropped.extract_if(.., |m| Arc::strong_count(m) == 1).collect()
+            let mut maps = seam.lock(&self.maps);
+            let ready: Vec<_> =
+                maps.dropped.extract_if(.., |m| Arc::strong_count(m) == 1).collect();
+            if !seam.planted(Planted::SlotFreedEarly) {
+                maps.freeing.extend(ready.iter().map(|map| map.slot));
+            }
+            ready
         };
+        // Pairs with the Release of the handles that are gone: what was done by them is seen.
+        fence(Ordering::Acquire);
         for map in ready {
             let mut blocks = Vec::new();
             let traced = self.trace_map(&map, &mut |offset, bytes| {
                 blocks.push((offset, bytes));
                 Ok(())
             });
+            // The blocks are known: nothing reads the root any more.
+            seam.lock(&self.maps).freeing.retain(|&slot| slot != map.slot);
             if let Err(error) = traced {
                 // The map is gone all the same. What cannot be found cannot be freed now;
                 // the free state is not saved, and the next open traces what is left.

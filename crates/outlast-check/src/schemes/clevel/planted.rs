@@ -103,6 +103,12 @@ pub(super) const LINES: &[Line] = &[
         EachStep("duel-rehash"),
     ),
     bug(
+        "The blocks of a dropped map are looked for by the root of another one in its slot",
+        Planted::SlotFreedEarly,
+        "Store::free_dropped: the slot is free before the blocks are known",
+        EachStep("maps-freed"),
+    ),
+    bug(
         "A record is taken from its old level before its copy is durable",
         Planted::NoFence(&points::CONFIRM),
         "seam: copy confirmed",
