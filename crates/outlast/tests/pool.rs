@@ -799,3 +799,23 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
     assert!(rss < used / 2, "{rss} of {used} bytes touched");
     assert_eq!(map.get(&7).unwrap(), Some(!7));
 }
+
+#[test]
+fn max_size_bounds_small_pools_too() {
+    for max_size in [512 << 10, 1 << 20, 3 << 20, (3 << 20) + 5] {
+        let (_dir, path) = dir();
+        let options = PoolOptions::new().initial_size(300 << 10).max_size(max_size);
+        // SAFETY: the file is this test's own.
+        let pool = unsafe { options.create(&path).unwrap() };
+        let map = pool.map::<u64, u64>("numbers").unwrap();
+        let full = (0..1 << 20).find_map(|n: u64| map.insert(&n, &(n + 7)).err());
+        assert!(matches!(full, Some(Error::PoolFull { .. })), "{full:?}");
+        let bytes = fs::metadata(&path).unwrap().len();
+        assert!(bytes <= max_size && bytes * 2 > max_size, "{bytes} of {max_size}");
+        pool.close().unwrap();
+    }
+    let (_dir, path) = dir();
+    // SAFETY: the file is this test's own.
+    let refused = unsafe { PoolOptions::new().initial_size(u64::MAX).create(&path) };
+    assert!(refused.is_err() && !path.exists());
+}

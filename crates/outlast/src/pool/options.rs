@@ -53,7 +53,8 @@ impl PoolOptions {
         PoolOptions { core, emulate_pm: None, background: true }
     }
 
-    /// First size of a new pool in bytes. Default: 2 MiB.
+    /// First size of a new pool in bytes; by large pages, and no more than
+    /// [`max_size`](Self::max_size). Default: 2 MiB.
     #[must_use]
     pub fn initial_size(mut self, bytes: u64) -> Self {
         self.core.initial_size = bytes;
@@ -191,7 +192,7 @@ impl PoolOptions {
         lock(file, FlockOperation::NonBlockingLockExclusive)?;
         let (_, options) = self.judge(None);
         let granule = if options.page_bits >= 16 { 2 << 20 } else { 4096 };
-        let size = options.initial_size.next_multiple_of(granule);
+        let size = first_size(&options, granule);
         let options = CoreOptions { initial_size: size, ..options };
         let copy = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let mapping =
@@ -275,7 +276,7 @@ impl PoolOptions {
     /// # Errors
     /// [`Error::AddressSpace`], [`Error::Invalid`].
     pub fn anonymous(&self) -> Result<Pool> {
-        let size = self.core.initial_size.next_multiple_of(2 << 20);
+        let size = first_size(&self.core, 2 << 20);
         let mapping = Mapping::anonymous(size, self.reserve(size, self.core.page_bits))
             .map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
@@ -372,6 +373,15 @@ impl PoolOptions {
         let worker = self.background && !store.core().options().read_only;
         let guarded = Guarded::new(store, worker)?;
         Ok(Pool::new(guarded))
+    }
+}
+
+/// The first size of a pool: by the granule, but no more than it may have.
+fn first_size(options: &CoreOptions, granule: u64) -> u64 {
+    let size = options.initial_size.checked_next_multiple_of(granule).unwrap_or(1 << 48);
+    match options.max_size {
+        0 => size,
+        max => size.min(max & !((1 << options.page_bits.clamp(12, 20)) - 1)),
     }
 }
 

@@ -169,12 +169,6 @@ pub mod slot {
         debug_assert!(mark(word) != COPY);
         word & OFFSET
     }
-    /// The record's offset, of copies too: for hints, which need not be right.
-    #[inline(always)]
-    pub fn hint(word: u64) -> u64 {
-        // Records begin at multiples of 16, and a copy's maker stands in the bits below.
-        word & OFFSET & !15
-    }
     /// The record's tag.
     #[inline(always)]
     pub fn tag(word: u64) -> u64 {
@@ -194,6 +188,11 @@ pub mod slot {
     #[inline(always)]
     pub fn is_link(word: u64) -> bool {
         word & OFFSET > FROZEN
+    }
+    /// Whether it names a record that it leads to: no copy, and not only announced.
+    #[inline(always)]
+    pub fn leads(word: u64) -> bool {
+        is_link(word) && mark(word) & ANNOUNCED == 0
     }
 }
 

@@ -297,16 +297,20 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn refresh<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         let seam = self.core.memory.seam();
         loop {
-            let word = self.look(self.root(root::CONTEXT));
-            if word & root::PENDING != 0 {
-                self.persist_root(guard, word);
-            }
-            let word = word & !root::PENDING;
+            // Before the root's word: so the one that is put in its place is never older, and a
+            // level that was added is in all that come after it. The other way round, what
+            // was installed meanwhile could be replaced by what came before it, and a level read
+            // a second time: with empty notes, which hide all that is in it.
             seam.dram();
             // Acquire: as above.
             let known = self.context.load(Ordering::Acquire);
             // SAFETY: as above.
             let context = unsafe { &*known };
+            let word = self.look(self.root(root::CONTEXT));
+            if word & root::PENDING != 0 {
+                self.persist_root(guard, word);
+            }
+            let word = word & !root::PENDING;
             if context.word == word {
                 return Ok(context);
             }

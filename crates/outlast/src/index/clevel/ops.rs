@@ -582,8 +582,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             for &hash in hashes {
                 for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
                     let word = self.core.memory.load(place);
-                    if slot::tag(word) == tag_of(hash) && slot::is_link(word) {
-                        self.expect_record(slot::hint(word));
+                    if slot::tag(word) == tag_of(hash) && slot::leads(word) {
+                        self.expect_record(slot::offset(word));
                     }
                 }
             }

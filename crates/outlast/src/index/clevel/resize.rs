@@ -315,13 +315,22 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if found != bits {
             return Ok(None);
         }
-        self.read_level(offset, bits, true)?;
         self.core.before_unlink(offset)?;
         if self.exchange(place, word, 0, &points::READY).is_err() {
             return Ok(None);
         }
         self.core.memory.persist(place, &points::READY);
-        Ok(Some(Unlinked { core: &self.core, offset: Some(offset) }))
+        let level = Unlinked { core: &self.core, offset: Some(offset) };
+        // Not before it is ours: another thread could have taken it, and its space be in use for
+        // something else.
+        match self.read_level(offset, bits, true) {
+            Ok(_) => Ok(Some(level)),
+            Err(damage) => {
+                // Not to be given back: whose space that is, is not known.
+                level.keep();
+                Err(damage.into())
+            }
+        }
     }
 
     /// Reads the root's word of the level that is kept ready.
@@ -452,12 +461,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Asks the memory for what copying the slots of a bucket takes, of all of them at once: the
     /// records, and then the buckets that their copies can go to.
     fn expect_copies(&self, context: &Context, bucket: &Bucket) {
-        let words = || bucket.slots.iter().map(|place| self.core.memory.load(place));
-        // Copies are not copied.
-        let is_source = |word: &u64| slot::is_link(*word) && slot::mark(*word) != slot::COPY;
-        let offsets = || words().filter(is_source).map(slot::offset);
-        offsets().for_each(|offset| self.expect_record(offset));
-        for offset in offsets() {
+        let links = || bucket.slots.iter().map(|place| self.core.memory.load(place));
+        links().filter(|&word| slot::leads(word)).for_each(|word| {
+            self.expect_record(slot::offset(word));
+        });
+        for offset in links().filter(|&word| slot::leads(word)).map(slot::offset) {
             let hash = || {
                 let found = self.state(offset, self.head(offset).ok()?).ok()?;
                 let kind = state::kind(found);

@@ -1,0 +1,265 @@
+//! A thread of clevel stopped before each of its accesses in turn, while another one does much: many
+//! inserts, expansions, rehashing, drops, and what was freed is used for something else. Then the first one
+//! goes on. Nothing may be lost, and nobody may fail.
+//!
+//! Schedules that switch threads now and then do not come here: the second thread has to replace the
+//! context twice while the first one is between two accesses.
+
+use outlast::index::{Change, Index, Inline, Scheme};
+use outlast::pmem::{Alive, Control, MediumKind, Traced};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::{MapInfo, RecordForm};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, yield_now};
+
+thread_local! { static IS_STOPPED: Cell<bool> = const { Cell::new(false) }; }
+
+const PAGES: u64 = 1024;
+/// Turns of waiting after which the second thread counts as waiting for the first.
+const PATIENCE: u64 = 20_000;
+
+#[derive(Default)]
+struct Stop {
+    /// Accesses of the first thread.
+    count: AtomicU64,
+    /// It stops before this one.
+    at: AtomicU64,
+    /// What the second thread does meanwhile.
+    beside: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    waits: AtomicU64,
+}
+
+#[derive(Clone, Default)]
+struct Hook(Arc<Stop>);
+
+/// Says that the second thread is done, however it ends.
+struct Done(Arc<AtomicBool>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+impl Control for Hook {
+    fn before(&self, _: usize, waiting: bool) {
+        let stop = &self.0;
+        if waiting || !IS_STOPPED.get() {
+            if waiting {
+                stop.waits.fetch_add(1, SeqCst);
+                yield_now();
+            }
+            return;
+        }
+        if stop.count.fetch_add(1, SeqCst) == stop.at.load(SeqCst)
+            && let Some(beside) = stop.beside.lock().unwrap().take()
+        {
+            let over = Arc::new(AtomicBool::new(false));
+            let done = Done(Arc::clone(&over));
+            let thread = std::thread::spawn(move || {
+                let _done = done;
+                beside();
+            });
+            *stop.thread.lock().unwrap() = Some(thread);
+            while !over.load(SeqCst) && stop.waits.load(SeqCst) < PATIENCE {
+                yield_now();
+            }
+        }
+    }
+}
+
+/// A map of clevel, of the smallest levels.
+#[derive(Clone)]
+struct Table {
+    store: Arc<Store<Traced>>,
+    map: Arc<OpenMap>,
+}
+
+impl Table {
+    fn new(hook: &Hook) -> Table {
+        let seam = Traced::with_control(Box::new(hook.clone()));
+        let options = CoreOptions {
+            page_bits: 12,
+            initial_size: PAGES << 12,
+            identity: Some((0x5eed, 1)),
+            medium: MediumKind::Bytes,
+            ..CoreOptions::default()
+        };
+        let backing = Backing::Heap(Heap::new(&[], PAGES << 12, 0));
+        let core = Core::create(backing, seam, options).unwrap();
+        let store = Store::with_alive(core, Arc::new(Alive::new().unwrap()));
+        let info = MapInfo {
+            name: "m".into(),
+            scheme: Scheme::Clevel,
+            form: RecordForm::Inline,
+            key_schema: "u64".into(),
+            value_schema: "u64".into(),
+            config: [1, 1, 0],
+        };
+        let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
+        Table { store, map }
+    }
+
+    /// With keys from 1 to `keys`.
+    fn filled(hook: &Hook, keys: u64, steps: bool) -> Table {
+        let table = Table::new(hook);
+        for key in 1..=keys {
+            table.insert(key, steps);
+        }
+        table
+    }
+
+    fn index(&self) -> &dyn Index<Inline> {
+        match self.map.index() {
+            AnyIndex::Inline(index) => &**index,
+            AnyIndex::Bytes(_) => unreachable!("it was made of 8-byte records"),
+        }
+    }
+
+    fn insert(&self, key: u64, steps: bool) {
+        let changed = self.index().change(key, Change::Insert(key + 7), false);
+        assert!(changed.unwrap().applied, "{key} was there");
+        if steps {
+            self.rest();
+        }
+    }
+
+    fn rest(&self) {
+        let _writing = self.store.core().enter().unwrap();
+        while self.index().step().unwrap() {}
+    }
+
+    fn expansions(&self) -> u64 {
+        self.index().stats().unwrap().splits
+    }
+
+    /// Uses what is free for something else.
+    fn use_what_is_free(&self) {
+        let core = self.store.core();
+        core.collect();
+        for bytes in (2..8).map(|bits| 128 + (64 << bits)) {
+            for _ in 0..40 {
+                let Ok(block) = core.allocate(bytes) else { break };
+                let words = core.memory.words(block.offset, 8).unwrap();
+                core.memory.store(&words[0], 77, &outlast::index::clevel::points::RECORD);
+            }
+        }
+    }
+}
+
+/// The keys before the insert of another one that expands for the `n`th time.
+fn before_expansion(n: u64, steps: bool) -> u64 {
+    let table = Table::new(&Hook::default());
+    let mut keys = 0;
+    while table.expansions() < n {
+        keys += 1;
+        table.insert(keys, steps);
+    }
+    keys - 1
+}
+
+/// Stops `first` before each of its accesses, and lets `beside` run to its end. Then keys from 1
+/// to `keys + more` have to be there. Returns the accesses.
+fn each_stop(
+    name: &str,
+    (keys, more, steps): (u64, u64, bool),
+    first: impl Fn(&Table),
+    beside: impl Fn(&Table) + Send + Copy + 'static,
+) -> u64 {
+    let run = |at: u64| {
+        let hook = Hook::default();
+        hook.0.at.store(at, SeqCst);
+        let table = Table::filled(&hook, keys, steps);
+        let other = table.clone();
+        *hook.0.beside.lock().unwrap() = Some(Box::new(move || beside(&other)));
+        IS_STOPPED.set(true);
+        first(&table);
+        IS_STOPPED.set(false);
+        let thread = hook.0.thread.lock().unwrap().take();
+        let came = thread.map(|thread| thread.join().is_ok());
+        assert_ne!(came, Some(false), "{name}, stop {at}: the second thread panicked");
+        (hook.0.count.load(SeqCst), came.is_some(), table)
+    };
+    let (accesses, ..) = run(u64::MAX);
+    for at in 0..accesses {
+        let (_, came, table) = run(at);
+        assert!(came, "{name}: no stop {at}");
+        let lost: Vec<u64> = (1..=keys + more)
+            .filter(|&key| table.index().get(key).unwrap() != Some(key + 7))
+            .collect();
+        assert!(lost.is_empty(), "{name}, stop {at}: {} keys lost: {lost:?}", lost.len());
+    }
+    accesses
+}
+
+#[test]
+fn an_insert_that_expands() {
+    const MORE: u64 = 200;
+    for (n, steps) in [(1, false), (2, true), (3, true), (3, false)] {
+        let keys = before_expansion(n, steps);
+        let accesses = each_stop(
+            "expansion",
+            (keys, MORE, steps),
+            |table| table.insert(0, false),
+            move |table| (1..=MORE).for_each(|more| table.insert(keys + more, true)),
+        );
+        assert!(accesses > 50, "{accesses} accesses");
+    }
+}
+
+#[test]
+fn an_insert_that_takes_the_level_kept_ready() {
+    const MORE: u64 = 300;
+    for n in [3, 4] {
+        let keys = before_expansion(n, true);
+        each_stop(
+            "ready",
+            (keys, MORE, true),
+            move |table| table.insert(keys + 1, false),
+            move |table| {
+                (2..=MORE).for_each(|more| table.insert(keys + more, true));
+                table.use_what_is_free();
+            },
+        );
+    }
+}
+
+#[test]
+fn background_steps() {
+    const MORE: u64 = 200;
+    let keys = before_expansion(3, true);
+    let accesses = each_stop(
+        "steps",
+        (keys, MORE, true),
+        |table| {
+            table.insert(0, false);
+            table.rest();
+        },
+        move |table| (1..=MORE).for_each(|more| table.insert(keys + more, true)),
+    );
+    assert!(accesses > 500, "{accesses} accesses");
+}
+
+#[test]
+fn lookups_of_many_beside_background_steps() {
+    let keys = before_expansion(3, true);
+    each_stop(
+        "get_many",
+        (keys, 0, true),
+        |table| {
+            table.insert(0, false);
+            table.rest();
+        },
+        move |table| {
+            let all: Vec<u64> = (1..=keys).collect();
+            let mut found = vec![None; all.len()];
+            table.index().get_many(&all, &mut found).unwrap();
+            assert!(all.iter().zip(&found).all(|(key, found)| *found == Some(key + 7)));
+        },
+    );
+}
