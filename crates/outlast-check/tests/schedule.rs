@@ -63,7 +63,7 @@ fn a_thread_stopped_for_ever_stops_nobody_it_must_not() {
 
 /// As above, before every one of its steps.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes a minute and more; every fifth step is tried above"]
 fn a_thread_stopped_before_any_of_its_steps_stops_nobody_it_must_not() {
     stopped_for_ever(1);
 }

@@ -5,12 +5,12 @@
 //! Method: threads A and B stop before the accesses that they are told to stop before. Which
 //! those are is found by runs of the same beginning that let them go on.
 
-use outlast::index::{Change, Index, Inline, Scheme, clevel};
-use outlast::pmem::{Access, Alive, Control, MediumKind, Point, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
-use outlast::{MapInfo, RecordForm};
+mod clevel_table;
+
+use clevel_table::index;
+use outlast::index::{Change, clevel};
+use outlast::pmem::{Access, Control, Point, Traced};
+use outlast::pool::store::{OpenMap, Store};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -86,13 +86,6 @@ impl Hook {
     }
 }
 
-fn index(map: &OpenMap) -> &dyn Index<Inline> {
-    match map.index() {
-        AnyIndex::Inline(index) => &**index,
-        AnyIndex::Bytes(_) => unreachable!(),
-    }
-}
-
 struct Run {
     hook: Hook,
     store: Arc<Store<Traced>>,
@@ -105,25 +98,7 @@ impl Run {
         let hook = Hook::default();
         let seam = Traced::with_control(Box::new(hook.clone()));
         seam.start(false);
-        let options = CoreOptions {
-            page_bits: 12,
-            initial_size: PAGES << 12,
-            identity: Some((0x5eed, 1)),
-            medium: MediumKind::Bytes,
-            ..CoreOptions::default()
-        };
-        let backing = Backing::Heap(Heap::new(&[], PAGES << 12, 0));
-        let core = Core::create(backing, seam, options).unwrap();
-        let store = Store::with_alive(core, Arc::new(Alive::new().unwrap()));
-        let info = MapInfo {
-            name: "m".into(),
-            scheme: Scheme::Clevel,
-            form: RecordForm::Inline,
-            key_schema: "u64".into(),
-            value_schema: "u64".into(),
-            config: [1, 1, 0],
-        };
-        let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
+        let (store, map) = clevel_table::new(seam, PAGES);
         let mut key = 1;
         while index(&map).stats().unwrap().segments < 3 {
             assert!(index(&map).change(key, Change::Insert(key + 7), false).unwrap().applied);

@@ -5,12 +5,11 @@
 //! Schedules that switch threads now and then do not come here: the second thread has to replace the
 //! context twice while the first one is between two accesses.
 
-use outlast::index::{Change, Index, Inline, Scheme};
-use outlast::pmem::{Alive, Control, MediumKind, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
-use outlast::{MapInfo, RecordForm};
+mod clevel_table;
+
+use outlast::index::{Change, Index, Inline};
+use outlast::pmem::{Control, Traced};
+use outlast::pool::store::{OpenMap, Store};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -83,25 +82,7 @@ struct Table {
 impl Table {
     fn new(hook: &Hook) -> Table {
         let seam = Traced::with_control(Box::new(hook.clone()));
-        let options = CoreOptions {
-            page_bits: 12,
-            initial_size: PAGES << 12,
-            identity: Some((0x5eed, 1)),
-            medium: MediumKind::Bytes,
-            ..CoreOptions::default()
-        };
-        let backing = Backing::Heap(Heap::new(&[], PAGES << 12, 0));
-        let core = Core::create(backing, seam, options).unwrap();
-        let store = Store::with_alive(core, Arc::new(Alive::new().unwrap()));
-        let info = MapInfo {
-            name: "m".into(),
-            scheme: Scheme::Clevel,
-            form: RecordForm::Inline,
-            key_schema: "u64".into(),
-            value_schema: "u64".into(),
-            config: [1, 1, 0],
-        };
-        let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
+        let (store, map) = clevel_table::new(seam, PAGES);
         Table { store, map }
     }
 
@@ -115,10 +96,7 @@ impl Table {
     }
 
     fn index(&self) -> &dyn Index<Inline> {
-        match self.map.index() {
-            AnyIndex::Inline(index) => &**index,
-            AnyIndex::Bytes(_) => unreachable!("it was made of 8-byte records"),
-        }
+        clevel_table::index(&self.map)
     }
 
     fn insert(&self, key: u64, steps: bool) {
