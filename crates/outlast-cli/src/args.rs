@@ -78,7 +78,7 @@ pub(crate) struct CreateArgs {
 /// How keys and values on the command line are written.
 #[derive(Debug, Default, ClapArgs)]
 pub(crate) struct NotationArgs {
-    /// Keys and values are written in hexadecimal: 0x00ff
+    /// Keys and values are given, and printed as text, in hexadecimal: 0x00ff
     #[arg(long)]
     pub(crate) hex: bool,
 }

@@ -3,7 +3,8 @@
 use crate::args::CreateArgs;
 use crate::failure::Failure;
 use crate::place;
-use outlast::{Error, MapInfo, MapOptions, Pool, PoolOptions, RawMap};
+use crate::text::{self, Column};
+use outlast::{Error, MapInfo, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
 use std::path::{Path, PathBuf};
 
 /// Free space without which no pool is made.
@@ -33,13 +34,92 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
-/// Opens a pool for reading and writing, created if there is none.
-pub(crate) fn to_fill(path: &Path) -> Result<Pool, Failure> {
-    if path.symlink_metadata().is_err() {
-        place::check_space(place::parent(path), LEAST_SPACE_BYTES)?;
+/// A map that records are to be put into. Neither it nor its pool is made before that is known to
+/// be possible.
+pub(crate) struct Target {
+    path: PathBuf,
+    /// If there is one.
+    pool: Option<Pool>,
+    name: String,
+    key_type: String,
+    value_type: String,
+    form: RecordForm,
+    scheme: Option<Scheme>,
+}
+
+impl Target {
+    /// The map of this name, or the only one, of this pool; whether they are there or not.
+    pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
+        let pool = match path.symlink_metadata() {
+            Ok(_) => Some(to_write(path)?),
+            Err(_) => None,
+        };
+        let name = match &args.which.map {
+            Some(name) => name.clone(),
+            None => pool.as_ref().map_or(Ok(None), only)?.unwrap_or_else(|| DEFAULT_MAP.into()),
+        };
+        let maps = pool.as_ref().map_or_else(Vec::new, Pool::maps);
+        let there = maps.into_iter().flatten().find(|info| info.name == name);
+        let stored = |of: fn(&MapInfo) -> &String| there.as_ref().map(|info| of(info).clone());
+        let schema = |asked: &Option<String>, of| {
+            asked.clone().or_else(|| stored(of)).unwrap_or_else(|| "str".into())
+        };
+        let key_type = schema(&args.key_type, |info| &info.key_schema);
+        let value_type = schema(&args.value_type, |info| &info.value_schema);
+        let form = match &there {
+            // Not always the usual one for its types.
+            Some(info) => info.form,
+            None => RecordForm::of_schemas(&key_type, &value_type),
+        };
+        Ok(Target {
+            path: path.into(),
+            pool,
+            name,
+            key_type,
+            value_type,
+            form,
+            scheme: args.scheme,
+        })
     }
+
+    /// What its keys and values are.
+    pub(crate) fn columns(&self) -> (Column, Column) {
+        text::columns_of(&self.key_type, &self.value_type, self.form)
+    }
+
+    /// Opens the map, makes it, or makes both it and the pool.
+    pub(crate) fn make(self) -> Result<(Pool, RawMap), Failure> {
+        let made = self.pool.is_none();
+        let pool = match self.pool {
+            Some(pool) => pool,
+            None => create(&self.path)?,
+        };
+        let mut options = MapOptions::new().form(self.form);
+        if let Some(scheme) = self.scheme {
+            options = options.scheme(scheme);
+        }
+        match pool.raw_map_with(&self.name, &self.key_type, &self.value_type, &options) {
+            Ok(map) => Ok((pool, map)),
+            Err(error) => {
+                // What was made for this map alone is nothing to anybody.
+                if made && pool.close().is_ok() {
+                    let _ = std::fs::remove_file(&self.path);
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Creates a pool.
+fn create(path: &Path) -> Result<Pool, Failure> {
+    let directory = place::parent(path);
+    if !directory.is_dir() {
+        return Err(Failure::Failed(format!("there is no directory {}", directory.display())));
+    }
+    place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.
-    let pool = unsafe { PoolOptions::new().open_or_create(path) };
+    let pool = unsafe { PoolOptions::new().create(path) };
     pool.map_err(|e| about(path, e))
 }
 
@@ -47,6 +127,12 @@ fn about(path: &Path, error: Error) -> Failure {
     match error {
         // They name the path themselves.
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
+        // The library's advice is for programs.
+        Error::PossiblyTorn { reason } => Failure::Damaged(format!(
+            "{}: possibly torn: {reason}; verify --accept-possibly-torn checks what is left of it, \
+             scan --accept-possibly-torn prints it, for load to put into a new pool",
+            path.display()
+        )),
         error => Failure::from(error).within(path.display()),
     }
 }
@@ -87,25 +173,4 @@ pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
         }
         other => Ok(other?),
     }
-}
-
-/// The map of this name, or the only one; created if it is missing.
-pub(crate) fn map_to_fill(pool: &Pool, args: &CreateArgs) -> Result<RawMap, Failure> {
-    let name = match &args.which.map {
-        Some(name) => name.clone(),
-        None => only(pool)?.unwrap_or_else(|| DEFAULT_MAP.into()),
-    };
-    let there = pool.maps().into_iter().flatten().find(|info| info.name == name);
-    let stored = |of: fn(&MapInfo) -> &String| there.as_ref().map(|info| of(info).as_str());
-    let key = args.key_type.as_deref().or(stored(|info| &info.key_schema)).unwrap_or("str");
-    let value = args.value_type.as_deref().or(stored(|info| &info.value_schema)).unwrap_or("str");
-    let mut options = MapOptions::new();
-    if let Some(scheme) = args.scheme {
-        options = options.scheme(scheme);
-    }
-    if let Some(info) = &there {
-        // A map whose form is not the usual one for its types.
-        options = options.form(info.form);
-    }
-    Ok(pool.raw_map_with(&name, key, value, &options)?)
 }

@@ -33,14 +33,14 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Fails if the file system of `dir` has less than `needed` bytes free.
-pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<(), Failure> {
+/// Fails if the file system of `dir` has less than `needed` bytes free; with this advice.
+pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), Failure> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|e| Failure::io(format!("free space in {}", dir.display()), &e.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     if free < needed {
         return Err(Failure::Failed(format!(
-            "{} has {} free, {} are needed; name a file elsewhere with --pool",
+            "{} has {} free, {} are needed{advice}",
             dir.display(),
             indicatif::BinaryBytes(free),
             indicatif::BinaryBytes(needed),
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn space_that_no_disk_has_is_missing() {
-        assert!(check_space(Path::new("/"), 0).is_ok());
-        assert!(check_space(Path::new("/"), u64::MAX).is_err());
-        assert!(check_space(Path::new("/no/such/directory"), 0).is_err());
+        assert!(check_space(Path::new("/"), 0, "").is_ok());
+        assert!(check_space(Path::new("/"), u64::MAX, "").is_err());
+        assert!(check_space(Path::new("/no/such/directory"), 0, "").is_err());
     }
 
     #[test]

@@ -36,9 +36,14 @@ pub(crate) struct Column {
 
 /// Keys and values of a map.
 pub(crate) fn columns(info: &MapInfo) -> (Column, Column) {
-    let word = info.form == RecordForm::Inline;
+    columns_of(&info.key_schema, &info.value_schema, info.form)
+}
+
+/// Keys and values of these types, in a map of this form.
+pub(crate) fn columns_of(keys: &str, values: &str, form: RecordForm) -> (Column, Column) {
+    let word = form == RecordForm::Inline;
     let column = |schema: &str, what| Column { kind: Kind::of(schema), word, what };
-    (column(&info.key_schema, "key"), column(&info.value_schema, "value"))
+    (column(keys, "key"), column(values, "value"))
 }
 
 impl Kind {
@@ -187,6 +192,11 @@ impl Column {
                 None => format!("0x{}", hex(bytes)).into_bytes(),
             },
         }
+    }
+
+    /// As text, or all of it in hexadecimal.
+    pub(crate) fn written(self, bytes: &[u8], as_hex: bool) -> Vec<u8> {
+        if as_hex { format!("0x{}", hex(bytes)).into_bytes() } else { self.plain(bytes) }
     }
 
     /// As a field of a tab-separated line, appended to `line`.

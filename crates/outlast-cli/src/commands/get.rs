@@ -18,5 +18,5 @@ pub(crate) fn run(pool: Option<&Path>, args: &GetArgs, out: &mut Output) -> Resu
         return Err(Failure::NotFound(format!("no key {}", args.key.display())));
     };
     out.object(&json!({"key": keys.json(&key), "value": values.json(&value)}))?;
-    out.line(values.plain(&value))
+    out.line(values.written(&value, args.notation.hex))
 }

@@ -3,10 +3,9 @@
 use super::input::Records;
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
-use crate::open;
+use crate::open::{self, Target};
 use crate::output::Output;
 use crate::progress;
-use crate::text;
 use indicatif::{HumanCount, ProgressBar};
 use serde_json::json;
 use std::fs::File;
@@ -18,14 +17,16 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     // Before a pool is made for nothing.
     let (from, bar) = input(&args.file)?;
     let name = args.file.display();
-    let pool = open::to_fill(&open::path(pool)?)?;
-    let map = open::map_to_fill(&pool, &args.create)?;
+    let target = Target::find(&open::path(pool)?, &args.create)?;
     let format = args.format.unwrap_or_else(|| format_of(&args.file));
-    let mut records = Records::new(from, format, text::columns(map.info()));
+    let mut records = Records::new(from, format, target.columns());
+    let mut first = records.next().map_err(|failure| failure.within(&name))?;
+    let (pool, map) = target.make()?;
     let start = Instant::now();
     let (mut inserted, mut replaced) = (0u64, 0u64);
     let result = loop {
-        let (key, value) = match records.next() {
+        let next = first.take().map_or_else(|| records.next(), |record| Ok(Some(record)));
+        let (key, value) = match next {
             Ok(Some(record)) => record,
             Ok(None) => break Ok(()),
             Err(failure) => break Err(failure),

@@ -2,19 +2,18 @@
 
 use crate::args::PutArgs;
 use crate::failure::Failure;
-use crate::open;
+use crate::open::{self, Target};
 use crate::output::Output;
-use crate::text;
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &PutArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_fill(&open::path(pool)?)?;
-    let map = open::map_to_fill(&pool, &args.create)?;
-    let (keys, values) = text::columns(map.info());
+    let target = Target::find(&open::path(pool)?, &args.create)?;
+    let (keys, values) = target.columns();
     let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;
     let value = values.parse(args.value.as_bytes(), args.notation.hex)?;
+    let (pool, map) = target.make()?;
     let before = map.put(&key, &value)?;
     drop(map);
     pool.close()?;

@@ -34,9 +34,15 @@ pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Res
             out.object(&json!({"key": keys.json(&key), "value": values.json(&value)}))?;
         } else {
             line.clear();
-            keys.tsv(&key, &mut line);
-            line.push(b'\t');
-            values.tsv(&value, &mut line);
+            if args.notation.hex {
+                line.extend(keys.written(&key, true));
+                line.push(b'\t');
+                line.extend(values.written(&value, true));
+            } else {
+                keys.tsv(&key, &mut line);
+                line.push(b'\t');
+                values.tsv(&value, &mut line);
+            }
             out.line(&line)?;
         }
         bar.inc(1);

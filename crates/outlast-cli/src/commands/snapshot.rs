@@ -20,7 +20,7 @@ pub(crate) fn run(
     refuse(&from, args)?;
     let pool = open::to_write(&from)?;
     let bytes = pool.stats().size;
-    place::check_space(place::parent(&args.to), bytes)?;
+    place::check_space(place::parent(&args.to), bytes, "")?;
     let bar = progress::spinner("copying");
     let start = Instant::now();
     pool.snapshot(&args.to)?;

@@ -103,6 +103,12 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
+/// To three digits: it is an estimate.
+fn rounded(count: u64) -> u64 {
+    let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(2));
+    count.saturating_add(unit / 2) / unit * unit
+}
+
 fn load_factor(stats: &IndexStats) -> f64 {
     if stats.slots == 0 { 0.0 } else { stats.records_estimate as f64 / stats.slots as f64 }
 }
@@ -131,10 +137,30 @@ fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 10] {
         info.form.to_string(),
         info.key_schema.clone(),
         info.value_schema.clone(),
-        format!("~{}", HumanCount(stats.records_estimate)),
+        format!("~{}", HumanCount(rounded(stats.records_estimate))),
         format!("{:.0}%", 100.0 * load_factor(stats)),
         HumanCount(stats.segments).to_string(),
         HumanCount(stats.directory_entries).to_string(),
         BinaryBytes(stats.dram_bytes).to_string(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn an_estimate_has_three_digits() {
+        let pairs = [
+            (0, 0),
+            (7, 7),
+            (999, 999),
+            (1234, 1230),
+            (99_950, 100_000),
+            (u64::MAX, 18_400_000_000_000_000_000),
+        ];
+        for (count, expected) in pairs {
+            assert_eq!(rounded(count), expected);
+        }
+    }
 }

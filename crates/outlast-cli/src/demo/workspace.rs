@@ -47,9 +47,11 @@ impl Workspace {
     pub(super) fn fill(&mut self, plan: &Plan, items: &[Item]) -> Result<(), Failure> {
         let key_bytes: u64 = items.iter().map(|item| item.key().len() as u64).sum();
         let pool_bytes = u64::from(plan.items) * RECORD_BYTES + 2 * key_bytes + SPARE_BYTES;
-        place::check_space(place::parent(&self.pool), pool_bytes)?;
+        let advice = "; name a file elsewhere with --pool";
+        place::check_space(place::parent(&self.pool), pool_bytes, advice)?;
         let notes = plan.len() * NOTE_BYTES + key_bytes;
-        place::check_space(&self.dir, notes + SPARE_BYTES)?;
+        let advice = "; TMPDIR names another directory for what the workers note";
+        place::check_space(&self.dir, notes + SPARE_BYTES, advice)?;
         let text = serde_json::to_string(plan).expect("a plan is plain data");
         std::fs::write(plan_path(&self.dir), text)
             .and_then(|()| items::write(&items_path(&self.dir), items))

@@ -55,6 +55,13 @@ impl RecordForm {
     pub fn from_media(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|f| *f as u8 == number)
     }
+
+    /// The form in which a map without types of its own is made for keys and values of these
+    /// schemas, if none is asked for: in place if both are integers, else as byte strings.
+    pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
+        let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
+        if word(key_schema) && word(value_schema) { RecordForm::Inline } else { RecordForm::Bytes }
+    }
 }
 
 impl fmt::Display for RecordForm {

@@ -224,12 +224,7 @@ impl Pool {
         value_schema: &str,
         options: &MapOptions,
     ) -> Result<RawMap> {
-        let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
-        let form = match options.form {
-            Some(form) => form,
-            None if word(key_schema) && word(value_schema) => RecordForm::Inline,
-            None => RecordForm::Bytes,
-        };
+        let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
         let info = map_info(name, form, key_schema, value_schema, options)?;
         self.request(info, options)
     }

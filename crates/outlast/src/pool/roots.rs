@@ -40,14 +40,15 @@ fn pack_kinds(info: &MapInfo) -> u64 {
 impl MapInfo {
     /// Whether name and schemas fit a root.
     pub fn check(&self) -> Result<()> {
+        let invalid = |why| Err(Error::Invalid { what: "map name", why });
+        if self.name.is_empty() {
+            return invalid("it is empty".into());
+        }
         let total = self.name.len() + self.key_schema.len() + self.value_schema.len();
-        if self.name.is_empty() || total > ROOT_TEXT_BYTES {
-            return Err(Error::Invalid {
-                what: "map name",
-                why: format!(
-                    "name and schemas take {total} bytes, from 1 to {ROOT_TEXT_BYTES} are allowed"
-                ),
-            });
+        if total > ROOT_TEXT_BYTES {
+            return invalid(format!(
+                "with the schemas it takes {total} bytes, {ROOT_TEXT_BYTES} are allowed"
+            ));
         }
         Ok(())
     }
