@@ -8,7 +8,7 @@ use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
 use outlast_check::{canary, full, growth, guard, history, planted, schedule, suite, torture, vm};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -335,15 +335,24 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    use Command::{Canaries, Explore, History, Planted, Run, Schedule};
+    if matches!(command, Run(_) | Explore(_) | Canaries(_) | Planted(_) | Schedule(_) | History(_))
+    {
+        // Whoever reads what is printed may have read enough: that ends it, and is no panic.
+        // (The others talk to processes of their own, and notice by the error when one has ended.)
+        // SAFETY: no other thread runs yet, and the default action is no code of this program.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
+    match command {
         Command::Run(args) => run_suite(&args),
         Command::Explore(args) => run_explore(args),
         Command::Canaries(args) => run_canaries(&args),
         Command::Planted(args) => run_planted(&args),
-        Command::Torture(args) => report_end(run_torture(args)),
-        Command::Growth(args) => report_end(run_growth(args)),
-        Command::Guard(args) => report_end(run_guard(args)),
-        Command::Full(args) => report_end(run_full(args)),
+        Command::Torture(args) => in_place(args.dir.clone(), |place| run_torture(args, place)),
+        Command::Growth(args) => in_place(args.dir.clone(), |place| run_growth(&args, place)),
+        Command::Guard(args) => in_place(args.place.dir.clone(), |place| run_guard(&args, place)),
+        Command::Full(args) => in_place(args.dir.clone(), |place| run_full(&args, place)),
         Command::Schedule(args) => {
             let names = schedule::workload::names;
             let mut known: Vec<_> = args.schemes().into_iter().flat_map(names).collect();
@@ -590,11 +599,13 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A directory for the pools, inside the one that was asked for.
-fn workplace(dir: Option<PathBuf>) -> Checked<tempfile::TempDir> {
+/// Runs in a directory of its own, inside the one that was asked for; it is removed in the end.
+fn in_place(dir: Option<PathBuf>, run: impl FnOnce(&Path) -> Checked) -> ExitCode {
     let within = dir.unwrap_or_else(std::env::temp_dir);
-    tempfile::tempdir_in(&within)
-        .map_err(|e| outlast_check::state::Fault(format!("{}: {e}", within.display())))
+    match tempfile::tempdir_in(&within) {
+        Ok(place) => report_end(run(place.path())),
+        Err(error) => usage(&format!("{}: {error}", within.display())),
+    }
 }
 
 fn program() -> Checked<PathBuf> {
@@ -602,8 +613,7 @@ fn program() -> Checked<PathBuf> {
         .map_err(|e| outlast_check::state::Fault(format!("finding this program: {e}")))
 }
 
-fn run_torture(args: TortureArgs) -> Checked {
-    let place = workplace(args.dir)?;
+fn run_torture(args: TortureArgs, place: &Path) -> Checked {
     let until = match (args.kills, args.minutes) {
         (Some(kills), _) => torture::Until::Kills(kills),
         (None, minutes) => {
@@ -616,7 +626,7 @@ fn run_torture(args: TortureArgs) -> Checked {
         subject: args.subject.into(),
         until,
         program: program()?,
-        dir: place.path().into(),
+        dir: place.into(),
     };
     let progress = indicatif::ProgressBar::new_spinner();
     let summary = torture::run(&options, |summary| {
@@ -647,9 +657,8 @@ impl GrowthArgs {
     }
 }
 
-fn run_growth(args: GrowthArgs) -> Checked {
-    let place = workplace(args.dir.clone())?;
-    let summary = growth::run(&args.options(place.path().into(), program()?))?;
+fn run_growth(args: &GrowthArgs, place: &Path) -> Checked {
+    let summary = growth::run(&args.options(place.into(), program()?))?;
     println!(
         "{} bytes in one life, {} in {} lives, of which {} ended before the reclaim: ratio {:.3}",
         summary.uncrashed_bytes,
@@ -661,11 +670,10 @@ fn run_growth(args: GrowthArgs) -> Checked {
     Ok(())
 }
 
-fn run_guard(args: GuardArgs) -> Checked {
-    let place = workplace(args.place.dir)?;
+fn run_guard(args: &GuardArgs, place: &Path) -> Checked {
     let time = Duration::from_secs_f64(args.seconds.clamp(0.0, 1e6));
-    let summary = guard::hold(place.path(), args.place.scheme, time)?;
-    guard::hold_when_full(place.path(), args.place.scheme)?;
+    let summary = guard::hold(place, args.place.scheme, time)?;
+    guard::hold_when_full(place, args.place.scheme)?;
     println!(
         "{} updates beside a guard held {} bytes; the pool grew by {}",
         summary.updates, summary.held_bytes, summary.grown_bytes
@@ -754,9 +762,8 @@ fn run_history(args: &HistoryArgs) -> Result<ExitCode, String> {
     }))
 }
 
-fn run_full(args: PlaceArgs) -> Checked {
-    let place = workplace(args.dir)?;
-    let records = full::run(&program()?, place.path(), args.scheme)?;
+fn run_full(args: &PlaceArgs, place: &Path) -> Checked {
+    let records = full::run(&program()?, place, args.scheme)?;
     println!("{records} records in a pool of 1 MiB; it took inserts at once after a kill");
     Ok(())
 }
