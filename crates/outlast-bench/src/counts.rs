@@ -9,7 +9,7 @@ use crate::keys::{ABSENT, Draw, Keys, value};
 use crate::limits;
 use crate::report::{Report, Show, rounded};
 use crate::run::Run;
-use crate::systems::Setup;
+use crate::systems::{NodeSizes, Setup};
 use outlast::index::clevel::layout::GROUP_BITS;
 use outlast::index::phast::Shape;
 use outlast::index::{Bytes, Change, Inline};
@@ -40,15 +40,18 @@ pub struct Options {
     pub operations: u64,
     /// Stash buckets of a Dash segment.
     pub stash_buckets: u32,
+    /// Sizes of an ordered map's nodes.
+    pub nodes: NodeSizes,
     /// Of keys and hash function.
     pub seed: u64,
 }
 
 impl Options {
     fn setup(&self) -> Setup {
-        let Options { scheme, form, key_bytes, value_bytes, stash_buckets, seed, .. } = *self;
+        let Options { scheme, form, key_bytes, value_bytes, stash_buckets, nodes, seed, .. } =
+            *self;
         let plain = Setup::plain(scheme, form, "".into(), seed);
-        Setup { key_bytes, value_bytes, stash_buckets, ..plain }
+        Setup { key_bytes, value_bytes, stash_buckets, nodes, ..plain }
     }
 
     fn check(&self) -> Fallible {
@@ -199,7 +202,10 @@ impl Recorded {
             value_schema: schema.into(),
             config: match options.scheme {
                 Scheme::Clevel => [6, u64::from(GROUP_BITS), 0],
-                Scheme::Phast => Shape::of_schema(schema).to_config(),
+                Scheme::Phast => {
+                    let NodeSizes { leaf_slots: slots, node_leaves } = options.nodes;
+                    Shape { slots, node_leaves, ..Shape::of_schema(schema) }.to_config()
+                }
                 _ => [6, u64::from(options.stash_buckets), 0],
             },
         };

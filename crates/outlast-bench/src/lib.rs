@@ -20,6 +20,7 @@ pub mod load_factor;
 pub mod machine;
 pub mod micro;
 pub mod model;
+pub mod node_sizes;
 #[cfg(feature = "plot")]
 pub mod plot;
 pub mod progress;

@@ -7,9 +7,9 @@ use outlast_bench::kv::{self, Store};
 use outlast_bench::limits::{Refused, refused};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
-use outlast_bench::systems::{Kind, Medium, Setup};
+use outlast_bench::systems::{Kind, Medium, NodeSizes, Setup};
 use outlast_bench::{
-    Failure, Fallible, counts, load_factor, model, recovery, scratch, space, stalls,
+    Failure, Fallible, counts, load_factor, model, node_sizes, recovery, scratch, space, stalls,
 };
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -43,6 +43,8 @@ enum Command {
     Stalls(StallsArgs),
     /// What the counts would take on other media. A model.
     Model(ModelArgs),
+    /// What the sizes of an ordered map's nodes do to inserts and lookups.
+    NodeSizes(NodeSizesArgs),
     #[command(hide = true)]
     RecoveryChild(RecoveryChildArgs),
 }
@@ -128,6 +130,7 @@ fn setup(scheme: Scheme, reads: Reads, record: &RecordArgs, pool: PoolArgs) -> F
         medium,
         dir: directory(pool.pool_dir),
         stash_buckets: record.stash,
+        nodes: NodeSizes::default(),
         seed: record.seed,
     })
 }
@@ -286,6 +289,32 @@ struct RecoveryArgs {
 }
 
 #[derive(Args)]
+struct NodeSizesArgs {
+    /// Leaves of an inner node, a map for each; with leaves of 56 pairs.
+    #[arg(long, value_delimiter = ',', default_value = "32,64,128,256,512,1024")]
+    node_leaves: Vec<u32>,
+    /// Pairs of a leaf, a map for each; with 128 leaves to a node.
+    #[arg(long, value_delimiter = ',', default_value = "8,16,32,56")]
+    leaf_slots: Vec<u32>,
+    /// Records of a map.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Threads that insert them, and then look each of them up.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Rounds of all maps in turn.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Of keys and hash function.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    pool: PoolArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
 struct RecoveryChildArgs {
     #[arg(long)]
     scheme: Scheme,
@@ -326,6 +355,7 @@ impl CountedArgs {
             records: self.records,
             operations: self.operations,
             stash_buckets: self.record.stash,
+            nodes: NodeSizes::default(),
             seed: self.record.seed,
         })
     }
@@ -405,6 +435,7 @@ fn main() -> ExitCode {
         Command::Space(args) => run_space(args),
         Command::Stalls(args) => run_stalls(args),
         Command::Model(args) => run_model(&args),
+        Command::NodeSizes(args) => run_node_sizes(args),
         Command::RecoveryChild(args) => {
             recovery::child(args.scheme, &args.pool, args.records, args.seed)
         }
@@ -564,4 +595,23 @@ fn run_stalls(args: StallsArgs) -> Fallible {
         slowest: args.slowest,
     };
     stalls::run(&options, &mut report).map(drop)
+}
+
+fn run_node_sizes(args: NodeSizesArgs) -> Fallible {
+    let record = RecordArgs {
+        record: RecordForm::Inline,
+        key_size: 8,
+        value_size: 8,
+        stash: 2,
+        seed: args.seed,
+    };
+    let options = node_sizes::Options {
+        setup: setup(Scheme::Phast, Reads::Owned, &record, args.pool)?,
+        node_leaves: args.node_leaves,
+        leaf_slots: args.leaf_slots,
+        records: args.records,
+        threads: args.threads,
+        rounds: args.rounds,
+    };
+    node_sizes::run(&options, &mut args.output.report()).map(drop)
 }

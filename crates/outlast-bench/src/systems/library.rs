@@ -87,8 +87,11 @@ pub fn create_map(setup: &Setup, pool: &Pool) -> Fallible<RawMap> {
     Ok(pool.raw_map_with("bench", schema, schema, &map_options(setup))?)
 }
 
-fn map_options(setup: &Setup) -> MapOptions {
-    MapOptions::new().scheme(setup.scheme).form(setup.form).stash_buckets(setup.stash_buckets)
+/// How a setup asks for its map to be made.
+pub fn map_options(setup: &Setup) -> MapOptions {
+    let options = MapOptions::new().scheme(setup.scheme).form(setup.form);
+    let options = options.stash_buckets(setup.stash_buckets);
+    options.leaf_slots(setup.nodes.leaf_slots).node_leaves(setup.nodes.node_leaves)
 }
 
 impl<T: ?Sized + OrderedKey> Library<T> {

@@ -10,11 +10,12 @@ mod maps;
 #[cfg(feature = "maps")]
 mod ordered;
 
-pub use library::{Library, Medium, create_map, create_pool};
+pub use library::{Library, Medium, create_map, create_pool, map_options};
 
 use crate::form::{Form, Hand, Reads, Strings, Words};
 use crate::{Failure, Fallible, limits};
 use outlast::{RecordForm, Scheme};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -204,8 +205,26 @@ pub struct Setup {
     pub dir: PathBuf,
     /// Stash buckets of a Dash segment.
     pub stash_buckets: u32,
+    /// Sizes of an ordered map's nodes.
+    pub nodes: NodeSizes,
     /// Of the hash function.
     pub seed: u64,
+}
+
+/// Sizes of the nodes of an ordered map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSizes {
+    /// Pairs of a leaf.
+    pub leaf_slots: u32,
+    /// Leaves of an inner node.
+    pub node_leaves: u32,
+}
+
+impl Default for NodeSizes {
+    /// What maps have unless they are told otherwise.
+    fn default() -> NodeSizes {
+        NodeSizes { leaf_slots: 56, node_leaves: 128 }
+    }
 }
 
 impl Setup {
@@ -225,6 +244,7 @@ impl Setup {
             medium: Medium::PageCache,
             dir,
             stash_buckets: 2,
+            nodes: NodeSizes::default(),
             seed,
         }
     }
