@@ -75,8 +75,8 @@ impl KeyOrder {
 pub trait OrderedRecord: Record {
     /// Shows the key in the form in which it is kept.
     fn encoded<T>(order: KeyOrder, key: Self::Key<'_>, with: impl FnOnce(Self::Key<'_>) -> T) -> T;
-    /// The key as it came.
-    fn decode(order: KeyOrder, key: Self::OwnedKey) -> Self::OwnedKey;
+    /// Makes a key that was kept the one that came.
+    fn decode(order: KeyOrder, key: &mut Self::OwnedKey);
     /// A key to be kept.
     fn own(key: Self::Key<'_>) -> Self::OwnedKey;
     /// The least key.
@@ -126,8 +126,8 @@ impl OrderedRecord for Inline {
         with(key ^ order.sign())
     }
     #[inline(always)]
-    fn decode(order: KeyOrder, key: u64) -> u64 {
-        key ^ order.sign()
+    fn decode(order: KeyOrder, key: &mut u64) {
+        *key ^= order.sign();
     }
     fn own(key: u64) -> u64 {
         key
@@ -184,14 +184,13 @@ impl OrderedRecord for Bytes {
             _ => with(key),
         }
     }
-    fn decode(order: KeyOrder, mut key: Vec<u8>) -> Vec<u8> {
+    fn decode(order: KeyOrder, key: &mut Vec<u8>) {
         if let KeyOrder::Integer { bytes, .. } = order
             && key.len() == usize::from(bytes)
         {
             key[0] ^= (order.sign() >> (8 * (bytes - 1))) as u8;
             key.reverse();
         }
-        key
     }
     fn own(key: &[u8]) -> Vec<u8> {
         key.to_vec()
@@ -335,9 +334,11 @@ mod tests {
         assert!(words.is_sorted());
         let bytes = numbers.map(|n| Bytes::encoded(order, &n.to_le_bytes(), <[u8]>::to_vec));
         assert!(bytes.is_sorted());
-        for ((n, word), bytes) in numbers.iter().zip(words).zip(bytes) {
-            assert_eq!(Inline::decode(order, word) as i64, *n);
-            assert_eq!(Bytes::decode(order, bytes), n.to_le_bytes());
+        for ((n, mut word), mut bytes) in numbers.iter().zip(words).zip(bytes) {
+            Inline::decode(order, &mut word);
+            assert_eq!(word as i64, *n);
+            Bytes::decode(order, &mut bytes);
+            assert_eq!(bytes, n.to_le_bytes());
         }
         let small = KeyOrder::of_schema("i8");
         let words = [-128i8, -1, 0, 127].map(|n| Inline::encoded(small, u64::from(n as u8), |w| w));

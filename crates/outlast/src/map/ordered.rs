@@ -1,7 +1,7 @@
 //! The typed ordered map.
 
-use super::raw::RawRange;
-use super::typed::{Map, decode};
+use super::raw::{FormRecord, RawRange};
+use super::typed::{Map, undecodable};
 use super::types::{Key, Value};
 use crate::error::Result;
 use crate::index::{Inline, Record};
@@ -122,15 +122,14 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
 
     fn bounded(&self, (low, high): (Bound<&K>, Bound<&K>)) -> Range<K, V> {
         let raw = self.map.raw();
-        let inline = raw.record_form() == Inline::FORM;
-        let range = if inline {
+        let range = if raw.record_form() == Inline::FORM {
             raw.range_of_words(low.map(Value::to_word), high.map(Value::to_word))
         } else {
             let bytes = |bound: Bound<&K>| bound.map(|key| key.with_bytes(<[u8]>::to_vec));
             let (low, high) = (bytes(low), bytes(high));
             raw.range_of_bytes(low.as_ref().map(|k| &k[..]), high.as_ref().map(|k| &k[..]))
         };
-        Range { raw: range, inline, types: PhantomData }
+        Range { raw: range, types: PhantomData }
     }
 }
 
@@ -145,7 +144,7 @@ macro_rules! prefixed {
                 let low = Bound::Included(&low[..]);
                 let high = high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
                 let raw = self.map.raw().range_of_bytes(low, high);
-                Range { raw, inline: false, types: PhantomData }
+                Range { raw, types: PhantomData }
             }
         }
     )*};
@@ -163,7 +162,6 @@ pub(super) fn above_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
 /// The records of a range, see [`OrderedMap::range`].
 pub struct Range<K: ?Sized, V: ?Sized> {
     raw: RawRange,
-    inline: bool,
     types: PhantomData<fn() -> (*const K, *const V)>,
 }
 
@@ -176,9 +174,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
         self
     }
 
-    fn decoded(&self, record: Result<(Vec<u8>, Vec<u8>)>) -> Result<(K::Owned, V::Owned)> {
-        let (key, value) = record?;
-        Ok((decode::<K>(key, self.inline)?, decode::<V>(value, self.inline)?))
+    #[inline]
+    fn step(&mut self, reverse: bool) -> Option<Result<(K::Owned, V::Owned)>> {
+        let record = match self.raw.step(reverse)? {
+            Ok(FormRecord::Inline(key, value)) => (K::from_word(key), V::from_word(value)),
+            Ok(FormRecord::Bytes(key, value)) => (K::from_bytes(key), V::from_bytes(value)),
+            Err(error) => return Some(Err(error)),
+        };
+        Some(match record {
+            (Ok(key), Ok(value)) => Ok((key, value)),
+            (Err(damage), _) | (_, Err(damage)) => Err(undecodable(damage)),
+        })
     }
 }
 
@@ -186,15 +192,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Iterator for Range<K, V> {
     type Item = Result<(K::Owned, V::Owned)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let record = self.raw.next()?;
-        Some(self.decoded(record))
+        self.step(false)
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> DoubleEndedIterator for Range<K, V> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let record = self.raw.next_back()?;
-        Some(self.decoded(record))
+        self.step(true)
     }
 }
 

@@ -137,14 +137,13 @@ impl RawMap {
 
     /// As [`range`](RawMap::range), of an ordered map whose keys are byte strings in blocks.
     pub(super) fn range_of_bytes(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> RawRange {
-        let range =
-            FormRange::Bytes(KeyRange::new(low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec)));
-        RawRange::new(self.clone(), range)
+        let walk = Walk::new(low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec));
+        RawRange::new(self.clone(), FormWalk::Bytes(walk))
     }
 
     /// As [`range`](RawMap::range), of an ordered map whose keys are words in place.
     pub(super) fn range_of_words(&self, low: Bound<u64>, high: Bound<u64>) -> RawRange {
-        RawRange::new(self.clone(), FormRange::Inline(KeyRange::new(low, high)))
+        RawRange::new(self.clone(), FormWalk::Inline(Walk::new(low, high)))
     }
 
     /// An estimate of the number of records; exact for small maps at rest.
@@ -242,25 +241,89 @@ impl RawIter {
     }
 }
 
-enum FormRange {
-    Inline(KeyRange<Inline>),
-    Bytes(KeyRange<Bytes>),
+/// What was read of a range and not yet asked for.
+struct Walk<R: Record> {
+    range: KeyRange<R>,
+    /// Read from the front, in order.
+    front: VecDeque<(R::OwnedKey, R::Owned)>,
+    /// The same from the back, the greatest first.
+    back: VecDeque<(R::OwnedKey, R::Owned)>,
+}
+
+/// A record of a range: key and value.
+type Walked<R> = (<R as Record>::OwnedKey, <R as Record>::Owned);
+
+impl<R: Record> Walk<R> {
+    fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
+        let (front, back) = (VecDeque::new(), VecDeque::new());
+        Walk { range: KeyRange::new(low, high), front, back }
+    }
+
+    /// The next record from one end. `index` tells the index, where it has to be asked.
+    #[inline]
+    fn step<'m>(
+        &mut self,
+        reverse: bool,
+        batch: usize,
+        index: impl Fn() -> Result<&'m dyn Index<R>>,
+    ) -> Option<Result<Walked<R>>> {
+        loop {
+            let ready = if reverse { &mut self.back } else { &mut self.front };
+            if let Some(record) = ready.pop_front() {
+                return Some(Ok(record));
+            }
+            if self.range.is_done() {
+                // What was read from the other end.
+                let rest = if reverse { &mut self.front } else { &mut self.back };
+                return rest.pop_back().map(Ok);
+            }
+            if let Err(error) = index().and_then(|index| self.fill(reverse, batch, index)) {
+                self.range.finish();
+                self.front.clear();
+                self.back.clear();
+                return Some(Err(error));
+            }
+        }
+    }
+
+    /// Reads on, from an end of which all was asked for.
+    fn fill(&mut self, reverse: bool, batch: usize, index: &dyn Index<R>) -> Result<()> {
+        let index = index.ordered().ok_or_else(unordered)?;
+        let ready = if reverse { &mut self.back } else { &mut self.front };
+        // The same memory each time.
+        let mut records = Vec::from(std::mem::take(ready));
+        let read = index.next(&mut self.range, reverse, batch, &mut records);
+        *ready = VecDeque::from(records);
+        read
+    }
+}
+
+fn unordered() -> Error {
+    Error::Invalid { what: "range", why: "of a map without order".into() }
+}
+
+/// By the map's form.
+enum FormWalk {
+    Inline(Walk<Inline>),
+    Bytes(Walk<Bytes>),
+}
+
+/// A record as the map's form has it.
+pub(super) enum FormRecord {
+    Inline(u64, u64),
+    Bytes(Vec<u8>, Vec<u8>),
 }
 
 /// The records of a range of an ordered map, by their bytes.
 pub struct RawRange {
     map: RawMap,
-    range: FormRange,
+    walk: FormWalk,
     batch: usize,
-    /// Read from the front and not yet asked for, in order.
-    front: VecDeque<(Vec<u8>, Vec<u8>)>,
-    /// The same from the back, the greatest first.
-    back: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
 impl RawRange {
-    fn new(map: RawMap, range: FormRange) -> RawRange {
-        RawRange { map, range, batch: 64, front: VecDeque::new(), back: VecDeque::new() }
+    fn new(map: RawMap, walk: FormWalk) -> RawRange {
+        RawRange { map, walk, batch: 64 }
     }
 
     /// Reads at most so many records at once, and keeps those that were not yet asked for.
@@ -271,60 +334,34 @@ impl RawRange {
         self
     }
 
-    fn is_done(&self) -> bool {
-        match &self.range {
-            FormRange::Inline(range) => range.is_done(),
-            FormRange::Bytes(range) => range.is_done(),
-        }
+    /// The next record from one end.
+    #[inline]
+    pub(super) fn step(&mut self, reverse: bool) -> Option<Result<FormRecord>> {
+        let map = &self.map.map;
+        let record = match &mut self.walk {
+            FormWalk::Inline(walk) => {
+                let index = || match map.form()? {
+                    Form::Inline(index) => Ok(index),
+                    Form::Bytes(_) => Err(unordered()),
+                };
+                walk.step(reverse, self.batch, index)?.map(|(k, v)| FormRecord::Inline(k, v))
+            }
+            FormWalk::Bytes(walk) => {
+                let index = || match map.form()? {
+                    Form::Bytes(index) => Ok(index),
+                    Form::Inline(_) => Err(unordered()),
+                };
+                walk.step(reverse, self.batch, index)?.map(|(k, v)| FormRecord::Bytes(k, v))
+            }
+        };
+        Some(record)
     }
 
-    fn finish(&mut self) {
-        match &mut self.range {
-            FormRange::Inline(range) => range.finish(),
-            FormRange::Bytes(range) => range.finish(),
-        }
-        self.front.clear();
-        self.back.clear();
-    }
-
-    /// Reads on, from one end.
-    fn fill(&mut self, reverse: bool) -> Result<()> {
-        let ready = if reverse { &mut self.back } else { &mut self.front };
-        let unordered = || Error::Invalid { what: "range", why: "of a map without order".into() };
-        match (self.map.map.form()?, &mut self.range) {
-            (Form::Inline(index), FormRange::Inline(range)) => {
-                let mut records = Vec::new();
-                let index = index.ordered().ok_or_else(unordered)?;
-                index.next(range, reverse, self.batch, &mut records)?;
-                ready.extend(records.into_iter().map(|(k, v)| (bytes_of(k), bytes_of(v))));
-            }
-            (Form::Bytes(index), FormRange::Bytes(range)) => {
-                let mut records = Vec::new();
-                let index = index.ordered().ok_or_else(unordered)?;
-                index.next(range, reverse, self.batch, &mut records)?;
-                ready.extend(records);
-            }
-            _ => return Err(unordered()),
-        }
-        Ok(())
-    }
-
-    fn step(&mut self, reverse: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
-        loop {
-            let ready = if reverse { &mut self.back } else { &mut self.front };
-            if let Some(record) = ready.pop_front() {
-                return Some(Ok(record));
-            }
-            if self.is_done() {
-                // What was read from the other end.
-                let rest = if reverse { &mut self.front } else { &mut self.back };
-                return rest.pop_back().map(Ok);
-            }
-            if let Err(error) = self.fill(reverse) {
-                self.finish();
-                return Some(Err(error));
-            }
-        }
+    fn step_by_bytes(&mut self, reverse: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        Some(self.step(reverse)?.map(|record| match record {
+            FormRecord::Inline(key, value) => (bytes_of(key), bytes_of(value)),
+            FormRecord::Bytes(key, value) => (key, value),
+        }))
     }
 }
 
@@ -332,12 +369,12 @@ impl Iterator for RawRange {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(false)
+        self.step_by_bytes(false)
     }
 }
 
 impl DoubleEndedIterator for RawRange {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(true)
+        self.step_by_bytes(true)
     }
 }

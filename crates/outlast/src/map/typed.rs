@@ -36,7 +36,7 @@ impl<K: ?Sized, V: ?Sized> fmt::Debug for Map<K, V> {
 }
 
 #[cold]
-fn undecodable(damage: Damage) -> Error {
+pub(super) fn undecodable(damage: Damage) -> Error {
     Error::Damaged(damage)
 }
 

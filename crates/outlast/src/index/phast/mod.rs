@@ -360,6 +360,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
     }
 
+    /// Asks for all that a scan reads of a leaf.
+    fn expect_all(&self, leaf: u64) {
+        let seam = self.core.memory.seam();
+        seam.prefetch(&self.header(leaf).head);
+        for slot in (0..self.shape.slots).step_by(LINE_SLOTS as usize) {
+            seam.prefetch(self.pair(leaf, slot));
+        }
+    }
+
     /// A pair of a leaf.
     #[inline(always)]
     fn pair(&self, leaf: u64, slot: u32) -> &Pair {
@@ -384,8 +393,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    fn decoded(&self, key: R::OwnedKey) -> R::OwnedKey {
-        R::decode(self.shape.order, key)
+    /// Makes keys that were kept those that came.
+    fn decode(&self, records: &mut [(R::OwnedKey, R::Owned)]) {
+        records.iter_mut().for_each(|(key, _)| R::decode(self.shape.order, key));
     }
 }
 
@@ -489,9 +499,7 @@ impl<S: Seam, R: OrderedRecord> OrderedIndex<R> for Phast<S, R> {
         }
         let start = out.len();
         self.range_step(range, reverse, limit, out)?;
-        for (key, _) in &mut out[start..] {
-            *key = self.decoded(key.clone());
-        }
+        self.decode(&mut out[start..]);
         Ok(())
     }
 }

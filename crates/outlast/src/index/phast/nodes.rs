@@ -11,6 +11,7 @@ use crate::index::version::{self, LockWord};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
+use std::hint::select_unpredictable;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -30,27 +31,268 @@ pub(super) struct Entry {
     pub(super) leaf: u32,
 }
 
-/// An inner node: so many leaves, in the order of their keys.
+/// Words in a line.
+const LINE_WORDS: usize = 8;
+
+/// A line of words in DRAM.
+#[derive(Default)]
+#[repr(C, align(64))]
+struct Line([AtomicU64; LINE_WORDS]);
+
+/// Something that begins with a line of its own and goes on in others: one allocation,
+/// found by a thin pointer, so that what is read first and what is read next are known at once.
+#[repr(C)]
+pub(super) struct Piece<H> {
+    head: H,
+    lines: [Line],
+}
+
+/// The first line of a [`Piece`]: what it holds beside where its parts begin.
+///
+/// # Safety
+/// It is as large and as aligned as a line, zero bytes are a value, and `extent` answers what it
+/// was made with.
+pub(super) unsafe trait Head: Send + Sync {
+    fn with_extent(extent: Extent) -> Self;
+    fn extent(&self) -> Extent;
+}
+
+/// How the lines of a [`Piece`] are used: where each kind begins behind the head.
+///
+/// Heads come first. The words are in order, with `u64::MAX` behind the last one, and the heads
+/// are every eighth of them. So a search looks at the heads, most often two lines that are asked
+/// for together, and then at one line of words: two waits for memory, where halving the words
+/// would have one for nearly each step.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    words: u16,
+    /// Numbers of 32 bits, one for each word.
+    numbers: u16,
+    /// Links, if there are any.
+    links: u16,
+    end: u16,
+}
+
+impl Extent {
+    /// For so many elements, whose least keys are `links` or words.
+    const fn of(elements: u32, links: bool) -> Extent {
+        let lines = elements.div_ceil(LINE_WORDS as u32);
+        let words = lines.div_ceil(LINE_WORDS as u32);
+        let numbers = words + lines;
+        let end = numbers + lines.div_ceil(2);
+        let all = end + if links { lines } else { 0 };
+        assert!(all <= u16::MAX as u32);
+        Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
+    }
+
+    /// Bytes of a piece.
+    const fn bytes(self) -> u64 {
+        (self.end as u64 + 1) * size_of::<Line>() as u64
+    }
+}
+
+impl<H: Head> Piece<H> {
+    fn new(elements: u32, links: bool) -> Box<Piece<H>> {
+        const { assert!(size_of::<H>() == size_of::<Line>() && align_of::<H>() == 64) };
+        let extent = Extent::of(elements, links);
+        let lines: Box<[Line]> = (0..=extent.end).map(|_| Line::default()).collect();
+        let lines = Box::into_raw(lines).cast::<Line>();
+        let piece = ptr::slice_from_raw_parts_mut(lines, usize::from(extent.end));
+        // SAFETY: the allocation is that of a line and `extent.end` more, which is the layout
+        // of such a piece: its head is as large and as aligned as a line, and zero bytes are a
+        // value of it. Nobody else knows of it.
+        let mut piece = unsafe { Box::from_raw(piece as *mut Piece<H>) };
+        piece.head = H::with_extent(extent);
+        piece
+    }
+
+    /// The whole piece that begins here.
+    ///
+    /// # Safety
+    /// The pointer was that of a whole piece, which is still there.
+    #[inline(always)]
+    unsafe fn whole(head: *mut H) -> *mut Piece<H> {
+        // SAFETY: it is a piece's head, by the caller's promise.
+        let lines = unsafe { &*head }.extent().end;
+        ptr::slice_from_raw_parts_mut(head.cast::<Line>(), usize::from(lines)) as *mut Piece<H>
+    }
+
+    /// The piece that begins here.
+    ///
+    /// # Safety
+    /// As [`whole`](Self::whole), and it stays for `'p`.
+    #[inline(always)]
+    unsafe fn reach<'p>(head: *mut H) -> &'p Piece<H> {
+        // SAFETY: the piece has so many lines (`Head`), and the pointer is allowed to all of it.
+        unsafe { &*Self::whole(head) }
+    }
+
+    /// Asks for what a search looks at first, beside the head: without waiting for the head.
+    ///
+    /// # Safety
+    /// As [`reach`](Self::reach).
+    #[inline(always)]
+    unsafe fn expect(head: *mut H, seam: &impl Seam) {
+        for line in 1..=2 {
+            // SAFETY: every piece has a line of heads, one of words and one of numbers at least.
+            seam.prefetch(unsafe { &*head.cast::<Line>().add(line) });
+        }
+    }
+
+    fn heads(&self) -> &[Line] {
+        &self.lines[..usize::from(self.head.extent().words)]
+    }
+
+    fn words(&self) -> &[Line] {
+        let Extent { words, numbers, .. } = self.head.extent();
+        &self.lines[usize::from(words)..usize::from(numbers)]
+    }
+
+    /// A word among those of all lines from `line` on.
+    #[inline(always)]
+    fn at(&self, line: u16, place: usize) -> &AtomicU64 {
+        &self.lines[usize::from(line) + place / LINE_WORDS].0[place % LINE_WORDS]
+    }
+
+    #[inline(always)]
+    fn word(&self, place: usize) -> u64 {
+        self.at(self.head.extent().words, place).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn has_links(&self) -> bool {
+        let Extent { links, end, .. } = self.head.extent();
+        links < end
+    }
+
+    /// The link of a place, where there are links.
+    #[inline(always)]
+    fn link(&self, place: usize) -> u64 {
+        self.at(self.head.extent().links, place).load(Ordering::Relaxed)
+    }
+
+    /// The number of a place.
+    #[inline(always)]
+    fn number(&self, place: usize) -> u32 {
+        let pair = self.at(self.head.extent().numbers, place / 2).load(Ordering::Relaxed);
+        (pair >> (place % 2 * 32)) as u32
+    }
+
+    /// How many words are not above a limit; at most `most`.
+    #[inline(always)]
+    fn count_up_to(&self, seam: &impl Seam, most: usize, limit: u64) -> usize {
+        let Extent { words, numbers, .. } = self.head.extent();
+        let (words, numbers) = (usize::from(words), usize::from(numbers));
+        let (mut first, mut left) = (0, words);
+        while left > 2 {
+            let half = left / 2;
+            let found = self.lines[first + half].0[0].load(Ordering::Relaxed) <= limit;
+            first = select_unpredictable(found, first + half, first);
+            left -= half;
+        }
+        let mut heads = first * LINE_WORDS + self.lines[first].count_up_to(limit);
+        if left > 1 {
+            heads += self.lines[first + 1].count_up_to(limit);
+        }
+        // Behind the last line there are heads of none.
+        let group = heads.saturating_sub(1).min(numbers - words - 1);
+        // Whoever asks for a place asks for its number.
+        seam.prefetch(&self.lines[numbers + group / 2]);
+        (group * LINE_WORDS + self.lines[words + group].count_up_to(limit)).min(most)
+    }
+
+    /// How many words are below this one; at most `most`.
+    #[inline(always)]
+    fn count_below(&self, seam: &impl Seam, most: usize, word: u64) -> usize {
+        word.checked_sub(1).map_or(0, |limit| self.count_up_to(seam, most, limit))
+    }
+
+    /// Replaces the content: words, of which the first one is not searched, numbers, links.
+    fn set(&self, content: impl ExactSizeIterator<Item = (u64, u32, u64)> + Clone) {
+        let searched = content.clone().skip(1).map(|(word, ..)| word);
+        let mut searched = searched.chain(std::iter::repeat(u64::MAX));
+        let mut firsts = [u64::MAX; LINE_WORDS];
+        for (group, line) in self.words().iter().enumerate() {
+            for (word, value) in line.0.iter().zip(searched.by_ref()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            let place = group % LINE_WORDS;
+            firsts[place] = line.0[0].load(Ordering::Relaxed);
+            firsts[place + 1..].fill(u64::MAX);
+            for (head, first) in self.heads()[group / LINE_WORDS].0.iter().zip(firsts) {
+                head.store(first, Ordering::Relaxed);
+            }
+        }
+        let Extent { numbers, links, .. } = self.head.extent();
+        let mut pairs = content.clone().map(|(_, number, _)| u64::from(number));
+        for pair in 0..content.len().div_ceil(2) {
+            let (low, high) = (pairs.next().unwrap_or(0), pairs.next().unwrap_or(0));
+            self.at(numbers, pair).store(low | high << 32, Ordering::Relaxed);
+        }
+        if self.has_links() {
+            for (place, (.., link)) in content.enumerate() {
+                self.at(links, place).store(link, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Line {
+    /// How many words are not above a limit.
+    #[inline(always)]
+    fn count_up_to(&self, limit: u64) -> usize {
+        // No branch: what they decide cannot be foretold.
+        let above =
+            self.0.iter().fold(0, |n, word| n + usize::from(limit < word.load(Ordering::Relaxed)));
+        LINE_WORDS - above
+    }
+}
+
+/// An inner node: so many leaves, in the order of their keys. The words are, of each leaf but
+/// the first, eight bytes of its least key, from `skip` on; the links the first words of the least
+/// keys, the numbers the leaves' handles.
 ///
 /// Fields are changed by who has locked it; what readers rest on, while it is marked as
 /// changing.
-pub(super) struct Node {
+pub(super) type Node = Piece<NodeHead>;
+
+/// The first line of a node.
+#[repr(C, align(64))]
+pub(super) struct NodeHead {
     /// A version lock.
     lock: AtomicU64,
-    count: AtomicU32,
-    /// The node after it.
-    next: AtomicU32,
     /// First word of its least key.
     low: AtomicU64,
     /// First word of the least key of the next node, if there is one.
     high: AtomicU64,
+    count: AtomicU32,
+    /// The node after it.
+    next: AtomicU32,
     /// Bytes that the least keys of all its leaves but the first begin with alike.
     skip: AtomicU32,
-    /// Of each leaf but the first, eight bytes of its least key, from `skip` on.
-    words: Box<[AtomicU64]>,
-    /// First words of the least keys. Only for forms where they are links.
-    lows: Box<[AtomicU64]>,
-    leaves: Box<[AtomicU32]>,
+    /// Leaves at most.
+    most: u32,
+    extent: Extent,
+}
+
+// SAFETY: one line; atomics and numbers; `extent` is never changed.
+unsafe impl Head for NodeHead {
+    fn with_extent(extent: Extent) -> Self {
+        NodeHead {
+            lock: AtomicU64::new(0),
+            low: AtomicU64::new(0),
+            high: AtomicU64::new(0),
+            count: AtomicU32::new(0),
+            next: AtomicU32::new(NONE),
+            skip: AtomicU32::new(0),
+            most: 0,
+            extent,
+        }
+    }
+    #[inline(always)]
+    fn extent(&self) -> Extent {
+        self.extent
+    }
 }
 
 /// Where in a node a key belongs.
@@ -88,18 +330,6 @@ impl<S: Seam> LockWord for Reached<'_, S> {
     }
 }
 
-/// The number of elements that come before: `before` holds for them and for no later one.
-#[inline(always)]
-fn count_before(len: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut base, mut left) = (0, len);
-    while left > 1 {
-        let half = left / 2;
-        base = if before(base + half - 1) { base + half } else { base };
-        left -= half;
-    }
-    base + usize::from(left == 1 && before(base))
-}
-
 /// Whether a key that compares so to a least key belongs behind it: it is not below, or, if
 /// what is looked for lies strictly `below` the key, above.
 #[inline(always)]
@@ -108,56 +338,40 @@ fn behind(order: Order, below: bool) -> bool {
 }
 
 impl Node {
-    fn new(leaves: u32, links: bool) -> Node {
-        let words = |n: u32| (0..n).map(|_| AtomicU64::new(0)).collect();
-        Node {
-            lock: AtomicU64::new(0),
-            count: AtomicU32::new(0),
-            next: AtomicU32::new(NONE),
-            low: AtomicU64::new(0),
-            high: AtomicU64::new(0),
-            skip: AtomicU32::new(0),
-            words: words(leaves),
-            lows: words(if links { leaves } else { 0 }),
-            leaves: (0..leaves).map(|_| AtomicU32::new(0)).collect(),
-        }
-    }
-
     /// Bytes of DRAM that one takes.
     pub(super) fn bytes(leaves: u32, links: bool) -> u64 {
-        let entry = if links { 20 } else { 12 };
-        size_of::<Node>() as u64 + u64::from(leaves) * entry + size_of::<AtomicPtr<Node>>() as u64
+        Extent::of(leaves, links).bytes() + size_of::<AtomicPtr<NodeHead>>() as u64
     }
 
     #[inline(always)]
     pub(super) fn lock<'n, S: Seam>(&'n self, seam: &'n S) -> Reached<'n, S> {
-        Reached { seam, word: &self.lock }
+        Reached { seam, word: &self.head.lock }
     }
 
     pub(super) fn next(&self) -> u32 {
-        self.next.load(Ordering::Relaxed)
+        self.head.next.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        (self.count.load(Ordering::Relaxed) as usize).min(self.leaves.len())
+        self.head.count.load(Ordering::Relaxed).min(self.head.most) as usize
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.len() == self.leaves.len()
+        self.len() == self.head.most as usize
     }
 
     #[inline(always)]
     pub(super) fn leaf(&self, place: usize) -> u32 {
-        self.leaves[place].load(Ordering::Relaxed)
+        self.number(place)
     }
 
     /// First word of a leaf's least key.
     fn low_at(&self, place: usize) -> u64 {
         match place {
-            0 => self.low.load(Ordering::Relaxed),
-            _ if self.lows.is_empty() => self.words[place].load(Ordering::Relaxed),
-            _ => self.lows[place].load(Ordering::Relaxed),
+            0 => self.head.low.load(Ordering::Relaxed),
+            _ if self.has_links() => self.link(place),
+            _ => self.word(place - 1),
         }
     }
 
@@ -166,7 +380,7 @@ impl Node {
         if place + 1 < self.len() {
             Some(self.low_at(place + 1))
         } else {
-            (self.next() != NONE).then(|| self.high.load(Ordering::Relaxed))
+            (self.next() != NONE).then(|| self.head.high.load(Ordering::Relaxed))
         }
     }
 
@@ -191,15 +405,15 @@ impl Node {
         core.memory.seam().dram();
         let len = self.len();
         // A node without leaves leads nowhere: it was taken out.
-        if len == 0 || !behind(R::compare_with(core, key, self.low.load(Ordering::Relaxed))?, below)
-        {
+        let low = self.head.low.load(Ordering::Relaxed);
+        if len == 0 || !behind(R::compare_with(core, key, low)?, below) {
             return Ok(Side::Before);
         }
         let place = self.place_of::<S, R>(core, key, below, len)?;
         if place + 1 >= len {
             let next = self.next();
             if next != NONE {
-                let high = self.high.load(Ordering::Relaxed);
+                let high = self.head.high.load(Ordering::Relaxed);
                 if behind(R::compare_with(core, key, high)?, below) {
                     return Ok(Side::After(next));
                 }
@@ -220,7 +434,7 @@ impl Node {
         if len <= 1 {
             return Ok(0);
         }
-        let skip = self.skip.load(Ordering::Relaxed) as usize;
+        let skip = self.head.skip.load(Ordering::Relaxed) as usize;
         if skip > 0 {
             match R::compare_start(core, key, self.low_at(1), skip)? {
                 Order::Less => return Ok(0),
@@ -228,19 +442,16 @@ impl Node {
                 Order::Equal => {}
             }
         }
-        let word = R::word(key, skip);
-        let words = &self.words[1..len];
-        if self.lows.is_empty() {
+        let (seam, word) = (core.memory.seam(), R::word(key, skip));
+        if R::EMPTY.is_none() && !below {
             // The words are the keys.
-            return Ok(if below {
-                count_before(words.len(), |i| words[i].load(Ordering::Relaxed) < word)
-            } else {
-                count_before(words.len(), |i| words[i].load(Ordering::Relaxed) <= word)
-            });
+            return Ok(self.count_up_to(seam, len - 1, word));
         }
-        let first = count_before(words.len(), |i| words[i].load(Ordering::Relaxed) < word);
-        let mut place = first;
-        while place < words.len() && words[place].load(Ordering::Relaxed) == word {
+        let mut place = self.count_below(seam, len - 1, word);
+        if R::EMPTY.is_none() {
+            return Ok(place);
+        }
+        while place + 1 < len && self.word(place) == word {
             if !behind(R::compare_with(core, key, self.low_at(place + 1))?, below) {
                 break;
             }
@@ -276,15 +487,16 @@ impl Content {
     ) -> Result<Content, Damage> {
         let mut entries = node.entries();
         entries.insert(place, entry);
-        let skip = node.skip.load(Ordering::Relaxed) as usize;
+        let skip = node.head.skip.load(Ordering::Relaxed) as usize;
         // What the others begin with alike, it mostly begins with as well.
         // (Now and then it is looked whether they have more in common by now.)
         if place > 0 && entries.len() > 2 && !(skip == 0 && entries.len().is_power_of_two()) {
             let like = if place == 1 { entries[2].low } else { entries[1].low };
             let key = R::key_at(core, entry.low)?;
             if skip == 0 || R::compare_start(core, R::key_of(&key), like, skip)? == Order::Equal {
-                let old = |i: usize| node.words[i].load(Ordering::Relaxed);
-                let mut words: Vec<u64> = (0..node.len()).map(old).collect();
+                // That of the first one is not looked at.
+                let old = (0..node.len() - 1).map(|place| node.word(place));
+                let mut words: Vec<u64> = std::iter::once(0).chain(old).collect();
                 words.insert(place, R::word(R::key_of(&key), skip));
                 return Ok(Content { entries, skip, words });
             }
@@ -332,34 +544,29 @@ impl<'n, S: Seam> LockedNode<'n, S> {
     /// Replaces the leaves. The node is marked as changing.
     pub(super) fn set(&mut self, content: &Content) {
         let node = self.node;
-        for (place, (entry, word)) in content.entries.iter().zip(&content.words).enumerate() {
-            if place == 0 {
-                node.low.store(entry.low, Ordering::Relaxed);
-            }
-            node.words[place].store(*word, Ordering::Relaxed);
-            if let Some(low) = node.lows.get(place) {
-                low.store(entry.low, Ordering::Relaxed);
-            }
-            node.leaves[place].store(entry.leaf, Ordering::Relaxed);
+        let words = content.entries.iter().zip(&content.words);
+        node.set(words.map(|(entry, &word)| (word, entry.leaf, entry.low)));
+        if let Some(first) = content.entries.first() {
+            node.head.low.store(first.low, Ordering::Relaxed);
         }
-        node.skip.store(content.skip as u32, Ordering::Relaxed);
-        node.count.store(content.entries.len() as u32, Ordering::Relaxed);
+        node.head.skip.store(content.skip as u32, Ordering::Relaxed);
+        node.head.count.store(content.entries.len() as u32, Ordering::Relaxed);
     }
 
     /// Takes the leaves out. The node is marked as changing.
     pub(super) fn clear(&mut self) {
-        self.node.count.store(0, Ordering::Relaxed);
+        self.node.head.count.store(0, Ordering::Relaxed);
     }
 
     /// Says what follows. The node is marked as changing.
     pub(super) fn set_next(&mut self, next: u32, high: u64) {
-        self.node.next.store(next, Ordering::Relaxed);
-        self.node.high.store(high, Ordering::Relaxed);
+        self.node.head.next.store(next, Ordering::Relaxed);
+        self.node.head.high.store(high, Ordering::Relaxed);
     }
 
     /// What follows: number and least key.
     pub(super) fn follows(&self) -> (u32, u64) {
-        (self.node.next(), self.node.high.load(Ordering::Relaxed))
+        (self.node.next(), self.node.head.high.load(Ordering::Relaxed))
     }
 }
 
@@ -375,7 +582,7 @@ impl<S: Seam> Drop for LockedNode<'_, S> {
 
 /// All inner nodes.
 pub(super) struct Nodes {
-    slab: Slab<AtomicPtr<Node>>,
+    slab: Slab<AtomicPtr<NodeHead>>,
     leaves: u32,
     links: bool,
 }
@@ -388,10 +595,25 @@ impl Nodes {
 
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> &Node {
-        let node = self.slab.get(number).load(Ordering::Acquire);
-        // SAFETY: a number that was given out, and `take` has set its pointer before it gave
-        // it out; nodes live as long as `self`. Acquire: pairs with the Release in `take`.
-        unsafe { &*node }
+        // SAFETY: a number that was given out, and `take` has set its pointer, to a whole node,
+        // before it gave it out; nodes live as long as `self`.
+        unsafe { Node::reach(self.pointer(number)) }
+    }
+
+    /// As [`get`](Self::get), to search it.
+    #[inline(always)]
+    pub(super) fn get_to_search(&self, seam: &impl Seam, number: u32) -> &Node {
+        // SAFETY: as in `get`.
+        unsafe {
+            Node::expect(self.pointer(number), seam);
+            Node::reach(self.pointer(number))
+        }
+    }
+
+    #[inline(always)]
+    fn pointer(&self, number: u32) -> *mut NodeHead {
+        // Acquire: pairs with the Release in `take`.
+        self.slab.get(number).load(Ordering::Acquire)
     }
 
     /// A node that nobody knows of yet.
@@ -399,9 +621,10 @@ impl Nodes {
         let number = self.slab.take(seam);
         let place = self.slab.get(number);
         if place.load(Ordering::Acquire).is_null() {
-            let node = Box::into_raw(Box::new(Node::new(self.leaves, self.links)));
+            let mut node = Node::new(self.leaves, self.links);
+            node.head.most = self.leaves;
             // Release: pairs with the Acquire in `get`.
-            place.store(node, Ordering::Release);
+            place.store(Box::into_raw(node).cast(), Ordering::Release);
         }
         number
     }
@@ -427,8 +650,8 @@ impl Drop for Nodes {
         self.slab.each_mut(|place| {
             let node = place.swap(ptr::null_mut(), Ordering::Relaxed);
             if !node.is_null() {
-                // SAFETY: made by `Box::into_raw` in `take`, and taken out here once.
-                drop(unsafe { Box::from_raw(node) });
+                // SAFETY: as in `get`; made by `Piece::new` in `take`, and taken out here once.
+                drop(unsafe { Box::from_raw(Node::whole(node)) });
             }
         });
     }
@@ -445,18 +668,44 @@ const SMALLEST: usize = 16;
 /// the two are swapped. A reader that is overtaken twice reads a mixture, which leads it
 /// astray and no further: what it finds says where the key belongs.
 pub(super) struct Cache {
+    /// The one in use; null if there is none yet.
+    current: AtomicPtr<BufferHead>,
+    /// How often it was replaced. By who replaces it.
+    turn: AtomicU64,
     /// Two of each size, made as they are needed; smaller ones stay.
-    buffers: [[OnceLock<Buffer>; SIZES]; 2],
-    /// Which one is in use: size, and above it the turn.
-    current: AtomicU64,
+    buffers: [[OnceLock<Box<Buffer>>; SIZES]; 2],
 }
 
-struct Buffer {
+/// The words are, of each element but the first, eight bytes of its least key, from `skip` on; the
+/// links the first words of those keys, the numbers what the elements lead to.
+type Buffer = Piece<BufferHead>;
+
+#[repr(C, align(64))]
+struct BufferHead {
     len: AtomicU32,
     skip: AtomicU32,
-    words: Box<[AtomicU64]>,
-    lows: Box<[AtomicU64]>,
-    numbers: Box<[AtomicU32]>,
+    extent: Extent,
+}
+
+// SAFETY: one line; atomics and numbers; `extent` is never changed.
+unsafe impl Head for BufferHead {
+    fn with_extent(extent: Extent) -> Self {
+        BufferHead { len: AtomicU32::new(0), skip: AtomicU32::new(0), extent }
+    }
+    #[inline(always)]
+    fn extent(&self) -> Extent {
+        self.extent
+    }
+}
+
+impl Buffer {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        // As many as there are words for.
+        let Extent { words, numbers, .. } = self.head.extent;
+        let most = usize::from(numbers - words) * LINE_WORDS;
+        (self.head.len.load(Ordering::Relaxed) as usize).min(most)
+    }
 }
 
 /// An element of a cache.
@@ -471,8 +720,9 @@ pub(super) struct Pointer {
 impl Cache {
     pub(super) fn new() -> Cache {
         Cache {
+            current: AtomicPtr::new(ptr::null_mut()),
+            turn: AtomicU64::new(0),
             buffers: [const { [const { OnceLock::new() }; SIZES] }; 2],
-            current: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -484,32 +734,28 @@ impl Cache {
     ) -> Result<(), Damage> {
         let (skip, words) = words_of::<S, R>(core, content.iter().map(|p| p.low))?;
         let links = R::EMPTY.is_some();
-        let turn = (self.current.load(Ordering::Relaxed) >> 8).wrapping_add(1);
+        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
+        self.turn.store(turn, Ordering::Relaxed);
         let size = content.len().div_ceil(SMALLEST).max(1).next_power_of_two().ilog2() as usize;
-        let buffer = self.buffers[turn as usize & 1][size].get_or_init(|| {
-            let len = SMALLEST << size;
-            let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
-            Buffer {
-                len: AtomicU32::new(0),
-                skip: AtomicU32::new(0),
-                words: words(len),
-                lows: words(if links { len } else { 0 }),
-                numbers: (0..len).map(|_| AtomicU32::new(0)).collect(),
-            }
-        });
-        for (place, (pointer, word)) in content.iter().zip(&words).enumerate() {
-            buffer.words[place].store(*word, Ordering::Relaxed);
-            if let Some(low) = buffer.lows.get(place) {
-                low.store(pointer.low, Ordering::Relaxed);
-            }
-            buffer.numbers[place].store(pointer.number, Ordering::Relaxed);
-        }
-        buffer.skip.store(skip as u32, Ordering::Relaxed);
-        buffer.len.store(content.len() as u32, Ordering::Relaxed);
+        let buffer = self.buffers[turn as usize & 1][size]
+            .get_or_init(|| Buffer::new((SMALLEST << size) as u32, links));
+        let words = content.iter().zip(&words);
+        buffer.set(words.map(|(pointer, &word)| (word, pointer.number, pointer.low)));
+        buffer.head.skip.store(skip as u32, Ordering::Relaxed);
+        buffer.head.len.store(content.len() as u32, Ordering::Relaxed);
         core.memory.seam().dram();
-        // Release: pairs with the Acquire in `find`.
-        self.current.store(turn << 8 | size as u64, Ordering::Release);
+        // Release: pairs with the Acquire in `current`.
+        self.current.store(ptr::from_ref::<Buffer>(buffer).cast_mut().cast(), Ordering::Release);
         Ok(())
+    }
+
+    /// The buffer in use.
+    #[inline(always)]
+    fn current(&self) -> Option<&Buffer> {
+        // Acquire: pairs with the Release in `replace`.
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: not null, then it is one of the buffers, whole, which stay.
+        (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
     }
 
     /// Where a key leads. A hint; `None` if there is nothing yet.
@@ -521,81 +767,77 @@ impl Cache {
         below: bool,
     ) -> Option<u32> {
         core.memory.seam().dram();
-        // Acquire: pairs with the Release in `replace`.
-        let current = self.current.load(Ordering::Acquire);
-        if current == u64::MAX {
-            return None;
-        }
-        let buffer = self.buffers[(current >> 8) as usize & 1][current as usize & 0xff].get()?;
-        let len = (buffer.len.load(Ordering::Relaxed) as usize).min(buffer.words.len());
-        let number = |place: usize| buffer.numbers[place].load(Ordering::Relaxed);
+        let buffer = self.current()?;
+        let len = buffer.len();
         if len <= 1 {
-            return Some(number(0));
+            return Some(buffer.number(0));
         }
-        let skip = buffer.skip.load(Ordering::Relaxed) as usize;
+        let skip = buffer.head.skip.load(Ordering::Relaxed) as usize;
         if skip > 0 {
-            let like = buffer.lows[1].load(Ordering::Relaxed);
-            match R::compare_start(core, key, like, skip) {
-                Ok(Order::Less) => return Some(number(0)),
-                Ok(Order::Greater) => return Some(number(len - 1)),
+            match R::compare_start(core, key, buffer.link(1), skip) {
+                Ok(Order::Less) => return Some(buffer.number(0)),
+                Ok(Order::Greater) => return Some(buffer.number(len - 1)),
                 // What is damaged, the nodes tell.
                 Ok(Order::Equal) | Err(_) => {}
             }
         }
-        let word = R::word(key, skip);
-        let words = &buffer.words[1..len];
-        let mut place = if below || !buffer.lows.is_empty() {
-            count_before(words.len(), |i| words[i].load(Ordering::Relaxed) < word)
-        } else {
-            count_before(words.len(), |i| words[i].load(Ordering::Relaxed) <= word)
-        };
-        if !buffer.lows.is_empty() {
-            while place < words.len() && words[place].load(Ordering::Relaxed) == word {
-                let low = buffer.lows[place + 1].load(Ordering::Relaxed);
-                let order = R::compare_with(core, key, low);
-                if !order.is_ok_and(|order| behind(order, below)) {
-                    break;
-                }
-                place += 1;
-            }
+        let (seam, word) = (core.memory.seam(), R::word(key, skip));
+        if R::EMPTY.is_none() && !below {
+            return Some(buffer.number(buffer.count_up_to(seam, len - 1, word)));
         }
-        Some(number(place))
+        let mut place = buffer.count_below(seam, len - 1, word);
+        while R::EMPTY.is_some() && place + 1 < len && buffer.word(place) == word {
+            let order = R::compare_with(core, key, buffer.link(place + 1));
+            if !order.is_ok_and(|order| behind(order, below)) {
+                break;
+            }
+            place += 1;
+        }
+        Some(buffer.number(place))
     }
 
     /// Where the greatest keys lead. A hint, as above.
     pub(super) fn last(&self) -> Option<u32> {
-        let current = self.current.load(Ordering::Acquire);
-        if current == u64::MAX {
-            return None;
-        }
-        let buffer = self.buffers[(current >> 8) as usize & 1][current as usize & 0xff].get()?;
-        let len = (buffer.len.load(Ordering::Relaxed) as usize).min(buffer.words.len());
-        Some(buffer.numbers[len.saturating_sub(1)].load(Ordering::Relaxed))
+        let buffer = self.current()?;
+        Some(buffer.number(buffer.len().saturating_sub(1)))
     }
 
     /// Bytes of DRAM.
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = |b: &Buffer| b.words.len() * 12 + b.lows.len() * 8;
-        self.buffers.iter().flatten().filter_map(|b| b.get()).map(|b| bytes(b) as u64).sum()
+        let made = self.buffers.iter().flatten().filter_map(OnceLock::get);
+        made.map(|buffer| buffer.head.extent.bytes()).sum()
     }
 }
 
 const _: () = {
     const fn is_zeroed<T: Zeroed>() {}
-    is_zeroed::<AtomicPtr<Node>>();
+    is_zeroed::<AtomicPtr<NodeHead>>();
 };
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pmem::{FlushMode, Real};
 
     #[test]
     fn what_comes_before_is_counted() {
-        let numbers = [1, 3, 3, 5, 9, 12, 12];
-        for len in 0..=numbers.len() {
-            for n in 0..14 {
-                let expected = numbers[..len].iter().filter(|&&x| x < n).count();
-                assert_eq!(count_before(len, |i| numbers[i] < n), expected, "{len} {n}");
+        let seam = Real::new(FlushMode::None);
+        for most in [4u32, 9, 16, 64, 65, 128, 700, 1024] {
+            let node = Node::new(most, false);
+            for len in [1, 2, 3, most / 2, most - 1, most] {
+                // Each word twice; the greatest at the end.
+                let word = |i: u32| if i + 1 == most { u64::MAX } else { u64::from(i / 2) * 3 };
+                let words: Vec<u64> = (0..len).map(word).collect();
+                node.set(words.iter().zip(0..len).map(|(&word, i)| (word, i * 7, 0)));
+                let searched = &words[1..];
+                let most = searched.len();
+                for n in (0..u64::from(len) * 2 + 2).chain([u64::MAX]) {
+                    let below = searched.iter().filter(|&&w| w < n).count();
+                    let up_to = searched.iter().filter(|&&w| w <= n).count();
+                    assert_eq!(node.count_below(&seam, most, n), below, "{len} {n}");
+                    assert_eq!(node.count_up_to(&seam, most, n), up_to, "{len} {n}");
+                }
+                assert!((0..len).all(|i| node.number(i as usize) == i * 7));
             }
         }
     }

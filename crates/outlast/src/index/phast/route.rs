@@ -50,8 +50,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// One attempt. `None` if a node is changing, or a hint has led astray.
     #[inline(always)]
     fn try_locate(&self, key: R::Key<'_>, below: bool) -> Option<Located<'_>> {
-        let node = self.nodes.get(self.hint(key, below));
-        let version = version(&node.lock(self.core.memory.seam()))?;
+        let seam = self.core.memory.seam();
+        let node = self.nodes.get_to_search(seam, self.hint(key, below));
+        let version = version(&node.lock(seam))?;
         match node.search::<S, R>(&self.core, key, below) {
             // If the version has changed since, what is found there does not count either.
             Ok(Side::At(place)) => Some(Located { node, version, place, leaf: node.leaf(place) }),

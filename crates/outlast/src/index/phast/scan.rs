@@ -7,7 +7,6 @@ use super::state::DAMAGED;
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
 use crate::index::ordered::KeyRange;
-use crate::index::record::SlotWords;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
@@ -168,24 +167,53 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let damage = self.damage_of(at.leaf);
             return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
         }
+        self.expect_all(offset);
         let replaced = self.replaced_before(at.leaf);
         let mut slots = 0;
         let read = (|| {
             let edges = self.edges_of(at)?;
-            let mut pairs: Vec<(R::OwnedKey, SlotWords, u32)> = Vec::new();
+            let is_in = |key: &R::OwnedKey| {
+                edges.low <= *key
+                    && edges.high.as_ref().is_none_or(|high| key < high)
+                    && is_above(key, &range.low)
+                    && is_below(key, &range.high)
+            };
+            if R::EMPTY.is_none() {
+                // Values are read with their keys.
+                let start = out.len();
+                out.reserve(self.shape.slots as usize);
+                for slot in self.slots_of(offset) {
+                    let words = self.words(self.pair(offset, slot));
+                    let key = R::key(&self.core, words)?;
+                    if is_in(&key) {
+                        slots |= 1u64 << slot;
+                        out.push((key, R::value(&self.core, words)?));
+                    }
+                }
+                if out.len() - start < limit {
+                    self.expect_next(at, reverse);
+                }
+                let found = &mut out[start..];
+                found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
+                out.truncate(start.saturating_add(limit));
+                return Ok(edges);
+            }
+            let mut pairs = Vec::with_capacity(self.shape.slots as usize);
             for slot in self.slots_of(offset) {
                 let words = self.words(self.pair(offset, slot));
                 let key = R::key(&self.core, words)?;
-                let in_leaf = edges.low <= key && edges.high.as_ref().is_none_or(|h| key < *h);
-                if in_leaf && is_above(&key, &range.low) && is_below(&key, &range.high) {
+                if is_in(&key) {
                     pairs.push((key, words, slot));
                 }
             }
-            pairs.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-            if reverse {
-                pairs.reverse();
+            if pairs.len() < limit {
+                self.expect_next(at, reverse);
             }
+            pairs.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
             pairs.truncate(limit);
+            for (_, words, _) in &pairs {
+                R::prefetch(&self.core, *words);
+            }
             for (key, words, slot) in pairs {
                 slots |= 1u64 << slot;
                 out.push((key, R::value(&self.core, words)?));
@@ -202,6 +230,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.help(offset, super::ops::bits(slots));
         }
         Ok(Some(edges))
+    }
+
+    /// Asks for the leaf that a scan comes to next, if the same node lists it.
+    fn expect_next(&self, at: &Located<'_>, reverse: bool) {
+        let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
+        if let Some(place) = next.filter(|&place| place < at.node.len()) {
+            // Whatever stands there now, its extent is inside the memory.
+            let offset = self.leaves.get(at.node.leaf(place)).offset(self.core.memory.seam());
+            if offset & DAMAGED == 0 {
+                self.expect_all(offset);
+            }
+        }
     }
 
     /// A walk that would come to where it was: separators are damaged, which are read anew each
@@ -236,9 +276,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut range = KeyRange::new(low, Bound::Unbounded);
         let start = out.len();
         self.range_step(&mut range, false, usize::MAX, out)?;
-        for (key, _) in &mut out[start..] {
-            *key = self.decoded(key.clone());
-        }
+        self.decode(&mut out[start..]);
         match range.low {
             Bound::Included(low) if !range.done => {
                 R::to_cursor(low, cursor);

@@ -1,8 +1,9 @@
 //! What this process keeps in DRAM of each leaf, and slabs of such things.
 
 use crate::pmem::Seam;
+use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 /// Which slots are taken, and who is at work in the leaf: the shadow bitmap.
 ///
@@ -54,11 +55,14 @@ impl State {
         self.0 & (INSERTS | BUSY) != 0
     }
 
-    /// A free slot of so many: in the line that begins with this one, if there is one.
+    /// A free slot of so many: in the line that begins with this one, if there is one; or in
+    /// the one beside it, which processors often fetch along.
     #[inline(always)]
     pub(super) fn free_slot(self, slots: u32, line: u32) -> Option<u32> {
         let free = !self.0 & ((1 << slots) - 1);
         let near = free & 0xf << line;
+        let beside = free & 0xff << (line & !7);
+        let near = if near != 0 { near } else { beside };
         let slot = if near != 0 { near } else { free }.trailing_zeros();
         (free != 0).then_some(slot)
     }
@@ -175,7 +179,8 @@ unsafe impl<T: Send + Sync> Zeroed for AtomicPtr<T> {}
 ///
 /// The system gives its memory page by page, as it is touched.
 pub(super) struct Slab<T> {
-    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+    /// First items of the chunks that there are; of the others null.
+    chunks: [AtomicPtr<T>; CHUNKS],
     free: Mutex<Free>,
 }
 
@@ -194,33 +199,66 @@ fn place(number: u32) -> (usize, usize) {
     (chunk as usize, (shifted - (u64::from(FIRST) << chunk)) as usize)
 }
 
+/// Items of a chunk.
+const fn chunk_len(chunk: usize) -> usize {
+    (FIRST as usize) << chunk
+}
+
+impl<T> Drop for Slab<T> {
+    fn drop(&mut self) {
+        for (chunk, first) in self.chunks.iter_mut().enumerate() {
+            let first = *first.get_mut();
+            if !first.is_null() {
+                // SAFETY: made by `make`, of so many items, and given back here once.
+                drop(unsafe {
+                    Box::from_raw(ptr::slice_from_raw_parts_mut(first, chunk_len(chunk)))
+                });
+            }
+        }
+    }
+}
+
 impl<T: Zeroed> Slab<T> {
     pub(super) fn new() -> Self {
-        Slab { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::default() }
+        let chunks = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+        Slab { chunks, free: Mutex::default() }
     }
 
     /// The item of a number that was given out at some time.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> &T {
         let (chunk, place) = place(number);
-        let chunk = self.chunks[chunk].get().expect("a number that was given out");
-        &chunk[place]
+        // Acquire: pairs with the Release in `make`.
+        let first = self.chunks[chunk].load(Ordering::Acquire);
+        assert!(!first.is_null(), "a number that was given out");
+        // SAFETY: `make` has stored it, a chunk of so many items that the place is one of them
+        // (`place`); it stays until the slab is dropped.
+        unsafe { &*first.add(place) }
     }
 
     /// The item of any number, whether it was given out or not.
     #[inline(always)]
     pub(super) fn reach(&self, number: u32) -> &T {
-        let (chunk, place) = place(number);
-        &self.chunk(chunk)[place]
+        let (chunk, _) = place(number);
+        if self.chunks[chunk].load(Ordering::Acquire).is_null() {
+            self.make(chunk);
+        }
+        self.get(number)
     }
 
-    #[inline(always)]
-    fn chunk(&self, chunk: usize) -> &[T] {
-        self.chunks[chunk].get_or_init(|| {
-            let items = Box::<[T]>::new_zeroed_slice((FIRST as usize) << chunk);
-            // SAFETY: zero bytes are a value of the type.
-            unsafe { items.assume_init() }
-        })
+    /// Makes a chunk, if nobody else has.
+    #[cold]
+    fn make(&self, chunk: usize) {
+        let items = Box::<[T]>::new_zeroed_slice(chunk_len(chunk));
+        // SAFETY: zero bytes are a value of the type.
+        let items = Box::into_raw(unsafe { items.assume_init() });
+        // Release: pairs with the Acquire in `get` and `reach`.
+        let (order, failed) = (Ordering::Release, Ordering::Relaxed);
+        let first = items.cast::<T>();
+        if self.chunks[chunk].compare_exchange(ptr::null_mut(), first, order, failed).is_err() {
+            // SAFETY: made above, and nobody else knows of it.
+            drop(unsafe { Box::from_raw(items) });
+        }
     }
 
     /// Gives out a number.
@@ -238,7 +276,14 @@ impl<T: Zeroed> Slab<T> {
 
     /// Each item that there is memory for.
     pub(super) fn each_mut(&mut self, mut each: impl FnMut(&mut T)) {
-        self.chunks.iter_mut().filter_map(OnceLock::get_mut).flatten().for_each(&mut each);
+        for (chunk, first) in self.chunks.iter_mut().enumerate() {
+            let first = *first.get_mut();
+            if !first.is_null() {
+                // SAFETY: a chunk of so many items, made by `make`; nobody else has the slab.
+                let items = unsafe { std::slice::from_raw_parts_mut(first, chunk_len(chunk)) };
+                items.iter_mut().for_each(&mut each);
+            }
+        }
     }
 
     /// Takes a number back.
@@ -292,6 +337,8 @@ mod tests {
         assert_eq!(state.free_slot(56, 0), Some(2));
         assert_eq!(state.free_slot(56, 52), Some(52));
         assert_eq!(State::at_rest(0b1111).free_slot(8, 0), Some(4));
+        assert_eq!(State::at_rest(0b1111 << 12).free_slot(56, 12), Some(8), "the line beside");
+        assert_eq!(State::at_rest(0xff << 8).free_slot(56, 12), Some(0));
         assert_eq!(State::at_rest(0b1111).free_slot(4, 0), None);
         let two = state.inserting(2).inserting(4);
         assert!(two.has_inserts() && two.is_tentative() && !two.is_busy());
