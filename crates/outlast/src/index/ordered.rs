@@ -320,6 +320,11 @@ pub trait OrderedIndex<R: Record> {
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()>;
+
+    /// The record at the low end of a range, or, in `reverse`, at its high end: there is a moment
+    /// during the call at which it was there, with this value, and nothing before it; or, if
+    /// there is none, at which nothing was in the range.
+    fn end(&self, range: KeyRange<R>, reverse: bool) -> Result<Option<(R::OwnedKey, R::Owned)>>;
 }
 
 #[cfg(test)]

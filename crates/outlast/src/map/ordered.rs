@@ -68,7 +68,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         OrderedMap { map }
     }
 
-    /// The record of the least key.
+    /// The record of the least key, at a moment during the call. So are the following.
     ///
     /// # Errors
     /// As any call, see [`Map`].
@@ -105,8 +105,8 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         bounds: (Bound<&K>, Bound<&K>),
         from_the_end: bool,
     ) -> Result<Option<(K::Owned, V::Owned)>> {
-        let mut range = self.bounded(bounds).with_batch(1);
-        if from_the_end { range.next_back() } else { range.next() }.transpose()
+        let found = self.bounded(bounds).raw.end(from_the_end)?;
+        found.map(typed::<K, V>).transpose()
     }
 
     /// The records whose keys are in a range, in the order of their keys, from either end.
@@ -177,14 +177,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
     #[inline]
     fn step(&mut self, reverse: bool) -> Option<Result<(K::Owned, V::Owned)>> {
         let record = match self.raw.step(reverse)? {
-            Ok(FormRecord::Inline(key, value)) => (K::from_word(key), V::from_word(value)),
-            Ok(FormRecord::Bytes(key, value)) => (K::from_bytes(key), V::from_bytes(value)),
+            Ok(record) => record,
             Err(error) => return Some(Err(error)),
         };
-        Some(match record {
-            (Ok(key), Ok(value)) => Ok((key, value)),
-            (Err(damage), _) | (_, Err(damage)) => Err(undecodable(damage)),
-        })
+        let record = typed::<K, V>(record);
+        if record.is_err() {
+            self.raw.finish();
+        }
+        Some(record)
+    }
+}
+
+#[inline]
+fn typed<K: Key + ?Sized, V: Value + ?Sized>(record: FormRecord) -> Result<(K::Owned, V::Owned)> {
+    let record = match record {
+        FormRecord::Inline(key, value) => (K::from_word(key), V::from_word(value)),
+        FormRecord::Bytes(key, value) => (K::from_bytes(key), V::from_bytes(value)),
+    };
+    match record {
+        (Ok(key), Ok(value)) => Ok((key, value)),
+        (Err(damage), _) | (_, Err(damage)) => Err(undecodable(damage)),
     }
 }
 

@@ -278,12 +278,22 @@ impl<R: Record> Walk<R> {
                 return rest.pop_back().map(Ok);
             }
             if let Err(error) = index().and_then(|index| self.fill(reverse, batch, index)) {
-                self.range.finish();
-                self.front.clear();
-                self.back.clear();
+                self.finish();
                 return Some(Err(error));
             }
         }
+    }
+
+    /// Nothing more is asked for.
+    fn finish(&mut self) {
+        self.range.finish();
+        self.front.clear();
+        self.back.clear();
+    }
+
+    /// The record at one end, of a range of which nothing was read.
+    fn end(self, reverse: bool, index: &dyn Index<R>) -> Result<Option<Walked<R>>> {
+        index.ordered().ok_or_else(unordered)?.end(self.range, reverse)
     }
 
     /// Reads on, from an end of which all was asked for.
@@ -332,6 +342,27 @@ impl RawRange {
     pub fn with_batch(mut self, records: usize) -> Self {
         self.batch = records.max(1);
         self
+    }
+
+    /// The record at one end, of a range of which nothing was read.
+    pub(super) fn end(self, reverse: bool) -> Result<Option<FormRecord>> {
+        Ok(match (self.map.map.form()?, self.walk) {
+            (Form::Inline(index), FormWalk::Inline(walk)) => {
+                walk.end(reverse, index)?.map(|(k, v)| FormRecord::Inline(k, v))
+            }
+            (Form::Bytes(index), FormWalk::Bytes(walk)) => {
+                walk.end(reverse, index)?.map(|(k, v)| FormRecord::Bytes(k, v))
+            }
+            _ => return Err(unordered()),
+        })
+    }
+
+    /// Nothing more is asked for.
+    pub(super) fn finish(&mut self) {
+        match &mut self.walk {
+            FormWalk::Inline(walk) => walk.finish(),
+            FormWalk::Bytes(walk) => walk.finish(),
+        }
     }
 
     /// The next record from one end.

@@ -5,7 +5,7 @@ use super::ops::{Found, bits};
 use super::route::Located;
 use super::state::{BUSY, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast, points};
-use crate::error::Result;
+use crate::error::{Damage, Result};
 use crate::index::record::SlotWords;
 use crate::index::{Change, Changed, RecordForm};
 use crate::pmem::{Planted, Seam};
@@ -205,11 +205,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(hash)) else {
             // A key that is there needs no room.
-            let found = self.probe(offset, self.bitmap(offset), key, hash)?;
+            let found = self.probe_beside(at.leaf, offset, self.bitmap(offset), key, hash);
             if !self.is_current(at) {
                 return Ok(Step::Again);
             }
-            return Ok(if found.is_some() { Step::Present } else { Step::Full });
+            return Ok(if found?.is_some() { Step::Present } else { Step::Full });
         };
         if !leaf.exchange(seam, state, state.inserting(slot)) {
             return Ok(Step::Again);
@@ -220,7 +220,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(Step::Again);
         }
         let seen = self.bitmap(offset);
-        match self.probe(offset, seen, key, hash) {
+        match self.probe_beside(at.leaf, offset, seen, key, hash) {
             Ok(None) => {}
             found => {
                 leaf.give_up_insert(seam, slot);
@@ -229,7 +229,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         }
         let words = new.words.expect("prepared above");
-        match self.fill(offset, slot, words, key, hash, seen) {
+        match self.fill(at.leaf, offset, slot, words, key, hash, seen) {
             Ok(true) => {
                 leaf.finish_insert(seam);
                 new.words = None;
@@ -244,9 +244,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Writes a pair into a slot that was reserved, and commits it: unless another thread has
     /// inserted the key since the leaf's bits were `seen`.
+    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
     #[inline(always)]
     fn fill(
         &self,
+        handle: u32,
         offset: u64,
         slot: u32,
         words: SlotWords,
@@ -264,7 +266,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.set_print(offset, slot, hash as u8);
         loop {
             // Bits are only set here, and none twice before the leaf is tidied: if there are
-            // the same bits, there are the same pairs.
+            // the same bits, there are the same keys.
             let set = memory.seam().compare_exchange(
                 &head.bitmap,
                 seen,
@@ -276,7 +278,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
-            if self.probe(offset, added, key, hash)?.is_some()
+            if self.probe_beside(handle, offset, added, key, hash)?.is_some()
                 && !self.planted(Planted::InsertUnchecked)
             {
                 // The fingerprint is nobody's now, but it was stored.
@@ -288,6 +290,27 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.flush(head, &points::INSERT);
         memory.fence(&points::INSERT);
         Ok(true)
+    }
+
+    /// As [`probe`](Self::probe), by an insert: beside updates and removals, which do not
+    /// wait for it, and which give back the blocks that its links lead to. A block that holds
+    /// another record by the time its key is compared says that the key is not there.
+    #[inline(always)]
+    fn probe_beside(
+        &self,
+        handle: u32,
+        offset: u64,
+        slots: u64,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Found>, Damage> {
+        loop {
+            let replaced = self.replaced_before(handle);
+            let found = self.probe(offset, slots, key, hash);
+            if self.is_unreplaced(handle, replaced) || self.planted(Planted::InsertReadsFreed) {
+                return found;
+            }
+        }
     }
 
     /// Sets a slot's fingerprint. Others set those beside it.

@@ -52,7 +52,9 @@
 //! 4. An entry of the master array is 0 or a leaf that the links lead to.
 //! 5. A slot's bit is set at most once before the leaf is *tidied*, split or merged, which one
 //!    thread does while nobody else is at work in it. So, for who is at work in it, two equal
-//!    bitmaps stand for the same pairs.
+//!    bitmaps stand for the same keys. (Not for the same blocks: a byte string's is replaced, and
+//!    used again, under the same bit. Who compares keys there looks at the leaf's count of
+//!    replaced records afterwards.)
 //! 6. What readers rest on is durable: if anybody is at work in the leaf, they flush it
 //!    themselves.
 //!
@@ -86,7 +88,7 @@
 //!   state), looks for its key, writes the pair and makes it durable, and sets its bit by an
 //!   exchange of the bitmap. If that fails, others have set or cleared bits: it looks for its key
 //!   in those that were set since it looked last, and goes on from there. By invariant 5 the
-//!   exchange succeeds only if the leaf still holds just the pairs that were looked at: of two
+//!   exchange succeeds only if the leaf still holds just the keys that were looked at: of two
 //!   inserts of one key the second sees the first one's bit. Linearization point: the exchange.
 //! - *Updates and removals* in one leaf exclude each other (`BUSY`), and nobody else.
 //!   Linearization point: the store of the value or link, the exchange of the bitmap.
@@ -393,6 +395,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
+    /// Makes the bounds of a range as keys are kept.
+    fn encode(&self, range: &mut KeyRange<R>) {
+        if !range.encoded {
+            for bound in [&mut range.low, &mut range.high] {
+                if let Bound::Included(key) | Bound::Excluded(key) = bound {
+                    *key = R::encoded(self.shape.order, R::key_of(key), R::own);
+                }
+            }
+            range.encoded = true;
+        }
+    }
+
     /// Makes keys that were kept those that came.
     fn decode(&self, records: &mut [(R::OwnedKey, R::Owned)]) {
         records.iter_mut().for_each(|(key, _)| R::decode(self.shape.order, key));
@@ -417,7 +431,7 @@ impl<S: Seam, R: OrderedRecord> Index<R> for Phast<S, R> {
         // it was read: each reading is a guard of its own, and those that do not count are
         // dropped.
         R::encoded(self.shape.order, key, |key| {
-            self.find(key, R::hash(&self.core.hasher, key), |words| {
+            self.find_guarded(key, R::hash(&self.core.hasher, key), |words| {
                 let pin = self.core.pin();
                 R::reference(&self.core, words, pin)
             })
@@ -486,14 +500,7 @@ impl<S: Seam, R: OrderedRecord> OrderedIndex<R> for Phast<S, R> {
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
-        if !range.encoded {
-            for bound in [&mut range.low, &mut range.high] {
-                if let Bound::Included(key) | Bound::Excluded(key) = bound {
-                    *key = R::encoded(self.shape.order, R::key_of(key), R::own);
-                }
-            }
-            range.encoded = true;
-        }
+        self.encode(range);
         if range.done || limit == 0 {
             return Ok(());
         }
@@ -501,5 +508,16 @@ impl<S: Seam, R: OrderedRecord> OrderedIndex<R> for Phast<S, R> {
         self.range_step(range, reverse, limit, out)?;
         self.decode(&mut out[start..]);
         Ok(())
+    }
+
+    fn end(
+        &self,
+        mut range: KeyRange<R>,
+        reverse: bool,
+    ) -> Result<Option<(R::OwnedKey, R::Owned)>> {
+        self.encode(&mut range);
+        let mut found = self.range_end(&range, reverse)?;
+        self.decode(found.as_mut_slice());
+        Ok(found)
     }
 }

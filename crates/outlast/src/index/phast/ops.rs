@@ -2,12 +2,14 @@
 
 use super::layout::{Head, PRINT_WORDS, Pair};
 use super::route::Located;
-use super::state::DAMAGED;
+use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::record::SlotWords;
 use crate::index::{BATCH, prints};
 use crate::pmem::{Planted, Seam};
+use crate::pool::core::Core;
+use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
 
 /// The slots of a mask, lowest first.
@@ -17,6 +19,23 @@ pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
         mask &= mask - 1;
         Some(slot)
     })
+}
+
+/// Readings of a leaf that may be in vain before one is made under a guard.
+pub(super) const PATIENCE: u32 = 8;
+
+/// While it lives, no block is used again that was linked when it was made.
+pub(super) struct BlockGuard<'c, S: Seam> {
+    core: &'c Core<S>,
+    pin: Option<Pin>,
+}
+
+impl<S: Seam> Drop for BlockGuard<'_, S> {
+    fn drop(&mut self) {
+        if let Some(pin) = self.pin.take() {
+            self.core.epochs().unpin(pin);
+        }
+    }
 }
 
 /// A pair that was found.
@@ -109,15 +128,73 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         hash: u64,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        let mut turn = 0;
+        self.core.check()?;
+        let at = self.locate(key)?;
+        match self.read_once(&at, key, hash, &mut read)? {
+            Some(found) => Ok(found),
+            None => self.find_again(key, hash, &mut read, PATIENCE),
+        }
+    }
+
+    /// As [`find`](Self::find), for readings that are short and make a guard of their own.
+    pub(super) fn find_guarded<T>(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Result<Option<T>> {
+        self.find_again(key, hash, &mut read, u32::MAX)
+    }
+
+    /// Until a reading counts. After so many that did not, under a guard: a value that is
+    /// longer than what is between two updates of its neighbours would be read again and again.
+    #[inline(never)]
+    fn find_again<T>(
+        &self,
+        key: R::Key<'_>,
+        hash: u64,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+        patience: u32,
+    ) -> Result<Option<T>> {
+        let (mut turn, mut readings) = (0, 0);
+        let mut guard = None;
         loop {
             self.core.check()?;
             let at = self.locate(key)?;
-            if let Some(found) = self.read_once(&at, key, hash, &mut read)? {
+            let found = match guard {
+                None => self.read_once(&at, key, hash, read)?,
+                Some(_) => self.read_guarded(&at, key, hash, read)?,
+            };
+            if let Some(found) = found {
                 return Ok(found);
+            }
+            readings += 1;
+            if readings == patience {
+                guard = self.guard();
             }
             self.core.wait(&mut turn)?;
         }
+    }
+
+    /// What a reading of a leaf begins with: its offset. `None` if the leaf is not the one any
+    /// more.
+    #[inline(always)]
+    pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Result<Option<u64>> {
+        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam());
+        if offset & DAMAGED == 0 {
+            return Ok(Some(offset));
+        }
+        let damage = self.damage_of(at.leaf);
+        if self.is_current(at) { Err(damage.into()) } else { Ok(None) }
+    }
+
+    /// The state of a leaf after a reading: if nobody is at work in it now, whoever had done
+    /// what was read has made it durable.
+    #[inline(always)]
+    pub(super) fn state_after(&self, at: &Located<'_>) -> State {
+        // What was read, was read before.
+        fence(Ordering::Acquire);
+        self.leaves.get(at.leaf).state(self.core.memory.seam())
     }
 
     /// One reading. `None` if it does not count.
@@ -129,13 +206,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         hash: u64,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<Option<T>>> {
-        let seam = self.core.memory.seam();
-        let leaf = self.leaves.get(at.leaf);
-        let offset = leaf.offset(seam);
-        if offset & DAMAGED != 0 {
-            let damage = self.damage_of(at.leaf);
-            return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
-        }
+        let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         self.expect(offset, hash);
         let replaced = self.replaced_before(at.leaf);
         let found = self.probe(offset, self.bitmap(offset), key, hash);
@@ -144,26 +215,50 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             Ok(None) => Ok(None),
             Err(damage) => Err(damage),
         };
-        // After the reading: if nobody is at work now, whoever had done what was read has made
-        // it durable.
-        let state = leaf.state(seam);
+        let state = self.state_after(at);
         if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
             return Ok(None);
         }
-        match found? {
-            Some((slot, value)) => {
-                if state.is_tentative() {
-                    self.help(offset, std::iter::once(slot));
-                }
-                Ok(Some(Some(value)))
-            }
-            None => {
-                if state.is_busy() {
-                    self.help(offset, std::iter::empty());
-                }
-                Ok(Some(None))
-            }
+        let found = found?;
+        self.help_reader(offset, state, found.as_ref().map(|(slot, _)| *slot));
+        Ok(Some(found.map(|(_, value)| value)))
+    }
+
+    /// As [`read_once`](Self::read_once), under a guard: no block that is linked now is used
+    /// again, so nothing has to be read between two updates but the link.
+    #[cold]
+    fn read_guarded<T>(
+        &self,
+        at: &Located<'_>,
+        key: R::Key<'_>,
+        hash: u64,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Result<Option<Option<T>>> {
+        let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
+        let found = self.probe(offset, self.bitmap(offset), key, hash);
+        let state = self.state_after(at);
+        if !self.is_still(at) {
+            return Ok(None);
         }
+        let found = found?;
+        self.help_reader(offset, state, found.map(|found| found.slot));
+        Ok(Some(found.map(|found| read(found.words)).transpose()?))
+    }
+
+    /// Makes durable what an answer rests on: a pair, or that there is none.
+    #[inline(always)]
+    fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
+        // A bit that an insert has not set yet is absent either way.
+        if state.is_busy() || (slot.is_some() && state.is_tentative()) {
+            self.help(offset, slot.into_iter());
+        }
+    }
+
+    /// Keeps what is linked from now on from being used again. `None` where there are no
+    /// blocks.
+    #[cold]
+    pub(super) fn guard(&self) -> Option<BlockGuard<'_, S>> {
+        R::EMPTY.is_some().then(|| BlockGuard { core: &self.core, pin: Some(self.core.pin()) })
     }
 
     /// To be asked before links are read, see [`is_unreplaced`](Self::is_unreplaced).
@@ -219,12 +314,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                     *hash = R::hash(&self.core.hasher, key);
                     self.locate(key)
                 })?;
-                let offset = self.leaves.get(located.leaf).offset(seam) & !DAMAGED;
-                self.expect(offset, *hash);
+                let offset = self.leaves.get(located.leaf).offset(seam);
+                if offset & DAMAGED == 0 {
+                    self.expect(offset, *hash);
+                }
                 *at = Some((located, offset));
             }
             for (at, hash) in at.iter().zip(&hashes) {
                 let Some((_, offset)) = at else { break };
+                if offset & DAMAGED != 0 {
+                    continue;
+                }
                 let head = &self.header(*offset).head;
                 let mask = self.candidates(head, self.bitmap(*offset), *hash as u8);
                 if mask != 0 {

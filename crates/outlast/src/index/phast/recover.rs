@@ -70,7 +70,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let threads = core.options().recovery.threads.clamp(1, starts.len());
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                scope.spawn(|| self.read_parts(&work));
+                // Those that there are do it all.
+                let made =
+                    std::thread::Builder::new().spawn_scoped(scope, || self.read_parts(&work));
+                if made.is_err() {
+                    break;
+                }
             }
             self.read_parts(&work);
         });
@@ -139,7 +144,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         }
         starts[1..].sort_by(|a, b| a.low.cmp(&b.low));
-        starts.dedup_by(|b, a| a.low == b.low || a.leaf == b.leaf);
+        starts.dedup_by(|b, a| {
+            let same = a.low == b.low || a.leaf == b.leaf;
+            // Only damage names a leaf twice.
+            free.extend(same.then_some(b.entry));
+            same
+        });
         free.reverse();
         Ok((starts, free))
     }
@@ -166,11 +176,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                     return;
                 }
             };
-            let mut parts = work.parts.lock().unwrap_or_else(|e| e.into_inner());
-            parts.push(Part { start, nodes });
+            let parts_done = {
+                let mut parts = work.parts.lock().unwrap_or_else(|e| e.into_inner());
+                parts.push(Part { start, nodes });
+                parts.len()
+            };
             if let Some(progress) = &self.core.options().recovery.progress {
                 progress.tell(RecoveryProgress {
-                    parts_done: parts.len(),
+                    parts_done,
                     parts: work.starts.len(),
                     leaves: work.leaves.load(Ordering::Relaxed),
                 });
@@ -252,6 +265,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             Some(below) => *below < low,
             None => low == start.low,
         };
+        if start.entry == 0 && below.is_none() && (found.low.first, found.low.second) != (0, 0) {
+            // It is rested on that nothing is below it; a link could lead to what changes.
+            let found = format!("{:#x}, {:#x}", found.low.first, found.low.second);
+            return Err((None, Damage::new(at + 64, "the least key of all", found)));
+        }
         if !ascends || end.is_some_and(|end| low >= end.low) {
             let expected = "a leaf whose least key is in its place";
             return Err((None, Damage::new(at, expected, format!("{low:?}"))));
@@ -303,6 +321,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 leaf
             }
         };
+        // For messages; nothing is read there.
+        let at =
+            if self.core.memory.words(at & !63, self.shape.leaf_bytes()).is_ok() { at } else { 0 };
         self.leaves.get(leaf).begin(seam, at & !63 | DAMAGED, State::at_rest(0));
         seam.lock(&self.damage).insert(leaf, damage);
     }

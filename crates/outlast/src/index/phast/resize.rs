@@ -659,6 +659,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if let Some((block, _)) = separator {
             core.before_unlink(block)?;
         }
+        let next = Next { offset: self.next_of(right.offset)?.offset, moving: false };
         let mut copies = None;
         if !pairs.is_empty() {
             // Free slots of the left leaf are used again.
@@ -672,7 +673,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             show();
         }
         let memory = &core.memory;
-        let next = Next { offset: self.next_of(right.offset)?.offset, moving: false };
         let link = &self.header(left.offset).place.next;
         memory.store_release(link, next.pack(left.offset), &points::MERGE_COMMIT);
         memory.persist(link, &points::MERGE_COMMIT);
@@ -683,8 +683,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // From here on the keys of the right leaf are in the left one.
         right.dead = true;
         left.slots = Some(copies.map_or(left_bits, |copies| copies.bits));
-        if let Err(error) = self.remove_entry(&mut structure, key) {
+        if let Err(error) = self.remove_entry(&mut structure, key, right.handle) {
             self.set_damaged(&right, &error);
+            // Its space is nobody's now, and known to nobody.
+            core.note_unfreeable();
             tracing::warn!(%error, "a leaf that was merged cannot be taken out");
             right.dead = false;
             return Ok(());
@@ -750,27 +752,43 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Takes the leaf with this least key out of its node; and the node, if it was its last.
-    fn remove_entry(&self, structure: &mut Structure, key: R::Key<'_>) -> Result<()> {
+    fn remove_entry(&self, structure: &mut Structure, key: R::Key<'_>, leaf: u32) -> Result<()> {
         let (core, seam) = (&*self.core, self.core.memory.seam());
         let (locked, place) = self.lock_node(key)?;
-        let mut entries = locked.node.entries();
-        entries.remove(place);
+        if locked.node.leaf(place) != leaf {
+            // Its least key is another one than it was: both were read from its link.
+            let found = format!("{:?}", R::own(key));
+            return Err(Damage::new(self.master, "a least key that stays", found).into());
+        }
+        let node = std::ptr::from_ref(locked.node);
         if place > 0 {
+            let mut entries = locked.node.entries();
+            entries.remove(place);
+            let left = entries.len();
             let content = Content::new::<S, R>(core, entries)?;
             let mut locked = locked;
             locked.changing();
             locked.set(&content);
+            drop(locked);
+            let most = self.shape.node_leaves as usize;
+            // Looked at now and then, as for leaves.
+            if left == 1 || left == most / 8 || left == most / 4 {
+                self.join_node(structure, node);
+            }
             return Ok(());
         }
-        let node = std::ptr::from_ref(locked.node);
         drop(locked);
         // The node before it is locked first. Leaves may be added to either meanwhile.
         let (index, at) = self.node_in(structure, node);
         let before = match at.checked_sub(1) {
             Some(at) => structure.partitions[index].nodes[at].number,
             None => {
-                let nodes = &structure.partitions[index - 1].nodes;
-                nodes[nodes.len() - 1].number
+                let nodes = index.checked_sub(1).map(|index| &structure.partitions[index].nodes);
+                let Some(node) = nodes.and_then(|nodes| nodes.last()) else {
+                    let expected = "a first leaf that stays";
+                    return Err(Damage::new(self.master, expected, "one to be taken out").into());
+                };
+                node.number
             }
         };
         let number = structure.partitions[index].nodes[at].number;
@@ -801,5 +819,46 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.nodes.give(seam, number);
         }
         Ok(())
+    }
+
+    /// Joins a node and a neighbour of its partition, if one has room for twice the leaves of
+    /// both. They stay two if something is damaged.
+    fn join_node(&self, structure: &mut Structure, node: *const super::nodes::Node) {
+        let (index, at) = self.node_in(structure, node);
+        for right in [at + 1, at] {
+            match self.try_join(structure, index, right) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => tracing::debug!(%error, "inner nodes could not be joined"),
+            }
+        }
+    }
+
+    /// Joins a node of a partition with the one before it there. Whether it did.
+    fn try_join(&self, structure: &mut Structure, index: usize, right: usize) -> Result<bool> {
+        let nodes = &structure.partitions[index].nodes;
+        let left = right.checked_sub(1).and_then(|left| nodes.get(left));
+        let (Some(left), Some(&Pointer { number, .. })) = (left, nodes.get(right)) else {
+            return Ok(false);
+        };
+        let mut left = self.lock_number(left.number)?;
+        let mut gone = self.lock_number(number)?;
+        let entries = [left.node.entries(), gone.node.entries()].concat();
+        if 2 * entries.len() > self.shape.node_leaves as usize {
+            return Ok(false);
+        }
+        let content = Content::new::<S, R>(&self.core, entries)?;
+        let (next, high) = gone.follows();
+        left.changing();
+        gone.changing();
+        left.set(&content);
+        left.set_next(next, high);
+        gone.clear();
+        drop(gone);
+        drop(left);
+        structure.partitions[index].nodes.remove(right);
+        self.publish(structure, index);
+        self.nodes.give(self.core.memory.seam(), number);
+        Ok(true)
     }
 }

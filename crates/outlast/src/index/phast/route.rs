@@ -2,7 +2,7 @@
 
 use super::nodes::{LockedNode, NONE, Node, Side};
 use super::{OrderedRecord, Phast};
-use crate::error::Result;
+use crate::error::{Damage, Result};
 use crate::index::version::{is_unchanged, version};
 use crate::pmem::{Planted, Seam};
 
@@ -27,8 +27,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn locate(&self, key: R::Key<'_>) -> Result<Located<'_>> {
         match self.try_locate(key, false) {
             Some(located) => Ok(located),
-            None => self.locate_again(key, false).map(|l| l.expect("the first leaf has no bound")),
+            None => self.locate_again(key, false)?.ok_or_else(|| self.bounded_first().into()),
         }
+    }
+
+    /// Nothing is below the first leaf: that was looked at when the map was opened.
+    #[cold]
+    fn bounded_first(&self) -> Damage {
+        Damage::new(self.master, "a first leaf that begins with the least key", "one above it")
     }
 
     /// The last leaf that can hold keys below this one; `None` if there can be none.

@@ -2,11 +2,13 @@
 
 use super::layout::master_bytes;
 use super::nodes::{NONE, Node};
+use super::ops::{PATIENCE, bits as slots};
 use super::route::Located;
-use super::state::DAMAGED;
+use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
 use crate::index::ordered::KeyRange;
+use crate::index::record::SlotWords;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
@@ -20,6 +22,15 @@ const SAMPLE: u64 = 256;
 pub(super) struct Edges<K> {
     pub(super) low: K,
     pub(super) high: Option<K>,
+}
+
+/// What was seen of a leaf at some moment, and by what it is told whether it has had the same
+/// keys since.
+struct Seen<'n> {
+    at: Located<'n>,
+    /// Before its bits.
+    state: State,
+    bits: u64,
 }
 
 fn is_above<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
@@ -64,17 +75,29 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
+        self.range_step_seeing(range, reverse, limit, out).map(|_| ())
+    }
+
+    /// As [`range_step`](Self::range_step); what was seen of the leaf, if there was one.
+    fn range_step_seeing(
+        &self,
+        range: &mut KeyRange<R>,
+        reverse: bool,
+        limit: usize,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<Option<Seen<'_>>> {
         let start = out.len();
-        let mut turn = 0;
-        let edges = loop {
+        let (mut turn, mut readings) = (0, 0);
+        let mut guard = None;
+        let (edges, seen) = loop {
             self.core.check()?;
             let Some(at) = self.locate_end(range, reverse)? else {
                 range.done = true;
-                return Ok(());
+                return Ok(None);
             };
-            match self.read_leaf(&at, range, reverse, limit, out) {
-                Ok(Some(edges)) if range.goes_on(&edges, reverse) => break edges,
-                Ok(Some(edges)) => {
+            match self.read_leaf(&at, range, reverse, limit, guard.is_some(), out) {
+                Ok(Some((edges, seen))) if range.goes_on(&edges, reverse) => break (edges, seen),
+                Ok(Some((edges, _))) => {
                     out.truncate(start);
                     return Err(self.goes_round(&at, &edges).into());
                 }
@@ -82,6 +105,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                     out.truncate(start);
                     other?;
                 }
+            }
+            readings += 1;
+            if readings == PATIENCE {
+                guard = self.guard();
             }
             self.core.wait(&mut turn)?;
         };
@@ -92,7 +119,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             } else {
                 range.low = last;
             }
-            return Ok(());
+            return Ok(Some(seen));
         }
         if reverse {
             range.done = edges.low == R::least() || !is_above(&edges.low, &range.low);
@@ -106,7 +133,42 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 None => range.done = true,
             }
         }
-        Ok(())
+        Ok(Some(seen))
+    }
+
+    /// The record at one end of a range, at one moment. See
+    /// [`OrderedIndex::end`](crate::index::OrderedIndex::end).
+    pub(super) fn range_end(
+        &self,
+        range: &KeyRange<R>,
+        reverse: bool,
+    ) -> Result<Option<(R::OwnedKey, R::Owned)>> {
+        let (mut turn, mut out, mut passed) = (0, Vec::new(), Vec::new());
+        loop {
+            let mut rest = range.clone();
+            while out.is_empty() && !rest.done {
+                passed.extend(self.range_step_seeing(&mut rest, reverse, 1, &mut out)?);
+            }
+            // What had no record in the range, had none all the time until now.
+            if passed.iter().all(|seen| self.is_as_seen(seen)) {
+                return Ok(out.pop());
+            }
+            out.clear();
+            passed.clear();
+            self.core.wait(&mut turn)?;
+        }
+    }
+
+    /// Whether a leaf has had the same keys since it was seen, all the time.
+    fn is_as_seen(&self, seen: &Seen<'_>) -> bool {
+        let seam = self.core.memory.seam();
+        let offset = self.leaves.get(seen.at.leaf).offset(seam);
+        // Slots of keys that came and went stay taken until the leaf is tidied.
+        offset & DAMAGED == 0
+            && !seen.state.has_inserts()
+            && self.bitmap(offset) == seen.bits
+            && self.state_after(&seen.at).has_slots_of(seen.state)
+            && self.is_current(&seen.at)
     }
 
     /// The leaf in which a range goes on. `None` if it can hold nothing more.
@@ -152,84 +214,115 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Appends the records of a leaf that are in a range, in order, at most `limit`. `None` if
     /// the reading does not count.
-    fn read_leaf(
+    fn read_leaf<'n>(
         &self,
-        at: &Located<'_>,
+        at: &Located<'n>,
         range: &KeyRange<R>,
         reverse: bool,
         limit: usize,
+        guarded: bool,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<Option<Edges<R::OwnedKey>>> {
-        let seam = self.core.memory.seam();
-        let leaf = self.leaves.get(at.leaf);
-        let offset = leaf.offset(seam);
-        if offset & DAMAGED != 0 {
-            let damage = self.damage_of(at.leaf);
-            return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
-        }
+    ) -> Result<Option<(Edges<R::OwnedKey>, Seen<'n>)>> {
+        let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         self.expect_all(offset);
+        let state = self.leaves.get(at.leaf).state(self.core.memory.seam());
         let replaced = self.replaced_before(at.leaf);
-        let mut slots = 0;
-        let read = (|| {
-            let edges = self.edges_of(at)?;
-            let is_in = |key: &R::OwnedKey| {
-                edges.low <= *key
-                    && edges.high.as_ref().is_none_or(|high| key < high)
-                    && is_above(key, &range.low)
-                    && is_below(key, &range.high)
-            };
-            if R::EMPTY.is_none() {
-                // Values are read with their keys.
-                let start = out.len();
-                out.reserve(self.shape.slots as usize);
-                for slot in self.slots_of(offset) {
-                    let words = self.words(self.pair(offset, slot));
-                    let key = R::key(&self.core, words)?;
-                    if is_in(&key) {
-                        slots |= 1u64 << slot;
-                        out.push((key, R::value(&self.core, words)?));
-                    }
-                }
-                if out.len() - start < limit {
-                    self.expect_next(at, reverse);
-                }
-                let found = &mut out[start..];
-                found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
-                out.truncate(start.saturating_add(limit));
-                return Ok(edges);
+        let bits = self.bitmap(offset);
+        let seen = Seen { at: *at, state, bits };
+        let lows = (at.node.entry(at.place).low, at.node.high_of(at.place));
+        let pairs = slots(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
+        let ahead = || self.expect_next(at, reverse);
+        if guarded {
+            // Under a guard, what is linked now stays what it is: the links are enough. Which
+            // of the pairs the answer will rest on, is not known yet.
+            let pairs: Vec<_> = pairs.collect();
+            let state = self.state_after(at);
+            if !self.is_still(at) {
+                return Ok(None);
             }
-            let mut pairs = Vec::with_capacity(self.shape.slots as usize);
-            for slot in self.slots_of(offset) {
-                let words = self.words(self.pair(offset, slot));
-                let key = R::key(&self.core, words)?;
-                if is_in(&key) {
-                    pairs.push((key, words, slot));
-                }
+            if state.is_tentative() {
+                self.help(offset, slots(bits));
             }
-            if pairs.len() < limit {
-                self.expect_next(at, reverse);
-            }
-            pairs.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
-            pairs.truncate(limit);
-            for (_, words, _) in &pairs {
-                R::prefetch(&self.core, *words);
-            }
-            for (key, words, slot) in pairs {
-                slots |= 1u64 << slot;
-                out.push((key, R::value(&self.core, words)?));
-            }
-            Ok(edges)
-        })();
+            let (edges, _) =
+                self.read_pairs(pairs.into_iter(), lows, range, reverse, limit, ahead, out)?;
+            return Ok(Some((edges, seen)));
+        }
+        let read = self.read_pairs(pairs, lows, range, reverse, limit, ahead, out);
         // After the reading, as in `read_once`.
-        let state = leaf.state(seam);
+        let state = self.state_after(at);
         if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
             return Ok(None);
         }
-        let edges = read.map_err(crate::Error::Damaged)?;
+        let (edges, read) = read.map_err(crate::Error::Damaged)?;
         if state.is_tentative() {
-            self.help(offset, super::ops::bits(slots));
+            self.help(offset, slots(read));
         }
-        Ok(Some(edges))
+        Ok(Some((edges, seen)))
+    }
+
+    /// Appends the records of these pairs that are between the leaf's least key and the next
+    /// one's, whose first words are `lows`, and in a range. Which slots those stand in.
+    #[expect(clippy::too_many_arguments, reason = "what is read, what of it, and where to")]
+    #[inline(always)]
+    fn read_pairs(
+        &self,
+        pairs: impl Iterator<Item = (SlotWords, u32)>,
+        lows: (u64, Option<u64>),
+        range: &KeyRange<R>,
+        reverse: bool,
+        limit: usize,
+        ahead: impl Fn(),
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<(Edges<R::OwnedKey>, u64), crate::Damage> {
+        let core = &self.core;
+        let high = lows.1.map(|high| R::key_at(core, high)).transpose()?;
+        let edges = Edges { low: R::key_at(core, lows.0)?, high };
+        let is_in = |key: &R::OwnedKey| {
+            edges.low <= *key
+                && edges.high.as_ref().is_none_or(|high| key < high)
+                && is_above(key, &range.low)
+                && is_below(key, &range.high)
+        };
+        let mut read = 0u64;
+        if R::EMPTY.is_none() {
+            // Values are read with their keys.
+            let start = out.len();
+            out.reserve(self.shape.slots as usize);
+            for (words, slot) in pairs {
+                let key = R::key(core, words)?;
+                if is_in(&key) {
+                    read |= 1 << slot;
+                    out.push((key, R::value(core, words)?));
+                }
+            }
+            if out.len() - start < limit {
+                ahead();
+            }
+            let found = &mut out[start..];
+            found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
+            out.truncate(start.saturating_add(limit));
+            return Ok((edges, read));
+        }
+        let mut found = Vec::with_capacity(self.shape.slots as usize);
+        for (words, slot) in pairs {
+            let key = R::key(core, words)?;
+            if is_in(&key) {
+                found.push((key, words, slot));
+            }
+        }
+        if found.len() < limit {
+            ahead();
+        }
+        found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
+        found.truncate(limit);
+        for (_, words, _) in &found {
+            R::prefetch(core, *words);
+        }
+        for (key, words, slot) in found {
+            read |= 1 << slot;
+            out.push((key, R::value(core, words)?));
+        }
+        Ok((edges, read))
     }
 
     /// Asks for the leaf that a scan comes to next, if the same node lists it.

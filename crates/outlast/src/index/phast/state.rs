@@ -49,6 +49,11 @@ impl State {
         self.0 & INSERTS != 0
     }
 
+    /// Whether the same slots are taken as in another state.
+    pub(super) fn has_slots_of(self, other: State) -> bool {
+        (self.0 ^ other.0) & SLOT_BITS == 0
+    }
+
     /// Whether something that can be seen in the leaf may not be durable.
     #[inline(always)]
     pub(super) fn is_tentative(self) -> bool {
@@ -97,7 +102,9 @@ impl Leaf {
     /// Begins its life, which nobody else knows of yet.
     pub(super) fn begin(&self, seam: &impl Seam, offset: u64, state: State) {
         seam.dram();
-        self.state.store(state.0, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `exchange`: who announces itself here sees that its
+        // node has changed since.
+        self.state.store(state.0, Ordering::Release);
         // Release: pairs with the Acquire in `offset`.
         self.offset.store(offset, Ordering::Release);
     }
