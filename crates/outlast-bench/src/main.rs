@@ -223,6 +223,12 @@ struct KvArgs {
     /// Seconds after which the inserts of a round end.
     #[arg(long, default_value_t = 10.0)]
     insert_seconds: f64,
+    /// How outlast keeps records: inline (of 8 bytes each) or bytes.
+    #[arg(long, value_parser = record_form, default_value = "bytes")]
+    record: RecordForm,
+    /// What outlast's pool is treated as lying on.
+    #[arg(long, value_enum, default_value = "page-cache")]
+    medium: MediumName,
     /// Bytes of a key.
     #[arg(long, default_value_t = 16)]
     key_size: usize,
@@ -509,18 +515,14 @@ fn check_plot(path: Option<&Path>) -> Fallible {
 
 fn run_kv(args: KvArgs) -> Fallible {
     let record = RecordArgs {
-        record: RecordForm::Bytes,
+        record: args.record,
         key_size: args.key_size,
         value_size: args.value_size,
         stash: 2,
         seed: args.place.seed,
     };
-    let pool = PoolArgs {
-        medium: MediumName::PageCache,
-        line_ns: 0,
-        fence_ns: 0,
-        pool_dir: args.place.pool_dir,
-    };
+    let pool =
+        PoolArgs { medium: args.medium, line_ns: 0, fence_ns: 0, pool_dir: args.place.pool_dir };
     let options = kv::Options {
         setup: setup(args.scheme, Reads::Owned, &record, pool)?,
         records: args.records,

@@ -326,9 +326,15 @@ fn scans_are_measured_where_there_is_an_order() {
     }
     let stores = ["kv", "--scheme", "phast", "--store", "outlast", "--records", "2000"];
     let few = ["--operations", "300", "--rounds", "1", "--pool-dir", text(dir.path())];
-    let rows = rows(&[&stores[..], &few].concat());
-    let phases: Vec<_> = of(&rows, "kv").iter().map(|row| row["phase"].clone()).collect();
-    assert_eq!(phases, ["insert", "get", "scan"]);
+    let words = ["--record", "inline", "--key-size", "8", "--value-size", "8"];
+    let on_pm = ["--medium", "emulated-pm"];
+    for more in [&[][..], &[&words[..], &on_pm].concat()] {
+        let rows = rows(&[&stores[..], &few, more].concat());
+        let phases: Vec<_> = of(&rows, "kv").iter().map(|row| row["phase"].clone()).collect();
+        assert_eq!(phases, ["insert", "get", "scan"]);
+        let power = of(&rows, "kv")[0]["guarantee"].as_str().unwrap().contains("power loss");
+        assert_eq!(power, !more.is_empty());
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! outlast as a store of byte strings.
+//! outlast as a store of byte strings, and of words.
 
 use super::{Client, bytes_in};
 use crate::Fallible;
@@ -60,6 +60,66 @@ impl Client for Library {
         for record in map.range(bounds).with_batch(records).take(records) {
             let (key, value) = record?;
             found.push((spelled(&key), reading.word(&value)));
+        }
+        Ok(true)
+    }
+
+    fn bytes(&mut self) -> Fallible<u64> {
+        bytes_in(&self.dir)
+    }
+}
+
+/// outlast with records of words in place.
+pub(super) struct Words {
+    pool: Pool,
+    map: Map<u64, u64>,
+    /// The same one, if its scheme keeps an order.
+    ordered: Option<OrderedMap<u64, u64>>,
+    dir: PathBuf,
+    sync: bool,
+}
+
+/// The number whose order is that of a key's bytes, or back.
+fn number(key: u64) -> u64 {
+    key.swap_bytes()
+}
+
+impl Words {
+    pub(super) fn create(setup: &Setup, dir: &Path, sync: bool) -> Fallible<Self> {
+        let pool = create_pool(setup, &dir.join("pool"))?;
+        let options = MapOptions::new().scheme(setup.scheme).form(setup.form);
+        let map = pool.map_with("bench", &options)?;
+        let is_ordered = setup.scheme.is_ordered();
+        let ordered = is_ordered.then(|| pool.ordered_map_with("bench", &options)).transpose()?;
+        Ok(Words { pool, map, ordered, dir: dir.into(), sync })
+    }
+}
+
+impl Client for Words {
+    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+        for (key, value) in records {
+            self.map.insert(&number(key), &value)?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+        self.map.insert(&number(key), &value)?;
+        if self.sync {
+            self.pool.sync()?;
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
+        Ok(self.map.get(&number(key))?)
+    }
+
+    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
+        let Some(map) = &self.ordered else { return Ok(false) };
+        for record in map.range(number(from)..).with_batch(records).take(records) {
+            let (key, value) = record?;
+            found.push((number(key), value));
         }
         Ok(true)
     }

@@ -19,8 +19,9 @@ use crate::progress::Progress;
 use crate::report::{Report, Show, median, rounded};
 use crate::run::Run;
 use crate::scratch::Scratch;
-use crate::systems::Setup;
+use crate::systems::{Medium, Setup};
 use crate::team;
+use outlast::RecordForm;
 use outlast::pmem::{MapAccess, Mapping};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -97,8 +98,8 @@ impl Store {
         }
     }
 
-    /// What it promises of a change that has returned.
-    pub fn promise(self) -> Promise {
+    /// What it promises of a change that has returned; outlast, on this medium.
+    pub fn promise(self, medium: Medium) -> Promise {
         let promise = |process_death, power_loss, after_power_loss, text| Promise {
             process_death,
             power_loss,
@@ -106,6 +107,10 @@ impl Store {
             text,
         };
         match self {
+            Store::Outlast | Store::OutlastSync if medium != Medium::PageCache => {
+                let text = "process death; power loss, were the file on PM";
+                promise(true, false, "all, were it on PM", text)
+            }
             Store::Outlast => promise(true, false, "the last snapshot", "process death"),
             // A pool that is dirty when the power goes is refused as possibly torn.
             Store::OutlastSync => promise(
@@ -167,7 +172,8 @@ trait Client {
 /// What is to be measured.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Sizes, directory, seed. Keys and values are byte strings for all stores.
+    /// Sizes, directory, seed. Keys and values are byte strings for all stores but outlast, whose
+    /// records can be words.
     pub setup: Setup,
     /// Records that are loaded first.
     pub records: u64,
@@ -247,15 +253,15 @@ pub struct Line {
 
 impl Line {
     /// A line for every store that has both rows, those that promise most first.
-    fn all(rows: &[Row]) -> Vec<Line> {
+    fn all(rows: &[Row], medium: Medium) -> Vec<Line> {
         let mut stores: Vec<Store> = Store::ALL.to_vec();
         stores.sort_by_key(|store| {
-            let promise = store.promise();
+            let promise = store.promise(medium);
             std::cmp::Reverse((promise.power_loss, promise.process_death))
         });
         let line = |store: Store| {
             let of = |phase| rows.iter().find(|r| r.store == store.name() && r.phase == phase);
-            let promise = store.promise();
+            let promise = store.promise(medium);
             Some(Line {
                 store: store.name(),
                 survives_process_death: if promise.process_death { "yes" } else { "no" },
@@ -350,15 +356,15 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
             rows.push(row);
         }
     }
-    print_table(&rows, sync, report)?;
+    print_table(&rows, setup.medium, sync, report)?;
     Ok(rows)
 }
 
-fn print_table(rows: &[Row], sync: Sync, report: &mut Report) -> Fallible {
+fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) -> Fallible {
     if report.is_json() {
         return Ok(());
     }
-    for line in Line::all(rows) {
+    for line in Line::all(rows, medium) {
         report.row("kv_store", &line)?;
     }
     report.table(
@@ -450,7 +456,7 @@ fn row(
         })
     };
     let seen = of(&store)?;
-    let promise = store.promise();
+    let promise = store.promise(options.setup.medium);
     let mops = Mops::of(&seen.mops)?;
     let exact = median(&seen.mops)?;
     let ratio_to_rival = results
@@ -561,8 +567,13 @@ fn with(
 ) -> Fallible {
     let hand: Hand = setup.hand();
     match store {
-        Store::Outlast => job(&mut library::Library::create(setup, dir, hand, false)?),
-        Store::OutlastSync => job(&mut library::Library::create(setup, dir, hand, true)?),
+        Store::Outlast | Store::OutlastSync => {
+            let sync = store == Store::OutlastSync;
+            match setup.form {
+                RecordForm::Inline => job(&mut library::Words::create(setup, dir, sync)?),
+                RecordForm::Bytes => job(&mut library::Library::create(setup, dir, hand, sync)?),
+            }
+        }
         #[cfg(feature = "stores")]
         Store::Redb => job(&mut stores::Redb::create(dir, hand, true)?),
         #[cfg(feature = "stores")]

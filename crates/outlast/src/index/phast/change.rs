@@ -198,7 +198,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
         }
         let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
-        self.expect(offset, hash);
+        seam.prefetch(&self.header(offset).head);
         let state = leaf.state(seam);
         if state.is_closed() {
             return Ok(Step::Again);
@@ -211,6 +211,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             return Ok(if found?.is_some() { Step::Present } else { Step::Full });
         };
+        seam.prefetch(self.pair(offset, slot));
         if !leaf.exchange(seam, state, state.inserting(slot)) {
             return Ok(Step::Again);
         }
@@ -258,12 +259,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     ) -> Result<bool> {
         let memory = &self.core.memory;
         let pair = self.pair(offset, slot);
+        let LeafHeader { head, .. } = self.header(offset);
+        // Before the pair's line is on its way, which an exchange would wait for. Without its bit
+        // it says nothing.
+        self.set_print(offset, slot, hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
         memory.store(&pair.first, words.first, &points::INSERT_PAIR);
         memory.flush(pair, &points::INSERT_PAIR);
         memory.fence(&points::INSERT_PAIR);
-        let LeafHeader { head, .. } = self.header(offset);
-        self.set_print(offset, slot, hash as u8);
         loop {
             // Bits are only set here, and none twice before the leaf is tidied: if there are
             // the same bits, there are the same keys.

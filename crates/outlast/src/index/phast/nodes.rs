@@ -184,16 +184,13 @@ impl<H: Head> Piece<H> {
         let Extent { words, numbers, .. } = self.head.extent();
         let (words, numbers) = (usize::from(words), usize::from(numbers));
         let (mut first, mut left) = (0, words);
-        while left > 2 {
+        while left > 1 {
             let half = left / 2;
             let found = self.lines[first + half].0[0].load(Ordering::Relaxed) <= limit;
             first = select_unpredictable(found, first + half, first);
             left -= half;
         }
-        let mut heads = first * LINE_WORDS + self.lines[first].count_up_to(limit);
-        if left > 1 {
-            heads += self.lines[first + 1].count_up_to(limit);
-        }
+        let heads = first * LINE_WORDS + self.lines[first].count_up_to(limit);
         // Behind the last line there are heads of none.
         let group = heads.saturating_sub(1).min(numbers - words - 1);
         // Whoever asks for a place asks for its number.
