@@ -88,7 +88,7 @@ struct Table {
     _store: Arc<Store<Traced>>,
 }
 
-const BYTES: u64 = 1024 << 12;
+const BYTES: u64 = 128 << 12;
 
 impl Table {
     fn new(slots: u64) -> Table {

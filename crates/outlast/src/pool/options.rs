@@ -104,7 +104,8 @@ impl PoolOptions {
         self
     }
 
-    /// Whom to tell how far such an opening is: from any of those threads, while it goes on.
+    /// Whom to tell how far such an opening is: from any of those threads, while it goes on. It
+    /// must not use the pool: the map's opening holds what other maps are opened under.
     #[must_use]
     pub fn recovery_progress(
         mut self,
