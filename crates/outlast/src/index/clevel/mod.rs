@@ -306,7 +306,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let found = format!("{word:#x}");
             return Err(damaged_root(Damage::new(root, "a context's offset and turn", found)));
         }
-        let context = table.read_context(word, &[], false)?;
+        let context = table.read_context(word, None)?;
         if let Some(level) = context.draining() {
             let mark = table.look(table.root(root::PROGRESS));
             let part = root::progress(mark, level.offset).min(level.parts());
