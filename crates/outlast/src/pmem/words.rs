@@ -4,7 +4,10 @@ use super::reserve::{HUGE_PAGE, reserve_aligned};
 use rustix::mm::{Advice, ProtFlags};
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of the smallest page that there is.
+const PAGE_WORDS: usize = 4096 / 8;
 
 /// Words that begin as zeros, without a store to them: the system gives them memory, page by
 /// page, when they are touched. So making them takes the same time however many they are.
@@ -45,6 +48,15 @@ impl DramWords {
         DramWords { words: NonNull::from(Box::leak(words)), mapped: false }
     }
 
+    /// Has the system give them all their memory now, which stores nothing. For whoever has the
+    /// time: it clears a large page at a time, and the first touch of one would wait for that.
+    pub fn touch(&self) {
+        for word in self.iter().step_by(PAGE_WORDS) {
+            // A store by the processor, but of what is there: others may use the words already.
+            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     fn mapped_bytes(count: u64) -> u64 {
         (count * 8).next_multiple_of(HUGE_PAGE)
     }
@@ -77,7 +89,6 @@ impl Drop for DramWords {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
 
     #[test]
     fn words_begin_as_zeros_and_keep_what_is_stored() {
@@ -85,11 +96,33 @@ mod tests {
             let words = DramWords::zeroed(count);
             assert_eq!(words.len() as u64, count);
             assert_eq!(words.mapped, count >= HUGE_PAGE / 8);
+            if count % 2 == 1 {
+                words.touch();
+            }
             for (word, value) in words.iter().zip(1..) {
                 assert_eq!(word.swap(value, Ordering::Relaxed), 0);
             }
+            words.touch();
             assert!(words.iter().zip(1..).all(|(word, v)| word.load(Ordering::Relaxed) == v));
             assert!(!words.mapped || words.as_ptr().addr().is_multiple_of(HUGE_PAGE as usize));
         }
+    }
+
+    /// Whether each of their pages is in memory.
+    fn are_resident(words: &DramWords) -> bool {
+        let bytes = words.len() * 8;
+        let mut pages = vec![0u8; bytes.div_ceil(4096)];
+        // SAFETY: the range is mapped, from the beginning of a page, and there is a byte for each.
+        let done = unsafe { libc::mincore(words.as_ptr() as *mut _, bytes, pages.as_mut_ptr()) };
+        assert_eq!(done, 0);
+        pages.iter().all(|page| page & 1 == 1)
+    }
+
+    #[test]
+    fn words_that_were_touched_wait_for_no_page() {
+        let words = DramWords::zeroed(HUGE_PAGE / 8 * 3 + 7);
+        assert!(!are_resident(&words));
+        words.touch();
+        assert!(are_resident(&words));
     }
 }

@@ -252,6 +252,11 @@ impl Alloc {
         Ok(Block { offset, class, bytes: block_bytes })
     }
 
+    /// Whether there are free blocks of a class, in a run that is in use.
+    pub(super) fn has_blocks<S: Seam>(&self, core: &Core<S>, class: u8) -> bool {
+        !core.memory.seam().lock(&self.partial[usize::from(class)]).is_empty()
+    }
+
     fn new_run(&self, class: u8, pages: u32) -> Run {
         Run::new(self.geometry, class, pages).expect("a class of this geometry")
     }

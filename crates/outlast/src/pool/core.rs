@@ -137,6 +137,8 @@ pub struct Core<S: Seam> {
     /// The background thread, to be woken when space was claimed.
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
+    /// The epoch of a visit that was waited for in vain; 0 is none.
+    stopped_visit: AtomicU64,
 }
 
 /// Turns of waiting for operations of other threads that keep space from reuse, for who needs it.
@@ -221,6 +223,7 @@ impl<S: Seam> Core<S> {
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
+            stopped_visit: AtomicU64::new(0),
         };
         core.fsync()?;
         Ok(core)
@@ -281,6 +284,7 @@ impl<S: Seam> Core<S> {
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
+            stopped_visit: AtomicU64::new(0),
         };
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
@@ -705,7 +709,8 @@ impl<S: Seam> Core<S> {
                 // grow now would count as needed for ever.
                 return Ok(None);
             }
-            if self.collect_or_wait()? {
+            let of_class = (kind == PageKind::Blocks).then_some(class);
+            if self.collect_or_wait(of_class)? {
                 return Ok(None);
             }
             // While space is unaccounted for after a crash, growth is limited: a pool
@@ -726,24 +731,38 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Frees what was retired, before more space is taken. Whether there was any that could be.
+    /// Frees what was retired, before more space is taken. Whether that brought pages, or blocks
+    /// of a class if they are looked for.
     ///
     /// An operation that another thread is in the middle of keeps all that is retired meanwhile,
     /// and its thread may have lost its processor: the others can retire an eighth of a pool in
-    /// that time. It is waited for, but not for ever: it can have been stopped.
-    fn collect_or_wait(&self) -> Result<bool> {
-        let held = self.epochs.limbo_bytes();
-        if held == 0 {
+    /// that time. It is waited for while something is kept that was retired before; what others
+    /// retire from now on is not. Nor for ever: it can have been stopped, and then nobody waits for
+    /// it again.
+    fn collect_or_wait(&self, of_class: Option<u8>) -> Result<bool> {
+        if self.epochs.limbo_bytes() == 0 {
             return Ok(false);
         }
+        let free_pages = || self.alloc.stats(self).free_pages;
+        let (now, had) = (self.epochs.now(), free_pages());
         let mut turn = 0;
         loop {
             self.collect();
-            if self.epochs.limbo_bytes() < held {
+            let has_blocks = |class| self.alloc.has_blocks(self, class);
+            if free_pages() > had || of_class.is_some_and(has_blocks) {
                 return Ok(true);
             }
             // A guard that the user holds need not end.
-            if self.epochs.pins() > 0 || turn >= GRACE_TURNS {
+            let is_kept = self.epochs.oldest_retired().is_some_and(|epoch| epoch <= now);
+            if !is_kept || self.epochs.pins() > 0 {
+                return Ok(false);
+            }
+            let visit = self.epochs.oldest_visit();
+            if visit.is_some() && visit == Some(self.stopped_visit.load(Ordering::Relaxed)) {
+                return Ok(false);
+            }
+            if turn >= GRACE_TURNS {
+                self.stopped_visit.store(visit.unwrap_or(0), Ordering::Relaxed);
                 return Ok(false);
             }
             self.wait(&mut turn)?;

@@ -247,7 +247,8 @@ impl Epochs {
         if self.visited.load(Ordering::Relaxed) {
             heavy_fence(self.asymmetric);
         }
-        // What visits can reach is kept for an epoch longer: see the module's documentation.
+        // What visits can reach is kept for an epoch longer, as a margin: see the module's
+        // documentation.
         let visits = Self::oldest_of(&self.own).map(|epoch| epoch - 1);
         let oldest = [Self::oldest_of(&self.slots), visits].into_iter().flatten().min();
         let oldest = oldest.unwrap_or(next);
@@ -327,6 +328,21 @@ impl Epochs {
     /// Bytes that guards keep from reuse.
     pub fn limbo_bytes(&self) -> u64 {
         self.limbo_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The present epoch: what was retired so far was retired in it or an earlier one.
+    pub fn now(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// The earliest epoch of blocks that guards keep from reuse.
+    pub fn oldest_retired(&self) -> Option<u64> {
+        self.lock().front().map(|block| block.epoch)
+    }
+
+    /// The earliest epoch of visits that last, but for those that begin or end now.
+    pub fn oldest_visit(&self) -> Option<u64> {
+        Self::oldest_of(&self.own)
     }
 
     /// Guards alive.

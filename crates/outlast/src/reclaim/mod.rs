@@ -14,13 +14,29 @@
 //! sees that the link is gone.
 //!
 //! Operations of indexes that follow links without locks pin, too, and each of them does: a
-//! [`Visit`] costs two stores to a slot of the thread's own. The fence that has to stand
-//! between its mark and its reads is made by whoever collects, for all threads
-//! ([`threads::heavy_fence`]). What such operations can reach is retired by
+//! [`Visit`] costs two stores to a slot of the thread's own. It reads the epoch, stores it there as
+//! its mark, and makes no fence between that and its reads: whoever looks at marks makes it for
+//! all threads ([`threads::heavy_fence`]). What such operations can reach is retired by
 //! [`Epochs::retire_visited`], which frees nothing at once: the one that retires is in a visit
-//! itself. A block that was retired in epoch `e` is free when all visits are of `e + 2` or later:
-//! the collector that began `e + 1` has made its fence after that and before `e + 2` began, so
-//! that whoever reads of `e + 2` reads after the unlinking.
+//! itself. Why a visit cannot be fooled:
+//!
+//! - Who collects has taken over the retired blocks before, and with them that their links are
+//!   gone; it makes the fence and then looks. A visit whose mark it does not see reads after
+//!   the fence, and finds no such link; or has ended, and has read before.
+//! - A visit whose mark it sees can have read before the fence. Its epoch decides. To have the
+//!   link, it has read that before the unlinking; the unlinking comes before a SeqCst fence and
+//!   the reading of `e`, and that before the addition that began `e + 1`. With `e + 1` in hand,
+//!   read by Acquire, it would find the link gone. This takes *links that are read by SeqCst loads*,
+//!   like those of clevel: it is the one order of all of these that says so. No collector's fence
+//!   need lie between two epochs, since others begin epochs as well and make none there
+//!   ([`Epochs::begin`]).
+//! - A block is kept an epoch longer than that, until all visits are of `e + 2` or later. Where the
+//!   collector that began `e + 1` has made its fence before someone began `e + 2`, this holds by
+//!   that fence, however links are read. It is a margin: it is so as a rule and not always.
+//!
+//! Whoever asks whether an epoch is [reached](Epochs::has_reached) makes the fence, too, and has
+//! begun that epoch itself after the unlinking: a visit that has read it, by Acquire, sees what
+//! was unlinked.
 //!
 //! Retiring waits for nobody: operations of lock-free indexes retire. What is retired while
 //! another thread looks through the blocks in waiting goes on a list that the next one takes

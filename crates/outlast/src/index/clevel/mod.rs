@@ -179,7 +179,10 @@
 //! voids looks at the note after it has read the slot. Why the exchange that voids cannot hit
 //! another announcement: the same word would need the same block, and blocks from before the
 //! crash are not handed out before every bucket was touched by the trace, and all guards from
-//! before its end are gone (`pool/store.rs`). After a clean close there is no such word.
+//! before its end are gone (`pool/store.rs`). After a clean close there is no such word. It can hit
+//! another *copy*: rehashing copies the same record, which is still there, and its maker can have the
+//! same number and find the same slot. That copy is withdrawn, as by a removal that meets it: it
+//! was followed by nobody, and its maker, who cannot confirm it any more, looks again.
 //!
 //! The trace goes by ranges of hashes; in a range it touches everything, sets slots right that
 //! lead to dead records or through forwards (whose blocks were retired in DRAM only, or not yet;
@@ -306,7 +309,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let found = format!("{word:#x}");
             return Err(damaged_root(Damage::new(root, "a context's offset and turn", found)));
         }
-        let context = table.read_context(word, &[], false)?;
+        let context = table.read_context(word, None)?;
         if let Some(level) = context.draining() {
             let mark = table.look(table.root(root::PROGRESS));
             let part = root::progress(mark, level.offset).min(level.parts());

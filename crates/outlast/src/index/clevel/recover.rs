@@ -42,8 +42,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(None);
             }
             let _writing = if guard.inside { None } else { Some(self.core.enter()?) };
-            // If this fails, another thread has done it: the record's block is not handed out
-            // before every bucket was touched and this guard is gone.
+            // If this fails, another thread has done it. It hits no announcement of this process:
+            // the record's block is not handed out before every bucket was touched and this
+            // guard is gone. A copy that it hits is made again.
             if !self.planted(Planted::AnnouncedKept) {
                 let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
             }

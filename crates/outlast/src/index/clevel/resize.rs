@@ -323,8 +323,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let level = Unlinked { core: &self.core, offset: Some(offset) };
         // Not before it is ours: another thread could have taken it, and its space be in use for
         // something else.
-        match self.read_level(offset, bits, true) {
-            Ok(_) => Ok(Some(level)),
+        match self.check_level(offset, bits) {
+            Ok(()) => Ok(Some(level)),
             Err(damage) => {
                 // Not to be given back: whose space that is, is not known.
                 level.keep();
@@ -344,31 +344,49 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             .map(Some)
     }
 
-    /// Keeps a level ready, so that the next expansion need only link it.
-    fn prepare(&self) -> Result<()> {
-        let bits = {
-            let guard = self.guard(true);
-            self.context(&guard)?.newest().bits + 1
-        };
+    /// Keeps a level ready that is to come after this one, so that the next expansion need only
+    /// link it.
+    fn prepare(&self, newest: &Arc<Level>) -> Result<()> {
+        let bits = newest.bits + 1;
+        if bits > self.bits_max() {
+            return Ok(());
+        }
         let place = self.root(root::READY);
         let word = self.look(place);
         let found = self.ready_level(word)?;
-        if found.is_some_and(|(_, found)| found == bits) || bits > self.bits_max() {
-            return Ok(());
+        if let Some((offset, found)) = found
+            && found == bits
+        {
+            // It was made for another level, or by an earlier process.
+            return self.prepare_notes(newest, offset);
         }
         let level = self.new_level(bits)?;
-        let new = pack_level(level.offset(), bits);
-        let at = &points::READY;
+        let (offset, at) = (level.offset(), &points::READY);
         if let Some((offset, _)) = found {
             self.core.before_unlink(offset)?;
         }
-        if self.exchange(place, word, new, at).is_ok() {
-            level.keep();
-            self.core.memory.persist(place, at);
-            if let Some((offset, bits)) = found {
-                let bytes = layout::level_bytes(bits, self.shape.group_bits);
-                self.core.retire_visited(offset, bytes);
-            }
+        if self.exchange(place, word, pack_level(offset, bits), at).is_err() {
+            return Ok(());
+        }
+        level.keep();
+        self.core.memory.persist(place, at);
+        if let Some((offset, bits)) = found {
+            let bytes = layout::level_bytes(bits, self.shape.group_bits);
+            self.core.retire_visited(offset, bytes);
+        }
+        self.prepare_notes(newest, offset)
+    }
+
+    /// Makes the notes of the level that is kept ready, for the context that will have it.
+    fn prepare_notes(&self, newest: &Arc<Level>, offset: u64) -> Result<()> {
+        let level = Arc::new(self.new_notes(offset, newest.bits + 1));
+        level.touch_notes();
+        let guard = self.guard(true);
+        let context = self.context(&guard)?;
+        self.core.memory.seam().dram();
+        if Arc::ptr_eq(context.newest(), newest) {
+            // One thread does this for each newest level, so it waits for nobody.
+            let _ = context.next.set(level);
         }
         Ok(())
     }
@@ -820,8 +838,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Whether the newest level is filling up, and the next one should be kept ready.
     fn wants_level(context: &Context) -> bool {
         let level = context.newest();
-        let crowded = level.crowded.load(Ordering::Relaxed);
-        crowded * 16 >= level.buckets() && !level.succeeded.load(Ordering::Relaxed)
+        level.is_crowded() && !level.succeeded.load(Ordering::Relaxed)
     }
 
     pub(super) fn background_step(&self) -> Result<bool> {
@@ -830,17 +847,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             self.removed.store(0, Ordering::Relaxed);
             self.shrink()?;
         }
-        let wants = {
+        let newest = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
-            let wants = Self::wants_level(context);
-            if wants {
-                context.newest().succeeded.store(true, Ordering::Relaxed);
-            }
-            wants
+            // By one thread, whichever comes first.
+            let wants = Self::wants_level(context)
+                && !context.newest().succeeded.swap(true, Ordering::Relaxed);
+            wants.then(|| Arc::clone(context.newest()))
         };
-        if wants {
-            self.prepare()?;
+        if let Some(newest) = newest {
+            self.prepare(&newest)?;
         }
         self.rehash(STEP_PARTS)
     }

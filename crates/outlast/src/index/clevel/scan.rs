@@ -298,12 +298,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 records += used as u64 * level.buckets() / sampled;
             }
         }
+        let known = context.levels.iter().chain(context.next.get());
         Ok(IndexStats {
             segments: context.levels.len() as u64,
             directory_entries: context.levels.len() as u64,
             records_estimate: records,
             slots: buckets * SLOTS as u64,
-            dram_bytes: context.levels.iter().map(|level| level.dram_bytes()).sum(),
+            dram_bytes: known.map(|level| level.dram_bytes()).sum(),
             doublings: self.emptied.load(Ordering::Relaxed),
             splits: self.expansions.load(Ordering::Relaxed),
             repaired_segments: self.repaired.load(Ordering::Relaxed),
