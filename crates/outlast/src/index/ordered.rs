@@ -83,6 +83,10 @@ pub trait OrderedRecord: Record {
     fn least() -> Self::OwnedKey;
     /// Compares two keys.
     fn compare(a: Self::Key<'_>, b: Self::Key<'_>) -> Ordering;
+    /// Sorts records by their keys, no two of which are the same.
+    fn sort(records: &mut [(Self::OwnedKey, Self::Owned)]) {
+        records.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    }
     /// Eight bytes of a key from `skip` on, as a word of the same order.
     fn word(key: Self::Key<'_>, skip: usize) -> u64;
 
@@ -139,6 +143,11 @@ impl OrderedRecord for Inline {
     fn compare(a: u64, b: u64) -> Ordering {
         a.cmp(&b)
     }
+    fn sort(records: &mut [(u64, u64)]) {
+        if !spread(records) {
+            records.sort_unstable_by_key(|&(key, _)| key);
+        }
+    }
     #[inline(always)]
     fn word(key: u64, _: usize) -> u64 {
         key
@@ -167,6 +176,55 @@ impl OrderedRecord for Inline {
     fn separator<S: Seam>(_: &Core<S>, _: &u64, at: &u64, _: &'static Point) -> Result<SlotWords> {
         Ok(SlotWords { first: *at, second: 0 })
     }
+}
+
+/// Records that [`spread`] sorts at most.
+const SPREAD: usize = 64;
+
+/// Sorts a few records whose keys are not far from evenly spread: by the leading bits of their
+/// distance from the least one, and then by steps to a neighbour. Whether they were; if not,
+/// they are as they were before.
+fn spread(records: &mut [(u64, u64)]) -> bool {
+    let (mut least, mut greatest) = (u64::MAX, 0);
+    for &(key, _) in &*records {
+        (least, greatest) = (least.min(key), greatest.max(key));
+    }
+    if records.len() > SPREAD || least >= greatest {
+        return records.len() <= 1;
+    }
+    let shift = (64 - (greatest - least).leading_zeros()).saturating_sub(SPREAD.ilog2());
+    let part = |key: u64| ((key - least) >> shift) as usize % SPREAD;
+    let mut ends = [0u8; SPREAD];
+    for &(key, _) in &*records {
+        ends[part(key)] += 1;
+    }
+    let (mut end, mut most) = (0, 0);
+    for part in &mut ends {
+        most = most.max(*part);
+        end += *part;
+        *part = end;
+    }
+    if most > 8 {
+        return false;
+    }
+    let mut sorted = [(0, 0); SPREAD];
+    let sorted = &mut sorted[..records.len()];
+    for &(key, value) in &*records {
+        let place = &mut ends[part(key)];
+        *place -= 1;
+        sorted[usize::from(*place)] = (key, value);
+    }
+    for next in 1..sorted.len() {
+        let record = sorted[next];
+        let mut at = next;
+        while at > 0 && sorted[at - 1].0 > record.0 {
+            sorted[at] = sorted[at - 1];
+            at -= 1;
+        }
+        sorted[at] = record;
+    }
+    records.copy_from_slice(sorted);
+    true
 }
 
 impl OrderedRecord for Bytes {
@@ -348,6 +406,28 @@ mod tests {
         let small = KeyOrder::of_schema("i8");
         let words = [-128i8, -1, 0, 127].map(|n| Inline::encoded(small, u64::from(n as u8), |w| w));
         assert!(words.is_sorted());
+    }
+
+    #[test]
+    fn spread_and_crowded_keys_are_sorted() {
+        let mut state = 7u64;
+        for round in 0..4000u32 {
+            let mut next = || {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state >> 3
+            };
+            let len = next() as usize % (SPREAD + 3);
+            // From all numbers to few, and the ends of all.
+            let mut keys: Vec<u64> = (0..len).map(|_| next() >> (round % 61)).collect();
+            keys.extend([0, u64::MAX].iter().take(round as usize % 3));
+            keys.sort_unstable();
+            keys.dedup();
+            let expected: Vec<(u64, u64)> = keys.iter().map(|&key| (key, !key)).collect();
+            let mut records = expected.clone();
+            records.sort_by_key(|&(key, _)| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            Inline::sort(&mut records);
+            assert_eq!(records, expected);
+        }
     }
 
     #[test]

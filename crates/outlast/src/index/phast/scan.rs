@@ -298,8 +298,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             if out.len() - start < limit {
                 ahead();
             }
-            let found = &mut out[start..];
-            found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
+            R::sort(&mut out[start..]);
+            if reverse {
+                out[start..].reverse();
+            }
             out.truncate(start.saturating_add(limit));
             return Ok((edges, read));
         }
