@@ -22,14 +22,16 @@
 //! ```
 //!
 //! A leaf has up to 56 pairs, in no order: the words of a record each. The key's hash names one
-//! of its 14 lines, where the pair stands if there is room: a lookup asks for the header and for
-//! that line together. The bitmap says which of
-//! them there are; it and the fingerprints are one line, so that one flush commits an insert.
+//! of its 14 lines, where the pair stands if there is room, or else in the line beside it if
+//! there is any: a lookup asks for the header and for the named line together. The bitmap says
+//! which pairs there are; it and the fingerprints are one line, so that one flush commits an insert.
 //! The least key that can be in a leaf is written when the leaf is made, and never changes:
 //! a leaf's keys are those from it to the least key of the next leaf.
 //!
 //! An inner node lists up to 128 leaves by their least keys, a partition its nodes, in an array
-//! that is searched before them (the index cache). For byte strings, those arrays hold eight
+//! that is searched before them (the index cache). Each is one piece of whole lines: a head, every
+//! eighth word, the words, and what they lead to; a search looks at one line of every eighth word and
+//! at one of words, without a branch that could be guessed wrong. For byte strings, those arrays hold eight
 //! bytes of each key, from where the keys of the array begin to differ; so keys with a long
 //! prefix in common are told apart as fast as others, and a key's block is read where eight
 //! bytes do not decide.
@@ -62,8 +64,8 @@
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | insert, inline | pair; fence; fingerprint, bit (commit) | 2, 2 | a pair without a bit, or the record |
-//! | insert, bytes | record block, pair; fence; fingerprint, bit (commit) | record + 2, 2 | a block that no pair with a bit links to, which the trace frees; as above |
+//! | insert, inline | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |
+//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a block that no pair with a bit links to, which the trace frees; as above |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
 //! | remove | bit (commit) | 1, 1 | the record or none |
@@ -74,7 +76,9 @@
 //! | partition | entry of the master array; fence, the split's; an entry that goes: fence | 1, 0 or 1 | the entry or none: opening takes longer |
 //!
 //! Why no fewer: a bit and its pair are different lines, and if the bit were durable first the
-//! slot would show what it held before; hence the insert's second fence. (A pair that commits
+//! slot would show what it held before; hence the insert's second fence. The fingerprint is in
+//! the bit's line and stored before it, so it is durable whenever the bit is; without the bit it
+//! says nothing. (A pair that commits
 //! itself, as in Dash-EH, takes one; but then opening has to read every pair, and not one line
 //! of each leaf.) A lookup stores nothing, and flushes only beside a change in its leaf.
 //!
@@ -119,7 +123,8 @@
 //!
 //! # A scan
 //!
-//! reads leaf by leaf, each as a lookup does. What it appends for one leaf was there at one
+//! reads leaf by leaf, each as a lookup does, and asks the memory for the next one while it sorts.
+//! What it appends for one leaf was there at one
 //! moment. It goes on at the least key of the next leaf, as that was then: a key, and no place,
 //! so splits and merges between two steps do not matter. A record that is there during the
 //! whole scan is reported exactly once, in its place.
