@@ -835,6 +835,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         context.draining().is_some() || Self::wants_level(context)
     }
 
+    fn is_draining(&self) -> Result<bool> {
+        let guard = self.guard(true);
+        Ok(self.context(&guard)?.draining().is_some())
+    }
+
     /// Whether the newest level is filling up, and the next one should be kept ready.
     fn wants_level(context: &Context) -> bool {
         let level = context.newest();
@@ -843,7 +848,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     pub(super) fn background_step(&self) -> Result<bool> {
         self.discards.collect(|epoch| self.core.epochs().has_reached(epoch));
-        if self.removed.load(Ordering::Relaxed) >= REMOVALS {
+        // While a level is emptied, no smaller one can be added: the removals stay counted until
+        // then, or nothing would look again once it is done.
+        if self.removed.load(Ordering::Relaxed) >= REMOVALS && !self.is_draining()? {
             self.removed.store(0, Ordering::Relaxed);
             self.shrink()?;
         }
