@@ -13,6 +13,7 @@ pub mod dash_eh;
 pub mod hash;
 mod ordered;
 pub mod phast;
+mod plan;
 mod prints;
 pub mod record;
 mod version;

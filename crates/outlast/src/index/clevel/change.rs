@@ -5,34 +5,13 @@ use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
 use super::ops::Place;
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
+use crate::index::plan::Plan;
 use crate::index::record::Record;
 use crate::index::{Change, Changed};
 use crate::pmem::{Planted, Point, Seam, Word};
 use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// What a [`Change`] asks for.
-struct Plan<'a, R: Record> {
-    inserts: bool,
-    replaces: bool,
-    value: Option<R::Value<'a>>,
-    expected: Option<R::Value<'a>>,
-}
-
-impl<'a, R: Record> Plan<'a, R> {
-    #[inline(always)]
-    fn of(change: &Change<'a, R>) -> Self {
-        let (inserts, replaces, value, expected) = match *change {
-            Change::Insert(value) => (true, false, Some(value), None),
-            Change::Put(value) => (true, true, Some(value), None),
-            Change::Update(value) => (false, true, Some(value), None),
-            Change::Swap { expected, new } => (false, true, Some(new), Some(expected)),
-            Change::Remove => (false, true, None, None),
-        };
-        Plan { inserts, replaces, value, expected }
-    }
-}
 
 /// A block for a record that nothing leads to yet. Given back if nothing ever did.
 struct Draft<'c, S: Seam, R: Record> {
@@ -82,7 +61,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         change: Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
-        let plan = Plan::of(&change);
+        let plan = Plan::of(&change, want_before);
         R::check_size(key, plan.value)?;
         let _writing = match self.core.pass_to_change() {
             Some(inside) => inside.stay(),
@@ -96,7 +75,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let step = {
                 let guard = self.guard(true);
-                self.attempt(&guard, key, hash, &plan, want_before, &mut draft)?
+                self.attempt(&guard, key, hash, &plan, &mut draft)?
             };
             match step {
                 Step::Done(changed) => return Ok(changed),
@@ -158,7 +137,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        want_before: bool,
         draft: &mut Option<Draft<'_, S, R>>,
     ) -> Result<Step<R>> {
         let Some(place) = self.find(guard, key, hash)? else {
@@ -168,7 +146,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             };
         };
         let memory = &self.core.memory;
-        let before = want_before.then(|| R::read_value(memory, place.body));
+        let before = plan.want_before.then(|| R::read_value(memory, place.body));
         let applies = plan.replaces
             && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
         if !applies {

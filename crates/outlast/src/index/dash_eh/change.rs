@@ -6,6 +6,7 @@ use super::notes::{BucketRef, Meta, Overflow};
 use super::ops::{Part, Place, damaged};
 use super::{DashEh, Route, points};
 use crate::error::Result;
+use crate::index::plan::Plan;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
 use crate::pmem::{Planted, Point, Seam};
@@ -656,33 +657,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let print = (prints[slot / 8] >> (slot % 8 * 8)) as u8;
         self.publish(to, free, print, from_before);
         from.notes.set_meta(seam, self.meta(from).without(slot));
-    }
-}
-
-/// A change, taken apart.
-struct Plan<'a, R: Record> {
-    /// What to store; `None` to remove.
-    value: Option<R::Value<'a>>,
-    /// The value that must be there.
-    expected: Option<R::Value<'a>>,
-    /// Whether it applies to an absent key.
-    inserts: bool,
-    /// Whether it applies to a present one.
-    replaces: bool,
-    want_before: bool,
-}
-
-impl<'a, R: Record> Plan<'a, R> {
-    #[inline(always)]
-    fn of(change: &Change<'a, R>, want_before: bool) -> Self {
-        let (value, expected, inserts, replaces) = match *change {
-            Change::Insert(value) => (Some(value), None, true, false),
-            Change::Put(value) => (Some(value), None, true, true),
-            Change::Update(value) => (Some(value), None, false, true),
-            Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
-            Change::Remove => (None, None, false, true),
-        };
-        Plan { value, expected, inserts, replaces, want_before }
     }
 }
 

@@ -10,6 +10,7 @@ use super::ops::{bits, damaged};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
+use crate::index::plan::Blocks;
 use crate::index::record::{Record, SlotWords};
 use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
 use crate::pool::alloc::Block;
@@ -158,42 +159,6 @@ pub(super) fn create<S: Seam>(
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = layout::pack_root(directory.offset, 1);
     Ok(words)
-}
-
-/// Blocks that are given back unless they get linked.
-struct Blocks<'c, S: Seam> {
-    core: &'c Core<S>,
-    blocks: Vec<Block>,
-}
-
-impl<'c, S: Seam> Blocks<'c, S> {
-    fn new(core: &'c Core<S>) -> Self {
-        Blocks { core, blocks: Vec::new() }
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Block> {
-        let block = self.core.allocate(bytes)?;
-        self.blocks.push(block);
-        Ok(block)
-    }
-
-    /// All are linked.
-    fn keep(&mut self) {
-        self.blocks.clear();
-    }
-
-    /// The first `n` are linked, in the order they were taken.
-    fn keep_first(&mut self, n: usize) {
-        self.blocks.drain(..n);
-    }
-}
-
-impl<S: Seam> Drop for Blocks<'_, S> {
-    fn drop(&mut self) {
-        for block in self.blocks.drain(..) {
-            self.core.free_unlinked(block.offset);
-        }
-    }
 }
 
 /// A record outside the buckets of a segment.

@@ -6,37 +6,11 @@ use super::route::Located;
 use super::state::{BUSY, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
+use crate::index::plan::Plan;
 use crate::index::record::SlotWords;
 use crate::index::{Change, Changed, RecordForm};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;
-
-/// A change, taken apart.
-struct Plan<'a, R: OrderedRecord> {
-    /// What to store; `None` to remove.
-    value: Option<R::Value<'a>>,
-    /// The value that must be there.
-    expected: Option<R::Value<'a>>,
-    /// Whether it applies to an absent key.
-    inserts: bool,
-    /// Whether it applies to a present one.
-    replaces: bool,
-    want_before: bool,
-}
-
-impl<'a, R: OrderedRecord> Plan<'a, R> {
-    #[inline(always)]
-    fn of(change: &Change<'a, R>, want_before: bool) -> Self {
-        let (value, expected, inserts, replaces) = match *change {
-            Change::Insert(value) => (Some(value), None, true, false),
-            Change::Put(value) => (Some(value), None, true, true),
-            Change::Update(value) => (Some(value), None, false, true),
-            Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
-            Change::Remove => (None, None, false, true),
-        };
-        Plan { value, expected, inserts, replaces, want_before }
-    }
-}
 
 /// What became of one attempt to make a change.
 enum Step<R: OrderedRecord> {

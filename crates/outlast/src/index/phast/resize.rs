@@ -10,9 +10,9 @@ use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};
 use crate::error::{Damage, Error, Result};
+use crate::index::plan::Blocks;
 use crate::index::record::SlotWords;
 use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
-use crate::pool::alloc::Block;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::cmp::Ordering as Order;
@@ -143,37 +143,6 @@ pub(super) fn create<S: Seam>(
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = layout::pack_root(master);
     Ok(words)
-}
-
-/// Blocks that are given back unless they get linked.
-struct Blocks<'c, S: Seam> {
-    core: &'c Core<S>,
-    blocks: Vec<Block>,
-}
-
-impl<'c, S: Seam> Blocks<'c, S> {
-    fn new(core: &'c Core<S>) -> Self {
-        Blocks { core, blocks: Vec::new() }
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Block> {
-        let block = self.core.allocate(bytes)?;
-        self.blocks.push(block);
-        Ok(block)
-    }
-
-    /// All are linked.
-    fn keep(&mut self) {
-        self.blocks.clear();
-    }
-}
-
-impl<S: Seam> Drop for Blocks<'_, S> {
-    fn drop(&mut self) {
-        for block in self.blocks.drain(..) {
-            self.core.free_unlinked(block.offset);
-        }
-    }
 }
 
 /// A leaf that one thread has for itself; opened again when dropped.
