@@ -3,6 +3,9 @@
 use std::error::Error as _;
 use std::process::ExitCode;
 
+/// The exit code after a signal that asked to stop.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -33,7 +36,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Damaged(_) => 3,
             Failure::Closed => 0,
-            Failure::Interrupted => 130,
+            Failure::Interrupted => INTERRUPTED,
         })
     }
 

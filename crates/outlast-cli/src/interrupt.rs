@@ -1,7 +1,9 @@
 //! Ctrl-C and SIGTERM, for commands that have something to clean up.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
+use outlast::Pool;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
@@ -14,6 +16,30 @@ pub(crate) fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is allowed in a handler.
         unsafe { libc::signal(signal, note as *const () as libc::sighandler_t) };
+    }
+}
+
+/// From now on, such a signal closes the pool and ends the process, whatever it waits for.
+pub(crate) fn close(pool: &Pool) {
+    listen();
+    let pool = pool.clone();
+    std::thread::spawn(move || {
+        while !ASKED.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Operations under way end first; others find the pool closed.
+        let closed = pool.close().map_err(Failure::from);
+        let failure = closed.err().unwrap_or(Failure::Interrupted);
+        eprintln!("outlast: {}", failure.message());
+        std::process::exit(INTERRUPTED.into());
+    });
+}
+
+/// Leaves it to [`close`]'s thread to end the process, if there was such a signal: an operation
+/// has failed because it has closed the pool.
+pub(crate) fn wait_if_asked() {
+    while ASKED.load(Ordering::Relaxed) {
+        std::thread::park();
     }
 }
 

@@ -127,6 +127,10 @@ fn about(path: &Path, error: Error) -> Failure {
     match error {
         // They name the path themselves.
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
+        Error::Locked => Failure::Failed(format!(
+            "{}: in use: another process has it open (one that writes, or readers, at a time)",
+            path.display()
+        )),
         // The library's advice is for programs.
         Error::PossiblyTorn { reason } => Failure::Damaged(format!(
             "{}: possibly torn: {reason}; verify --accept-possibly-torn checks what is left of it, \

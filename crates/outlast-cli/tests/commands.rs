@@ -7,9 +7,10 @@ use common::{Place, command};
 use outlast::PoolOptions;
 use serde_json::json;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_is_put_is_got_until_it_is_deleted() {
@@ -72,6 +73,38 @@ fn what_cannot_be_put_makes_no_pool_and_no_map() {
         place.run(args).expect(code);
         assert_eq!(maps(&place), 1, "{args:?}");
     }
+}
+
+#[test]
+fn a_load_that_is_interrupted_leaves_a_closed_pool() {
+    let place = Place::new();
+    let mut load = command()
+        .arg("--pool")
+        .arg(place.pool())
+        .arg("load")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = load.stdin.take().unwrap();
+    // It goes on to wait for more.
+    input.write_all(b"a\t1\nb\t2\n").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !place.pool().exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: a signal to a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(load.id() as i32, libc::SIGINT) }, 0);
+    let ended = load.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    assert_eq!(ended.stderr, b"outlast: interrupted\n");
+    drop(input);
+    // Closed: a copy of it is no copy of a live pool.
+    let copy = Place::new();
+    std::fs::copy(place.pool(), copy.pool()).unwrap();
+    assert_eq!(copy.run(["get", "b"]).expect(0).text(), "2\n");
+    assert!(copy.run(["stat"]).expect(0).text().contains("done"));
 }
 
 #[test]
@@ -301,7 +334,7 @@ fn a_pool_in_use_is_locked() {
     // SAFETY: the file is this test's own.
     let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
     for args in [&["get", "k"][..], &["put", "k", "w"], &["verify"]] {
-        assert!(place.run(args).expect(1).err.contains("locked"));
+        assert!(place.run(args).expect(1).err.contains("in use"));
     }
     drop(pool);
     place.run(["get", "k"]).expect(0);

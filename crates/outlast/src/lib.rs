@@ -59,8 +59,8 @@ pub use error::{Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
 pub use map::{
-    FixedRecord, Iter, Key, Map, MapOptions, OrderedKey, OrderedMap, Range, RawIter, RawMap,
-    RawRange, Ref, Value,
+    FixedRecord, Iter, Key, KeyBounds, Map, MapOptions, OrderedKey, OrderedMap, Range, RawIter,
+    RawMap, RawRange, Ref, Value,
 };
 pub use pool::core::RecoveryProgress;
 pub use pool::handle::{Durability, Pool, PoolStats};

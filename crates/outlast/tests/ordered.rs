@@ -282,3 +282,28 @@ fn opening_tells_how_far_it_is_whatever_the_threads() {
     assert!(last.parts > 4 && told.len() == last.parts && last.parts_done == last.parts);
     assert!(last.leaves > 600, "{last:?}");
 }
+
+/// Ranges are written as elsewhere, of keys that have no known size, too.
+#[test]
+fn ranges_of_any_kind_are_written_as_usual() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let words = pool.ordered_map::<str, u64>("words").unwrap();
+    let bytes = pool.ordered_map::<[u8], u64>("bytes").unwrap();
+    let numbers = pool.ordered_map::<i16, u64>("numbers").unwrap();
+    for (n, word) in ["", "a", "ab", "b", "c"].into_iter().enumerate() {
+        words.insert(word, &(n as u64)).unwrap();
+        bytes.insert(word.as_bytes(), &(n as u64)).unwrap();
+        numbers.insert(&(n as i16 - 2), &(n as u64)).unwrap();
+    }
+    assert_eq!(words.range("a".."b").count(), 2);
+    assert_eq!(words.range("a"..="b").count(), 3);
+    assert_eq!(words.range("ab"..).count(), 3);
+    assert_eq!(words.range(.."ab").count(), 2);
+    assert_eq!(words.range(..="ab").count(), 3);
+    assert_eq!(words.range(..).count(), 5);
+    assert_eq!(words.range((Bound::Excluded("a"), Bound::Unbounded)).count(), 3);
+    assert_eq!(bytes.range(&b"a"[..]..&b"b"[..]).count(), 2);
+    assert_eq!(numbers.range(-1..1).count(), 2);
+    assert_eq!(numbers.range(&-1..=&1).count(), 3);
+    assert_eq!(numbers.range((Bound::Included(-2), Bound::Excluded(-1))).count(), 1);
+}

@@ -2,9 +2,11 @@
 //! were there, each kept out by a test.
 
 use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, Scheme};
-use outlast::pmem::{Alive, Control, MediumKind, Planted, Traced};
+use outlast::pmem::{Access, Alive, Control, Event, MediumKind, Planted, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::header::Header;
+use outlast::pool::layout::HEADER_WORDS;
 use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
 use outlast::{MapInfo, RecordForm};
 use std::cell::Cell;
@@ -84,24 +86,50 @@ impl Stops {
 /// A map of byte strings, with leaves of so many pairs.
 struct Table {
     stops: Stops,
+    seam: Traced,
     map: Arc<OpenMap>,
     _store: Arc<Store<Traced>>,
 }
 
 const BYTES: u64 = 128 << 12;
 
+fn options() -> CoreOptions {
+    CoreOptions {
+        page_bits: 12,
+        initial_size: BYTES,
+        identity: Some((0x5eed, 1)),
+        medium: MediumKind::Bytes,
+        ..CoreOptions::default()
+    }
+}
+
+/// The pool that the death of the process leaves after these events.
+fn left_by(events: &[Event]) -> Arc<Store<Traced>> {
+    let mut file = vec![0; BYTES as usize];
+    for event in events {
+        if let Access::Store { offset, value, .. }
+        | Access::CompareExchange { offset, new: value, exchanged: true, .. } = &event.access
+        {
+            file[*offset as usize..][..8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let header = Header::read(BYTES, |at| {
+        let words = file[at as usize..].as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let words: Vec<u64> = words.take(HEADER_WORDS).collect();
+        Ok(words.try_into().unwrap())
+    });
+    let heap = Backing::Heap(Heap::new(&file, BYTES, 0));
+    let core = Core::open(heap, Traced::new(), header.unwrap(), options()).unwrap();
+    Store::with_alive(core, Arc::clone(&ALIVE))
+}
+
 impl Table {
     fn new(slots: u64) -> Table {
         let stops = Stops::default();
         let seam = Traced::with_control(Box::new(stops.clone()));
-        let options = CoreOptions {
-            page_bits: 12,
-            initial_size: BYTES,
-            identity: Some((0x5eed, 1)),
-            medium: MediumKind::Bytes,
-            ..CoreOptions::default()
-        };
-        let core = Core::create(Backing::Heap(Heap::new(&[], BYTES, 0)), seam, options).unwrap();
+        seam.start(false);
+        let heap = Backing::Heap(Heap::new(&[], BYTES, 0));
+        let core = Core::create(heap, seam.clone(), options()).unwrap();
         let store = Store::with_alive(core, Arc::clone(&ALIVE));
         let info = MapInfo {
             name: "m".into(),
@@ -112,7 +140,7 @@ impl Table {
             config: [slots, 4 | 4 << 32, 0],
         };
         let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
-        Table { stops, map, _store: store }
+        Table { stops, seam, map, _store: store }
     }
 
     fn index(&self) -> &dyn Index<Bytes> {
@@ -124,14 +152,15 @@ impl Table {
         let map = Arc::clone(&self.map);
         Box::new(move || act(index(&map)))
     }
+}
 
-    fn keys(&self) -> Vec<Vec<u8>> {
-        let (mut cursor, mut found) = (Cursor::start(), Vec::new());
-        while !cursor.is_done() {
-            self.index().scan(&mut cursor, &mut found).unwrap();
-        }
-        found.into_iter().map(|(key, _)| key).collect()
+/// All records.
+fn records(index: &dyn Index<Bytes>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut cursor, mut found) = (Cursor::start(), Vec::new());
+    while !cursor.is_done() {
+        index.scan(&mut cursor, &mut found).unwrap();
     }
+    found
 }
 
 fn index(map: &OpenMap) -> &dyn Index<Bytes> {
@@ -167,7 +196,7 @@ fn a_key_can_stand_twice(put: bool) -> bool {
             let mine = if put { Change::Put(&[3; 20][..]) } else { Change::Insert(&[3; 20][..]) };
             let act = || change(table.index(), b"kk", mine);
             let (_, left) = table.stops.during(vec![(first, insert), (second, replace)], act);
-            if table.keys().iter().filter(|key| *key == b"kk").count() > 1 {
+            if records(table.index()).iter().filter(|(key, _)| key == b"kk").count() > 1 {
                 return true;
             }
             match left {
@@ -226,4 +255,59 @@ fn the_first_and_the_last_are_so_at_some_moment() {
         }
         assert_eq!(found, 0, "reverse: {reverse}");
     }
+}
+
+/// A thread splits a leaf; at each of its accesses another one removes a record of the upper
+/// half, and replaces one of another leaf until the first one's block holds it. Then the process
+/// dies. Whether there is a moment after which a pool is left that is not as it was.
+fn a_split_can_leave_what_it_moved() -> bool {
+    for access in 0.. {
+        let table = Table::new(4);
+        let key = |n: u8| vec![b'a' + n];
+        for n in 0..=12 {
+            change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
+        }
+        let left = Arc::new(Mutex::new(None));
+        let (told, seam) = (Arc::clone(&left), table.seam.clone());
+        let others = table.job(move |index| {
+            assert!(change(index, &key(12), Change::Remove));
+            for value in 0..40 {
+                change(index, &key(0), Change::Put(&[value; 20][..]));
+            }
+            *told.lock().unwrap() = Some(seam.take());
+        });
+        // Into the last leaf, which is full. Keys come in order, so the greatest one is moved.
+        let act = || {
+            (13..15).for_each(|n| {
+                change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
+            })
+        };
+        let (_, unused) = table.stops.during(vec![(access, others)], act);
+        if unused > 0 {
+            return false;
+        }
+        let events = left.lock().unwrap().take().expect("it has done its work");
+        let store = left_by(&events);
+        let map = store.open_map("m").unwrap();
+        let found = records(index(&map));
+        let of = |n: u8| found.iter().filter(|(found, _)| *found == key(n)).count();
+        let is_right = found.is_sorted()
+            && of(12) == 0
+            && (0..12).all(|n| of(n) == 1)
+            && found.iter().any(|(found, value)| *found == key(0) && value[..] == [39; 20])
+            && outlast::pool::verify::verify(&store).unwrap().all_damage().next().is_none();
+        if !is_right {
+            return true;
+        }
+    }
+    unreachable!("it ends with the accesses");
+}
+
+/// Opening took the pairs that were moved out of the lower half by the keys that they led to, and
+/// one led to a record of another leaf by then.
+#[test]
+fn what_a_split_has_moved_is_in_one_leaf_after_a_crash() {
+    assert!(!a_split_can_leave_what_it_moved());
+    let bug = Some(Planted::SplitOpenedEarly);
+    assert!(Traced::planting(bug, a_split_can_leave_what_it_moved), "this test finds it");
 }

@@ -3,6 +3,7 @@
 use super::input::Records;
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::open::{self, Target};
 use crate::output::Output;
 use crate::progress;
@@ -24,6 +25,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     let (pool, map) = target.make()?;
     let start = Instant::now();
     let (mut inserted, mut replaced) = (0u64, 0u64);
+    interrupt::close(&pool);
     let result = loop {
         let next = first.take().map_or_else(|| records.next(), |record| Ok(Some(record)));
         let (key, value) = match next {
@@ -35,6 +37,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
             Ok(None) => inserted += 1,
             Ok(Some(_)) => replaced += 1,
             Err(error) => {
+                interrupt::wait_if_asked();
                 let place = format!("line {}", records.line_number());
                 break Err(Failure::from(error).within(place));
             }

@@ -48,7 +48,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
 fn reclaim(state: &ReclaimState) -> String {
     match state {
         ReclaimState::Done => "done".into(),
-        ReclaimState::Running => "running".into(),
+        // A pool that is opened for reading only is in nobody's hands that could do it.
+        ReclaimState::Running => "pending".into(),
         ReclaimState::Stopped(damage) => format!("stopped by damage {damage}"),
         other => format!("{other:?}"),
     }
@@ -96,7 +97,11 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     out.line(format!("size        {size}, {free} of it in free pages, may grow to {limit}"))?;
     out.line(format!("pages       {} each", BinaryBytes(1 << stats.page_bits)))?;
     out.line(format!("huge pages  {huge}"))?;
-    out.line(format!("reclaim     {}", reclaim(&stats.reclaim)))?;
+    let goes_on = match stats.reclaim {
+        ReclaimState::Running => ": it goes on while a program has the pool open to write",
+        _ => "",
+    };
+    out.line(format!("reclaim     {}{goes_on}", reclaim(&stats.reclaim)))?;
     if let Some(damage) = &stats.damaged_header_copy {
         out.line(format!("header      one copy is damaged {damage}"))?;
     }

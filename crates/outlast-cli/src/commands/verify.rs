@@ -65,7 +65,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     }))?;
     let leaked = match leaked_bytes {
         Some(bytes) => format!("{} leaked", BinaryBytes(bytes)),
-        None => "leaks not known before the reclaim after the crash has ended".into(),
+        None => "leaks not known before a program that writes has ended the reclaim".into(),
     };
     out.line(format!("{} used by maps, {leaked}", BinaryBytes(found.used_bytes)))?;
     if sound {

@@ -6,7 +6,7 @@ mod raw;
 mod typed;
 mod types;
 
-pub use ordered::{OrderedKey, OrderedMap, Range};
+pub use ordered::{KeyBounds, OrderedKey, OrderedMap, Range};
 pub(crate) use raw::Form;
 pub use raw::{RawIter, RawMap, RawRange};
 pub use typed::{Iter, Map, Ref};
@@ -106,7 +106,14 @@ impl MapOptions {
                 let config = shape.to_config();
                 match Shape::from_config(config) {
                     Some(_) => Ok(config),
-                    None => Err(Error::Invalid { what: "map options", why: format!("{shape:?}") }),
+                    None => Err(Error::Invalid {
+                        what: "map options",
+                        why: format!(
+                            "{} pairs of a leaf (a multiple of 4, from 4 to 56), {} leaves of a \
+                             node (from 4 to 1024), {} partitions (from 1 to 1024)",
+                            shape.slots, shape.node_leaves, shape.partitions
+                        ),
+                    }),
                 }
             }
         }

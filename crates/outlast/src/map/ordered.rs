@@ -7,7 +7,10 @@ use crate::error::Result;
 use crate::index::{Inline, Record};
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, Deref, RangeBounds};
+use std::ops::{
+    Bound, Deref, Range as StdRange, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo,
+    RangeToInclusive,
+};
 
 /// A key with an order: integers by number, byte strings and text byte by byte.
 pub trait OrderedKey: Key {}
@@ -16,6 +19,45 @@ macro_rules! ordered {
     ($($type:ty),*) => {$(impl OrderedKey for $type {})*};
 }
 ordered!(u8, u16, u32, u64, i8, i16, i32, i64, [u8], str);
+
+/// Where a range of keys begins and ends: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..` or a pair of
+/// [`Bound`]s, of keys or of references to keys; so `"a".."b"` too, where the standard library's
+/// [`RangeBounds`] is for types of a known size only.
+pub trait KeyBounds<K: ?Sized> {
+    /// Where it begins.
+    fn low(&self) -> Bound<&K>;
+    /// Where it ends.
+    fn high(&self) -> Bound<&K>;
+}
+
+impl<K: ?Sized> KeyBounds<K> for RangeFull {
+    fn low(&self) -> Bound<&K> {
+        Bound::Unbounded
+    }
+    fn high(&self) -> Bound<&K> {
+        Bound::Unbounded
+    }
+}
+
+macro_rules! key_bounds {
+    ($($range:ident),*) => {$(
+        key_bounds!(@of [K] $range<K>, K, |key| key);
+        key_bounds!(@of [K: ?Sized] $range<&K>, &K, |key| *key);
+    )*};
+    (@of [$($generics:tt)*] $range:ty, $key:ty, $to_key:expr) => {
+        impl<$($generics)*> KeyBounds<K> for $range {
+            fn low(&self) -> Bound<&K> {
+                RangeBounds::<$key>::start_bound(self).map($to_key)
+            }
+            fn high(&self) -> Bound<&K> {
+                RangeBounds::<$key>::end_bound(self).map($to_key)
+            }
+        }
+    };
+}
+key_bounds!(StdRange, RangeFrom, RangeTo, RangeInclusive, RangeToInclusive);
+key_bounds!(@of [K] (Bound<K>, Bound<K>), K, |key| key);
+key_bounds!(@of [K: ?Sized] (Bound<&K>, Bound<&K>), &K, |key| *key);
 
 /// A durable, concurrent map of a [`Pool`](crate::Pool) in the order of its keys.
 ///
@@ -68,7 +110,11 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         OrderedMap { map }
     }
 
-    /// The record of the least key, at a moment during the call. So are the following.
+    /// The record of the least key.
+    ///
+    /// There is a moment during the call at which it was that, with this value, and in the same
+    /// way for [`last`](Self::last), [`floor`](Self::floor) and [`ceiling`](Self::ceiling).
+    /// They read a leaf, up to 56 records, where [`get`](Map::get) reads one.
     ///
     /// # Errors
     /// As any call, see [`Map`].
@@ -116,8 +162,21 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// once or not at all. Keys come in order, whatever happens meanwhile. The iterator holds
     /// no lock and no place: it can be kept for as long as the map, and dropped at any time.
     /// After an error it ends.
-    pub fn range(&self, bounds: impl RangeBounds<K>) -> Range<K, V> {
-        self.bounded((bounds.start_bound(), bounds.end_bound()))
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let words = pool.ordered_map::<str, u64>("words")?;
+    /// for word in ["ant", "bee", "cow", "dog"] {
+    ///     words.insert(word, &(word.len() as u64))?;
+    /// }
+    /// assert_eq!(words.range("b".."d").count(), 2);
+    /// assert_eq!(words.range(..="bee").next_back().transpose()?, Some(("bee".into(), 3)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn range(&self, bounds: impl KeyBounds<K>) -> Range<K, V> {
+        self.bounded((bounds.low(), bounds.high()))
     }
 
     fn bounded(&self, (low, high): (Bound<&K>, Bound<&K>)) -> Range<K, V> {

@@ -160,6 +160,8 @@ pub enum Planted {
     EntryKept,
     /// The pairs of a full leaf are counted after their keys were read, and not with them.
     PairsCountedLate,
+    /// The upper half of a split is changed while the lower one still has its pairs.
+    SplitOpenedEarly,
     /// An insert compares its key with what a replaced record's block holds by then.
     InsertReadsFreed,
     /// The slot of a dropped map is free before its blocks are.

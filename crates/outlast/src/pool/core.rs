@@ -173,8 +173,12 @@ impl<S: Seam> Core<S> {
         let least = geometry.offset_of(geometry.first_page());
         if size < least || size >= 1 << 48 || size > backing.reserved() {
             return Err(Error::Invalid {
-                what: "initial size",
-                why: format!("{size} bytes, from {least} to {}", backing.reserved()),
+                what: "size of a new pool",
+                why: format!(
+                    "{size} bytes, by whole pages (initial size, or max size if that is less); \
+                     from {least} to {} can be",
+                    backing.reserved()
+                ),
             });
         }
         let (seed, id) = options

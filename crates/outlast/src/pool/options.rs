@@ -61,8 +61,8 @@ impl PoolOptions {
         self
     }
 
-    /// Size that the pool may not exceed, in bytes. Kept in the pool; when it is opened,
-    /// it replaces the size given before. Default: none.
+    /// Size that the pool may not exceed, in bytes; 0 for none, which is the default. Kept in the
+    /// pool; when it is opened, it replaces the size given before.
     #[must_use]
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.core.max_size = bytes;

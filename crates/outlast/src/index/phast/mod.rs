@@ -104,8 +104,8 @@
 //! - *Who closes a leaf* waits until nobody is at work in it. Tidying makes the slots of removed
 //!   pairs free, after the node's version has changed. A split publishes the new leaf in its
 //!   node when the commit is durable, and clears bits of the old leaf after that: who reads the
-//!   old leaf without them had its node's version before. A merge takes two neighbours, the left
-//!   one first.
+//!   old leaf without them had its node's version before. Both leaves are closed until then. A
+//!   merge takes two neighbours, the left one first.
 //!
 //! Who is at work in a leaf has announced itself in the state and seen the node's version
 //! unchanged after that, so the leaf is still the one for its key, and stays so until it leaves.
@@ -139,8 +139,10 @@
 //!
 //! A removed key cannot come back from the other half of a split: from the commit on, by
 //! invariant 1, the old leaf's pairs above the separator are no records, and the mark stays
-//! until their bits are durably cleared. Nor from a merge: its copies are no records before
-//! the commit, and after it the right leaf is not reachable.
+//! until their bits are durably cleared. Which those are, opening reads from the records that
+//! they link to; so the new leaf is closed until then, and none of those blocks is used again.
+//! Nor can it come back from a merge: its copies are no records before the commit, and after it
+//! the right leaf is not reachable.
 //!
 //! Where the chain cannot be followed, because a leaf is damaged, the keys from there to the next
 //! entry of the master array answer with the damage; all others are served.

@@ -344,8 +344,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.store_release(&place.next, link.pack(offset), &points::SPLIT_COMMIT);
         memory.persist(&place.next, &points::SPLIT_COMMIT);
 
-        // From here on the keys above the separator are in the new leaf alone.
-        self.leaves.get(new.leaf).begin(seam, block, made);
+        // From here on the keys above the separator are in the new leaf alone. Nothing is changed
+        // there before the old leaf's bits are durably gone: opening takes them out by the keys
+        // that they lead to, and the block of a record that was replaced or removed can hold a
+        // key that is not above the separator by then.
+        let handed_over = self.leaves.get(new.leaf);
+        let early = self.planted(Planted::SplitOpenedEarly);
+        handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
             // Nobody finds the new leaf; so nobody is to be told that its keys are absent.
             self.set_damaged(&closed, &error);
@@ -355,6 +360,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let bitmap = &self.header(offset).head.bitmap;
         memory.store_release(bitmap, bits & !moved, &points::SPLIT_CLEAR);
         memory.persist(bitmap, &points::SPLIT_CLEAR);
+        handed_over.open(seam, None);
         let done = Next { offset: block, moving: false };
         memory.store_release(&place.next, done.pack(offset), &points::SPLIT_DONE);
         closed.slots = Some(bits & !moved);
