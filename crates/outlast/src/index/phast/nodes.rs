@@ -234,6 +234,45 @@ impl<H: Head> Piece<H> {
     }
 }
 
+impl<H: Head> Piece<H> {
+    /// Puts an element before the one at `place`, which is not the first, of `len`.
+    fn insert(&self, len: usize, place: usize, (word, number, link): (u64, u32, u64)) {
+        let Extent { words, numbers, links, .. } = self.head.extent();
+        // The first element has no word.
+        let first = place - 1;
+        shift(len - 1 - first, |at| self.at(words, first + at), word);
+        let heads = self.heads().iter().flat_map(|line| &line.0).zip(self.words());
+        for (head, line) in heads.skip(first / LINE_WORDS).take(len / LINE_WORDS + 1) {
+            head.store(line.0[0].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if self.has_links() {
+            shift(len - place, |at| self.at(links, place + at), link);
+        }
+        for at in (place..len).rev() {
+            self.set_number(numbers, at + 1, self.number(at));
+        }
+        self.set_number(numbers, place, number);
+    }
+
+    fn set_number(&self, numbers: u16, place: usize, number: u32) {
+        let pair = self.at(numbers, place / 2);
+        let shift = place % 2 * 32;
+        let others = pair.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+        pair.store(others | u64::from(number) << shift, Ordering::Relaxed);
+    }
+}
+
+/// Moves so many words up by one, and puts another one before them.
+fn shift<'w>(count: usize, at: impl Fn(usize) -> &'w AtomicU64, first: u64) {
+    let mut carried = first;
+    for place in 0..=count {
+        let word = at(place);
+        let next = word.load(Ordering::Relaxed);
+        word.store(carried, Ordering::Relaxed);
+        carried = next;
+    }
+}
+
 impl Line {
     /// How many words are not above a limit.
     #[inline(always)]
@@ -475,7 +514,7 @@ impl Content {
         Ok(Content { entries, skip, words })
     }
 
-    /// Of these leaves, which are those of a node and one more, at this place.
+    /// Of the leaves of a node and one more, at this place.
     pub(super) fn with_one_more<S: Seam, R: OrderedRecord>(
         core: &Core<S>,
         node: &Node,
@@ -484,22 +523,28 @@ impl Content {
     ) -> Result<Content, Damage> {
         let mut entries = node.entries();
         entries.insert(place, entry);
-        let skip = node.head.skip.load(Ordering::Relaxed) as usize;
-        // What the others begin with alike, it mostly begins with as well.
-        // (Now and then it is looked whether they have more in common by now.)
-        if place > 0 && entries.len() > 2 && !(skip == 0 && entries.len().is_power_of_two()) {
-            let like = if place == 1 { entries[2].low } else { entries[1].low };
-            let key = R::key_at(core, entry.low)?;
-            if skip == 0 || R::compare_start(core, R::key_of(&key), like, skip)? == Order::Equal {
-                // That of the first one is not looked at.
-                let old = (0..node.len() - 1).map(|place| node.word(place));
-                let mut words: Vec<u64> = std::iter::once(0).chain(old).collect();
-                words.insert(place, R::word(R::key_of(&key), skip));
-                return Ok(Content { entries, skip, words });
-            }
-        }
         Content::new::<S, R>(core, entries)
     }
+}
+
+/// The word of one leaf more at a place of a node, if those of the others can stay: if it begins
+/// with what they begin with alike, as it mostly does.
+pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
+    core: &Core<S>,
+    node: &Node,
+    place: usize,
+    entry: Entry,
+) -> Result<Option<u64>, Damage> {
+    let (len, skip) = (node.len(), node.head.skip.load(Ordering::Relaxed) as usize);
+    // Now and then it is looked whether they have more in common by now.
+    let look = R::EMPTY.is_some() && skip == 0 && (len + 1).is_power_of_two();
+    if place == 0 || len < 2 || look {
+        return Ok(None);
+    }
+    let key = R::key_at(core, entry.low)?;
+    let like = node.entry(1).low;
+    let fits = skip == 0 || R::compare_start(core, R::key_of(&key), like, skip)? == Order::Equal;
+    Ok(fits.then(|| R::word(R::key_of(&key), skip)))
 }
 
 /// The bytes that all keys but the first begin with alike, and the words that follow.
@@ -548,6 +593,14 @@ impl<'n, S: Seam> LockedNode<'n, S> {
         }
         node.head.skip.store(content.skip as u32, Ordering::Relaxed);
         node.head.count.store(content.entries.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Puts a leaf before the one at this place, which is not the first. There is room, and the
+    /// node is marked as changing.
+    pub(super) fn insert(&mut self, place: usize, word: u64, entry: Entry) {
+        let len = self.node.len();
+        self.node.insert(len, place, (word, entry.leaf, entry.low));
+        self.node.head.count.store(len as u32 + 1, Ordering::Relaxed);
     }
 
     /// Takes the leaves out. The node is marked as changing.
@@ -835,6 +888,30 @@ mod tests {
                     assert_eq!(node.count_up_to(&seam, most, n), up_to, "{len} {n}");
                 }
                 assert!((0..len).all(|i| node.number(i as usize) == i * 7));
+            }
+        }
+    }
+
+    #[test]
+    fn one_more_is_the_same_as_all_anew() {
+        for (most, links) in [(4u32, true), (9, false), (65, true), (128, false), (1024, true)] {
+            let (one, other) = (Node::new(most, links), Node::new(most, links));
+            let element = |n: u32| (u64::from(n) * 10, n * 7, u64::from(n) << 32);
+            let mut elements = vec![element(0), element(2)];
+            one.set(elements.iter().copied());
+            let mut draw = 1u32;
+            while elements.len() < most as usize {
+                draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let new = element(draw >> 12);
+                let place = elements.partition_point(|old| old.0 <= new.0).max(1);
+                one.insert(elements.len(), place, new);
+                elements.insert(place, new);
+                other.set(elements.iter().copied());
+                let lines = one.lines.iter().zip(&other.lines).enumerate();
+                for (at, (line, expected)) in lines {
+                    let words = |line: &Line| line.0.each_ref().map(|w| w.load(Ordering::Relaxed));
+                    assert_eq!(words(line), words(expected), "{at} of {most}, {place}");
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use super::layout::{
     self, Kind, LEAF_HEADER, LINE_SLOTS, MASTER_HEADER, MAX_SLOTS, MasterHeader, Next, PRINT_WORDS,
     Pair,
 };
-use super::nodes::{Content, Entry, LockedNode, Pointer};
+use super::nodes::{Content, Entry, LockedNode, Pointer, word_beside};
 use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};
@@ -409,10 +409,19 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             {
                 let (mut locked, place) = self.lock_node(key)?;
                 if !locked.node.is_full() {
-                    let content =
-                        Content::with_one_more::<S, R>(&self.core, locked.node, place + 1, entry)?;
-                    locked.changing();
-                    locked.set(&content);
+                    let (node, place) = (locked.node, place + 1);
+                    match word_beside::<S, R>(&self.core, node, place, entry)? {
+                        Some(word) => {
+                            locked.changing();
+                            locked.insert(place, word, entry);
+                        }
+                        None => {
+                            let content =
+                                Content::with_one_more::<S, R>(&self.core, node, place, entry)?;
+                            locked.changing();
+                            locked.set(&content);
+                        }
+                    }
                     return Ok(());
                 }
             }
