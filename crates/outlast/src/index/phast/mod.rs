@@ -169,8 +169,10 @@
 //! - One lock per node in the paper; one word per leaf here, so that inserts into different
 //!   leaves of a node share no line.
 
+mod cache;
 mod change;
 pub mod layout;
+mod lines;
 mod nodes;
 mod ops;
 pub mod points;
@@ -188,8 +190,9 @@ use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, V
 use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, ROOT_SCHEME_WORDS};
+use cache::{Cache, Pointer};
 use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
-use nodes::{Cache, MAX_LEAVES, Nodes, Pointer};
+use nodes::{MAX_LEAVES, Nodes};
 use state::{Leaf, Slab};
 use std::collections::HashMap;
 use std::marker::PhantomData;

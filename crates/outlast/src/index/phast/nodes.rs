@@ -1,9 +1,10 @@
-//! The inner part, in DRAM: inner nodes, and the arrays by which they are found.
+//! Inner nodes, in DRAM.
 //!
-//! An inner node is read under its version. The arrays above it (the index caches, and the
-//! list of partitions) are hints: whatever is read there, the node says whether a key belongs
-//! to it, to one before or to one after it.
+//! An inner node is read under its version. The arrays above it ([`cache`](super::cache)) are
+//! hints: whatever is read there, the node says whether a key belongs to it, to one before or
+//! to one after it.
 
+use super::lines::{Extent, Head, Piece};
 use super::state::{Slab, Zeroed};
 use crate::error::Damage;
 use crate::index::ordered::OrderedRecord;
@@ -11,9 +12,7 @@ use crate::index::version::{self, LockWord};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
-use std::hint::select_unpredictable;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// No node.
@@ -29,259 +28,6 @@ pub(super) struct Entry {
     pub(super) low: u64,
     /// Its handle.
     pub(super) leaf: u32,
-}
-
-/// Words in a line.
-const LINE_WORDS: usize = 8;
-
-/// A line of words in DRAM.
-#[derive(Default)]
-#[repr(C, align(64))]
-struct Line([AtomicU64; LINE_WORDS]);
-
-/// Something that begins with a line of its own and goes on in others: one allocation,
-/// found by a thin pointer, so that what is read first and what is read next are known at once.
-#[repr(C)]
-pub(super) struct Piece<H> {
-    head: H,
-    lines: [Line],
-}
-
-/// The first line of a [`Piece`]: what it holds beside where its parts begin.
-///
-/// # Safety
-/// It is as large and as aligned as a line, zero bytes are a value, and `extent` answers what it
-/// was made with.
-pub(super) unsafe trait Head: Send + Sync {
-    fn with_extent(extent: Extent) -> Self;
-    fn extent(&self) -> Extent;
-}
-
-/// How the lines of a [`Piece`] are used: where each kind begins behind the head.
-///
-/// Heads come first. The words are in order, with `u64::MAX` behind the last one, and the heads
-/// are every eighth of them. So a search looks at the heads, most often two lines that are asked
-/// for together, and then at one line of words: two waits for memory, where halving the words
-/// would have one for nearly each step.
-#[derive(Clone, Copy)]
-pub(super) struct Extent {
-    words: u16,
-    /// Numbers of 32 bits, one for each word.
-    numbers: u16,
-    /// Links, if there are any.
-    links: u16,
-    end: u16,
-}
-
-impl Extent {
-    /// For so many elements, whose least keys are `links` or words.
-    const fn of(elements: u32, links: bool) -> Extent {
-        let lines = elements.div_ceil(LINE_WORDS as u32);
-        let words = lines.div_ceil(LINE_WORDS as u32);
-        let numbers = words + lines;
-        let end = numbers + lines.div_ceil(2);
-        let all = end + if links { lines } else { 0 };
-        assert!(all <= u16::MAX as u32);
-        Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
-    }
-
-    /// Bytes of a piece.
-    const fn bytes(self) -> u64 {
-        (self.end as u64 + 1) * size_of::<Line>() as u64
-    }
-}
-
-impl<H: Head> Piece<H> {
-    fn new(elements: u32, links: bool) -> Box<Piece<H>> {
-        const { assert!(size_of::<H>() == size_of::<Line>() && align_of::<H>() == 64) };
-        let extent = Extent::of(elements, links);
-        let lines: Box<[Line]> = (0..=extent.end).map(|_| Line::default()).collect();
-        let lines = Box::into_raw(lines).cast::<Line>();
-        let piece = ptr::slice_from_raw_parts_mut(lines, usize::from(extent.end));
-        // SAFETY: the allocation is that of a line and `extent.end` more, which is the layout
-        // of such a piece: its head is as large and as aligned as a line, and zero bytes are a
-        // value of it. Nobody else knows of it.
-        let mut piece = unsafe { Box::from_raw(piece as *mut Piece<H>) };
-        piece.head = H::with_extent(extent);
-        piece
-    }
-
-    /// The whole piece that begins here.
-    ///
-    /// # Safety
-    /// The pointer was that of a whole piece, which is still there.
-    #[inline(always)]
-    unsafe fn whole(head: *mut H) -> *mut Piece<H> {
-        // SAFETY: it is a piece's head, by the caller's promise.
-        let lines = unsafe { &*head }.extent().end;
-        ptr::slice_from_raw_parts_mut(head.cast::<Line>(), usize::from(lines)) as *mut Piece<H>
-    }
-
-    /// The piece that begins here.
-    ///
-    /// # Safety
-    /// As [`whole`](Self::whole), and it stays for `'p`.
-    #[inline(always)]
-    unsafe fn reach<'p>(head: *mut H) -> &'p Piece<H> {
-        // SAFETY: the piece has so many lines (`Head`), and the pointer is allowed to all of it.
-        unsafe { &*Self::whole(head) }
-    }
-
-    /// Asks for what a search looks at first, beside the head: without waiting for the head.
-    ///
-    /// # Safety
-    /// As [`reach`](Self::reach).
-    #[inline(always)]
-    unsafe fn expect(head: *mut H, seam: &impl Seam) {
-        for line in 1..=2 {
-            // SAFETY: every piece has a line of heads, one of words and one of numbers at least.
-            seam.prefetch(unsafe { &*head.cast::<Line>().add(line) });
-        }
-    }
-
-    fn heads(&self) -> &[Line] {
-        &self.lines[..usize::from(self.head.extent().words)]
-    }
-
-    fn words(&self) -> &[Line] {
-        let Extent { words, numbers, .. } = self.head.extent();
-        &self.lines[usize::from(words)..usize::from(numbers)]
-    }
-
-    /// A word among those of all lines from `line` on.
-    #[inline(always)]
-    fn at(&self, line: u16, place: usize) -> &AtomicU64 {
-        &self.lines[usize::from(line) + place / LINE_WORDS].0[place % LINE_WORDS]
-    }
-
-    #[inline(always)]
-    fn word(&self, place: usize) -> u64 {
-        self.at(self.head.extent().words, place).load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn has_links(&self) -> bool {
-        let Extent { links, end, .. } = self.head.extent();
-        links < end
-    }
-
-    /// The link of a place, where there are links.
-    #[inline(always)]
-    fn link(&self, place: usize) -> u64 {
-        self.at(self.head.extent().links, place).load(Ordering::Relaxed)
-    }
-
-    /// The number of a place.
-    #[inline(always)]
-    fn number(&self, place: usize) -> u32 {
-        let pair = self.at(self.head.extent().numbers, place / 2).load(Ordering::Relaxed);
-        (pair >> (place % 2 * 32)) as u32
-    }
-
-    /// How many words are not above a limit; at most `most`.
-    #[inline(always)]
-    fn count_up_to(&self, seam: &impl Seam, most: usize, limit: u64) -> usize {
-        let Extent { words, numbers, .. } = self.head.extent();
-        let (words, numbers) = (usize::from(words), usize::from(numbers));
-        let (mut first, mut left) = (0, words);
-        while left > 1 {
-            let half = left / 2;
-            let found = self.lines[first + half].0[0].load(Ordering::Relaxed) <= limit;
-            first = select_unpredictable(found, first + half, first);
-            left -= half;
-        }
-        let heads = first * LINE_WORDS + self.lines[first].count_up_to(limit);
-        // Behind the last line there are heads of none.
-        let group = heads.saturating_sub(1).min(numbers - words - 1);
-        // Whoever asks for a place asks for its number.
-        seam.prefetch(&self.lines[numbers + group / 2]);
-        (group * LINE_WORDS + self.lines[words + group].count_up_to(limit)).min(most)
-    }
-
-    /// How many words are below this one; at most `most`.
-    #[inline(always)]
-    fn count_below(&self, seam: &impl Seam, most: usize, word: u64) -> usize {
-        word.checked_sub(1).map_or(0, |limit| self.count_up_to(seam, most, limit))
-    }
-
-    /// Replaces the content: words, of which the first one is not searched, numbers, links.
-    fn set(&self, content: impl ExactSizeIterator<Item = (u64, u32, u64)> + Clone) {
-        let searched = content.clone().skip(1).map(|(word, ..)| word);
-        let mut searched = searched.chain(std::iter::repeat(u64::MAX));
-        let mut firsts = [u64::MAX; LINE_WORDS];
-        for (group, line) in self.words().iter().enumerate() {
-            for (word, value) in line.0.iter().zip(searched.by_ref()) {
-                word.store(value, Ordering::Relaxed);
-            }
-            let place = group % LINE_WORDS;
-            firsts[place] = line.0[0].load(Ordering::Relaxed);
-            firsts[place + 1..].fill(u64::MAX);
-            for (head, first) in self.heads()[group / LINE_WORDS].0.iter().zip(firsts) {
-                head.store(first, Ordering::Relaxed);
-            }
-        }
-        let Extent { numbers, links, .. } = self.head.extent();
-        let mut pairs = content.clone().map(|(_, number, _)| u64::from(number));
-        for pair in 0..content.len().div_ceil(2) {
-            let (low, high) = (pairs.next().unwrap_or(0), pairs.next().unwrap_or(0));
-            self.at(numbers, pair).store(low | high << 32, Ordering::Relaxed);
-        }
-        if self.has_links() {
-            for (place, (.., link)) in content.enumerate() {
-                self.at(links, place).store(link, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-impl<H: Head> Piece<H> {
-    /// Puts an element before the one at `place`, which is not the first, of `len`.
-    fn insert(&self, len: usize, place: usize, (word, number, link): (u64, u32, u64)) {
-        let Extent { words, numbers, links, .. } = self.head.extent();
-        // The first element has no word.
-        let first = place - 1;
-        shift(len - 1 - first, |at| self.at(words, first + at), word);
-        let heads = self.heads().iter().flat_map(|line| &line.0).zip(self.words());
-        for (head, line) in heads.skip(first / LINE_WORDS).take(len / LINE_WORDS + 1) {
-            head.store(line.0[0].load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        if self.has_links() {
-            shift(len - place, |at| self.at(links, place + at), link);
-        }
-        for at in (place..len).rev() {
-            self.set_number(numbers, at + 1, self.number(at));
-        }
-        self.set_number(numbers, place, number);
-    }
-
-    fn set_number(&self, numbers: u16, place: usize, number: u32) {
-        let pair = self.at(numbers, place / 2);
-        let shift = place % 2 * 32;
-        let others = pair.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        pair.store(others | u64::from(number) << shift, Ordering::Relaxed);
-    }
-}
-
-/// Moves so many words up by one, and puts another one before them.
-fn shift<'w>(count: usize, at: impl Fn(usize) -> &'w AtomicU64, first: u64) {
-    let mut carried = first;
-    for place in 0..=count {
-        let word = at(place);
-        let next = word.load(Ordering::Relaxed);
-        word.store(carried, Ordering::Relaxed);
-        carried = next;
-    }
-}
-
-impl Line {
-    /// How many words are not above a limit.
-    #[inline(always)]
-    fn count_up_to(&self, limit: u64) -> usize {
-        // No branch: what they decide cannot be foretold.
-        let above =
-            self.0.iter().fold(0, |n, word| n + usize::from(limit < word.load(Ordering::Relaxed)));
-        LINE_WORDS - above
-    }
 }
 
 /// An inner node: so many leaves, in the order of their keys. The words are, of each leaf but
@@ -369,7 +115,7 @@ impl<S: Seam> LockWord for Reached<'_, S> {
 /// Whether a key that compares so to a least key belongs behind it: it is not below, or, if
 /// what is looked for lies strictly `below` the key, above.
 #[inline(always)]
-fn behind(order: Order, below: bool) -> bool {
+pub(super) fn behind(order: Order, below: bool) -> bool {
     order == Order::Greater || (order == Order::Equal && !below)
 }
 
@@ -548,7 +294,7 @@ pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
 }
 
 /// The bytes that all keys but the first begin with alike, and the words that follow.
-fn words_of<S: Seam, R: OrderedRecord>(
+pub(super) fn words_of<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     lows: impl ExactSizeIterator<Item = u64>,
 ) -> Result<(usize, Vec<u64>), Damage> {
@@ -707,158 +453,6 @@ impl Drop for Nodes {
     }
 }
 
-/// Chunks of sizes of a cache's buffers.
-const SIZES: usize = 28;
-/// Elements of the smallest one.
-const SMALLEST: usize = 16;
-
-/// A sorted array that leads from keys to numbers: an index cache, or the list of partitions.
-///
-/// It is replaced as a whole: the new content is written beside the one in use, and then
-/// the two are swapped. A reader that is overtaken twice reads a mixture, which leads it
-/// astray and no further: what it finds says where the key belongs.
-pub(super) struct Cache {
-    /// The one in use; null if there is none yet.
-    current: AtomicPtr<BufferHead>,
-    /// How often it was replaced. By who replaces it.
-    turn: AtomicU64,
-    /// Two of each size, made as they are needed; smaller ones stay.
-    buffers: [[OnceLock<Box<Buffer>>; SIZES]; 2],
-}
-
-/// The words are, of each element but the first, eight bytes of its least key, from `skip` on; the
-/// links the first words of those keys, the numbers what the elements lead to.
-type Buffer = Piece<BufferHead>;
-
-#[repr(C, align(64))]
-struct BufferHead {
-    len: AtomicU32,
-    skip: AtomicU32,
-    extent: Extent,
-}
-
-// SAFETY: one line; atomics and numbers; `extent` is never changed.
-unsafe impl Head for BufferHead {
-    fn with_extent(extent: Extent) -> Self {
-        BufferHead { len: AtomicU32::new(0), skip: AtomicU32::new(0), extent }
-    }
-    #[inline(always)]
-    fn extent(&self) -> Extent {
-        self.extent
-    }
-}
-
-impl Buffer {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        // As many as there are words for.
-        let Extent { words, numbers, .. } = self.head.extent;
-        let most = usize::from(numbers - words) * LINE_WORDS;
-        (self.head.len.load(Ordering::Relaxed) as usize).min(most)
-    }
-}
-
-/// An element of a cache.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pointer {
-    /// First word of the least key.
-    pub(super) low: u64,
-    /// What it leads to.
-    pub(super) number: u32,
-}
-
-impl Cache {
-    pub(super) fn new() -> Cache {
-        Cache {
-            current: AtomicPtr::new(ptr::null_mut()),
-            turn: AtomicU64::new(0),
-            buffers: [const { [const { OnceLock::new() }; SIZES] }; 2],
-        }
-    }
-
-    /// Replaces the content. By one thread at a time.
-    pub(super) fn replace<S: Seam, R: OrderedRecord>(
-        &self,
-        core: &Core<S>,
-        content: &[Pointer],
-    ) -> Result<(), Damage> {
-        let (skip, words) = words_of::<S, R>(core, content.iter().map(|p| p.low))?;
-        let links = R::EMPTY.is_some();
-        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
-        self.turn.store(turn, Ordering::Relaxed);
-        let size = content.len().div_ceil(SMALLEST).max(1).next_power_of_two().ilog2() as usize;
-        let buffer = self.buffers[turn as usize & 1][size]
-            .get_or_init(|| Buffer::new((SMALLEST << size) as u32, links));
-        let words = content.iter().zip(&words);
-        buffer.set(words.map(|(pointer, &word)| (word, pointer.number, pointer.low)));
-        buffer.head.skip.store(skip as u32, Ordering::Relaxed);
-        buffer.head.len.store(content.len() as u32, Ordering::Relaxed);
-        core.memory.seam().dram();
-        // Release: pairs with the Acquire in `current`.
-        self.current.store(ptr::from_ref::<Buffer>(buffer).cast_mut().cast(), Ordering::Release);
-        Ok(())
-    }
-
-    /// The buffer in use.
-    #[inline(always)]
-    fn current(&self) -> Option<&Buffer> {
-        // Acquire: pairs with the Release in `replace`.
-        let current = self.current.load(Ordering::Acquire);
-        // SAFETY: not null, then it is one of the buffers, whole, which stay.
-        (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
-    }
-
-    /// Where a key leads. A hint; `None` if there is nothing yet.
-    #[inline(always)]
-    pub(super) fn find<S: Seam, R: OrderedRecord>(
-        &self,
-        core: &Core<S>,
-        key: R::Key<'_>,
-        below: bool,
-    ) -> Option<u32> {
-        core.memory.seam().dram();
-        let buffer = self.current()?;
-        let len = buffer.len();
-        if len <= 1 {
-            return Some(buffer.number(0));
-        }
-        let skip = buffer.head.skip.load(Ordering::Relaxed) as usize;
-        if skip > 0 {
-            match R::compare_start(core, key, buffer.link(1), skip) {
-                Ok(Order::Less) => return Some(buffer.number(0)),
-                Ok(Order::Greater) => return Some(buffer.number(len - 1)),
-                // What is damaged, the nodes tell.
-                Ok(Order::Equal) | Err(_) => {}
-            }
-        }
-        let (seam, word) = (core.memory.seam(), R::word(key, skip));
-        if R::EMPTY.is_none() && !below {
-            return Some(buffer.number(buffer.count_up_to(seam, len - 1, word)));
-        }
-        let mut place = buffer.count_below(seam, len - 1, word);
-        while R::EMPTY.is_some() && place + 1 < len && buffer.word(place) == word {
-            let order = R::compare_with(core, key, buffer.link(place + 1));
-            if !order.is_ok_and(|order| behind(order, below)) {
-                break;
-            }
-            place += 1;
-        }
-        Some(buffer.number(place))
-    }
-
-    /// Where the greatest keys lead. A hint, as above.
-    pub(super) fn last(&self) -> Option<u32> {
-        let buffer = self.current()?;
-        Some(buffer.number(buffer.len().saturating_sub(1)))
-    }
-
-    /// Bytes of DRAM.
-    pub(super) fn bytes(&self) -> u64 {
-        let made = self.buffers.iter().flatten().filter_map(OnceLock::get);
-        made.map(|buffer| buffer.head.extent.bytes()).sum()
-    }
-}
-
 const _: () = {
     const fn is_zeroed<T: Zeroed>() {}
     is_zeroed::<AtomicPtr<NodeHead>>();
@@ -866,6 +460,7 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines::Line;
     use super::*;
     use crate::pmem::{FlushMode, Real};
 

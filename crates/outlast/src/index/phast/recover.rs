@@ -1,8 +1,9 @@
 //! Opening: the inner part is made from the leaves' headers, by several threads, and what a
 //! crash left is mended before anybody is served.
 
+use super::cache::Pointer;
 use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
-use super::nodes::{Content, Entry, NONE, Pointer};
+use super::nodes::{Content, Entry, NONE};
 use super::resize::master_entries;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Partition, Phast, points};

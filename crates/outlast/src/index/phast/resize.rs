@@ -1,11 +1,12 @@
 //! Growing and shrinking: leaves are tidied, split and merged; inner nodes and partitions
 //! follow.
 
+use super::cache::Pointer;
 use super::layout::{
     self, Kind, LEAF_HEADER, LINE_SLOTS, MASTER_HEADER, MAX_SLOTS, MasterHeader, Next, PRINT_WORDS,
     Pair,
 };
-use super::nodes::{Content, Entry, LockedNode, Pointer, word_beside};
+use super::nodes::{Content, Entry, LockedNode, word_beside};
 use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};

@@ -1,0 +1,165 @@
+//! The arrays above the inner nodes: index caches, and the list of partitions. They are hints, see
+//! the module above.
+
+use super::lines::{Extent, Head, LINE_WORDS, Piece};
+use super::nodes::{behind, words_of};
+use crate::error::Damage;
+use crate::index::ordered::OrderedRecord;
+use crate::pmem::Seam;
+use crate::pool::core::Core;
+use std::cmp::Ordering as Order;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Chunks of sizes of a cache's buffers.
+const SIZES: usize = 28;
+/// Elements of the smallest one.
+const SMALLEST: usize = 16;
+
+/// A sorted array that leads from keys to numbers: an index cache, or the list of partitions.
+///
+/// It is replaced as a whole: the new content is written beside the one in use, and then
+/// the two are swapped. A reader that is overtaken twice reads a mixture, which leads it
+/// astray and no further: what it finds says where the key belongs.
+pub(super) struct Cache {
+    /// The one in use; null if there is none yet.
+    current: AtomicPtr<BufferHead>,
+    /// How often it was replaced. By who replaces it.
+    turn: AtomicU64,
+    /// Two of each size, made as they are needed; smaller ones stay.
+    buffers: [[OnceLock<Box<Buffer>>; SIZES]; 2],
+}
+
+/// The words are, of each element but the first, eight bytes of its least key, from `skip` on; the
+/// links the first words of those keys, the numbers what the elements lead to.
+type Buffer = Piece<BufferHead>;
+
+#[repr(C, align(64))]
+struct BufferHead {
+    len: AtomicU32,
+    skip: AtomicU32,
+    extent: Extent,
+}
+
+// SAFETY: one line; atomics and numbers; `extent` is never changed.
+unsafe impl Head for BufferHead {
+    fn with_extent(extent: Extent) -> Self {
+        BufferHead { len: AtomicU32::new(0), skip: AtomicU32::new(0), extent }
+    }
+    #[inline(always)]
+    fn extent(&self) -> Extent {
+        self.extent
+    }
+}
+
+impl Buffer {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        // As many as there are words for.
+        let Extent { words, numbers, .. } = self.head.extent;
+        let most = usize::from(numbers - words) * LINE_WORDS;
+        (self.head.len.load(Ordering::Relaxed) as usize).min(most)
+    }
+}
+
+/// An element of a cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pointer {
+    /// First word of the least key.
+    pub(super) low: u64,
+    /// What it leads to.
+    pub(super) number: u32,
+}
+
+impl Cache {
+    pub(super) fn new() -> Cache {
+        Cache {
+            current: AtomicPtr::new(ptr::null_mut()),
+            turn: AtomicU64::new(0),
+            buffers: [const { [const { OnceLock::new() }; SIZES] }; 2],
+        }
+    }
+
+    /// Replaces the content. By one thread at a time.
+    pub(super) fn replace<S: Seam, R: OrderedRecord>(
+        &self,
+        core: &Core<S>,
+        content: &[Pointer],
+    ) -> Result<(), Damage> {
+        let (skip, words) = words_of::<S, R>(core, content.iter().map(|p| p.low))?;
+        let links = R::EMPTY.is_some();
+        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
+        self.turn.store(turn, Ordering::Relaxed);
+        let size = content.len().div_ceil(SMALLEST).max(1).next_power_of_two().ilog2() as usize;
+        let buffer = self.buffers[turn as usize & 1][size]
+            .get_or_init(|| Buffer::new((SMALLEST << size) as u32, links));
+        let words = content.iter().zip(&words);
+        buffer.set(words.map(|(pointer, &word)| (word, pointer.number, pointer.low)));
+        buffer.head.skip.store(skip as u32, Ordering::Relaxed);
+        buffer.head.len.store(content.len() as u32, Ordering::Relaxed);
+        core.memory.seam().dram();
+        // Release: pairs with the Acquire in `current`.
+        self.current.store(ptr::from_ref::<Buffer>(buffer).cast_mut().cast(), Ordering::Release);
+        Ok(())
+    }
+
+    /// The buffer in use.
+    #[inline(always)]
+    fn current(&self) -> Option<&Buffer> {
+        // Acquire: pairs with the Release in `replace`.
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: not null, then it is one of the buffers, whole, which stay.
+        (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
+    }
+
+    /// Where a key leads. A hint; `None` if there is nothing yet.
+    #[inline(always)]
+    pub(super) fn find<S: Seam, R: OrderedRecord>(
+        &self,
+        core: &Core<S>,
+        key: R::Key<'_>,
+        below: bool,
+    ) -> Option<u32> {
+        core.memory.seam().dram();
+        let buffer = self.current()?;
+        let len = buffer.len();
+        if len <= 1 {
+            return Some(buffer.number(0));
+        }
+        let skip = buffer.head.skip.load(Ordering::Relaxed) as usize;
+        if skip > 0 {
+            match R::compare_start(core, key, buffer.link(1), skip) {
+                Ok(Order::Less) => return Some(buffer.number(0)),
+                Ok(Order::Greater) => return Some(buffer.number(len - 1)),
+                // What is damaged, the nodes tell.
+                Ok(Order::Equal) | Err(_) => {}
+            }
+        }
+        let (seam, word) = (core.memory.seam(), R::word(key, skip));
+        if R::EMPTY.is_none() && !below {
+            return Some(buffer.number(buffer.count_up_to(seam, len - 1, word)));
+        }
+        let mut place = buffer.count_below(seam, len - 1, word);
+        while R::EMPTY.is_some() && place + 1 < len && buffer.word(place) == word {
+            let order = R::compare_with(core, key, buffer.link(place + 1));
+            if !order.is_ok_and(|order| behind(order, below)) {
+                break;
+            }
+            place += 1;
+        }
+        Some(buffer.number(place))
+    }
+
+    /// Where the greatest keys lead. A hint, as above.
+    pub(super) fn last(&self) -> Option<u32> {
+        let buffer = self.current()?;
+        Some(buffer.number(buffer.len().saturating_sub(1)))
+    }
+
+    /// Bytes of DRAM.
+    pub(super) fn bytes(&self) -> u64 {
+        let made = self.buffers.iter().flatten().filter_map(OnceLock::get);
+        made.map(|buffer| buffer.head.extent.bytes()).sum()
+    }
+}

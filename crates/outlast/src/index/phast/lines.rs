@@ -1,0 +1,260 @@
+//! Arrays of words in DRAM, in whole lines, that are searched for a word: what inner nodes and the
+//! arrays above them are made of.
+
+use crate::pmem::Seam;
+use std::hint::select_unpredictable;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words in a line.
+pub(super) const LINE_WORDS: usize = 8;
+
+/// A line of words in DRAM.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [AtomicU64; LINE_WORDS]);
+
+/// Something that begins with a line of its own and goes on in others: one allocation,
+/// found by a thin pointer, so that what is read first and what is read next are known at once.
+#[repr(C)]
+pub(super) struct Piece<H> {
+    pub(super) head: H,
+    pub(super) lines: [Line],
+}
+
+/// The first line of a [`Piece`]: what it holds beside where its parts begin.
+///
+/// # Safety
+/// It is as large and as aligned as a line, zero bytes are a value, and `extent` answers what it
+/// was made with.
+pub(super) unsafe trait Head: Send + Sync {
+    fn with_extent(extent: Extent) -> Self;
+    fn extent(&self) -> Extent;
+}
+
+/// How the lines of a [`Piece`] are used: where each kind begins behind the head.
+///
+/// Heads come first. The words are in order, with `u64::MAX` behind the last one, and the heads
+/// are every eighth of them. So a search looks at the heads, most often two lines that are asked
+/// for together, and then at one line of words: two waits for memory, where halving the words
+/// would have one for nearly each step.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) words: u16,
+    /// Numbers of 32 bits, one for each word.
+    pub(super) numbers: u16,
+    /// Links, if there are any.
+    pub(super) links: u16,
+    pub(super) end: u16,
+}
+
+impl Extent {
+    /// For so many elements, whose least keys are `links` or words.
+    pub(super) const fn of(elements: u32, links: bool) -> Extent {
+        let lines = elements.div_ceil(LINE_WORDS as u32);
+        let words = lines.div_ceil(LINE_WORDS as u32);
+        let numbers = words + lines;
+        let end = numbers + lines.div_ceil(2);
+        let all = end + if links { lines } else { 0 };
+        assert!(all <= u16::MAX as u32);
+        Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
+    }
+
+    /// Bytes of a piece.
+    pub(super) const fn bytes(self) -> u64 {
+        (self.end as u64 + 1) * size_of::<Line>() as u64
+    }
+}
+
+impl<H: Head> Piece<H> {
+    pub(super) fn new(elements: u32, links: bool) -> Box<Piece<H>> {
+        const { assert!(size_of::<H>() == size_of::<Line>() && align_of::<H>() == 64) };
+        let extent = Extent::of(elements, links);
+        let lines: Box<[Line]> = (0..=extent.end).map(|_| Line::default()).collect();
+        let lines = Box::into_raw(lines).cast::<Line>();
+        let piece = ptr::slice_from_raw_parts_mut(lines, usize::from(extent.end));
+        // SAFETY: the allocation is that of a line and `extent.end` more, which is the layout
+        // of such a piece: its head is as large and as aligned as a line, and zero bytes are a
+        // value of it. Nobody else knows of it.
+        let mut piece = unsafe { Box::from_raw(piece as *mut Piece<H>) };
+        piece.head = H::with_extent(extent);
+        piece
+    }
+
+    /// The whole piece that begins here.
+    ///
+    /// # Safety
+    /// The pointer was that of a whole piece, which is still there.
+    #[inline(always)]
+    pub(super) unsafe fn whole(head: *mut H) -> *mut Piece<H> {
+        // SAFETY: it is a piece's head, by the caller's promise.
+        let lines = unsafe { &*head }.extent().end;
+        ptr::slice_from_raw_parts_mut(head.cast::<Line>(), usize::from(lines)) as *mut Piece<H>
+    }
+
+    /// The piece that begins here.
+    ///
+    /// # Safety
+    /// As [`whole`](Self::whole), and it stays for `'p`.
+    #[inline(always)]
+    pub(super) unsafe fn reach<'p>(head: *mut H) -> &'p Piece<H> {
+        // SAFETY: the piece has so many lines (`Head`), and the pointer is allowed to all of it.
+        unsafe { &*Self::whole(head) }
+    }
+
+    /// Asks for what a search looks at first, beside the head: without waiting for the head.
+    ///
+    /// # Safety
+    /// As [`reach`](Self::reach).
+    #[inline(always)]
+    pub(super) unsafe fn expect(head: *mut H, seam: &impl Seam) {
+        for line in 1..=2 {
+            // SAFETY: every piece has a line of heads, one of words and one of numbers at least.
+            seam.prefetch(unsafe { &*head.cast::<Line>().add(line) });
+        }
+    }
+
+    pub(super) fn heads(&self) -> &[Line] {
+        &self.lines[..usize::from(self.head.extent().words)]
+    }
+
+    pub(super) fn words(&self) -> &[Line] {
+        let Extent { words, numbers, .. } = self.head.extent();
+        &self.lines[usize::from(words)..usize::from(numbers)]
+    }
+
+    /// A word among those of all lines from `line` on.
+    #[inline(always)]
+    pub(super) fn at(&self, line: u16, place: usize) -> &AtomicU64 {
+        &self.lines[usize::from(line) + place / LINE_WORDS].0[place % LINE_WORDS]
+    }
+
+    #[inline(always)]
+    pub(super) fn word(&self, place: usize) -> u64 {
+        self.at(self.head.extent().words, place).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn has_links(&self) -> bool {
+        let Extent { links, end, .. } = self.head.extent();
+        links < end
+    }
+
+    /// The link of a place, where there are links.
+    #[inline(always)]
+    pub(super) fn link(&self, place: usize) -> u64 {
+        self.at(self.head.extent().links, place).load(Ordering::Relaxed)
+    }
+
+    /// The number of a place.
+    #[inline(always)]
+    pub(super) fn number(&self, place: usize) -> u32 {
+        let pair = self.at(self.head.extent().numbers, place / 2).load(Ordering::Relaxed);
+        (pair >> (place % 2 * 32)) as u32
+    }
+
+    /// How many words are not above a limit; at most `most`.
+    #[inline(always)]
+    pub(super) fn count_up_to(&self, seam: &impl Seam, most: usize, limit: u64) -> usize {
+        let Extent { words, numbers, .. } = self.head.extent();
+        let (words, numbers) = (usize::from(words), usize::from(numbers));
+        let (mut first, mut left) = (0, words);
+        while left > 1 {
+            let half = left / 2;
+            let found = self.lines[first + half].0[0].load(Ordering::Relaxed) <= limit;
+            first = select_unpredictable(found, first + half, first);
+            left -= half;
+        }
+        let heads = first * LINE_WORDS + self.lines[first].count_up_to(limit);
+        // Behind the last line there are heads of none.
+        let group = heads.saturating_sub(1).min(numbers - words - 1);
+        // Whoever asks for a place asks for its number.
+        seam.prefetch(&self.lines[numbers + group / 2]);
+        (group * LINE_WORDS + self.lines[words + group].count_up_to(limit)).min(most)
+    }
+
+    /// How many words are below this one; at most `most`.
+    #[inline(always)]
+    pub(super) fn count_below(&self, seam: &impl Seam, most: usize, word: u64) -> usize {
+        word.checked_sub(1).map_or(0, |limit| self.count_up_to(seam, most, limit))
+    }
+
+    /// Replaces the content: words, of which the first one is not searched, numbers, links.
+    pub(super) fn set(&self, content: impl ExactSizeIterator<Item = (u64, u32, u64)> + Clone) {
+        let searched = content.clone().skip(1).map(|(word, ..)| word);
+        let mut searched = searched.chain(std::iter::repeat(u64::MAX));
+        let mut firsts = [u64::MAX; LINE_WORDS];
+        for (group, line) in self.words().iter().enumerate() {
+            for (word, value) in line.0.iter().zip(searched.by_ref()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            let place = group % LINE_WORDS;
+            firsts[place] = line.0[0].load(Ordering::Relaxed);
+            firsts[place + 1..].fill(u64::MAX);
+            for (head, first) in self.heads()[group / LINE_WORDS].0.iter().zip(firsts) {
+                head.store(first, Ordering::Relaxed);
+            }
+        }
+        let Extent { numbers, links, .. } = self.head.extent();
+        let mut pairs = content.clone().map(|(_, number, _)| u64::from(number));
+        for pair in 0..content.len().div_ceil(2) {
+            let (low, high) = (pairs.next().unwrap_or(0), pairs.next().unwrap_or(0));
+            self.at(numbers, pair).store(low | high << 32, Ordering::Relaxed);
+        }
+        if self.has_links() {
+            for (place, (.., link)) in content.enumerate() {
+                self.at(links, place).store(link, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<H: Head> Piece<H> {
+    /// Puts an element before the one at `place`, which is not the first, of `len`.
+    pub(super) fn insert(&self, len: usize, place: usize, (word, number, link): (u64, u32, u64)) {
+        let Extent { words, numbers, links, .. } = self.head.extent();
+        // The first element has no word.
+        let first = place - 1;
+        shift(len - 1 - first, |at| self.at(words, first + at), word);
+        let heads = self.heads().iter().flat_map(|line| &line.0).zip(self.words());
+        for (head, line) in heads.skip(first / LINE_WORDS).take(len / LINE_WORDS + 1) {
+            head.store(line.0[0].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if self.has_links() {
+            shift(len - place, |at| self.at(links, place + at), link);
+        }
+        for at in (place..len).rev() {
+            self.set_number(numbers, at + 1, self.number(at));
+        }
+        self.set_number(numbers, place, number);
+    }
+
+    pub(super) fn set_number(&self, numbers: u16, place: usize, number: u32) {
+        let pair = self.at(numbers, place / 2);
+        let shift = place % 2 * 32;
+        let others = pair.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+        pair.store(others | u64::from(number) << shift, Ordering::Relaxed);
+    }
+}
+
+/// Moves so many words up by one, and puts another one before them.
+fn shift<'w>(count: usize, at: impl Fn(usize) -> &'w AtomicU64, first: u64) {
+    let mut carried = first;
+    for place in 0..=count {
+        let word = at(place);
+        let next = word.load(Ordering::Relaxed);
+        word.store(carried, Ordering::Relaxed);
+        carried = next;
+    }
+}
+
+impl Line {
+    /// How many words are not above a limit.
+    #[inline(always)]
+    pub(super) fn count_up_to(&self, limit: u64) -> usize {
+        // No branch: what they decide cannot be foretold.
+        let above =
+            self.0.iter().fold(0, |n, word| n + usize::from(limit < word.load(Ordering::Relaxed)));
+        LINE_WORDS - above
+    }
+}
