@@ -7,7 +7,9 @@ use outlast_check::explore::{self, report};
 use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
-use outlast_check::{canary, full, growth, guard, history, planted, schedule, suite, torture, vm};
+use outlast_check::{
+    canary, disk, full, fuzz, growth, guard, history, planted, schedule, suite, torture, vm,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,8 +42,12 @@ enum Command {
     Full(PlaceArgs),
     /// Runs a few threads in chosen orders, crashes them, and checks their histories.
     Schedule(ScheduleArgs),
+    /// Makes each call to the file system fail, or have no effect, and loses process or power.
+    Disk(DiskArgs),
     /// Runs the library on a real DAX file system, in a virtual machine whose power is cut.
     Vm(vm::Args),
+    /// Damages pools in their structure: verification must tell the truth about each.
+    Fuzz(FuzzArgs),
     /// Checks a history, see docs/history-format.md; or records one from real threads.
     History(HistoryArgs),
     #[command(hide = true)]
@@ -77,6 +83,19 @@ struct RunArgs {
     /// Prints the summary only, as one line of JSON for each record form.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+struct DiskArgs {
+    /// Only this scheme.
+    #[arg(long)]
+    scheme: Option<Scheme>,
+    /// Only this record form: inline or bytes.
+    #[arg(long, value_parser = record_form)]
+    record: Option<RecordForm>,
+    /// Threads.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    threads: u64,
 }
 
 #[derive(Args)]
@@ -135,7 +154,7 @@ struct ScheduleArgs {
     /// The first seed; with --strategy, the only one.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs the one schedule that strategy (random or pct), seed and workload name.
+    /// Runs the one schedule that strategy (random, pct or held), seed and workload name.
     #[arg(long, requires = "workload")]
     strategy: Option<schedule::Choice>,
     /// The seed of its order, if it is another.
@@ -154,6 +173,28 @@ impl ScheduleArgs {
         let all = Scheme::ALL.iter().copied();
         all.filter(|s| self.scheme.is_none_or(|scheme| scheme == *s)).collect()
     }
+}
+
+#[derive(Args)]
+struct FuzzArgs {
+    /// The scheme of the maps.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    /// Mutants.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
+    mutants: u64,
+    /// Names the mutants.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only the mutant of this number, as a failure names it.
+    #[arg(long)]
+    mutant: Option<u64>,
+    /// Threads.
+    #[arg(long, default_value_t = 2, value_parser = at_least_one)]
+    threads: usize,
+    /// Prints the outcome as one line of JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -242,6 +283,9 @@ struct PlantedArgs {
     /// Prints the table of published bugs and what stands for each, and does nothing else.
     #[arg(long)]
     markdown: bool,
+    /// Only the bugs whose name, as the report has it, contains this.
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 #[derive(Args)]
@@ -336,9 +380,11 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    use Command::{Canaries, Explore, History, Planted, Run, Schedule};
-    if matches!(command, Run(_) | Explore(_) | Canaries(_) | Planted(_) | Schedule(_) | History(_))
-    {
+    use Command::{Canaries, Explore, Fuzz, History, Planted, Run, Schedule};
+    if matches!(
+        command,
+        Run(_) | Explore(_) | Canaries(_) | Planted(_) | Schedule(_) | Fuzz(_) | History(_)
+    ) {
         // Whoever reads what is printed may have read enough: that ends it, and is no panic.
         // (The others talk to processes of their own, and notice by the error when one has ended.)
         // SAFETY: no other thread runs yet, and the default action is no code of this program.
@@ -353,6 +399,7 @@ fn main() -> ExitCode {
         Command::Growth(args) => in_place(args.dir.clone(), |place| run_growth(&args, place)),
         Command::Guard(args) => in_place(args.place.dir.clone(), |place| run_guard(&args, place)),
         Command::Full(args) => in_place(args.dir.clone(), |place| run_full(&args, place)),
+        Command::Disk(args) => run_disk(&args),
         Command::Schedule(args) => {
             let names = schedule::workload::names;
             let mut known: Vec<_> = args.schemes().into_iter().flat_map(names).collect();
@@ -365,6 +412,7 @@ fn main() -> ExitCode {
                 _ => report_end(run_schedule(&args)),
             }
         }
+        Command::Fuzz(args) => run_fuzz(&args),
         Command::History(args) => run_history(&args).unwrap_or_else(|e| usage(&e)),
         Command::Vm(args) => run_vm(&args),
         Command::VmGuest { step } => match vm::guest::run(&step) {
@@ -400,6 +448,53 @@ fn report_end(result: Checked) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_fuzz(args: &FuzzArgs) -> ExitCode {
+    let FuzzArgs { scheme, mutants, seed, threads, .. } = *args;
+    let fuzzer = fuzz::Fuzzer::new(scheme, seed);
+    if let Some(number) = args.mutant {
+        println!("{}", fuzzer.describe(number));
+        return match fuzzer.try_one(number) {
+            Ok(sound) => {
+                println!("called {}", if sound { "sound, and it is" } else { "damaged" });
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                eprintln!("FOUND: {failure}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let started = std::time::Instant::now();
+    let bar = indicatif::ProgressBar::new(mutants);
+    let style = "{bar:30} {human_pos} of {human_len} mutants, {msg}, {eta} left";
+    if let Ok(style) = indicatif::ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    let summary = fuzzer.run(mutants, threads, |done, failed| {
+        bar.set_position(done);
+        bar.set_message(format!("{failed} failed"));
+    });
+    bar.finish_and_clear();
+    for failure in &summary.failures {
+        eprintln!("FOUND: {failure}");
+    }
+    let (tried, failed, sound) = (summary.mutants, summary.failures.len(), summary.sound);
+    if args.json {
+        let line = serde_json::json!({
+            "event": "fuzz", "scheme": scheme.name(), "seed": seed, "mutants": tried,
+            "sound": sound, "damaged": tried - sound - failed as u64, "failures": failed,
+            "seconds": started.elapsed().as_secs_f64(),
+        });
+        println!("{line}");
+    } else {
+        let damaged = tried - sound - failed as u64;
+        println!(
+            "{scheme}, seed {seed}: {tried} mutants, {sound} sound, {damaged} damaged, {failed} failures"
+        );
+    }
+    if failed == 0 && tried == mutants { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run_vm(args: &vm::Args) -> ExitCode {
@@ -468,6 +563,10 @@ fn run_suite(args: &RunArgs) -> ExitCode {
                 begin("planted bugs", None);
                 bar.inc(1);
             }
+            suite::Progress::Disk(all) => {
+                begin("faults of the disk", Some(all as u64));
+                bar.inc(1);
+            }
         });
         bar.finish_and_clear();
         good &= report.is_good();
@@ -476,6 +575,25 @@ fn run_suite(args: &RunArgs) -> ExitCode {
             println!("{}\n", report.tables());
         }
         println!("{}", report.json());
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_disk(args: &DiskArgs) -> ExitCode {
+    let mut good = true;
+    let schemes = Scheme::ALL.iter().filter(|s| args.scheme.is_none_or(|scheme| scheme == **s));
+    for &scheme in schemes {
+        for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
+            let bar = indicatif::ProgressBar::no_length();
+            let found = disk::run(scheme, form, args.threads as usize, &|all| {
+                bar.set_length(all as u64);
+                bar.inc(1);
+            });
+            bar.finish_and_clear();
+            good &= found.is_good();
+            eprint!("{}", found.failures());
+            println!("{scheme}, {form}: {found}");
+        }
     }
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -577,7 +695,7 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.of.record.is_none_or(|r| r == *f)) {
         let budget = planted::Budget::default();
-        let report = planted::run(args.of.scheme, form, &budget, |finding| {
+        let report = planted::run_some(args.of.scheme, form, &budget, &args.only, |finding| {
             if finding.found.is_none() {
                 eprintln!("not found: {}", finding.line.published);
             }
@@ -684,7 +802,7 @@ fn run_guard(args: &GuardArgs, place: &Path) -> Checked {
 fn run_schedule(args: &ScheduleArgs) -> Checked {
     // A panic in a schedule is reported with the schedule.
     std::panic::set_hook(Box::new(|_| {}));
-    let mut found = Vec::new();
+    let (mut found, mut shorts) = (Vec::new(), Vec::new());
     for scheme in args.schemes() {
         for form in RecordForm::ALL {
             if args.record.is_some_and(|record| record != form) {
@@ -724,11 +842,14 @@ fn run_schedule(args: &ScheduleArgs) -> Checked {
                 });
             bar.finish_and_clear();
             println!("{scheme} {form}: {outcome}");
+            if let Some(short) = &outcome.short {
+                shorts.push(format!("{scheme} {form}: {short}"));
+            }
             found.extend(outcome.violations);
         }
     }
-    let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
-    ensure(found.is_empty(), || texts.join("\n"))
+    let texts: Vec<_> = found.iter().map(ToString::to_string).chain(shorts).collect();
+    ensure(texts.is_empty(), || texts.join("\n"))
 }
 
 /// `Err` if the file is none, or cannot be read or written.

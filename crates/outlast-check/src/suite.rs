@@ -2,7 +2,7 @@
 //! planted bugs, and one line that sums them up.
 
 use crate::tally::Tally;
-use crate::{canary, explore, planted, schedule};
+use crate::{canary, disk, explore, planted, schedule};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -46,6 +46,9 @@ impl Budget {
         let schedule = schedule::Budget {
             schedules: 50_000,
             crashes: 8,
+            held_points: 1,
+            held_others: 4,
+            held_pairs: 400,
             time: Duration::from_secs(3_600),
             ..schedule::Budget::ci()
         };
@@ -73,6 +76,8 @@ pub enum Progress {
     Canary,
     /// What became of another planted bug is known.
     Planted,
+    /// Another fault of the disk was tried, of so many.
+    Disk(usize),
 }
 
 /// What was found.
@@ -84,6 +89,7 @@ pub struct Report {
     scheduled: schedule::Outcome,
     canaries: canary::CanaryReport,
     planted: planted::PlantedReport,
+    disk: disk::Outcomes,
     took: Duration,
 }
 
@@ -112,8 +118,10 @@ pub fn run(
     });
     let canaries = canary::run(scheme, form, &budget.canary, |_, _| progress(Progress::Canary));
     let planted = planted::run(scheme, form, &budget.planted, |_| progress(Progress::Planted));
+    let disk =
+        disk::run(scheme, form, budget.schedule.threads, &|all| progress(Progress::Disk(all)));
     let took = start.elapsed();
-    Report { scheme, form, explored, tally, scheduled, canaries, planted, took }
+    Report { scheme, form, explored, tally, scheduled, canaries, planted, disk, took }
 }
 
 impl Report {
@@ -123,9 +131,11 @@ impl Report {
         self.explored.violations()
             + unreached
             + self.scheduled.violations.len()
+            + usize::from(self.scheduled.short.is_some())
             + self.canaries.broken.len()
             + self.canaries.undeclared.len()
             + self.planted.false_alarms.len()
+            + self.disk.violations.len()
     }
 
     /// Whether nothing is wrong, and everything that was made wrong was noticed.
@@ -134,6 +144,7 @@ impl Report {
             && self.violations() == 0
             && self.canaries.is_good()
             && self.planted.is_good()
+            && self.disk.is_good()
     }
 
     /// The summary, in one line.
@@ -148,6 +159,7 @@ impl Report {
             "nested_crashes": self.tally.nested().distinct,
             "largest_share": (self.tally.largest_share() * 1000.0).round() / 1000.0,
             "schedules": scheduled.crashed,
+            "held_schedules": scheduled.held,
             "histories": scheduled.histories,
             "responses_checked": answers as u64 + scheduled.responses,
             "commit_points": self.canaries.points,
@@ -157,6 +169,11 @@ impl Report {
             "uncovered": self.canaries.uncovered().len(),
             "planted_bugs": self.planted.bugs(),
             "planted_bugs_caught": self.planted.caught(),
+            "sync_events": self.disk.events,
+            "sync_faults": self.disk.faults.len(),
+            "sync_left_out": self.disk.left_out.len(),
+            "sync_left_out_noticed": self.disk.noticed(),
+            "sync_left_out_needless": self.disk.needless(),
             "violations": self.violations(),
             "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
         })
@@ -168,6 +185,9 @@ impl Report {
         for violation in &self.scheduled.violations {
             let _ = writeln!(text, "{violation}");
         }
+        if let Some(short) = &self.scheduled.short {
+            let _ = writeln!(text, "SHORT: {short}");
+        }
         let canaries = self.canaries.failures();
         if !canaries.is_empty() {
             let _ = writeln!(text, "{canaries}");
@@ -178,18 +198,20 @@ impl Report {
         for alarm in &self.planted.false_alarms {
             let _ = writeln!(text, "FALSE ALARM: {alarm}");
         }
+        text.push_str(&self.disk.failures());
         text
     }
 
     /// Everything, for a person.
     pub fn tables(&self) -> String {
         format!(
-            "{}\n\n{}\n\n{}\n\n{}\n\n{}",
+            "{}\n\n{}\n\n{}\n\n{}\n\n{}\n\n{}",
             explore::report::table(&self.explored),
             self.tally.tables(),
             self.scheduled,
             self.canaries.table(),
-            self.planted.table()
+            self.planted.table(),
+            self.disk
         )
     }
 }

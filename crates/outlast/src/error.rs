@@ -62,6 +62,12 @@ pub enum Error {
         /// Why: another boot, or another file.
         reason: TornReason,
     },
+    /// What the disk holds of the pool is uncertain: the system has failed to write a part of
+    /// it back, or it was opened although a power loss may have torn it. Operations go on, and
+    /// survive the death of the process; nothing is made durable against a power loss before
+    /// [`Pool::verify`](crate::Pool::verify) has found the pool sound.
+    #[error("the disk may not hold what was written; `verify` the pool first")]
+    Suspect,
     /// No space is left, and the pool may not grow further.
     #[error("pool full: {needed} bytes needed, the pool is limited to {limit} bytes{held}")]
     PoolFull {

@@ -1,6 +1,6 @@
 //! Pools of every page size, through creation, use, closing and opening again.
 
-use outlast::{MapOptions, PoolOptions, Scheme};
+use outlast::{Error, MapOptions, PoolOptions, Scheme};
 
 #[test]
 fn every_page_size_makes_a_pool_that_opens_again() {
@@ -31,5 +31,52 @@ fn each_page_size(scheme: Scheme) {
             assert_eq!(found.records(), (life + 1) * 400);
             pool.close().unwrap();
         }
+    }
+}
+
+/// The longest value that a pool promises fits, and one beyond it is refused as such (A8).
+#[test]
+fn the_longest_value_depends_on_the_page_size() {
+    for &scheme in Scheme::ALL {
+        for (page_bits, least) in [(12, 1_700_000), (13, 7 << 20), (14, 30 << 20), (16, 1 << 28)] {
+            let options = PoolOptions::new().page_bits(page_bits).background(false);
+            let pool = options.anonymous().unwrap();
+            let max = pool.max_value_bytes();
+            assert!((least..=1 << 28).contains(&max), "2^{page_bits}: {max}");
+            let map = MapOptions::new().scheme(scheme);
+            let map = pool.map_with::<[u8], [u8]>("m", &map).unwrap();
+            let key = vec![1; outlast::MAX_KEY_BYTES];
+            // The greatest takes long: once is enough.
+            if page_bits < 16 {
+                map.put(&key[..], &vec![2; max][..]).unwrap();
+                assert_eq!(map.get(&key[..]).unwrap().map(|value| value.len()), Some(max));
+            }
+            let long = vec![3; max + outlast::MAX_KEY_BYTES + 128];
+            let refused = map.put(b"k", &long[..]);
+            assert!(
+                matches!(refused, Err(Error::ValueTooLarge { len, max }) if len > max),
+                "{scheme}, 2^{page_bits}: {refused:?}"
+            );
+            assert_eq!(map.get(b"k").unwrap(), None);
+        }
+    }
+}
+
+/// Background work of a pool that cannot grow has nothing to complain of (A8).
+#[test]
+fn a_step_of_a_pool_at_its_greatest_size_is_no_error() {
+    for &scheme in Scheme::ALL {
+        let pool = PoolOptions::new().max_size(4 << 20).background(false).anonymous().unwrap();
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        let mut key = 0;
+        while map.put(&key, &[9; 1000]).is_ok() {
+            key += 1;
+            while pool.step().unwrap() {}
+        }
+        for key in 0..key / 2 {
+            map.remove(&key).unwrap();
+            while pool.step().unwrap() {}
+        }
+        map.put(&0, &[9; 1000]).unwrap();
     }
 }

@@ -187,7 +187,7 @@ impl System for Library<[u8]> {
                 if record.len() != hand.room().len() {
                     return Ok(Some(0));
                 }
-                record.read_at(0, hand.room());
+                record.read_at(0, hand.room())?;
                 Ok(Some(hand.read_room()))
             }
         }

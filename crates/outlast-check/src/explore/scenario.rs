@@ -110,7 +110,11 @@ impl Scenario {
     /// # Errors
     /// If not even a pool could be made.
     pub fn record(&self, round: u64, alive: &Arc<Alive>) -> Checked<Played> {
-        let session = Session::create(self.pool, alive, recorder(true))?;
+        let seam = recorder(true);
+        if (round + self.name.len() as u64).is_multiple_of(2) {
+            seam.reuse_at_once();
+        }
+        let session = Session::create(self.pool, alive, seam)?;
         let random = Random::new(0x5eed + round);
         let base = (round * STEP) % (SPECIAL / 2);
         let base = if round == 0 { 0 } else { base + FIRST };

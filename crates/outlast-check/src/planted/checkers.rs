@@ -2,6 +2,7 @@
 
 use super::Budget;
 use super::table::Checker;
+use crate::blocks;
 use crate::canary::pairs::{self, Meanwhile};
 use crate::canary::tape::Tape;
 use crate::canary::trial;
@@ -36,6 +37,7 @@ impl Subject {
             Checker::Stopped => self.stopped(),
             Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
             Checker::EachStep(workload) => self.each_step(workload),
+            Checker::Held(workload) => self.held(workload),
             Checker::Schedules(workload) => self.schedules(workload),
             Checker::Met => self.met(),
             Checker::Forever => self.forever(),
@@ -51,6 +53,7 @@ impl Subject {
 
     /// Every scenario, from the shortest to the longest.
     fn alone(&self) -> Checked {
+        caught(|| blocks::check(&self.alive))?;
         let mut tapes = Vec::new();
         for scenario in catalogue(self.scheme, self.form) {
             let made = caught(|| Tape::first(&scenario, &self.alive));
@@ -65,10 +68,11 @@ impl Subject {
         for tape in &tapes {
             trial::images(tape, self.budget.images, &self.alive)?;
         }
-        for tape in &tapes {
+        for (number, tape) in tapes.iter().enumerate() {
             let deaths = tape.deaths();
             let step = deaths.len().div_ceil(self.budget.lives).max(1);
-            for &moment in deaths.iter().step_by(step) {
+            // Of runs that are alike, each one's are others.
+            for &moment in deaths.iter().skip(number % step).step_by(step) {
                 let life = caught(|| tape.second(moment, &self.alive));
                 let life = life.map_err(|fault| {
                     Fault(format!("{}, opened after event {moment}: {fault}", tape.name))
@@ -122,6 +126,26 @@ impl Subject {
         schedule::paused(self.scheme, self.form, workload, &self.alive)
     }
 
+    /// The directed schedules of a workload.
+    fn held(&self, workload: &str) -> Checked {
+        let budget = schedule::Budget {
+            schedules: 0,
+            workload: Some(workload.into()),
+            threads: 1,
+            violations: 1,
+            held_points: 1,
+            held_others: 8,
+            held_pairs: 500,
+            ..schedule::Budget::ci()
+        };
+        let counters = schedule::Counters::default();
+        let outcome = schedule::run(self.scheme, self.form, &budget, &counters, |_| ());
+        let first = outcome.violations.first();
+        let found = first.map(|v| format!("{workload}: {v}")).or(outcome.short);
+        ensure(outcome.held > 0 || found.is_some(), || format!("no workload {workload}"))?;
+        found.map_or(Ok(()), |found| Err(Fault(found)))
+    }
+
     /// Schedules of a workload, by either strategy.
     fn schedules(&self, workload: &str) -> Checked {
         for seed in 0..SCHEDULES {
@@ -163,7 +187,7 @@ impl Subject {
         for round in 2..200 {
             session.change("m", 16, Do::Update(1_011 + 41 * round))?;
         }
-        ensure(guard.equals(&value_bytes(1_011)), || {
+        ensure(guard.equals(&value_bytes(1_011))?, || {
             "a record changed under the reference to it".into()
         })
     }

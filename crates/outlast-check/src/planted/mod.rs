@@ -149,9 +149,22 @@ pub fn run(
     budget: &Budget,
     progress: impl Fn(&Finding) + Sync,
 ) -> PlantedReport {
+    run_some(scheme, form, budget, "", progress)
+}
+
+/// As [`run`], those only whose name, as reports have it, contains `named`.
+pub fn run_some(
+    scheme: Scheme,
+    form: RecordForm,
+    budget: &Budget,
+    named: &str,
+    progress: impl Fn(&Finding) + Sync,
+) -> PlantedReport {
     let alive = alive();
     let applies = |line: &Line| match line.stand {
-        Stand::Bug { bytes_only, .. } => !bytes_only || form == RecordForm::Bytes,
+        Stand::Bug { bug, bytes_only, .. } => {
+            (!bytes_only || form == RecordForm::Bytes) && name_of(bug).contains(named)
+        }
         Stand::Cannot(_) => false,
     };
     let bugs: Vec<Line> = lines(scheme).into_iter().filter(applies).collect();

@@ -1,7 +1,7 @@
 //! What stands for published bugs in the pool, whatever scheme its maps are of.
 
 use super::published::*;
-use super::table::Checker::{Alone, Guard, Stopped};
+use super::table::Checker::{Alone, Guard, Held, Stopped};
 use super::table::{Line, bug, bytes, cannot};
 use outlast::pmem::Planted;
 use outlast::pool::points;
@@ -51,6 +51,24 @@ pub(super) const LINES: &[Line] = &[
         Planted::SweptUntraced,
         "Store::advance: the sweep before the trace",
         Alone,
+    ),
+    bug(
+        "An entry of a list of runs is believed though the run was released since",
+        Planted::StaleEntryAccepted,
+        "Alloc::refill: a run of another class",
+        Alone,
+    ),
+    bytes(
+        "A block is freed an epoch before its last reader is gone",
+        Planted::FreedEpochEarly,
+        "Core::retire",
+        Guard,
+    ),
+    bug(
+        "A pool's size is believed before the header has it",
+        Planted::SizeToldEarly,
+        "Core::grow",
+        Held("pool-growth"),
     ),
     cannot(STALLS, "no bug of a structure; the benchmark measures them"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),

@@ -19,6 +19,9 @@ pub enum Checker {
     /// One thread of a workload's pairs paused before each of its steps in turn, another one
     /// works on what it moves, with crashes.
     EachStep(&'static str),
+    /// The first thread of a workload's directed schedules held before each of its accesses at
+    /// commit points, and some others.
+    Held(&'static str),
     /// Some schedules of a workload, where a thread has to be paused more than once.
     Schedules(&'static str),
     /// Two threads that meet at each store of the first, which is stopped there for a while, and
@@ -38,6 +41,7 @@ impl Checker {
             Checker::Stopped => "a thread stopped",
             Checker::Paused => "a thread paused",
             Checker::EachStep(_) => "paused at each step",
+            Checker::Held(_) => "held at each point",
             Checker::Schedules(_) => "chosen schedules",
             Checker::Met => "two threads met",
             Checker::Forever => "stopped for ever",

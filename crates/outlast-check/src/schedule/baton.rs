@@ -9,6 +9,7 @@ use crate::random::Random;
 use crate::response::is_durable;
 use outlast::pmem::{Access, Control, Point};
 use std::cell::Cell;
+use std::mem::{Discriminant, discriminant};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -44,9 +45,9 @@ pub enum Strategy {
         /// Whether only those steps are counted that are made between a store and the
         /// fence after it, where others can see what is not durable yet.
         in_windows: bool,
-        /// A thread that becomes the lowest after so many steps of its own: a lookup takes a
+        /// Threads that become the lowest after so many steps of their own: a lookup takes a
         /// few dozen, and beside a split of a thousand it would hardly ever be chosen.
-        own: Option<(usize, u64)>,
+        own: Vec<(usize, u64)>,
         /// The next priority below all.
         lowest: i64,
     },
@@ -78,16 +79,25 @@ impl Strategy {
             let among = OWN_STEPS[random.below(2) as usize];
             (random.below(threads as u64) as usize, random.below(among))
         });
+        let own = own.into_iter().collect();
         Strategy::Pct { priorities, changes, in_windows, own, lowest: 0 }
     }
 
     /// One thread goes first and pauses after so many steps of its own, until the others are
-    /// done or wait for it.
+    /// done, one after the other, or wait for it.
     pub fn paused(thread: usize, steps: u64, threads: usize) -> Strategy {
-        let mut priorities = vec![0; threads];
-        priorities[thread] = 1;
-        let own = Some((thread, steps));
-        Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: -1 }
+        let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
+        priorities[thread] = threads as i64 + 1;
+        let own = vec![(thread, steps)];
+        Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
+    }
+
+    /// The first thread pauses after so many steps, and then the second one; once the others are
+    /// done, the first goes on.
+    pub fn paused_twice(steps: [u64; 2], threads: usize) -> Strategy {
+        let priorities = (1..=threads as i64).rev().collect();
+        let own = vec![(0, steps[0]), (1, steps[1])];
+        Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
     }
 
     /// Who runs next, of those that can; `me` can, unless it waits and others can.
@@ -110,10 +120,9 @@ impl Strategy {
                 ready.iter().copied().filter(|t| *t != me).nth(n).expect("as many as counted")
             }
             Strategy::Pct { priorities, changes, in_windows, own, lowest } => {
-                let own_falls = own.is_some_and(|(thread, at)| thread == me && own_steps > at);
-                if own_falls {
-                    *own = None;
-                }
+                let left = own.len();
+                own.retain(|&(thread, at)| thread != me || own_steps <= at);
+                let own_falls = own.len() < left;
                 let mut falls = waiting || own_falls;
                 let step = if *in_windows { steps.windows } else { steps.all };
                 while changes.first().is_some_and(|at| *at <= step) {
@@ -163,6 +172,10 @@ struct State {
     steps: Steps,
     /// By thread.
     own_steps: Vec<u64>,
+    /// By thread: its steps that were stores, flushes or fences of a commit point, the first of
+    /// each row of like ones; and what the last of them was.
+    pointed: Vec<Vec<u64>>,
+    last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
     /// Steps since an operation answered.
@@ -211,6 +224,8 @@ impl Baton {
             running: None,
             steps: Steps::default(),
             own_steps: vec![0; threads],
+            pointed: vec![Vec::new(); threads],
+            last_pointed: vec![None; threads],
             unfenced: vec![false; threads],
             idle: 0,
             idle_max: STEPS_MAX,
@@ -235,6 +250,12 @@ impl Baton {
     /// Steps made so far.
     pub fn steps(&self) -> Steps {
         self.state().steps
+    }
+
+    /// The steps of a thread that were stores, flushes or fences of a commit point, the first of
+    /// each row of like ones: how many it had made before each.
+    pub fn pointed(&self, thread: usize) -> Vec<u64> {
+        self.state().pointed[thread].iter().map(|step| step - 1).collect()
     }
 
     /// Whether the thread that was to be stopped has come so far.
@@ -357,6 +378,15 @@ impl Control for Baton {
 
     fn after(&self, access: &Access, at: Option<&'static Point>) {
         let Some(thread) = THREAD.get() else { return };
+        if let Some(point) = at {
+            let mut state = self.state();
+            let this = Some((point, discriminant(access)));
+            if state.last_pointed[thread] != this {
+                let step = state.own_steps[thread];
+                state.last_pointed[thread] = this;
+                state.pointed[thread].push(step);
+            }
+        }
         match access {
             Access::Store { .. } | Access::CompareExchange { .. } if !is_durable(at) => {}
             Access::Store { .. } | Access::CompareExchange { exchanged: true, .. } => {

@@ -26,7 +26,13 @@ pub struct Budget {
     pub schedules: u64,
     /// Crashes of each at moments of its trace, besides those at answers.
     pub crashes: usize,
-    /// Ends earlier after this time.
+    /// A thread is held before one in this many of its accesses at commit points,
+    pub held_points: u64,
+    /// and before one in this many of its others.
+    pub held_others: u64,
+    /// Where two threads are held, at most so many pairs of steps are tried of each.
+    pub held_pairs: u64,
+    /// A run that takes longer ends, and counts as a violation.
     pub time: Duration,
     /// Threads that run schedules, each its own.
     pub threads: usize,
@@ -41,7 +47,7 @@ pub struct Budget {
 impl Budget {
     /// For a test: seconds.
     pub fn quick() -> Budget {
-        Budget { schedules: 520, time: Duration::from_secs(15), ..Budget::ci() }
+        Budget { schedules: 520, held_points: 12, held_others: 160, held_pairs: 1, ..Budget::ci() }
     }
 
     /// At least 2,000 schedules, 200 of each workload.
@@ -49,6 +55,9 @@ impl Budget {
         Budget {
             schedules: 5_200,
             crashes: 4,
+            held_points: 2,
+            held_others: 48,
+            held_pairs: 8,
             time: Duration::from_secs(600),
             threads: 2,
             seed: 1,
@@ -65,6 +74,8 @@ pub enum Choice {
     Random,
     /// [`Strategy::pct`].
     Pct,
+    /// One of [`Workload::held`], whose number is the seed, held before a step.
+    Held,
 }
 
 impl fmt::Display for Choice {
@@ -72,6 +83,7 @@ impl fmt::Display for Choice {
         f.write_str(match self {
             Choice::Random => "random",
             Choice::Pct => "pct",
+            Choice::Held => "held",
         })
     }
 }
@@ -82,7 +94,8 @@ impl std::str::FromStr for Choice {
         match text {
             "random" => Ok(Choice::Random),
             "pct" => Ok(Choice::Pct),
-            _ => Err(format!("unknown strategy {text:?}; known: random, pct")),
+            "held" => Ok(Choice::Held),
+            _ => Err(format!("unknown strategy {text:?}; known: random, pct, held")),
         }
     }
 }
@@ -92,6 +105,8 @@ impl std::str::FromStr for Choice {
 pub struct Counters {
     /// Schedules run.
     pub schedules: AtomicU64,
+    /// Schedules with a thread that is held.
+    pub held: AtomicU64,
     /// Those with at least one crash image.
     pub crashed: AtomicU64,
     /// Histories checked.
@@ -171,6 +186,10 @@ impl fmt::Display for Violation {
 pub struct Outcome {
     /// What was done: see [`Counters`].
     pub schedules: u64,
+    /// Schedules with a thread that is held.
+    pub held: u64,
+    /// Why it was less than the budget names, if it was.
+    pub short: Option<String>,
     /// Schedules with a crash.
     pub crashed: u64,
     /// Histories.
@@ -209,10 +228,11 @@ impl fmt::Display for Outcome {
             .collect();
         write!(
             f,
-            "{} schedules, {} of them crashed; {} histories, {} crash images ({} distinct), {} \
+            "{} schedules, {} of them crashed; {} with a thread held; {} histories, {} crash images ({} distinct), {} \
              answers, {} of them with an image; {} violations; {:.1} s\n  {all} operations: {}",
             self.schedules,
             self.crashed,
+            self.held,
             self.histories,
             self.images,
             self.images_distinct,
@@ -244,7 +264,14 @@ struct Named {
 
 impl Named {
     fn instance(&self, alive: &Arc<Alive>) -> Checked<Instance> {
-        self.workload.make(self.shape, self.seed, alive)
+        match self.choice {
+            Choice::Random | Choice::Pct => self.workload.make(self.shape, self.seed, alive),
+            Choice::Held => {
+                let held = self.workload.held(self.shape, alive)?;
+                let none = || Fault(format!("{} held ones", held.len()));
+                held.get(self.seed as usize).cloned().ok_or_else(none)
+            }
+        }
     }
 
     /// The strategy that a seed names. Where it has to know how long the run is, that is
@@ -256,6 +283,12 @@ impl Named {
                 let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
                 Strategy::pct(seed, instance.scripts.len(), steps.all, steps.windows)
             }
+            Choice::Held => match (seed & 0xffff_ffff, seed >> 32) {
+                (step, 0) => Strategy::paused(0, step, instance.scripts.len()),
+                (step, second) => {
+                    Strategy::paused_twice([step, second - 1], instance.scripts.len())
+                }
+            },
         })
     }
 
@@ -360,8 +393,9 @@ impl Checker<'_> {
             if answered && is_open {
                 add(&self.counters.responses_imaged, 1);
                 let image = kept(&timeline, &[]);
-                self.is_new(run, moment, &image);
-                if let Err(fault) = self.check_image(run, moment, &image, &mut random) {
+                if self.is_new(run, moment, &image)
+                    && let Err(fault) = self.check_image(run, moment, &image, &mut random)
+                {
                     let fault = format!("a power loss that leaves the least:\n{fault}");
                     return Some(Found { kind: Kind::Response, crash: Some(moment), fault });
                 }
@@ -373,6 +407,20 @@ impl Checker<'_> {
             }
         }
         None
+    }
+
+    /// Runs a schedule and checks it: what is wrong, made small.
+    fn run(&self, named: Named, instance: &Instance, order: u64) -> Option<Violation> {
+        let run = match named.run(instance, order, self.alive) {
+            Ok(run) => run,
+            Err(fault) => {
+                let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
+                return Some(describe(named, &found, None, &[], order));
+            }
+        };
+        add(&self.counters.steps, run.steps.all);
+        let found = self.check(&run, order)?;
+        Some(minimise(named, order, instance, run, found, self.alive))
     }
 
     fn check_moment(
@@ -418,11 +466,13 @@ impl Checker<'_> {
         None
     }
 
-    /// Whether an image, with the operations before it, has not been looked at.
+    /// Whether an image, with the history before it, has not been looked at.
     fn is_new(&self, run: &Run, moment: usize, image: &[u8]) -> bool {
         let mut hasher = DefaultHasher::new();
         image.hash(&mut hasher);
-        run.marks_before(moment).hash(&mut hasher);
+        run.instance.workload.name.hash(&mut hasher);
+        (run.instance.fill, &run.instance.others).hash(&mut hasher);
+        run.hash_history(moment, &mut hasher);
         let new =
             self.counters.seen.lock().unwrap_or_else(|e| e.into_inner()).insert(hasher.finish());
         add(&self.counters.images_distinct, u64::from(new));
@@ -436,7 +486,11 @@ impl Checker<'_> {
             let mut universe = run.universe();
             random.shuffle(&mut universe);
             let capacity = run.instance.capacity();
-            let opened = Session::open(file, capacity, self.alive, recorder(false), None);
+            let seam = recorder(false);
+            if random.below(2) == 0 {
+                seam.reuse_at_once();
+            }
+            let opened = Session::open(file, capacity, self.alive, seam, None);
             let mut session = opened.map_err(|e| Fault(format!("opening: {e}")))?;
             // Whoever comes first recovers: a verification, a lookup, an iteration.
             let way = random.below(3);
@@ -495,58 +549,80 @@ pub fn run(
 ) -> Outcome {
     let start = Instant::now();
     let alive = alive();
-    let next = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let found = Mutex::new((Vec::new(), BTreeMap::new(), HashSet::new()));
     let kinds: Vec<&'static Workload> = workload::all(scheme)
         .filter(|w| budget.workload.as_ref().is_none_or(|name| name == w.name))
         .collect();
     if kinds.is_empty() {
         return Outcome::default();
     }
-    std::thread::scope(|scope| {
-        for _ in 0..budget.threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    let over = n >= budget.schedules || start.elapsed() > budget.time;
-                    if over || stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let workload = kinds[(n % kinds.len() as u64) as usize];
-                    let named = Named {
-                        workload,
-                        shape: workload.shape(scheme, form),
-                        choice: match n / kinds.len() as u64 % 3 {
-                            0 => Choice::Random,
-                            _ => Choice::Pct,
-                        },
-                        seed: budget.seed + n,
-                    };
-                    let (operations, violation) = one(named, budget, counters, &alive);
-                    let mut found = found.lock().unwrap_or_else(|e| e.into_inner());
-                    for kind in operations {
-                        *found.1.entry(kind).or_insert(0) += 1;
-                    }
-                    if let Some(violation) = violation {
-                        add(&counters.violations, 1);
-                        // One of each sort is enough to stop for.
-                        found.2.insert((violation.workload, violation.kind as u8));
-                        found.0.push(violation);
-                        if found.0.len() >= budget.violations {
-                            stop.store(true, Ordering::Relaxed);
-                        }
-                    }
-                    drop(found);
-                    progress(counters);
-                }
-            });
+    let found = Mutex::new((Vec::new(), BTreeMap::new()));
+    let stop = AtomicBool::new(false);
+    let is_over = || start.elapsed() > budget.time || stop.load(Ordering::Relaxed);
+    let note = |operations: Vec<&'static str>, violation: Option<Violation>| {
+        let mut found = found.lock().unwrap_or_else(|e| e.into_inner());
+        for kind in operations {
+            *found.1.entry(kind).or_insert(0) += 1;
         }
+        if let Some(violation) = violation {
+            add(&counters.violations, 1);
+            found.0.push(violation);
+            if found.0.len() >= budget.violations {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+        drop(found);
+        progress(counters);
+    };
+    let held = held_ones(&kinds, (scheme, form), budget, &alive);
+    let wanted = budget.schedules + held.as_ref().map_or(0, |held| held.len() as u64);
+    let next = AtomicU64::new(0);
+    let one_of = |n: u64| {
+        let Some(n) = n.checked_sub(budget.schedules) else {
+            let workload = kinds[(n % kinds.len() as u64) as usize];
+            let choice = match n / kinds.len() as u64 % 3 {
+                0 => Choice::Random,
+                _ => Choice::Pct,
+            };
+            let shape = workload.shape(scheme, form);
+            let named = Named { workload, shape, choice, seed: budget.seed + n };
+            let (operations, violation) = one(named, budget, counters, &alive);
+            return note(operations, violation);
+        };
+        let Some((named, instance, step)) = held.as_ref().ok().and_then(|h| h.get(n as usize))
+        else {
+            return;
+        };
+        let checker = Checker { alive: &alive, counters, crashes: 1, only: None };
+        let violation = checker.run(*named, instance, *step);
+        add(&counters.held, 1);
+        note(Vec::new(), violation);
+    };
+    let work = || loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        if n >= wanted || is_over() {
+            return;
+        }
+        one_of(n);
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..budget.threads {
+            scope.spawn(work);
+        }
+        // One of them is this one: what is planted on it is planted in its runs.
+        work();
     });
-    let (violations, operations, _) = found.into_inner().unwrap_or_else(|e| e.into_inner());
+    let (violations, operations) = found.into_inner().unwrap_or_else(|e| e.into_inner());
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let made = count(&counters.schedules) + count(&counters.held);
+    let short = match held {
+        Err(fault) => Some(format!("no thread was held: {fault}")),
+        Ok(_) if made < wanted => Some(format!("{made} of {wanted} schedules were made")),
+        Ok(_) => None,
+    };
     Outcome {
         schedules: count(&counters.schedules),
+        held: count(&counters.held),
+        short,
         crashed: count(&counters.crashed),
         histories: count(&counters.histories),
         images: count(&counters.images),
@@ -607,25 +683,56 @@ fn one(
         }
     };
     let operations = instance.scripts.iter().flatten().map(|act| act.kind()).collect();
-    let run = match named.run(&instance, named.seed, alive) {
-        Ok(run) => run,
-        Err(fault) => {
-            let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
-            return (operations, Some(describe(named, &found, None, &[], named.seed)));
-        }
-    };
     add(&counters.schedules, 1);
-    add(&counters.steps, run.steps.all);
     let before = counters.images.load(Ordering::Relaxed);
-    let found = checker.check(&run, named.seed);
+    let violation = checker.run(named, &instance, named.seed);
     add(&counters.crashed, u64::from(counters.images.load(Ordering::Relaxed) > before));
-    (operations, found.map(|found| minimise(named, &instance, run, found, alive)))
+    (operations, violation)
+}
+
+/// The schedules with a thread that is held: of each workload, each instance, before which steps
+/// of its first thread.
+fn held_ones(
+    kinds: &[&'static Workload],
+    (scheme, form): (Scheme, RecordForm),
+    budget: &Budget,
+    alive: &Arc<Alive>,
+) -> Checked<Vec<(Named, Arc<Instance>, u64)>> {
+    let mut all = Vec::new();
+    for &workload in kinds {
+        let shape = workload.shape(scheme, form);
+        for (number, instance) in workload.held(shape, alive)?.into_iter().enumerate() {
+            let named = Named { workload, shape, choice: Choice::Held, seed: number as u64 };
+            let alone = run_once(&instance.alone(0), Strategy::InTurn, alive)?;
+            let instance = Arc::new(instance);
+            let pointed: HashSet<u64> = alone.pointed.iter().copied().collect();
+            let is_chosen = |&step: &u64| match pointed.contains(&step) {
+                true => (step + budget.seed).is_multiple_of(budget.held_points),
+                false => (step + budget.seed + named.seed).is_multiple_of(budget.held_others),
+            };
+            if instance.holds_two {
+                // The second one is as far as it comes alone: it can meet the first one's stores.
+                let second = run_once(&instance.alone(1), Strategy::InTurn, alive)?.steps.all;
+                let all_pairs = alone.steps.all * second;
+                let stride = all_pairs.div_ceil(budget.held_pairs.max(1)).max(1) | 1;
+                let first = (budget.seed + named.seed * 7) % stride;
+                let pairs = (first..all_pairs).step_by(stride as usize);
+                let order = |pair| (pair % alone.steps.all) | ((pair / alone.steps.all + 1) << 32);
+                all.extend(pairs.map(|pair| (named, Arc::clone(&instance), order(pair))));
+                continue;
+            }
+            let steps = (0..alone.steps.all).filter(is_chosen);
+            all.extend(steps.map(|step| (named, Arc::clone(&instance), step)));
+        }
+    }
+    Ok(all)
 }
 
 /// Makes a violation small: operations are dropped as long as something of the same kind
 /// still shows, under this or one of a few other orders.
 fn minimise(
     named: Named,
+    order: u64,
     instance: &Instance,
     run: Run,
     found: Found,
@@ -633,14 +740,16 @@ fn minimise(
 ) -> Violation {
     let counters = Counters::default();
     let checker = Checker { alive, counters: &counters, crashes: 12, only: None };
-    let mut best = (run, found, Vec::new(), named.seed);
+    let mut best = (run, found, Vec::new(), order);
     let deadline = Instant::now() + Duration::from_secs(20);
     for number in (0..instance.operations()).rev() {
         let mut dropped: Vec<usize> = best.2.clone();
         dropped.push(number);
         dropped.sort_unstable();
         let smaller = instance.without(&dropped);
-        for attempt in 0..40 {
+        // Which step it is held before does not change with what others do.
+        let attempts = if named.choice == Choice::Held { 1 } else { 40 };
+        for attempt in 0..attempts {
             if Instant::now() > deadline {
                 break;
             }

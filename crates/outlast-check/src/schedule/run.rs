@@ -13,11 +13,12 @@ use outlast::pmem::{self, Access, Alive, Mark, Seam, Traced};
 use outlast::pool::store::{MapRequest, OpenMap, Store};
 use outlast::pool::threads;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 /// Threads of a run have numbers from here on in the trace; the one that set it up has 0.
-const FIRST: usize = 1;
+pub const FIRST: usize = 1;
 /// The thread that looks at what is left, in histories.
 const OBSERVER: usize = 99;
 
@@ -33,6 +34,8 @@ pub struct Run {
     pub events: Vec<pmem::Event>,
     /// Steps that the threads made.
     pub steps: Steps,
+    /// Of the first thread: those before a store, flush or fence of a commit point.
+    pub pointed: Vec<u64>,
     /// By number: who asked what.
     asked: Vec<(usize, Act)>,
     /// By number: what was answered, if it is an answer of the history.
@@ -60,7 +63,7 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
                     0 => match index.get_ref(key)? {
                         None => None,
                         Some(reference) => {
-                            let bytes = reference.to_vec();
+                            let bytes = reference.to_vec()?;
                             let number = R::raw_number(&bytes);
                             Some(number.ok_or_else(|| {
                                 Asked::Wrong(format!("a reference to {bytes:02x?}"))
@@ -147,8 +150,7 @@ impl Worker<'_> {
         let said = |applied, present| Answer::Changed { applied, present, before: None };
         Ok(match act {
             Act::Call(call) => {
-                let answer =
-                    with_form!(self.map.index(), R, index => ask::<R>(&**index, call, op as u64))?;
+                let answer = with_form!(self.map.index(), R, index => ask::<R>(&**index, call, op as u64 + self.instance.way))?;
                 Some(answer)
             }
             Act::Background => {
@@ -214,11 +216,15 @@ impl Worker<'_> {
 pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Checked<Run> {
     threads::number_this_thread(0);
     let baton = Baton::new(instance.scripts.len(), strategy);
-    let seam = Traced::with_control(Box::new(baton.clone()));
-    let mut session = instance.fill(alive, seam.clone())?;
-    if instance.crashed {
-        session.crash()?;
+    if instance.workload.pages.is_some() {
+        // Its table has so many records that an iteration takes tens of thousands.
+        baton.limit(1_000_000);
     }
+    let seam = Traced::with_control(Box::new(baton.clone()));
+    if instance.reuses {
+        seam.reuse_at_once();
+    }
+    let session = instance.fill(alive, seam.clone())?;
     let store = Arc::clone(session.store());
     let map = store.open_map(MAP)?;
     let mut initial = session.file();
@@ -247,7 +253,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
             let begin = first;
             first += script.len();
             threads.push(scope.spawn(move || {
-                threads::number_this_thread(FIRST + thread);
+                threads::number_this_thread(instance.first_thread + thread);
                 worker.seam.number_this_thread(FIRST + thread);
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     worker.baton.enter(thread);
@@ -278,6 +284,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         initial_len,
         events,
         steps: baton.steps(),
+        pointed: baton.pointed(0),
         asked,
         answers,
         touched,
@@ -328,10 +335,19 @@ impl Run {
         })
     }
 
-    /// Begins and answers among the first `moment` events of the trace.
-    pub fn marks_before(&self, moment: usize) -> usize {
-        let marks = |e: &&pmem::Event| matches!(e.access, Access::Mark(_));
-        self.events[..moment].iter().filter(marks).count()
+    /// Hashes what had begun, and what had been answered, before a moment of the trace.
+    pub fn hash_history(&self, moment: usize, hasher: &mut impl Hasher) {
+        for event in &self.events[..moment] {
+            let (mark, ends) = match &event.access {
+                Access::Mark(Mark::Begin(name)) => (name, false),
+                Access::Mark(Mark::End(name)) => (name, true),
+                _ => continue,
+            };
+            (event.thread, mark).hash(hasher);
+            if let (true, Some(op)) = (ends, op_of(mark)) {
+                format!("{:?}", self.answers[op]).hash(hasher);
+            }
+        }
     }
 
     /// The history of the first `moment` events of the trace.

@@ -1,14 +1,17 @@
 //! What threads do in a schedule.
 
+use super::run::FIRST;
 use crate::codec::SPECIAL;
 use crate::explore::phases::{Phase, phase, phases_of};
 use crate::history::Call;
-use crate::model::stored;
+use crate::model::{Image, Timeline, stored};
 use crate::random::Random;
 use crate::schemes::{Config, parts};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
 use outlast::pmem::{Alive, Point};
+use outlast::pool::points as pool;
+use outlast::pool::threads::OWNERS;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -96,6 +99,8 @@ pub(crate) enum Start {
     Open,
     /// The same, opened again after its process died.
     Crashed,
+    /// The same, where it died in an update of a record, behind its last store at this point.
+    CrashedIn(&'static Point),
 }
 
 /// A kind of workload. The seed makes one of it.
@@ -110,6 +115,8 @@ pub struct Workload {
     pub(crate) start: Start,
     /// What the map is, if not the smallest.
     pub(crate) config: Option<Config>,
+    /// Pages that the pool begins with, if not as many as usual.
+    pub(crate) pages: Option<u64>,
     /// All keys have one hash.
     pub(crate) degenerate: bool,
     /// Some of the records that the table is filled with are removed again on the way.
@@ -137,6 +144,8 @@ pub(crate) enum Aim {
     Race,
     /// A duel, of a key that is moved to where nothing was when its lookup began.
     Moved,
+    /// Often the record that a crash came upon in the middle of a change: the last one.
+    Last,
     /// Many keys: inserts and removals that meet in a bucket and not at a key.
     Apart,
 }
@@ -199,6 +208,7 @@ pub(crate) const PLAIN: Workload = Workload {
     before: Before::Nothing,
     start: Start::Open,
     config: None,
+    pages: None,
     degenerate: false,
     holes: false,
     emptied: false,
@@ -285,6 +295,13 @@ const COMMON: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "pool-growth",
+        about: "an insert makes the pool grow",
+        before: Before::Point(&pool::HEADER_SIZE),
+        pages: Some(40),
+        ..PLAIN
+    },
+    Workload {
         name: "maps",
         about: "other maps created and dropped beside operations",
         beside: Beside::Maps,
@@ -323,7 +340,8 @@ impl Workload {
 
     fn pool(&self) -> PoolShape {
         let hash_function = if self.degenerate { 0x7e57 } else { 1 };
-        PoolShape { hash_function, ..PoolShape::default() }
+        let usual = PoolShape::default();
+        PoolShape { hash_function, pages: self.pages.unwrap_or(usual.pages), ..usual }
     }
 
     fn keys(&self, session: &Session, form: RecordForm) -> Keys {
@@ -406,7 +424,8 @@ impl Workload {
                 stored_with.entry(word).or_insert(number);
             }
         }
-        for number in 0..if self.emptied { filled } else { 400 } {
+        let most = if self.pages.is_some() { 1_500 } else { 400 };
+        for number in 0..if self.emptied { filled } else { most } {
             seam.start(false);
             if self.emptied {
                 session.change(MAP, keys.key(number), Do::Remove)?;
@@ -471,7 +490,14 @@ impl Workload {
             fill: records,
             removed,
             others,
-            crashed: self.start == Start::Crashed,
+            crashed: self.start,
+            reuses: Random::new(seed ^ 0x4e05).below(2) == 0,
+            way: 0,
+            holds_two: false,
+            first_thread: match Random::new(seed ^ 0x7b15).below(4) {
+                0 => OWNERS - 1,
+                _ => FIRST,
+            },
             scripts,
         })
     }
@@ -544,10 +570,136 @@ impl Workload {
             fill: *fill,
             removed: *removed,
             others: Vec::new(),
-            crashed: self.start == Start::Crashed,
+            crashed: self.start,
+            reuses: false,
+            way: 0,
+            holds_two: false,
+            first_thread: FIRST,
             scripts: vec![first.clone(), vec![beside]],
         };
         Ok(besides.into_iter().map(instance).collect())
+    }
+
+    /// Three threads. The first makes one operation, before a step of which it is held. The second
+    /// does meanwhile the whole of what the workload is for: a split, an expansion and the
+    /// emptying of a level, a merge, the reclaim, a sync, a close; and then other changes, which
+    /// use what that has freed. The third looks at what is there.
+    ///
+    /// # Errors
+    /// If the table never comes to what the workload is for.
+    pub fn held(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
+        let (fills, keys) = self.fills(shape, alive)?;
+        let Fill { records, removed, moved } = &fills[fills.len() / 2];
+        let there: Vec<u64> = self.filled(*records, *removed).collect();
+        let target = if self.emptied { *removed } else { *records };
+        let nth = |n: usize| there[n % there.len()];
+        // One that the work moves, and some that it need not.
+        let is_there = |number: &&u64| there.contains(number) && **number != target;
+        let one = moved.iter().rev().find(is_there).copied().unwrap_or(nth(there.len() / 2));
+        let last = there.last().copied().filter(|_| self.aim == Aim::Last);
+        let one = last.unwrap_or(one);
+        let change = |number, change| Act::Call(Call::Change(keys.key(number), change));
+        let aim = |number, value| match self.emptied {
+            true => change(number, Do::Remove),
+            false => change(number, Do::Insert(value)),
+        };
+        let works = [Beside::Background, Beside::BackgroundAndScan].contains(&self.beside);
+        let mut work = vec![aim(target, 1_000)];
+        match self.beside {
+            Beside::Close => {}
+            Beside::Sync => work.push(Act::Sync),
+            Beside::Maps | Beside::MapsFreed => {
+                work.extend([Act::DropMap(0), Act::CreateMap(1), Act::Background]);
+            }
+            _ => work.push(aim(target + 1, 1_001)),
+        }
+        let steps = match (works, self.start) {
+            (true, Start::Open) => HELD_STEPS_WORKING,
+            (true, _) => HELD_STEPS_RECLAIMING,
+            _ => HELD_STEPS,
+        };
+        work.extend(vec![Act::Background; steps]);
+        work.extend([
+            change(nth(1), Do::Update(1_002)),
+            change(one, Do::Put(1_003)),
+            change(nth(3), Do::Remove),
+            change(records + 2, Do::Insert(1_004)),
+            change(nth(1), Do::Update(1_005)),
+        ]);
+        // The same after the record that the first thread is about was removed.
+        let mut emptied = vec![change(one, Do::Remove)];
+        emptied.extend(&work);
+        if self.beside == Beside::Close {
+            work.push(Act::Close);
+        }
+        let get = |number| Act::Call(Call::Get(keys.key(number)));
+        let scan = Act::Call(Call::Scan);
+        let look = vec![get(one), get(target), scan];
+        let mut scripts: Vec<[Vec<Act>; 3]> = Vec::new();
+        let mut add = |victim: &[Act], work: &[Act], last: &[Act]| {
+            scripts.push([victim.to_vec(), work.to_vec(), last.to_vec()]);
+        };
+        for beside in [&work, &emptied] {
+            // A reference, many at once, one.
+            [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
+        }
+        let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
+        changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
+        add(&[change(records + 3, Do::Insert(2_000))], &work, &look);
+        add(&[aim(target, 2_000)], &work, &look);
+        add(&[Act::Background], &work, &look);
+        if works {
+            add(&[aim(target, 2_000), Act::Background, Act::Background], &work, &look);
+        }
+        match self.beside {
+            Beside::Sync => add(&[Act::Sync], &work, &look),
+            Beside::Maps => {
+                add(&[Act::DropMap(0)], &work, &look);
+                add(&[Act::CreateMap(1)], &work, &look);
+            }
+            _ => {}
+        }
+        // A lookup is held, and then a change of its key, or one after it, which is held too.
+        let once = scripts.len();
+        if self.aim == Aim::Duel {
+            // Blocks of the size of the one that is replaced.
+            let alike = |n: u64| 41 * (24 + n) + value_of(one) % 41;
+            let others = [
+                change(nth(1), Do::Update(alike(0))),
+                change(records + 2, Do::Insert(alike(1))),
+                change(nth(1), Do::Update(alike(2))),
+            ];
+            let mut twice = |one, work: &[Act]| {
+                for reader in [get(one); 3] {
+                    scripts.push([vec![reader], work.to_vec(), others.to_vec()]);
+                }
+            };
+            for by in changes {
+                twice(one, &[change(one, by)]);
+            }
+            if self.emptied {
+                // What it frees, the pairs that the work moves can take at once.
+                twice(target, &[aim(target, 1_000)]);
+            }
+            for &one in moved.iter().filter(is_there).take(3) {
+                twice(one, &[change(one, Do::Remove), aim(target, 1_000)]);
+            }
+        }
+        let instance = |(number, scripts): (usize, [Vec<Act>; 3])| Instance {
+            workload: *self,
+            shape,
+            keys: keys.clone(),
+            fill: *records,
+            removed: *removed,
+            others: if self.beside == Beside::Maps { vec![0] } else { Vec::new() },
+            crashed: self.start,
+            reuses: number % 5 != 4,
+            way: number as u64 % 4,
+            holds_two: number >= once,
+            first_thread: if number % 3 == 2 { OWNERS - 1 } else { FIRST },
+            scripts: scripts.into(),
+        };
+        Ok(scripts.into_iter().enumerate().map(instance).collect())
     }
 }
 
@@ -588,6 +740,15 @@ const HOLE_AGE: u64 = 24;
 
 /// Records of a table that is emptied.
 const EMPTIED_FROM: u64 = 60;
+
+/// Background steps that another thread makes while one is held.
+const HELD_STEPS: usize = 6;
+
+/// The same where the workload is about them: so many that all there is to do is done.
+const HELD_STEPS_WORKING: usize = 40;
+
+/// The same after a crash: the trace takes a step for each root there can be.
+const HELD_STEPS_RECLAIMING: usize = 160;
 
 /// Background steps in which most of what growth has left to do is done.
 const MOVED_BY: usize = 4;
@@ -744,6 +905,7 @@ impl Maker<'_> {
     fn some_number(&mut self) -> u64 {
         match self.random.below(8) {
             _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.target,
+            _ if self.workload.aim == Aim::Last && self.random.below(3) != 0 => self.fill - 1,
             0..4 => self.target,
             4 => self.target + 1,
             5 => self.target.saturating_sub(1),
@@ -799,8 +961,16 @@ pub struct Instance {
     removed: u64,
     /// Other maps that are there at first.
     pub others: Vec<u64>,
-    /// Whether the process has died since.
-    pub crashed: bool,
+    /// Whether the process has died since, and where.
+    pub(crate) crashed: Start,
+    /// Whether freed blocks are used again at once.
+    pub reuses: bool,
+    /// By which of all ways its first operation looks a key up, or asks for what was there.
+    pub way: u64,
+    /// Whether, where threads are held, the second one is held too.
+    pub holds_two: bool,
+    /// The number of its first thread in the process: gate and epochs know only so many.
+    pub first_thread: usize,
     /// What each thread does.
     pub scripts: Vec<Vec<Act>>,
 }
@@ -819,7 +989,7 @@ impl Instance {
     /// # Errors
     /// If an operation fails, or answers what is not so.
     pub fn fill(&self, alive: &Arc<Alive>, seam: outlast::pmem::Traced) -> Checked<Session> {
-        let mut session = Session::create(self.workload.pool(), alive, seam)?;
+        let mut session = Session::create(self.workload.pool(), alive, seam.clone())?;
         session.create_map(MAP, self.shape)?;
         for &n in &self.others {
             session.create_map(&other(n), self.shape)?;
@@ -835,7 +1005,36 @@ impl Instance {
         for number in 0..self.removed {
             session.change(MAP, self.keys.key(number), Do::Remove)?;
         }
-        Ok(session)
+        match self.crashed {
+            Start::Open => Ok(session),
+            Start::Crashed => session.crash().map(|()| session),
+            Start::CrashedIn(point) => self.crash_in(session, point, alive, seam),
+        }
+    }
+
+    /// Opens what a process leaves that dies in an update, behind its last store at a point.
+    /// The update is one that leaves the record as it was.
+    fn crash_in(
+        &self,
+        mut session: Session,
+        point: &'static Point,
+        alive: &Arc<Alive>,
+        seam: outlast::pmem::Traced,
+    ) -> Checked<Session> {
+        let file = session.file();
+        let initial = self.initial();
+        let (&key, &value) = initial.iter().next_back().expect("a table that is filled");
+        seam.start(false);
+        session.change(MAP, key, Do::Update(value))?;
+        let events = seam.take();
+        let last = events.iter().rposition(|e| e.point == Some(point) && stored(e).is_some());
+        let last = last.ok_or_else(|| Fault(format!("an update without {}", point.name)))?;
+        let len = file.len() as u64;
+        let mut timeline = Timeline::new(&Image::of_file(&file, self.capacity()), len, &events);
+        timeline.advance(last + 1);
+        let mut image = Image::default();
+        timeline.all_but(&[], &mut image);
+        Ok(Session::open(&image.bytes, self.capacity(), alive, seam, None)?)
     }
 
     /// Bytes that the pool can grow to.

@@ -11,6 +11,7 @@
 pub mod clevel;
 pub mod dash_eh;
 pub mod hash;
+mod open;
 mod ordered;
 pub mod phast;
 mod plan;
@@ -18,7 +19,8 @@ mod prints;
 pub mod record;
 mod version;
 
-pub use ordered::{KeyOrder, KeyRange, OrderedIndex};
+pub use open::WhileOpen;
+pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
 
 /// What [`version`] stands on.
@@ -296,6 +298,9 @@ pub trait Index<R: Record>: Send + Sync {
     fn step(&self) -> Result<bool> {
         Ok(false)
     }
+
+    /// The first operations after the opening are done: its DRAM may be had in large pages.
+    fn use_huge_pages(&self) {}
 
     /// An estimate of the number of records; exact for small tables at rest.
     fn len_estimate(&self) -> Result<u64>;

@@ -25,15 +25,23 @@ use super::hash::Hasher;
 use crate::error::{Damage, Error, Result};
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
-use crate::pool::geometry::LARGE;
+use crate::pool::geometry::{Geometry, LARGE};
 use crate::reclaim::Pin;
 use std::fmt;
 use std::sync::Arc;
 
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 1 << 16;
-/// Longest value in bytes.
+/// Longest value in bytes. Pools with pages of less than 64 KiB have a lower limit:
+/// [`Pool::max_value_bytes`](crate::Pool::max_value_bytes).
 pub const MAX_VALUE_BYTES: usize = 1 << 28;
+
+/// The longest value of a pool with this geometry, whatever its key.
+pub fn value_max(geometry: Geometry) -> usize {
+    // No header of a record is longer than a line.
+    let before = (MAX_KEY_BYTES + 64) as u64;
+    MAX_VALUE_BYTES.min((geometry.large_max() - before) as usize)
+}
 
 const RECORD_HEADER: usize = 16;
 
@@ -577,7 +585,7 @@ impl Record for Bytes {
         hash: u64,
         at: &'static Point,
     ) -> Result<SlotWords> {
-        let block = core.allocate((RECORD_HEADER + key.len() + value.len()) as u64)?;
+        let block = core.allocate_record(RECORD_HEADER + key.len(), value.len())?;
         let memory = &core.memory;
         let needed = (RECORD_HEADER + key.len() + value.len()).div_ceil(8);
         let words = memory.words(block.offset, needed as u64 * 8)?;
@@ -689,25 +697,33 @@ impl Record for Bytes {
 
 /// Memory that a guard reads from, whatever its seam.
 trait Pinned: Send + Sync {
-    fn read(&self, offset: u64, skip: usize, out: &mut [u8]);
-    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> bool;
+    fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()>;
+    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool>;
     fn unpin(&self, pin: Pin);
 }
 
 impl<S: Seam> Pinned for Core<S> {
-    fn read(&self, offset: u64, skip: usize, out: &mut [u8]) {
-        let bytes = (skip + out.len()).next_multiple_of(8) as u64;
-        let words = self.memory.words(offset, bytes).expect("checked when the guard was made");
+    fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()> {
+        let words = pinned(self, offset, skip + out.len())?;
         self.memory.read_bytes(words, skip, out);
+        self.check_after_read()
     }
-    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> bool {
-        let end = (skip + bytes.len()).next_multiple_of(8) as u64;
-        let words = self.memory.words(offset, end).expect("checked when the guard was made");
-        self.memory.bytes_equal(words, skip, bytes)
+    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool> {
+        let words = pinned(self, offset, skip + bytes.len())?;
+        let equal = self.memory.bytes_equal(words, skip, bytes);
+        self.check_after_read().map(|()| equal)
     }
     fn unpin(&self, pin: Pin) {
         self.epochs().unpin(pin);
     }
+}
+
+/// The first `bytes` of a block that a guard keeps.
+fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]> {
+    if !core.is_here() {
+        return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+    }
+    Ok(core.memory.words(offset, bytes.next_multiple_of(8) as u64)?)
 }
 
 enum Held {
@@ -715,7 +731,9 @@ enum Held {
     Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: Arc<dyn Pinned> },
 }
 
-/// A value by reference: its block is not reused while this lives.
+/// A value by reference: its block is not reused while this lives and the pool is open. It
+/// does not keep the pool open: once that was closed, reads fail with
+/// [`NotOpen`](Error::NotOpen).
 ///
 /// It hands out copies made by atomic loads and no slice: in a damaged file two records
 /// can overlap, and a slice over one while the other is written would be a data race.
@@ -732,30 +750,44 @@ impl RecordRef {
     }
 
     /// Copies the value's bytes from `start` on; `start + out.len()` is at most `len`.
-    pub fn read_at(&self, start: usize, out: &mut [u8]) {
-        assert!(start + out.len() <= self.len(), "a range inside the value");
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed; `out` holds no value then.
+    ///
+    /// # Panics
+    /// If the range reaches out of the value.
+    pub fn read_at(&self, start: usize, out: &mut [u8]) -> Result<()> {
+        let end = start.checked_add(out.len());
+        assert!(end.is_some_and(|end| end <= self.len()), "a range inside the value");
         match &self.0 {
             Held::Word(word) => {
                 out.copy_from_slice(&word.to_le_bytes()[start..start + out.len()]);
+                Ok(())
             }
             Held::Pinned { offset, skip, pool, .. } => pool.read(*offset, skip + start, out),
         }
     }
 
     /// Whether the value is `bytes`.
-    pub fn equals(&self, bytes: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed.
+    pub fn equals(&self, bytes: &[u8]) -> Result<bool> {
         match &self.0 {
-            _ if bytes.len() != self.len() => false,
-            Held::Word(word) => word.to_le_bytes() == bytes,
+            _ if bytes.len() != self.len() => Ok(false),
+            Held::Word(word) => Ok(word.to_le_bytes() == bytes),
             Held::Pinned { offset, skip, pool, .. } => pool.equals(*offset, *skip, bytes),
         }
     }
 
     /// The whole value.
-    pub fn to_vec(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut out = vec![0; self.len()];
-        self.read_at(0, &mut out);
-        out
+        self.read_at(0, &mut out)?;
+        Ok(out)
     }
 }
 

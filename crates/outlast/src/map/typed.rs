@@ -73,9 +73,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// The value of `key`, by reference: nothing is copied until you ask for it, and the
-    /// record's space is not reused while the reference lives. Do not keep it for long;
-    /// what is replaced or removed meanwhile cannot be reused either
-    /// ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)).
+    /// record's space is not reused while the reference lives and the pool is open. Do not keep
+    /// it for long; what is replaced or removed meanwhile cannot be reused either
+    /// ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does not keep the
+    /// pool open: once the last handle is gone, it fails with [`Error::NotOpen`].
     pub fn get_ref(&self, key: &K) -> Result<Option<Ref<V>>> {
         let record = match self.raw.map.form()? {
             Form::Inline(index) => index.get_ref(key.to_word())?,
@@ -304,9 +305,10 @@ impl<V: Value + ?Sized> Ref<V> {
     /// A copy of the value.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if its bytes are no value of this type.
+    /// [`Error::Damaged`] if its bytes are no value of this type; [`Error::NotOpen`] if the pool
+    /// was closed.
     pub fn to_owned(&self) -> Result<V::Owned> {
-        decode::<V>(self.record.to_vec(), self.inline)
+        decode::<V>(self.record.to_vec()?, self.inline)
     }
 
     /// The value's bytes, to be copied piece by piece.

@@ -116,7 +116,7 @@ impl Walk<'_, '_> {
             let level = Level::new(words[1], group_bits).ok_or_else(|| {
                 Damage::new(place + 8, "a level's offset and size", format!("{:#x}", words[1]))
             })?;
-            self.level_header(level, group_bits as u32)?;
+            self.walk_ready(level, group_bits as u32)?;
         }
         // By hash: keys that are the same have the same.
         records.sort_unstable_by_key(|record: &(u64, u64)| record.0);
@@ -142,6 +142,25 @@ impl Walk<'_, '_> {
         }
         self.claim(level.offset, level_bytes(level.bits, group_bits), Owner::Structure)?;
         self.region(level.offset, 8, What::Level { bits: level.bits });
+        Ok(())
+    }
+
+    /// The level kept ready: the next expansion links it as it is, so it holds nothing.
+    fn walk_ready(&mut self, level: Level, group_bits: u32) -> Result<()> {
+        self.level_header(level, group_bits)?;
+        let end = level.offset + level_bytes(level.bits, group_bits);
+        let mut at = level.offset + LEVEL_HEADER;
+        while at < end {
+            let words = (end - at).min(self.page_bytes()) / 8;
+            let found = self.image.words(at, words)?;
+            if let Some(index) = found.iter().position(|&word| word != 0) {
+                let place = at + 8 * index as u64;
+                let expected = "nothing in the level kept ready";
+                return Err(Damage::new(place, expected, format!("{:#x}", found[index])).into());
+            }
+            self.region(at, words * 8, What::ReadyLevel);
+            at += words * 8;
+        }
         Ok(())
     }
 
@@ -262,7 +281,8 @@ impl Walk<'_, '_> {
                     offset = head[0] & LOW48;
                     continue;
                 }
-                5 => return Ok(None),
+                // Of a removed record, its lengths are left, and a mark that means nothing here.
+                5 if head[0] >> 46 & 0x3fff == 0 => return Ok(None),
                 // Live, or undecided: the slot tells.
                 1 | 2 if head[0] == kind << 60 | lengths => {}
                 _ => return Err(damage("a record's state".into(), format!("{:#x}", head[0]))),

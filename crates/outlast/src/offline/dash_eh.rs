@@ -189,6 +189,14 @@ impl Walk<'_, '_> {
             node = words[1];
         }
         map.nodes += nodes.len() as u64;
+        for copies in keys.into_values().filter(|copies| copies.len() > 1) {
+            map.duplicates += copies.len() as u64 - 1;
+            if self.report.free_state || !is_left_by_crash(&copies) {
+                let [.., last] = &copies[..] else { unreachable!("more than one") };
+                let found = format!("{copies:x?}");
+                self.problem(Damage::new(last.place, "each key once", found));
+            }
+        }
         Ok(())
     }
 
@@ -202,7 +210,7 @@ impl Walk<'_, '_> {
         place: u64,
         [first, second]: [u64; 2],
         home: Option<u32>,
-        keys: &mut HashMap<Vec<u8>, [u64; 2]>,
+        keys: &mut HashMap<Vec<u8>, Vec<Copy>>,
     ) -> Result<()> {
         if first == shape.empty[(segment.low >> 63) as usize] {
             return Ok(());
@@ -235,17 +243,17 @@ impl Walk<'_, '_> {
                 }
             },
         };
-        if let Some(other) = keys.get(&key) {
-            map.duplicates += 1;
-            // A record is copied whole before it is removed from where it was, and
-            // nothing changes it in between.
-            if self.report.free_state || *other != [first, second] {
-                let found = format!("{key:x?} a second time, with {other:x?}");
-                return Err(Damage::new(place, "each key once", found).into());
-            }
+        let part = match home {
+            Some(bucket) if bucket == own => Part::Home,
+            Some(_) => Part::Next,
+            None => Part::Overflow,
+        };
+        let copies = keys.entry(key).or_default();
+        copies.push(Copy { place, part, first });
+        if copies.len() > 1 {
+            // What the key's first place holds was claimed; the others are judged together.
             return Ok(());
         }
-        keys.insert(key, [first, second]);
         map.records += 1;
         if map.form == RecordForm::Bytes {
             let offset = first & LOW48;
@@ -297,6 +305,38 @@ impl Walk<'_, '_> {
         }
         Ok(key)
     }
+}
+
+/// Where in a segment a record stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// In its home bucket.
+    Home,
+    /// In the bucket after it.
+    Next,
+    /// In a stash bucket or an overflow node.
+    Overflow,
+}
+
+/// A place in which a key stands.
+#[derive(Debug)]
+struct Copy {
+    place: u64,
+    part: Part,
+    first: u64,
+}
+
+/// Whether a crash can have left a key in all of these places: a record is copied to its home
+/// bucket or the one after it before it goes from where it was.
+fn is_left_by_crash(copies: &[Copy]) -> bool {
+    let count = |part| copies.iter().filter(|copy| copy.part == part).count();
+    // The next open keeps the copy at home, else the one after it.
+    let kept = match (count(Part::Home), count(Part::Next)) {
+        (0, 0) => copies.len(),
+        (0, next) => next,
+        (home, _) => home,
+    };
+    kept == 1 && copies.iter().all(|copy| copy.first == copies[0].first)
 }
 
 /// How large a map's segments are.

@@ -67,6 +67,9 @@ pub struct Report {
     pub free_state: bool,
     /// log2 of the page size.
     pub page_bits: u32,
+    /// A copy of the header that is not whole, which a crash leaves, too. The next change writes it
+    /// anew.
+    pub header_copy: Option<Damage>,
     /// Everything that is not as it should be.
     pub problems: Vec<Damage>,
 }
@@ -145,6 +148,7 @@ pub enum What {
     ClevelRoot,
     Context { levels: usize },
     Level { bits: u32 },
+    ReadyLevel,
     ChainNode,
     ClevelSlot,
     ClevelRecord,
@@ -385,6 +389,7 @@ fn read_header(image: &Image<'_>) -> Result<Header> {
 /// A run of pages that holds blocks.
 struct Run {
     pages: u64,
+    class: u8,
     block_bytes: u64,
     blocks: u64,
     /// Blocks that the saved free state calls used.
@@ -502,7 +507,7 @@ impl Walk<'_, '_> {
             (size, bytes / size)
         };
         let claimed = vec![0; blocks.div_ceil(64) as usize];
-        Ok(Run { pages, block_bytes, blocks, used: None, claimed })
+        Ok(Run { pages, class, block_bytes, blocks, used: None, claimed })
     }
 
     /// All runs, by what the descriptors below the frontier say.
@@ -592,6 +597,10 @@ impl Walk<'_, '_> {
                 self.problem(bad("bits for blocks only", format!("more in page {page}")));
                 return Ok(false);
             }
+            if run.class == LARGE && !is_set(bits, 0) {
+                self.problem(bad("a large block in use", format!("a free one in page {page}")));
+                return Ok(false);
+            }
             after = page + run.pages;
             used.push((page, bits.to_vec()));
             at += 1 + count;
@@ -604,22 +613,6 @@ impl Walk<'_, '_> {
         for page in unlisted {
             let place = self.descriptor_offset(page);
             self.problem(Damage::new(place, "a run that the saved state lists", "one it lacks"));
-        }
-        // The later pages of a run, which only a walk like this one ever looks at.
-        let runs: Vec<(u64, u64)> = self.runs.iter().map(|(&page, r)| (page, r.pages)).collect();
-        for (page, count) in runs {
-            for distance in 1..count {
-                let place = self.descriptor_offset(page + distance);
-                match self.descriptor(page + distance) {
-                    Ok(Some((4, _, found))) if found == distance => {}
-                    Err(Error::Damaged(damage)) => self.problem(damage),
-                    Err(error) => return Err(error),
-                    Ok(found) => {
-                        let expected = format!("a later page, {distance} from its first");
-                        self.problem(Damage::new(place, expected, format!("{found:?}")));
-                    }
-                }
-            }
         }
         self.region(offset, bytes, What::SavedState);
         self.report.saved_bytes = pages << self.page_bits;
@@ -662,6 +655,29 @@ impl Walk<'_, '_> {
             self.problem(Damage::new(offset, "a block in use", found));
         }
         Ok(bytes)
+    }
+
+    /// Checks the descriptors of the later pages of runs. After a crash, of runs in which a block
+    /// is linked: before its first one is, a run's descriptors are durable.
+    fn check_later_pages(&mut self) -> Result<()> {
+        let all = self.report.free_state;
+        let runs = self.runs.iter().filter(|(_, run)| all || run.claimed.iter().any(|&b| b != 0));
+        let runs: Vec<(u64, u64, u8)> = runs.map(|(&p, run)| (p, run.pages, run.class)).collect();
+        for (page, count, class) in runs {
+            for distance in 1..count {
+                let place = self.descriptor_offset(page + distance);
+                match self.descriptor(page + distance) {
+                    Ok(Some(found)) if found == (4, class, distance) => {}
+                    Err(Error::Damaged(damage)) => self.problem(damage),
+                    Err(error) => return Err(error),
+                    Ok(found) => {
+                        let expected = format!("a later page, {distance} from its first");
+                        self.problem(Damage::new(place, expected, format!("{found:?}")));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What is left when every map has claimed its blocks.
@@ -838,6 +854,7 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
             file_bytes,
             page_bits,
             clean: get(field::DIRTY) == 0 && !one_copy,
+            header_copy: header.problems.first().cloned(),
             ..Report::default()
         },
     };
@@ -845,7 +862,6 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
         walk.region(offset, HEADER_WORDS as u64 * 8, What::Header);
     }
     walk.region(FRONTIER_OFFSET, 8, What::Frontier);
-    header.problems.into_iter().for_each(|damage| walk.problem(damage));
     let word = walk.image.word(FRONTIER_OFFSET)?;
     walk.frontier = word & 0xffff_ffff;
     if word >> 32 != u64::from(crc(&[&(word as u32).to_le_bytes()]))
@@ -860,9 +876,20 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
         let (saved, bytes) = (header.words[field::SAVED], header.words[field::SAVED_BYTES]);
         walk.report.free_state = walk.read_saved(saved, bytes)?;
     }
+    let mut commits = Vec::new();
     for slot in 0..ROOT_SLOTS {
+        commits.push(walk.image.word(ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64)?);
         walk.walk_root(slot)?;
     }
+    let roots = header.words[field::ROOTS];
+    let sequence = header.words[field::SEQUENCE] & 0x7fff_ffff;
+    // Of another sequence number, it means nothing any more.
+    let tells = walk.report.clean && roots >> 32 == 1 << 31 | sequence;
+    if tells && crc_words(&commits) != roots & 0xffff_ffff {
+        let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);
+        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+    }
+    walk.check_later_pages()?;
     walk.settle();
     debug_assert_eq!(walk.report.sum(), walk.report.file_bytes);
     Ok(walk.report)

@@ -11,6 +11,16 @@ use std::collections::HashSet;
 const MASTER: u64 = 0xfa57;
 const LEAF: u64 = 0xfa58;
 
+/// In the configuration's third word: bitmaps are sealed.
+const SEALED: u64 = 1 << 32;
+
+/// How the leaves of a map are made.
+#[derive(Clone, Copy)]
+struct Leaves {
+    slots: u32,
+    sealed: bool,
+}
+
 /// A leaf's header, checked.
 struct Leaf {
     bits: u64,
@@ -32,15 +42,17 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         let [slots, nodes, order] = config;
         let partitions = nodes >> 32;
+        let leaves = Leaves { slots: slots as u32, sealed: order & SEALED != 0 };
         let known = (4..=u64::from(MAX_SLOTS)).contains(&slots)
             && slots % 4 == 0
             && (4..=1024).contains(&(nodes & 0xffff_ffff))
             && (1..=u64::from(MAX_PARTITIONS)).contains(&partitions)
-            && matches!(order, 0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108);
+            && matches!(order & !SEALED, 0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108);
         if !known {
             return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
         }
-        if self.features & 2 == 0 {
+        let features = if leaves.sealed { 6 } else { 2 };
+        if self.features & features != features {
             let found = format!("features {:#x}", self.features);
             self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
         }
@@ -77,14 +89,14 @@ impl Walk<'_, '_> {
                 return Err(Damage::new(at, "the first leaf", "none").into());
             }
         }
-        self.walk_leaves(map, slots as u32, &starts)
+        self.walk_leaves(map, leaves, &starts)
     }
 
     /// Walks the chain of leaves. Every start must be one of them.
-    fn walk_leaves(&mut self, map: &mut MapReport, slots: u32, starts: &[u64]) -> Result<()> {
+    fn walk_leaves(&mut self, map: &mut MapReport, leaves: Leaves, starts: &[u64]) -> Result<()> {
         let mut seen = HashSet::new();
         let mut at = starts[0];
-        let mut leaf = self.leaf(map.form, slots, at)?;
+        let mut leaf = self.leaf(map.form, leaves, at)?;
         if !leaf.low.iter().all(|&byte| byte == 0) || leaf.low_words != [0, 0] {
             let found = format!("{:x?}", leaf.low);
             return Err(Damage::new(at + 80, "the least key of all", found).into());
@@ -93,7 +105,7 @@ impl Walk<'_, '_> {
             seen.insert(at);
             let next = match leaf.next {
                 0 => None,
-                next => Some(self.leaf(map.form, slots, next)?),
+                next => Some(self.leaf(map.form, leaves, next)?),
             };
             if let Some(next) = &next
                 && next.low <= leaf.low
@@ -101,7 +113,7 @@ impl Walk<'_, '_> {
                 let found = format!("{:x?} after {:x?}", next.low, leaf.low);
                 return Err(Damage::new(leaf.next, "least keys that ascend", found).into());
             }
-            self.walk_leaf(map, slots, at, &leaf, next.as_ref().map(|next| &next.low))?;
+            self.walk_leaf(map, leaves.slots, at, &leaf, next.as_ref().map(|next| &next.low))?;
             let Some(next) = next else { break };
             (at, leaf) = (leaf.next, next);
         }
@@ -115,12 +127,13 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a leaf's header.
-    fn leaf(&self, form: RecordForm, slots: u32, at: u64) -> Result<Leaf> {
+    fn leaf(&self, form: RecordForm, leaves: Leaves, at: u64) -> Result<Leaf> {
+        let Leaves { slots, sealed } = leaves;
         if !at.is_multiple_of(64) || at == 0 {
             return Err(Damage::new(at, "a leaf at a multiple of 64", "another").into());
         }
         let words = self.image.words(at, LEAF_HEADER / 8)?;
-        let (bits, found, link) = (words[0], words[8], words[9]);
+        let (bitmap, found, link) = (words[0], words[8], words[9]);
         let low_words = [words[10], words[11]];
         let expected = identity(LEAF, u64::from(slots), at, low_words[0]);
         if found != expected {
@@ -132,9 +145,14 @@ impl Walk<'_, '_> {
             let expected = "a leaf's link to the next one";
             return Err(Damage::new(at + 72, expected, format!("{link:#x}")).into());
         }
-        if bits >> slots != 0 {
-            let expected = format!("bits of {slots} slots");
-            return Err(Damage::new(at, expected, format!("{bits:#x}")).into());
+        let bits = bitmap & ((1 << slots) - 1);
+        // The codes of slots: numbers of two set bits or more, made odd by a seventh.
+        let codes = (3..64u64).filter(|n| n.count_ones() > 1);
+        let codes = codes.map(|n| if n.count_ones() % 2 == 0 { n | 64 } else { n }).enumerate();
+        let seal = codes.filter(|(slot, _)| bits >> slot & 1 == 1).fold(128, |s, (_, n)| s ^ n);
+        if bitmap ^ bits != if sealed { seal << 56 } else { 0 } {
+            let expected = format!("bits of {slots} slots with their seal");
+            return Err(Damage::new(at, expected, format!("{bitmap:#x}")).into());
         }
         let low = match form {
             RecordForm::Inline => low_words[0].to_be_bytes().to_vec(),

@@ -1,5 +1,6 @@
 //! Blocks for a file: a store to a mapped page that has none raises SIGBUS on a full disk.
 
+use super::disk::{Call, Disk};
 use super::reserve::HUGE_PAGE;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, seek};
 use rustix::io::{Errno, retry_on_intr};
@@ -16,36 +17,54 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// would make each growth dearer than the one before.
 ///
 /// On an error, the file has the length that it had.
-pub(super) fn allocate(file: &File, from: u64, len: u64) -> io::Result<()> {
+pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), NoBlocks> {
     let old_len = file.metadata()?.len();
     if from >= len || (old_len >= len && has_no_holes(file)?) {
         return Ok(());
     }
     // Beyond it the system would end the process (SIGXFSZ).
     if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
-        return Err(Errno::FBIG.into());
+        return Err(NoBlocks::Refused(Errno::FBIG.into()));
     }
-    or_shorten_to(old_len, file, || {
-        match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len - from)) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill(file, from, old_len, len)?,
-            answer => answer?,
-        }
+    or_shorten_to(disk, old_len, file, || {
+        disk.call(Call::Fallocate, file, || {
+            match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len - from)) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill(file, from, old_len, len),
+                answer => Ok(answer?),
+            }
+        })?;
         // The size is not published before it is durable: a pool that knows of more than
         // the file has is refused.
-        if old_len < len { file.sync_all() } else { Ok(()) }
+        if old_len < len { disk.fsync(file).map_err(NoBlocks::WriteBack) } else { Ok(()) }
     })
 }
 
+/// Why a file did not get its blocks.
+#[derive(Debug)]
+pub(super) enum NoBlocks {
+    /// The file system refused them.
+    Refused(io::Error),
+    /// It could not write the file back.
+    WriteBack(io::Error),
+}
+
+impl From<io::Error> for NoBlocks {
+    fn from(error: io::Error) -> Self {
+        NoBlocks::Refused(error)
+    }
+}
+
 /// Cuts off what `lengthen` has added to the file, if it fails.
-fn or_shorten_to(
+fn or_shorten_to<E>(
+    disk: &Disk,
     old_len: u64,
     file: &File,
-    lengthen: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
+    lengthen: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
     let answer = lengthen();
     if answer.is_err() && file.metadata().is_ok_and(|m| m.len() > old_len) {
         // The first error is the one to report.
-        let _ = file.set_len(old_len);
+        let _ = disk.set_len(file, old_len);
     }
     answer
 }
@@ -130,9 +149,9 @@ mod tests {
     fn allocation_fills_holes_and_keeps_what_is_there() {
         for len in [4 * MIB, 5 * MIB] {
             let file = sparse_file();
-            allocate(&file, 0, len).unwrap();
+            allocate(&Disk::default(), &file, 0, len).unwrap();
             assert_filled(&file, len);
-            allocate(&file, 0, len).unwrap();
+            allocate(&Disk::default(), &file, 0, len).unwrap();
             assert_filled(&file, len);
         }
     }
@@ -153,7 +172,7 @@ mod tests {
             if by_hand {
                 fill(&file, 3 * MIB, 4 * MIB, 5 * MIB).unwrap();
             } else {
-                allocate(&file, 3 * MIB, 5 * MIB).unwrap();
+                allocate(&Disk::default(), &file, 3 * MIB, 5 * MIB).unwrap();
             }
             let metadata = file.metadata().unwrap();
             assert_eq!(metadata.len(), 5 * MIB);
@@ -164,13 +183,14 @@ mod tests {
     #[test]
     fn what_was_added_before_an_error_is_cut_off() {
         let file = sparse_file();
-        let failed = or_shorten_to(4 * MIB, &file, || {
+        let failed: io::Result<()> = or_shorten_to(&Disk::default(), 4 * MIB, &file, || {
             file.set_len(5 * MIB)?;
             Err(Errno::NOSPC.into())
         });
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(file.metadata().unwrap().len(), 4 * MIB);
-        or_shorten_to(4 * MIB, &file, || file.set_len(5 * MIB)).unwrap();
+        let lengthen = || file.set_len(5 * MIB);
+        or_shorten_to(&Disk::default(), 4 * MIB, &file, lengthen).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 5 * MIB);
     }
 
@@ -183,7 +203,7 @@ mod tests {
         file.set_len(4 * MIB).unwrap();
         file.write_all_at(&[7; 4096], 2 * MIB).unwrap();
         assert!(!has_no_holes(&file).unwrap());
-        allocate(&file, 0, 4 * MIB).unwrap();
+        allocate(&Disk::default(), &file, 0, 4 * MIB).unwrap();
         assert_filled(&file, 4 * MIB);
         assert!(has_no_holes(&file).unwrap());
     }

@@ -1,5 +1,7 @@
 //! A file, or memory of the process, mapped at an address that does not change.
 
+use super::blocks::NoBlocks;
+use super::disk::{Call, Disk};
 use super::reserve::{HUGE_PAGE, Reservation};
 use super::{Alive, MediumKind, blocks, medium};
 use rustix::io::Errno;
@@ -24,6 +26,10 @@ pub enum MappingError {
     /// The file system or the kernel failed.
     #[error("cannot map the file: {0}")]
     Io(#[from] io::Error),
+    /// The file system could not write the file back: what the disk holds of anything that was
+    /// stored so far is unknown.
+    #[error("cannot write the file back: {0}")]
+    WriteBack(io::Error),
     /// The file system has no room for the file to grow.
     #[error("no room for {needed} more bytes of the file: {source}")]
     DiskFull {
@@ -86,6 +92,7 @@ pub struct Mapping {
     medium: MediumKind,
     len: AtomicU64,
     growing: Mutex<()>,
+    disk: Disk,
 }
 
 // SAFETY: the mapping owns its range of addresses, which is the same for every thread.
@@ -104,6 +111,17 @@ impl Mapping {
     /// With [`Access::ReadWrite`], the file is made that long and gets its blocks: a
     /// store to a page without one would raise SIGBUS on a full disk.
     pub fn file(file: File, access: Access, len: u64, reserve: u64) -> Result<Self, MappingError> {
+        Self::file_on(Disk::default(), file, access, len, reserve)
+    }
+
+    /// As [`file`](Mapping::file), on a file system that a test may watch.
+    pub fn file_on(
+        disk: Disk,
+        file: File,
+        access: Access,
+        len: u64,
+        reserve: u64,
+    ) -> Result<Self, MappingError> {
         check_len(len)?;
         let range = Reservation::new(len, reserve)?;
         match access {
@@ -113,7 +131,7 @@ impl Mapping {
                 } else {
                     (MapFlags::SHARED, MediumKind::PageCache)
                 };
-                let mapping = Self::empty(range, Backing::File { file, flags }, medium);
+                let mapping = Self::empty(range, Backing::File { file, flags }, medium, disk);
                 mapping.grow(len)?;
                 Ok(mapping)
             }
@@ -124,7 +142,7 @@ impl Mapping {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, short).into());
                 }
                 let backing = Backing::PrivateFile { file };
-                let mut mapping = Self::empty(range, backing, MediumKind::Bytes);
+                let mut mapping = Self::empty(range, backing, MediumKind::Bytes, disk);
                 mapping.range.cover(len)?;
                 mapping.map_pages(0, len)?;
                 *mapping.len.get_mut() = len;
@@ -138,13 +156,20 @@ impl Mapping {
     pub fn anonymous(len: u64, reserve: u64) -> Result<Self, MappingError> {
         check_len(len)?;
         let range = Reservation::new(len, reserve)?;
-        let mapping = Self::empty(range, Backing::Anonymous, MediumKind::Bytes);
+        let disk = Disk::default();
+        let mapping = Self::empty(range, Backing::Anonymous, MediumKind::Bytes, disk);
         mapping.grow(len)?;
         Ok(mapping)
     }
 
-    fn empty(range: Reservation, backing: Backing, medium: MediumKind) -> Self {
-        Mapping { range, backing, medium, len: AtomicU64::new(0), growing: Mutex::new(()) }
+    fn empty(range: Reservation, backing: Backing, medium: MediumKind, disk: Disk) -> Self {
+        let (len, growing) = (AtomicU64::new(0), Mutex::new(()));
+        Mapping { range, backing, medium, len, growing, disk }
+    }
+
+    /// The file system below it.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// The first byte, at a multiple of 2 MiB. It never moves.
@@ -219,10 +244,10 @@ impl Mapping {
             }
             Backing::File { file, .. } => {
                 let old_file_len = file.metadata()?.len();
-                allocate(file, old_len, new_len)?;
+                allocate(&self.disk, file, old_len, new_len)?;
                 if let Err(e) = self.map_pages(old_len, new_len) {
                     // The first error is the one to report.
-                    let _ = file.set_len(old_file_len);
+                    let _ = self.disk.set_len(file, old_file_len);
                     return Err(e.into());
                 }
             }
@@ -273,15 +298,25 @@ impl Mapping {
 
     /// Makes what has been stored so far survive a power loss, as far as the file does.
     /// Memory and [`Access::Private`] have nothing to be made durable.
+    ///
+    /// On Linux, `fsync` writes back what was stored through a mapping, too.
     pub fn sync(&self) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
-        let len = self.len() as usize;
-        if len > 0 {
+        self.disk.fsync(file)
+    }
+
+    /// As [`sync`](Mapping::sync), for what was stored to the first `len` bytes: the kernel
+    /// writes no other page back, however many are waiting to be.
+    pub fn sync_front(&self, len: u64) -> io::Result<()> {
+        let Backing::File { file, .. } = &self.backing else { return Ok(()) };
+        self.check_here()?;
+        let len = len.min(self.len()) as usize;
+        self.disk.call(Call::Msync, file, || {
             // SAFETY: the range is mapped, and writing it back changes nothing in it.
             unsafe { rustix::mm::msync(self.range.base().cast(), len, MsyncFlags::SYNC)? };
-        }
-        file.sync_all()
+            Ok(())
+        })
     }
 
     /// Whether the file is in memory already: to touch all of it reads and writes no disk.
@@ -312,6 +347,15 @@ impl Mapping {
             let page = self.range.base().add(start as usize);
             rustix::mm::madvise(page.cast(), (end - start) as usize, advice)
         };
+    }
+
+    /// The shadow may be had in large pages from now on. Before, it has small ones, which the
+    /// kernel finds at once: for a large one it may move memory about for milliseconds, and the
+    /// first answer after a restart would wait for that.
+    pub fn use_huge_pages(&self) {
+        if self.alive().is_here() {
+            self.range.use_huge_pages();
+        }
     }
 
     /// Faults the shadow of a range in, so that an operation does not have to.
@@ -379,14 +423,15 @@ fn check_len(len: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, odd))
 }
 
-fn allocate(file: &File, from: u64, len: u64) -> Result<(), MappingError> {
-    blocks::allocate(file, from, len).map_err(|source| {
-        match source.raw_os_error().map(Errno::from_raw_os_error) {
+fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
+    blocks::allocate(disk, file, from, len).map_err(|error| match error {
+        NoBlocks::WriteBack(source) => MappingError::WriteBack(source),
+        NoBlocks::Refused(source) => match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
                 MappingError::DiskFull { needed: len - from, source }
             }
             _ => MappingError::Io(source),
-        }
+        },
     })
 }
 

@@ -6,6 +6,9 @@ use super::word::{Media, Offset, Word};
 use crate::error::Damage;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What [`Memory::scribble`] writes.
+const SCRIBBLED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
 /// The memory of one pool and the seam that accesses it.
 ///
 /// The memory never moves while this exists; its length only grows. Offsets that come
@@ -58,6 +61,17 @@ impl<S: Seam> Memory<S> {
     /// Whether nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Overwrites free space, where it is [reused at once](Seam::reuses_at_once). Nothing is
+    /// recorded: to a crash it is as if it had not happened, since nobody may read it.
+    #[inline(always)]
+    pub fn scribble(&self, offset: u64, bytes: u64) {
+        if self.seam.reuses_at_once()
+            && let Ok(words) = self.words(offset, bytes)
+        {
+            words.iter().for_each(|word| word.0.store(SCRIBBLED, Ordering::Relaxed));
+        }
     }
 
     /// The seam.

@@ -5,23 +5,27 @@ mod alive;
 #[cfg_attr(target_arch = "aarch64", path = "arch_aarch64.rs")]
 mod arch;
 mod blocks;
+mod disk;
 mod flush;
 mod mapping;
 mod medium;
 mod memory;
 mod reserve;
 mod seam;
+mod shared;
 mod traced;
 mod word;
 mod words;
 
 pub use alive::Alive;
+pub use disk::{Call, Disk, DiskWatch, Fate};
 pub use flush::{FlushInstruction, FlushMode, Latency, Real};
 pub use mapping::{Access as MapAccess, Mapping, MappingError, Resident};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, Shadow, words_of};
 pub use reserve::SHADOW_SHARE;
 pub use seam::{Mark, Planted, Point, Seam};
+pub use shared::{OfShared, Shared, SharedWord};
 pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};
 pub use words::DramWords;

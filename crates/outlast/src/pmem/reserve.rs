@@ -81,16 +81,24 @@ impl Reservation {
         unsafe {
             let access = MprotectFlags::READ | MprotectFlags::WRITE;
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
-            // An optimisation: every error is ignored. Not for the first large page, which
-            // is covered bit by bit and has small ones: the kernel may replace them by a
-            // large one some time, and operations would wait for that.
-            if self.shadow > HUGE_PAGE {
-                let rest = self.shadow().add(HUGE_PAGE as usize);
-                let bytes = (self.shadow - HUGE_PAGE) as usize;
-                let _ = rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage);
-            }
         }
         Ok(())
+    }
+
+    /// The shadow may be had in large pages from now on.
+    ///
+    /// An optimisation: every error is ignored. Not for the first large page, which is covered
+    /// bit by bit and has small ones: the kernel may replace them by a large one some time, and
+    /// operations would wait for that.
+    pub(super) fn use_huge_pages(&self) {
+        if self.shadow > HUGE_PAGE {
+            // SAFETY: the shadow is ours, and the advice changes nothing but the size of pages.
+            let _ = unsafe {
+                let rest = self.shadow().add(HUGE_PAGE as usize);
+                let bytes = (self.shadow - HUGE_PAGE) as usize;
+                rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
+            };
+        }
     }
 
     /// How much of the shadow is that of the first `len` bytes. What takes more than one

@@ -5,7 +5,7 @@
 //! [`Traced`](super::Traced) records every access for the proof harness. Nothing else
 //! in the library touches mapped memory.
 
-use super::Word;
+use super::{OfShared, Word};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
@@ -186,6 +186,37 @@ pub enum Planted {
     SweptUntraced,
     /// Nothing resumes the reclaim after a crash.
     NotReclaimed,
+    /// A list of runs with free blocks is believed, though a run was released since and its
+    /// pages are one of another class.
+    StaleEntryAccepted,
+    /// A retired block is freed an epoch before its last reader can be gone.
+    FreedEpochEarly,
+    /// Space is claimed in what a pool has grown by before the header tells of it.
+    SizeToldEarly,
+    /// Space is swept while operations from before the end of the trace are under way.
+    GraceSkipped,
+    /// An announced insert that is not decided is frozen with its slot.
+    UndecidedFrozen,
+    /// A search ends where all levels that it knew are gone.
+    SearchEndsWithLevels,
+    /// A copy that another thread has made is taken for durable.
+    OtherCopyUnflushed,
+    /// Of what a crash left of a leaf, only the first line of pairs is made durable.
+    FoundLinesShort,
+    /// The upper half of a split is opened before the lower one's bits are durable.
+    SplitOpenedUnflushed,
+    /// Readers are not told that a merge uses slots again.
+    MergeUntold,
+    /// The block of a replaced record is retired before its readers are told.
+    RetiredUnnoted,
+    /// A split does not mark, for the trace, the overflow records that stay.
+    StayingUnmarked,
+    /// A copy is confirmed though its record was replaced or removed since it was looked at.
+    CopyUnchecked,
+    /// The blocks of a map that is dropped are not marked for the trace.
+    DroppedUnmarked,
+    /// A lookup that finds nothing does not make the removal durable that it rests on.
+    AbsenceUnhelped,
 }
 
 /// A call of the index interface, as the recorder sees it: its begin and its answer.
@@ -240,9 +271,10 @@ pub trait Seam: Clone + Send + Sync + 'static {
     #[inline(always)]
     fn prefetch<T>(&self, _line: &T) {}
 
-    /// To be called before an access to DRAM that threads share: another one may run.
+    /// The scheduling point before an access to a [`Shared`](super::Shared), which alone can call
+    /// it.
     #[inline(always)]
-    fn dram(&self) {}
+    fn shared(&self, _by: OfShared) {}
 
     /// One turn of waiting for another thread, in a loop. `turn` counts the turns.
     fn wait(&self, turn: &mut u32);
@@ -253,6 +285,15 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// runs under one of ours.
     fn lock<'a, T: ?Sized>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         mutex.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether the allocator hands a freed block out again at once, before any other, and blocks
+    /// that wait for their readers are looked at each time; and whether what is freed is
+    /// overwritten. So what still leads to it meets other content. For the proof harness; what
+    /// ships spreads its reuse.
+    #[inline(always)]
+    fn reuses_at_once(&self) -> bool {
+        false
     }
 
     /// Whether this planted bug is to be made here. Never in what ships: the answer is known

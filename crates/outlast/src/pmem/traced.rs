@@ -1,9 +1,9 @@
 //! The seam of the proof harness: every access recorded, every access a place where
 //! another thread may run or a fault may strike.
 
-use super::Word;
 use super::seam::{Mark, Planted, Point, Seam};
 use super::word::LINE;
+use super::{OfShared, Word};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -151,6 +151,7 @@ struct Inner {
     base: AtomicUsize,
     recording: AtomicBool,
     loads: AtomicBool,
+    reuses: AtomicBool,
     watch: Option<Watch>,
     events: Mutex<Vec<Event>>,
     control: Option<Box<dyn Control>>,
@@ -201,6 +202,7 @@ impl Traced {
             base: AtomicUsize::new(0),
             recording: AtomicBool::new(false),
             loads: AtomicBool::new(false),
+            reuses: AtomicBool::new(false),
             watch,
             events: Mutex::new(Vec::new()),
             controlled: control.as_ref().is_some_and(|c| !c.only_waiting()),
@@ -217,6 +219,11 @@ impl Traced {
         let result = during();
         PLANTED.set(before);
         result
+    }
+
+    /// Has freed blocks handed out again at once, see [`Seam::reuses_at_once`].
+    pub fn reuse_at_once(&self) {
+        self.0.reuses.store(true, Ordering::Relaxed);
     }
 
     /// Starts recording; `loads` says whether loads are recorded too.
@@ -357,6 +364,10 @@ impl Seam for Traced {
         value
     }
 
+    fn reuses_at_once(&self) -> bool {
+        self.0.reuses.load(Ordering::Relaxed)
+    }
+
     fn planted(&self, bug: Planted) -> bool {
         self.0.planted == Some(bug)
     }
@@ -427,7 +438,7 @@ impl Seam for Traced {
         });
     }
 
-    fn dram(&self) {
+    fn shared(&self, _by: OfShared) {
         if self.0.loads.load(Ordering::Relaxed) {
             self.step(None, || ((), Some(Access::Dram)));
         } else {

@@ -1,10 +1,11 @@
 //! Words in DRAM, many of them: in large pages, as far as the system has some.
 
+use super::SharedWord;
 use super::reserve::{HUGE_PAGE, reserve_aligned};
 use rustix::mm::{Advice, ProtFlags};
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Words of the smallest page that there is.
 const PAGE_WORDS: usize = 4096 / 8;
@@ -16,7 +17,7 @@ const PAGE_WORDS: usize = 4096 / 8;
 /// remembers the addresses of some thousand pages, and looks all others up in memory first.
 #[derive(Debug)]
 pub struct DramWords {
-    words: NonNull<[AtomicU64]>,
+    words: NonNull<[SharedWord]>,
     /// Whether they are a mapping, not a box.
     mapped: bool,
 }
@@ -27,25 +28,31 @@ unsafe impl Send for DramWords {}
 unsafe impl Sync for DramWords {}
 
 impl DramWords {
-    /// `count` zeros.
+    /// `count` zeros, in small pages at first.
     pub fn zeroed(count: u64) -> DramWords {
         if count * 8 >= HUGE_PAGE
             && let Ok(start) =
                 reserve_aligned(Self::mapped_bytes(count), ProtFlags::READ | ProtFlags::WRITE)
         {
-            // SAFETY: just mapped. The advice changes nothing but the size of pages; without
-            // it they are small.
-            let _ = unsafe {
-                let bytes = Self::mapped_bytes(count) as usize;
-                rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage)
-            };
             let words = NonNull::slice_from_raw_parts(start.cast(), count as usize);
             return DramWords { words, mapped: true };
         }
-        let words = Box::<[AtomicU64]>::new_zeroed_slice(count as usize);
-        // SAFETY: zero is a valid AtomicU64.
+        let words = Box::<[SharedWord]>::new_zeroed_slice(count as usize);
+        // SAFETY: zero is a valid SharedWord.
         let words = unsafe { words.assume_init() };
         DramWords { words: NonNull::from(Box::leak(words)), mapped: false }
+    }
+
+    /// What has no memory yet may be had in large pages. Without that, the kernel gives small
+    /// ones, which it finds at once.
+    pub fn use_huge_pages(&self) {
+        if self.mapped {
+            // SAFETY: mapped by `zeroed`, and the advice changes nothing but the size of pages.
+            let _ = unsafe {
+                let bytes = Self::mapped_bytes(self.len() as u64) as usize;
+                rustix::mm::madvise(self.words.as_ptr().cast(), bytes, Advice::LinuxHugepage)
+            };
+        }
     }
 
     /// Has the system give them all their memory now, which stores nothing. For whoever has the
@@ -53,7 +60,7 @@ impl DramWords {
     pub fn touch(&self) {
         for word in self.iter().step_by(PAGE_WORDS) {
             // A store by the processor, but of what is there: others may use the words already.
-            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = word.0.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -63,10 +70,10 @@ impl DramWords {
 }
 
 impl Deref for DramWords {
-    type Target = [AtomicU64];
+    type Target = [SharedWord];
 
     #[inline(always)]
-    fn deref(&self) -> &[AtomicU64] {
+    fn deref(&self) -> &[SharedWord] {
         // SAFETY: as many words were allocated, zeroed, and are freed when `self` is dropped.
         unsafe { self.words.as_ref() }
     }
@@ -100,10 +107,10 @@ mod tests {
                 words.touch();
             }
             for (word, value) in words.iter().zip(1..) {
-                assert_eq!(word.swap(value, Ordering::Relaxed), 0);
+                assert_eq!(word.0.swap(value, Ordering::Relaxed), 0);
             }
             words.touch();
-            assert!(words.iter().zip(1..).all(|(word, v)| word.load(Ordering::Relaxed) == v));
+            assert!(words.iter().zip(1..).all(|(word, v)| word.0.load(Ordering::Relaxed) == v));
             assert!(!words.mapped || words.as_ptr().addr().is_multiple_of(HUGE_PAGE as usize));
         }
     }

@@ -28,9 +28,9 @@ use super::geometry::{CLASSES, Geometry, LARGE};
 use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, SAVED_MAGIC, pack_frontier};
 use super::points;
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{Offset, Planted, Seam, Word};
 use crate::reclaim::threads::thread_number;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -55,6 +55,9 @@ pub struct Alloc {
     space: Mutex<Space>,
     partial: Vec<Mutex<Vec<u32>>>,
     shards: Vec<Mutex<Shard>>,
+    /// Class and offset of blocks that were freed, where they are [reused at
+    /// once](Seam::reuses_at_once). Hints: the run says whether a block is free.
+    freed: Mutex<Vec<(u8, u64)>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
 }
@@ -191,6 +194,7 @@ impl Alloc {
             shards: (0..SHARDS)
                 .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASSES.len()] }))
                 .collect(),
+            freed: Mutex::default(),
             old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
         }
     }
@@ -239,17 +243,53 @@ impl Alloc {
             return Ok(Block { offset, class, bytes: self.geometry.offset_of(pages as u32) });
         }
         let block_bytes = self.geometry.class_bytes(class).expect("a class of this geometry");
+        if seam.reuses_at_once()
+            && let Some(offset) = self.take_freed(core, class)?
+        {
+            return Ok(Block { offset, class, bytes: block_bytes });
+        }
         let shard = &self.shards[thread_number() % SHARDS];
         let index = usize::from(class);
         if let Some(offset) = seam.lock(shard).in_hand[index].pop() {
             return Ok(Block { offset, class, bytes: block_bytes });
         }
-        let mut taken = self.refill(core, class, block_bytes)?;
+        let mut taken = match self.refill(core, class, block_bytes) {
+            Ok(taken) => taken,
+            // What other threads have in hand is free, too.
+            Err(error @ (Error::PoolFull { .. } | Error::DiskFull { .. })) => {
+                let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
+                vec![self.shards.iter().find_map(in_hand).ok_or(error)?]
+            }
+            Err(error) => return Err(error),
+        };
         let offset = taken.pop().expect("a refill brings at least one block");
         if !taken.is_empty() {
             seam.lock(shard).in_hand[index].append(&mut taken);
         }
         Ok(Block { offset, class, bytes: block_bytes })
+    }
+
+    /// The block of a class that was freed last, if it is still free.
+    #[cold]
+    fn take_freed<S: Seam>(&self, core: &Core<S>, class: u8) -> Result<Option<u64>> {
+        loop {
+            let last = {
+                let mut freed = core.memory.seam().lock(&self.freed);
+                let last = freed.iter().rposition(|&(of, _)| of == class);
+                last.map(|at| freed.remove(at).1)
+            };
+            let Some(offset) = last else { return Ok(None) };
+            // Its run can have been released meanwhile, and its pages be used for something else.
+            let Ok(mut slot) = self.run_of(core, offset) else { continue };
+            let Ok((_, index)) = slot.index(self.geometry, offset) else { continue };
+            let run = slot.run();
+            if run.class == class && !run.old && !run.is_used(index) {
+                let (word, mask) = bit(index);
+                run.used[word] |= mask;
+                run.free -= 1;
+                return Ok(Some(offset));
+            }
+        }
     }
 
     /// Whether there are free blocks of a class, in a run that is in use.
@@ -281,7 +321,7 @@ impl Alloc {
             // A run on the list can have been released meanwhile.
             if let Slot::Run(run) = &mut *slot
                 && run.listed
-                && run.class == class
+                && (run.class == class || seam.planted(Planted::StaleEntryAccepted))
             {
                 let start = self.geometry.offset_of(head);
                 run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));
@@ -442,6 +482,7 @@ impl Alloc {
         }
         run.used[word] &= !mask;
         run.free += 1;
+        core.memory.scribble(offset, run.block_bytes);
         let empty = run.free == run.blocks;
         let class = run.class;
         if !run.listed && class != LARGE {
@@ -456,6 +497,9 @@ impl Alloc {
             slot.clear();
             drop(slot);
             self.release(core, head, pages)?;
+        } else if seam.reuses_at_once() {
+            drop(slot);
+            seam.lock(&self.freed).push((class, offset));
         }
         Ok(())
     }
@@ -641,21 +685,41 @@ impl Alloc {
         let Slot::Run(run) = &mut *slot else {
             let free = matches!(*slot, Slot::Free);
             drop(slot);
-            if free {
+            let left = self.read_descriptor(core, page)?;
+            if free && left.is_some_and(|d| matches!(d.kind, PageKind::Blocks | PageKind::Large)) {
+                // Two claims that crashes cut short have left a run that would end behind the
+                // frontier. Once the frontier has passed that end, it would count as one.
+                self.release(core, page, 1)?;
+            } else if free {
                 seam.lock(&self.space).give(page, 1);
             }
             return Ok(page + 1);
         };
+        for distance in 1..run.pages {
+            // Nobody waits for an earlier page while holding a later one's slot.
+            if let Slot::Run(_) = &*seam.lock(self.slot(page + distance)) {
+                let offset = self.geometry.descriptor_offset(page + distance);
+                return Err(Damage::new(offset, "a later page of a run", "a run with blocks"));
+            }
+        }
         debug_assert!(run.old, "pages below the old frontier are not claimed before the sweep");
         for (used, retired) in run.used.iter_mut().zip(&*std::mem::take(&mut run.retired)) {
             *used &= !retired;
         }
         run.old = false;
         run.free = run.blocks - run.used.iter().map(|w| w.count_ones()).sum::<u32>();
+        if seam.reuses_at_once() {
+            let start = self.geometry.offset_of(page);
+            for index in (0..run.blocks).filter(|&index| !run.is_used(index)) {
+                let offset = start + u64::from(index) * run.block_bytes;
+                core.memory.scribble(offset, run.block_bytes);
+            }
+        }
         let (pages, class) = (run.pages, run.class);
         if run.free == run.blocks {
             *slot = Slot::Free;
             drop(slot);
+            self.clear_later_pages(core, page, pages, class)?;
             self.release(core, page, pages)?;
         } else {
             for distance in 1..pages {
@@ -668,6 +732,30 @@ impl Alloc {
             }
         }
         Ok(page + pages)
+    }
+
+    /// After a crash, before a run without a block in use is released: what a claim that was cut
+    /// short has left in the descriptors of its later pages is not to be taken for a run.
+    fn clear_later_pages<S: Seam>(
+        &self,
+        core: &Core<S>,
+        head: u32,
+        pages: u32,
+        class: u8,
+    ) -> Result<(), Damage> {
+        for distance in 1..pages {
+            let page = head + distance;
+            let later = Descriptor { kind: PageKind::Continued, class, count: distance };
+            let found = self.read_descriptor(core, page);
+            if !found.is_ok_and(|found| found.is_none_or(|found| found == later)) {
+                let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
+                let word = core.memory.at(offset)?;
+                let free = Descriptor { kind: PageKind::Free, class: 0, count: 1 };
+                core.memory.store(word, free.pack(page), &points::RELEASE);
+                core.memory.persist(word, &points::RELEASE);
+            }
+        }
+        Ok(())
     }
 
     /// All space is accounted for.
@@ -854,13 +942,17 @@ impl Alloc {
             end = end.max(offset + bytes);
         }
         let known = self.old_frontier() == 0;
-        if !known {
-            self.check_old_descriptors(core, &mut account.damage);
-        }
+        let old_heads = if known {
+            BTreeSet::new()
+        } else {
+            self.check_old_descriptors(core, &mut account.damage)
+        };
+        let mut owned = BTreeMap::new();
         for &(offset, bytes) in &blocks {
             let found = self.run_of(core, offset).and_then(|mut slot| {
-                let (_, index) = slot.index(self.geometry, offset)?;
+                let (head, index) = slot.index(self.geometry, offset)?;
                 let run = slot.run();
+                owned.insert(head, (run.pages, run.class));
                 if run.block_bytes < bytes || (known && !run.is_used(index)) {
                     return Err(Damage::new(
                         offset,
@@ -876,13 +968,27 @@ impl Alloc {
             }
         }
         if !known {
+            // All descriptors of a run are durable before its first block is linked. Those of
+            // other runs a crash can have left half written.
+            for (page, (pages, class)) in owned {
+                if page < self.old_frontier() && !old_heads.contains(&page) {
+                    let offset = self.geometry.descriptor_offset(page);
+                    account.damage.push(Damage::new(offset, "a run", "one inside another"));
+                }
+                self.check_descriptors(core, page, pages, class, &mut account.damage)?;
+            }
             return Ok(account);
         }
         let mut in_use = 0;
+        let mut free_from = self.geometry.first_page();
         for (page, pages, class, used) in self.runs_in_use(seam) {
             in_use += used;
+            self.check_free_descriptors(core, (free_from, page), &mut account.damage);
             self.check_descriptors(core, page, pages, class, &mut account.damage)?;
+            free_from = page + pages;
         }
+        let frontier = seam.lock(&self.space).frontier;
+        self.check_free_descriptors(core, (free_from, frontier), &mut account.damage);
         for shard in &self.shards {
             let shard = seam.lock(shard);
             for (class, blocks) in shard.in_hand.iter().enumerate() {
@@ -940,8 +1046,26 @@ impl Alloc {
         Ok(())
     }
 
+    /// Checks that the descriptors of free pages can be read. One that describes a run is no
+    /// damage: a crash leaves that of a run that was claimed, and to which nothing was linked.
+    fn check_free_descriptors<S: Seam>(
+        &self,
+        core: &Core<S>,
+        (from, to): (u32, u32),
+        damage: &mut Vec<Damage>,
+    ) {
+        let pages = (from..to).filter(|&page| !self.geometry.is_system(page));
+        damage.extend(pages.filter_map(|page| self.read_descriptor(core, page).err()));
+    }
+
     /// Reads the descriptors of old pages, where damage has stopped the reclaim.
-    fn check_old_descriptors<S: Seam>(&self, core: &Core<S>, damage: &mut Vec<Damage>) {
+    /// Returns the first pages of runs.
+    fn check_old_descriptors<S: Seam>(
+        &self,
+        core: &Core<S>,
+        damage: &mut Vec<Damage>,
+    ) -> BTreeSet<u32> {
+        let mut heads = BTreeSet::new();
         let mut page = self.geometry.first_page();
         while page < self.old_frontier() {
             let run = self.read_descriptor(core, page).and_then(|descriptor| match descriptor {
@@ -956,7 +1080,10 @@ impl Alloc {
             });
             match run {
                 // Its later pages are not looked at: a crash can have come between them.
-                Ok(Some(run)) => page += run.pages,
+                Ok(Some(run)) => {
+                    heads.insert(page);
+                    page += run.pages;
+                }
                 Ok(None) => page += 1,
                 Err(_) if self.geometry.is_system(page) => page += 1,
                 Err(found) => {
@@ -965,6 +1092,7 @@ impl Alloc {
                 }
             }
         }
+        heads
     }
 
     /// Figures.

@@ -1,7 +1,7 @@
 //! What a pool's memory is made of.
 
 use crate::error::{Error, Result};
-use crate::pmem::{Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
+use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -131,11 +131,13 @@ impl Backing {
     }
 
     /// Makes it `len` bytes long. Nothing moves.
-    pub fn grow(&self, len: u64) -> Result<()> {
+    pub fn grow(&self, len: u64) -> Result<(), MappingError> {
         match self {
-            Backing::Mapped(m) => m.grow(len).map_err(mapping_error),
+            Backing::Mapped(m) => m.grow(len),
             Backing::Heap(h) if len <= h.capacity => Ok(()),
-            Backing::Heap(h) => Err(Error::AddressSpace { needed: len, reserved: h.capacity }),
+            Backing::Heap(h) => {
+                Err(MappingError::AddressSpace { needed: len, reserved: h.capacity })
+            }
         }
     }
 
@@ -143,6 +145,16 @@ impl Backing {
     pub fn sync(&self) -> Result<()> {
         match self {
             Backing::Mapped(m) => m.sync().map_err(|e| Error::io("syncing the pool", e)),
+            Backing::Heap(_) => Ok(()),
+        }
+    }
+
+    /// As [`sync`](Backing::sync), for the header alone.
+    pub fn sync_header(&self) -> Result<()> {
+        match self {
+            Backing::Mapped(m) => m
+                .sync_front(super::layout::FRONTIER_OFFSET)
+                .map_err(|e| Error::io("syncing the pool's header", e)),
             Backing::Heap(_) => Ok(()),
         }
     }
@@ -171,6 +183,11 @@ impl Backing {
         }
     }
 
+    /// The file system below it.
+    pub fn disk(&self) -> Disk {
+        self.mapping().map_or_else(Disk::default, |mapping| mapping.disk().clone())
+    }
+
     /// The mapping, where there is one.
     pub fn mapping(&self) -> Option<&Mapping> {
         match self {
@@ -194,6 +211,7 @@ fn birth(file: &std::fs::File) -> Option<u64> {
 pub fn mapping_error(error: MappingError) -> Error {
     match error {
         MappingError::Io(source) => Error::io("mapping the pool", source),
+        MappingError::WriteBack(source) => Error::io("syncing a pool that grew", source),
         MappingError::DiskFull { needed, source } => Error::DiskFull { needed, source },
         MappingError::AddressSpace { needed, reserved } => Error::AddressSpace { needed, reserved },
     }

@@ -1,22 +1,24 @@
 //! The core of a pool: memory, header, gate, allocator and epochs. What indexes stand on.
 
 use super::alloc::{Alloc, Block};
-use super::backing::Backing;
+use super::backing::{Backing, mapping_error};
 use super::gate::{Brief, Entered, Gate, Held, Writing};
 use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
 use super::header::Header;
 use super::layout::{
-    FRONTIER_OFFSET, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier,
-    unpack_frontier,
+    DIRTY, FRONTIER_OFFSET, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, SUSPECT, field,
+    pack_frontier, pack_roots, unpack_frontier,
 };
-use super::points;
+use super::{points, roots};
 use crate::error::{Damage, Error, Result};
 use crate::index::hash::Hasher;
-use crate::pmem::{MediumKind, Memory, Offset, Planted, Point, Seam, Word, words_of};
+use crate::pmem::{
+    MappingError, MediumKind, Memory, Offset, Planted, Point, Seam, Shared, Word, words_of,
+};
 use crate::reclaim::threads::thread_number;
 use crate::reclaim::{Epochs, Pin, Visit};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::Thread;
 
@@ -132,17 +134,30 @@ pub struct Core<S: Seam> {
     /// leaves it alone. Not so where there is space to reclaim. Changed under `control`.
     at_rest: AtomicBool,
     alloc: Alloc,
-    epochs: Epochs,
+    epochs: Shared<Epochs>,
     reclaimer: OnceLock<Weak<dyn Reclaimer>>,
     /// The background thread, to be woken when space was claimed.
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
+    /// A root that a clean pool has lost: its slot, and what was found.
+    lost_root: Option<(usize, Damage)>,
+    /// A saved free state that a clean pool should have had.
+    saved_damage: Option<Damage>,
     /// The epoch of a visit that was waited for in vain; 0 is none.
     stopped_visit: AtomicU64,
+    /// The same, where the pool could not grow.
+    hopeless_visit: AtomicU64,
+    /// The disk may lack something of what was written: see [`Error::Suspect`]. Changed under
+    /// `header`, whose dirty mark says the same.
+    suspect: AtomicBool,
 }
 
 /// Turns of waiting for operations of other threads that keep space from reuse, for who needs it.
 pub(super) const GRACE_TURNS: u32 = 1 << 10;
+/// The same, where an operation fails otherwise: some seconds.
+const FULL_TURNS: u32 = 1 << 16;
+/// Turns of waiting for a thread that has the last free blocks in hand.
+const HAND_TURNS: u32 = 1 << 7;
 /// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
 const WAIT_ALONE: u32 = 1 << 11;
 /// Turns of waiting for a lock after which it is taken for damaged: over a minute.
@@ -223,13 +238,17 @@ impl<S: Seam> Core<S> {
             gate: Gate::new(false),
             at_rest: AtomicBool::new(true),
             alloc,
-            epochs: Epochs::default(),
+            epochs: Shared::part(Epochs::default()),
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
+            lost_root: None,
+            saved_damage: None,
             stopped_visit: AtomicU64::new(0),
+            hopeless_visit: AtomicU64::new(u64::MAX),
+            suspect: AtomicBool::new(false),
         };
-        core.fsync()?;
+        core.fsync(Backing::sync)?;
         Ok(core)
     }
 
@@ -246,10 +265,18 @@ impl<S: Seam> Core<S> {
         if !options.read_only {
             header.check_writable()?;
         }
-        let dirty = header.get(field::DIRTY) != 0;
-        if dirty && !options.accept_possibly_torn {
-            Self::check_torn(&header, &backing, &options)?;
+        let torn = if header.is_dirty() {
+            header.possibly_torn(backing.identity()?, options.boot)
+        } else {
+            None
+        };
+        if let Some(reason) = torn
+            && !options.accept_possibly_torn
+        {
+            return Err(Error::PossiblyTorn { reason });
         }
+        // Not to be called clean by a close that nobody has verified before.
+        let suspect = header.is_suspect() || torn.is_some();
         let size = header.get(field::SIZE);
         if options.max_size == 0 {
             options.max_size = header.get(field::MAX_SIZE);
@@ -268,9 +295,9 @@ impl<S: Seam> Core<S> {
                 ))
             })?;
         let alloc = Alloc::new(geometry, frontier, true, backing.reserved());
-        let clean = !dirty && header.copy_damaged.is_none();
+        let clean = !header.is_dirty() && header.copy_damaged.is_none();
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
-        let core = Core {
+        let mut core = Core {
             memory,
             geometry,
             hasher,
@@ -284,19 +311,28 @@ impl<S: Seam> Core<S> {
             growth: Mutex::default(),
             size: AtomicU64::new(size),
             alloc,
-            epochs: Epochs::default(),
+            epochs: Shared::part(Epochs::default()),
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
+            lost_root: None,
+            saved_damage: None,
             stopped_visit: AtomicU64::new(0),
+            hopeless_visit: AtomicU64::new(u64::MAX),
+            suspect: AtomicBool::new(suspect),
         };
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
+        }
+        if clean {
+            core.lost_root = roots::check_commits(&core, &core.header())?;
         }
         if clean && saved.0 != 0 {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
             core.at_rest.store(restored, Ordering::Relaxed);
             if !restored {
+                let found = format!("{} bytes that are not one", saved.1);
+                core.saved_damage = Some(Damage::new(saved.0, "a saved free state", found));
                 tracing::warn!("saved free state is damaged; space is traced instead");
             }
         }
@@ -318,14 +354,6 @@ impl<S: Seam> Core<S> {
         }
         memory.fence(&points::FOUND);
         Ok(())
-    }
-
-    /// Refuses a pool that a power loss can have torn since it was last synced.
-    fn check_torn(header: &Header, backing: &Backing, options: &CoreOptions) -> Result<()> {
-        match header.possibly_torn(backing.identity()?, options.boot) {
-            Some(reason) => Err(Error::PossiblyTorn { reason }),
-            None => Ok(()),
-        }
     }
 
     // ---- Life -------------------------------------------------------------------
@@ -396,17 +424,30 @@ impl<S: Seam> Core<S> {
         self.enter()
     }
 
-    /// Notes in the header, durably, that the pool uses a read-only compatible feature, before
+    /// Notes in the header, durably, that the pool uses read-only compatible features, before
     /// it does. The caller has passed the gate.
-    pub fn use_feature(&self, bit: u64, at: &'static Point) -> Result<()> {
-        let mut header = self.memory.seam().lock(&self.header);
-        let features = header.get(field::READ_ONLY_COMPATIBLE);
-        if features & bit == 0 {
-            header.set(field::READ_ONLY_COMPATIBLE, features | bit);
+    pub fn use_feature(&self, bits: u64, at: &'static Point) -> Result<()> {
+        {
+            let mut header = self.memory.seam().lock(&self.header);
+            let features = header.get(field::READ_ONLY_COMPATIBLE);
+            if features & bits == bits {
+                return Ok(());
+            }
+            header.set(field::READ_ONLY_COMPATIBLE, features | bits);
             header.write(&self.memory, at)?;
-            self.fsync()?;
         }
-        Ok(())
+        self.fsync(Backing::sync_header)
+    }
+
+    /// A root that the pool had when it was closed, and has no more: slot and damage.
+    pub fn lost_root(&self) -> Option<&(usize, Damage)> {
+        self.lost_root.as_ref()
+    }
+
+    /// The saved free state that the header of a clean pool named, if it was damaged. Its space is
+    /// traced instead; but what its maps have lost is not noticed then.
+    pub fn saved_damage(&self) -> Option<&Damage> {
+        self.saved_damage.as_ref()
     }
 
     /// Whether the pool is open and sound.
@@ -419,6 +460,23 @@ impl<S: Seam> Core<S> {
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.gate.check()
+    }
+
+    /// To be called after something was read outside of the gate, and before it is believed.
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed, and the file's memory can be another one's.
+    #[inline(always)]
+    pub fn check_after_read(&self) -> Result<()> {
+        // Another opener stores after `close` has given up the file's lock, and that after it
+        // has closed the gate: who has read of its stores sees the gate closed.
+        fence(Ordering::Acquire);
+        self.gate.check()
+    }
+
+    /// Whether this process is the one that has the memory: a fork of it has not.
+    pub fn is_here(&self) -> bool {
+        self.backing.mapping().is_none_or(|mapping| mapping.alive().is_here())
     }
 
     /// One turn of waiting for a lock of an index.
@@ -481,30 +539,115 @@ impl<S: Seam> Core<S> {
     }
 
     /// Marks the pool dirty. The caller holds `control`, and the gate is clean.
+    ///
+    /// The mark has to be on the disk before anything else that is stored can get there. Only
+    /// the header's pages are written back for it, and none if a process that died has done so.
     fn mark_dirty_controlled(&self) -> Result<()> {
         let seam = self.memory.seam();
-        {
-            let file = self.backing.identity()?;
+        let file = self.backing.identity()?;
+        // Elsewhere the mark needs no page cache to survive the process.
+        let confirms = self.options.medium == MediumKind::PageCache;
+        let is_confirmed = {
             let mut header = seam.lock(&self.header);
-            if !seam.planted(Planted::NotMarkedDirty) {
-                header.set(field::DIRTY, 1);
-                header.set(field::SAVED, 0);
-                header.set(field::SAVED_BYTES, 0);
+            let is_confirmed = confirms
+                && header.get(field::MEDIUM) == self.options.medium as u64
+                && header.get(field::MAX_SIZE) == self.options.max_size
+                && header.copy_damaged.is_none()
+                && header.is_confirmed(file, self.options.boot)
+                && self.is_suspect() == header.is_suspect();
+            if !is_confirmed {
+                if !seam.planted(Planted::NotMarkedDirty) {
+                    header.set(field::DIRTY, self.dirty_mark());
+                    header.set(field::SAVED, 0);
+                    header.set(field::SAVED_BYTES, 0);
+                }
+                header.set(field::MEDIUM, self.options.medium as u64);
+                header.set_writer(file, self.options.boot);
+                header.set(field::MAX_SIZE, self.options.max_size);
+                header.set(field::CONFIRMED, 0);
+                header.write(&self.memory, &points::HEADER_DIRTY)?;
             }
-            header.set(field::MEDIUM, self.options.medium as u64);
-            header.set_writer(file, self.options.boot);
-            header.set(field::MAX_SIZE, self.options.max_size);
-            header.write(&self.memory, &points::HEADER_DIRTY)?;
+            is_confirmed
+        };
+        if !is_confirmed {
+            self.fsync(Backing::sync_header)?;
+            if confirms {
+                let mut header = seam.lock(&self.header);
+                header.confirm();
+                header.write(&self.memory, &points::HEADER_DIRTY)?;
+            }
         }
-        self.fsync()?;
         self.alloc.forget_saved(self);
         self.gate.marked_dirty();
         Ok(())
     }
 
-    /// Makes the kernel write everything back, where the medium leaves that to it.
-    fn fsync(&self) -> Result<()> {
-        if self.options.read_only { Ok(()) } else { self.backing.sync() }
+    /// What [`field::DIRTY`] is while the pool is changed.
+    fn dirty_mark(&self) -> u64 {
+        if self.is_suspect() { DIRTY | SUSPECT } else { DIRTY }
+    }
+
+    /// Makes the kernel write the pool back, or the part of it that `sync` does, where the
+    /// medium leaves that to it.
+    ///
+    /// A write-back that failed makes the pool suspect. The kernel reports such an error once,
+    /// and takes the pages for written from then on: no later success says anything about them.
+    fn fsync(&self, sync: impl Fn(&Backing) -> Result<()>) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let answer = sync(&self.backing);
+        if answer.is_err() {
+            self.note_suspect();
+        }
+        answer
+    }
+
+    /// The disk may lack something of what was written. That is kept in the header: for the
+    /// next process by the page cache, and on the disk if that still takes it.
+    fn note_suspect(&self) {
+        let noted = {
+            let mut header = self.memory.seam().lock(&self.header);
+            self.suspect.store(true, Ordering::Relaxed);
+            header.set(field::DIRTY, DIRTY | SUSPECT);
+            header.set(field::SAVED, 0);
+            header.set(field::SAVED_BYTES, 0);
+            header.write(&self.memory, &points::HEADER_DIRTY)
+        };
+        if let Err(error) = noted.and_then(|()| self.backing.sync_header()) {
+            tracing::warn!(%error, "a failed write-back is noted in memory alone");
+        }
+    }
+
+    /// Whether the pool was closed or synced, and not modified since.
+    pub fn is_clean(&self) -> bool {
+        self.gate.is_clean() && !self.header().is_dirty()
+    }
+
+    /// Whether the disk may lack something of what was written: see [`Error::Suspect`].
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
+    /// Makes the disk hold all that memory holds, whatever the kernel takes for written. The
+    /// caller holds all writers back.
+    pub(super) fn rewrite(&self) -> Result<()> {
+        for offset in (0..self.memory.len()).step_by(4096) {
+            let word = self.memory.at(Offset::<Word>::new(offset))?;
+            self.memory.store(word, self.memory.load(word), &points::FOUND);
+        }
+        self.fsync(Backing::sync)
+    }
+
+    /// The disk holds what memory holds, and that was found sound.
+    pub(super) fn note_sound(&self) -> Result<()> {
+        {
+            let mut header = self.memory.seam().lock(&self.header);
+            self.suspect.store(false, Ordering::Relaxed);
+            header.set(field::DIRTY, DIRTY);
+            header.write(&self.memory, &points::HEADER_DIRTY)?;
+        }
+        self.fsync(Backing::sync_header)
     }
 
     /// Holds all writers back, makes the pool clean and durable, and calls `then` while
@@ -517,9 +660,18 @@ impl<S: Seam> Core<S> {
     ) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
+        self.mark_what_was_found()?;
         let mut held = self.gate.hold(seam)?;
         self.make_clean(&mut held, settled)?;
         then(self)
+    }
+
+    /// Marks a pool dirty that a process which died has left so, and that nobody has changed
+    /// since: to sync or close it takes what it takes after a change. The caller holds
+    /// `control`.
+    fn mark_what_was_found(&self) -> Result<()> {
+        let found = self.gate.is_clean() && self.header().is_dirty() && !self.is_suspect();
+        if found { self.mark_dirty_controlled() } else { Ok(()) }
     }
 
     /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what
@@ -532,11 +684,13 @@ impl<S: Seam> Core<S> {
     ) -> Result<()> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
+        let marked = self.mark_what_was_found();
         let mut held = self.gate.hold(seam)?;
-        let result = if self.options.read_only || !held.dirty {
+        let result = if self.options.read_only {
             Ok(())
         } else {
-            last().and_then(|()| self.make_clean(&mut held, settled))
+            let last = if held.dirty { last() } else { Ok(()) };
+            marked.and(last).and_then(|()| self.make_clean(&mut held, settled))
         };
         held.now_closed();
         drop(held);
@@ -557,27 +711,41 @@ impl<S: Seam> Core<S> {
     }
 
     fn make_clean(&self, held: &mut Held<'_>, settled: impl FnOnce() -> bool) -> Result<()> {
+        if self.is_suspect() {
+            return Err(Error::Suspect);
+        }
         if !held.dirty {
             return Ok(());
         }
         self.collect();
-        let saved = if self.epochs.limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
+        let saved = if self.epochs().limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
             self.alloc.save(self)?
         } else {
             None
         };
+        // Saving may have made the pool grow, and so have met an error that is told only once.
+        if self.is_suspect() {
+            return Err(Error::Suspect);
+        }
         // The data first: the mark "clean" must not be durable before what it vouches for.
-        self.fsync()?;
+        self.fsync(Backing::sync)?;
         {
             let mut header = self.memory.seam().lock(&self.header);
             let (offset, bytes) = saved.unwrap_or((0, 0));
             header.set(field::DIRTY, 0);
+            header.set(field::CONFIRMED, 0);
             header.set(field::SAVED, offset);
             header.set(field::SAVED_BYTES, bytes);
+            // What was lost stays lost, and is told at the next open, too.
+            let commits = roots::commits(self)? ^ u32::from(self.lost_root.is_some());
+            let roots = pack_roots(commits, header.get(field::SEQUENCE) + 1);
+            header.set(field::ROOTS, roots);
             header.write(&self.memory, &points::HEADER_CLEAN)?;
         }
-        self.fsync()?;
+        // Whatever comes of it: the disk may call the pool clean from now on, so nobody stores
+        // before the dirty mark is on the disk again.
         held.now_clean();
+        self.fsync(Backing::sync_header)?;
         self.at_rest.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -592,6 +760,20 @@ impl<S: Seam> Core<S> {
     /// Hands out a block of at least `bytes`. No lock of an index may be held.
     pub fn allocate(&self, bytes: u64) -> Result<Block> {
         self.alloc.allocate(self, bytes)
+    }
+
+    /// As [`allocate`](Core::allocate), for a record: a value, and `before` bytes before it.
+    ///
+    /// # Errors
+    /// Also [`Error::ValueTooLarge`], if no block of this pool can hold it.
+    pub fn allocate_record(&self, before: usize, value: usize) -> Result<Block> {
+        let max = self.geometry.large_max();
+        let bytes = (before + value) as u64;
+        if bytes > max {
+            let max = max as usize - before;
+            return Err(Error::ValueTooLarge { len: value, max });
+        }
+        self.allocate(bytes)
     }
 
     /// Takes back a block that was never linked.
@@ -629,13 +811,24 @@ impl<S: Seam> Core<S> {
 
     /// Takes a block whose unlinking is durable; frees it once no guard can read it.
     pub fn retire(&self, offset: u64, bytes: u64) {
-        self.retire_by(offset, |free| self.epochs.retire(offset, bytes, free));
+        self.retire_by(offset, |free| {
+            if self.memory.seam().planted(Planted::FreedEpochEarly) {
+                return self.epochs().retire_early(1, offset, bytes, free);
+            }
+            self.epochs().retire(offset, bytes, free);
+        });
     }
 
     /// As [`retire`](Core::retire), where operations follow links to the block in
     /// [visits](Core::visit).
     pub fn retire_visited(&self, offset: u64, bytes: u64) {
-        self.retire_by(offset, |free| self.epochs.retire_visited(offset, bytes, free));
+        self.retire_by(offset, |free| {
+            if self.memory.seam().planted(Planted::FreedEpochEarly) {
+                // The first of the two is the margin.
+                return self.epochs().retire_early(2, offset, bytes, free);
+            }
+            self.epochs().retire_visited(offset, bytes, free);
+        });
     }
 
     fn retire_by(&self, offset: u64, retire: impl FnOnce(&mut dyn FnMut(u64))) {
@@ -650,29 +843,33 @@ impl<S: Seam> Core<S> {
             return;
         }
         retire(&mut |offset| self.free_or_report(offset));
+        if seam.reuses_at_once() {
+            self.collect();
+        }
     }
 
     /// Frees what was retired and no guard can read any more.
     pub fn collect(&self) {
-        if self.epochs.limbo_bytes() > 0 {
-            self.epochs.collect(|offset| self.free_or_report(offset));
+        if self.epochs().limbo_bytes() > 0 {
+            self.epochs().collect(|offset| self.free_or_report(offset));
         }
     }
 
     /// The epochs.
+    #[inline(always)]
     pub fn epochs(&self) -> &Epochs {
-        &self.epochs
+        self.epochs.step(self.memory.seam())
     }
 
     /// Pins the present epoch, for a reference that is handed out.
     pub fn pin(&self) -> Pin {
-        self.epochs.pin(thread_number())
+        self.epochs().pin(thread_number())
     }
 
     /// Pins the present epoch for an operation of this thread.
     #[inline(always)]
     pub fn visit(&self) -> Visit<'_> {
-        self.epochs.begin_visit(thread_number())
+        self.epochs().begin_visit(thread_number())
     }
 
     /// Says who can finish a reclaim.
@@ -727,7 +924,7 @@ impl<S: Seam> Core<S> {
             // not show that space is scarce.
             let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
             if let Err(error) = self.grow(total, bytes, unreclaimed, scattered) {
-                if unreclaimed && self.help()? {
+                if unreclaimed && self.help()? || self.wait_for_space(of_class)? {
                     return Ok(None);
                 }
                 return Err(error);
@@ -744,11 +941,11 @@ impl<S: Seam> Core<S> {
     /// retire from now on is not. Nor for ever: it can have been stopped, and then nobody waits for
     /// it again.
     fn collect_or_wait(&self, of_class: Option<u8>) -> Result<bool> {
-        if self.epochs.limbo_bytes() == 0 {
+        if self.epochs().limbo_bytes() == 0 {
             return Ok(false);
         }
         let free_pages = || self.alloc.stats(self).free_pages;
-        let (now, had) = (self.epochs.now(), free_pages());
+        let (now, had) = (self.epochs().now(), free_pages());
         let mut turn = 0;
         loop {
             self.collect();
@@ -757,16 +954,48 @@ impl<S: Seam> Core<S> {
                 return Ok(true);
             }
             // A guard that the user holds need not end.
-            let is_kept = self.epochs.oldest_retired().is_some_and(|epoch| epoch <= now);
-            if !is_kept || self.epochs.pins() > 0 {
+            let is_kept = self.epochs().oldest_retired().is_some_and(|epoch| epoch <= now);
+            if !is_kept || self.epochs().pins() > 0 {
                 return Ok(false);
             }
-            let visit = self.epochs.oldest_visit();
+            let visit = self.epochs().oldest_visit();
             if visit.is_some() && visit == Some(self.stopped_visit.load(Ordering::Relaxed)) {
                 return Ok(false);
             }
             if turn >= GRACE_TURNS {
                 self.stopped_visit.store(visit.unwrap_or(0), Ordering::Relaxed);
+                return Ok(false);
+            }
+            self.wait(&mut turn)?;
+        }
+    }
+
+    /// The last resort of an allocation where the pool cannot grow: waits for what other threads
+    /// give back. Whether that brought pages, or blocks of a class if they are looked for.
+    ///
+    /// Space can be on its way for two reasons. What was retired is freed once the operations
+    /// under way end, and with many threads on few processors one of them may not have run for
+    /// a long time. And a thread can have the list's last run in hand for a moment, to take
+    /// blocks from it. A user's guard need not end, nor a visit that was waited for in vain
+    /// before: they are not waited for longer than such a moment.
+    fn wait_for_space(&self, of_class: Option<u8>) -> Result<bool> {
+        let free_pages = || self.alloc.stats(self).free_pages;
+        let had = free_pages();
+        let mut turn = 0;
+        loop {
+            self.collect();
+            let has_blocks = |class| self.alloc.has_blocks(self, class);
+            if free_pages() > had || of_class.is_some_and(has_blocks) {
+                return Ok(true);
+            }
+            let visit = self.epochs().oldest_visit().unwrap_or(0);
+            let ends = self.epochs().limbo_bytes() > 0
+                && self.epochs().pins() == 0
+                && visit != self.hopeless_visit.load(Ordering::Relaxed);
+            if turn >= FULL_TURNS {
+                self.hopeless_visit.store(visit, Ordering::Relaxed);
+            }
+            if turn >= if ends { FULL_TURNS } else { HAND_TURNS } {
                 return Ok(false);
             }
             self.wait(&mut turn)?;
@@ -831,7 +1060,7 @@ impl<S: Seam> Core<S> {
             if target < size + bytes || target == size {
                 continue;
             }
-            match self.backing.grow(target) {
+            match self.grow_backing(target) {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
@@ -839,6 +1068,9 @@ impl<S: Seam> Core<S> {
                     let new = (total, pages);
                     clear_descriptors(&self.memory, self.geometry, new, &points::NEW_PAGES)?;
                     self.memory.fence(&points::NEW_PAGES);
+                    if seam.planted(Planted::SizeToldEarly) {
+                        self.size.store(target, Ordering::Release);
+                    }
                     {
                         let mut header = seam.lock(&self.header);
                         header.set(field::SIZE, target);
@@ -861,11 +1093,20 @@ impl<S: Seam> Core<S> {
                 Err(error) => return Err(error),
             }
         }
-        let held = match self.epochs.limbo_bytes() {
+        let held = match self.epochs().limbo_bytes() {
             0 => String::new(),
-            bytes => format!("; {} guards keep {bytes} bytes from reuse", self.epochs.pins()),
+            bytes => format!("; {} guards keep {bytes} bytes from reuse", self.epochs().pins()),
         };
         Err(Error::PoolFull { needed: bytes, limit, held })
+    }
+
+    fn grow_backing(&self, target: u64) -> Result<()> {
+        self.backing.grow(target).map_err(|error| {
+            if matches!(error, MappingError::WriteBack(_)) {
+                self.note_suspect();
+            }
+            mapping_error(error)
+        })
     }
 
     /// Grows ahead of use, if little space is left. Returns whether it did.
@@ -876,7 +1117,7 @@ impl<S: Seam> Core<S> {
         let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
         // What was retired comes back soon.
-        let retired = self.epochs.limbo_bytes() / self.geometry.page_bytes();
+        let retired = self.epochs().limbo_bytes() / self.geometry.page_bytes();
         let left = u64::from(total.saturating_sub(stats.frontier_pages) + stats.free_pages);
         // Far enough ahead that the worker has touched what is new, and made large pages of
         // it, before operations come there.

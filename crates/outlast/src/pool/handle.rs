@@ -5,6 +5,7 @@ use super::store::{MapRequest, ReclaimState, Store};
 use super::verify::Verification;
 use super::worker::Worker;
 use crate::error::{Error, Result};
+use crate::index::record::value_max;
 use crate::index::{RecordForm, Scheme};
 use crate::map::{Key, Map, MapOptions, OrderedKey, OrderedMap, RawMap, Value};
 use crate::pmem::{FlushMode, MediumKind, Real};
@@ -71,6 +72,9 @@ pub struct Durability {
     /// last [`Pool::sync`] does, if nothing was changed since; [`Pool::snapshot`] is the
     /// restore point.
     pub survives_power_loss: bool,
+    /// The disk may lack something of what was written, and nothing is made durable against a
+    /// power loss before [`Pool::verify`] has found the pool sound: see [`Error::Suspect`].
+    pub is_suspect: bool,
 }
 
 /// Figures of a pool.
@@ -252,7 +256,8 @@ impl Pool {
             medium,
             flush: core.memory.seam().mode(),
             survives_process_death: medium != MediumKind::Bytes,
-            survives_power_loss: medium.survives_power_loss(),
+            survives_power_loss: medium.survives_power_loss() && !core.is_suspect(),
+            is_suspect: core.is_suspect(),
         }
     }
 
@@ -260,7 +265,9 @@ impl Pool {
     /// leave that to the kernel. Writers wait meanwhile; readers do not.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write it all back.
+    /// [`Error::Io`] if the system could not write it all back; the pool is suspect from then
+    /// on, and [`Error::Suspect`] is what further calls get until [`Pool::verify`] has found it
+    /// sound. Nothing is lost as long as the system runs.
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
     }
@@ -271,13 +278,17 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Locked`] if a pool at `path` is open, [`Error::Invalid`] if it is this one
-    /// or no regular file; [`Error::Io`]. Nothing is changed at `path` then.
+    /// or no regular file; [`Error::Suspect`]; [`Error::Io`]. Nothing is changed at `path` then,
+    /// but for the last step, the sync of its directory: if that fails, a power loss may bring
+    /// back what was there before.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
         super::snapshot::snapshot(&self.inner.store, path.as_ref())
     }
 
     /// Checks every structure and every record, and accounts for every block. Writers
-    /// wait meanwhile. Takes time linear in the pool's size.
+    /// wait meanwhile. Takes time linear in the pool's size. A pool that was clean before is
+    /// clean afterwards. A suspect pool ([`Error::Suspect`]) that is found sound is not suspect
+    /// any more: all of it is written back once more before it is read.
     ///
     /// # Errors
     /// Only where the check could not be made; what it finds is in its result.
@@ -289,8 +300,8 @@ impl Pool {
     /// handles fail with [`Error::NotOpen`] from now on.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write it all back. The pool is closed all
-    /// the same, and opens as after a crash.
+    /// [`Error::Io`] if the system could not write it all back, [`Error::Suspect`] if it could
+    /// not before. The pool is closed all the same, and opens as after a crash.
     pub fn close(self) -> Result<()> {
         if let Some(worker) = &self.inner.worker {
             worker.stop();
@@ -305,6 +316,13 @@ impl Pool {
     /// As any operation; the work goes on with the next call.
     pub fn step(&self) -> Result<bool> {
         self.inner.store.step()
+    }
+
+    /// Bytes of the longest value that a map of this pool takes, whatever its key:
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES), or less where pages are small
+    /// ([`PoolOptions::page_bits`](crate::PoolOptions::page_bits)).
+    pub fn max_value_bytes(&self) -> usize {
+        value_max(self.inner.store.core().geometry)
     }
 
     /// The pool's id: random, given at creation.

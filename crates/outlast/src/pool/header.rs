@@ -67,6 +67,36 @@ impl Header {
         self.set(field::BORN_OF, self.born_of());
     }
 
+    /// Whether the pool was modified since it was last made clean.
+    pub fn is_dirty(&self) -> bool {
+        self.get(field::DIRTY) != 0
+    }
+
+    /// Whether the disk may lack something of what was written before the dirty mark.
+    pub fn is_suspect(&self) -> bool {
+        self.get(field::DIRTY) & layout::SUSPECT != 0
+    }
+
+    /// Notes that the dirty mark is on the disk: a process that finds the pool after ours has
+    /// died, and has the same page cache below it, need not wait for the disk again.
+    pub fn confirm(&mut self) {
+        self.set(field::CONFIRMED, self.confirmation());
+    }
+
+    /// Whether the dirty mark is on the disk already, and names this writer.
+    pub fn is_confirmed(&self, file: Identity, boot: u128) -> bool {
+        let mut ours = self.clone();
+        ours.set_writer(file, boot);
+        self.is_dirty()
+            && ours.words == self.words
+            && self.confirmation() == self.get(field::CONFIRMED)
+    }
+
+    /// Never 0, which is what an unconfirmed header has.
+    fn confirmation(&self) -> u64 {
+        self.get(field::BORN_OF) ^ self.get(field::BORN).rotate_left(32) | 1
+    }
+
     /// What ties a birth time to the writer that recorded it.
     fn born_of(&self) -> u64 {
         [field::BOOT_LOW, field::BOOT_HIGH, field::DEVICE, field::INODE]

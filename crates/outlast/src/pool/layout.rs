@@ -14,9 +14,12 @@ pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 pub const READ_ONLY_COMPATIBLE_CLEVEL: u64 = 1;
 /// Read-only compatible feature: maps can be of the scheme PhaST.
 pub const READ_ONLY_COMPATIBLE_PHAST: u64 = 2;
+/// Read-only compatible feature: maps of the scheme PhaST can have sealed bitmaps.
+pub const READ_ONLY_COMPATIBLE_SEALED: u64 = 4;
 /// Features that an older build may ignore if it only reads. Each is set when a pool first uses
 /// it.
-pub const READ_ONLY_COMPATIBLE: u64 = READ_ONLY_COMPATIBLE_CLEVEL | READ_ONLY_COMPATIBLE_PHAST;
+pub const READ_ONLY_COMPATIBLE: u64 =
+    READ_ONLY_COMPATIBLE_CLEVEL | READ_ONLY_COMPATIBLE_PHAST | READ_ONLY_COMPATIBLE_SEALED;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
 
@@ -30,6 +33,12 @@ pub const ROOTS_OFFSET: u64 = 16 << 10;
 pub const ROOT_SLOTS: usize = 128;
 /// Bytes before the first page of descriptors.
 pub const SYSTEM_BYTES: u64 = 128 << 10;
+
+/// In [`field::DIRTY`]: the pool was modified since it was last made clean.
+pub const DIRTY: u64 = 1;
+/// In [`field::DIRTY`]: a write-back of the pool has failed, or it was opened although a power
+/// loss may have torn it. It cannot become clean before a verification has found it sound.
+pub const SUSPECT: u64 = 2;
 
 /// Words of a header copy.
 pub const HEADER_WORDS: usize = 64;
@@ -69,7 +78,7 @@ pub mod field {
     pub const SEED: usize = 10;
     /// Number of the medium that the last writer met.
     pub const MEDIUM: usize = 11;
-    /// 0 clean, 1 dirty.
+    /// 0 clean; else [`DIRTY`](super::DIRTY), and possibly [`SUSPECT`](super::SUSPECT).
     pub const DIRTY: usize = 12;
     /// Boot id of the last writer, low half.
     pub const BOOT_LOW: usize = 13;
@@ -93,6 +102,12 @@ pub mod field {
     /// What [`BORN`] was recorded with: boot id, device and inode number, by exclusive or.
     /// A build that knows neither changes those.
     pub const BORN_OF: usize = 22;
+    /// What a writer puts here once its dirty mark is known to be on the disk: see
+    /// `Header::confirm`. It counts for the same file under the same boot only.
+    pub const CONFIRMED: usize = 23;
+    /// The commit words of all roots, in a clean pool: see [`pack_roots`](super::pack_roots). A
+    /// build that does not know it leaves it with another sequence number than the header's.
+    pub const ROOTS: usize = 24;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
 }
@@ -207,6 +222,12 @@ pub fn pack_frontier(pages: u32) -> u64 {
 pub fn unpack_frontier(word: u64) -> Option<u32> {
     let pages = word as u32;
     (pack_frontier(pages) == word).then_some(pages)
+}
+
+/// What a clean header tells of the roots: the CRC-32C of their commit words, and of which
+/// sequence number it is.
+pub fn pack_roots(commits: u32, sequence: u64) -> u64 {
+    1 << 63 | (sequence & 0x7fff_ffff) << 32 | u64::from(commits)
 }
 
 /// First word of the saved free state: its magic.

@@ -7,9 +7,10 @@ use super::header::Header;
 use super::layout::HEADER_WORDS;
 use super::store::Store;
 use crate::error::{Error, Result};
-use crate::pmem::{FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
+use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use std::fs::File;
+use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -35,6 +36,8 @@ pub struct PoolOptions {
     core: CoreOptions,
     emulate_pm: Option<Latency>,
     background: bool,
+    disk: Disk,
+    taken_for: Option<MediumKind>,
 }
 
 impl Default for PoolOptions {
@@ -50,7 +53,13 @@ impl PoolOptions {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let recovery = Recovery { threads, progress: None };
         let core = CoreOptions { initial_size: 2 << 20, recovery, ..CoreOptions::default() };
-        PoolOptions { core, emulate_pm: None, background: true }
+        PoolOptions {
+            core,
+            emulate_pm: None,
+            background: true,
+            disk: Disk::default(),
+            taken_for: None,
+        }
     }
 
     /// First size of a new pool in bytes; by large pages, and no more than
@@ -71,6 +80,11 @@ impl PoolOptions {
 
     /// log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space:
     /// small ones make small pools. Default: 16.
+    ///
+    /// A value has to fit one region of the pool, `2^(2 * page_bits - 3)` bytes less its
+    /// descriptors. So pages below 2^16 bytes take shorter values than
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES): 1.8 MB with 2^12, 31 MB with 2^14, 126 MB
+    /// with 2^15 ([`Pool::max_value_bytes`]).
     #[must_use]
     pub fn page_bits(mut self, page_bits: u32) -> Self {
         self.core.page_bits = page_bits;
@@ -140,6 +154,23 @@ impl PoolOptions {
         self
     }
 
+    /// For tests: the file system that the pool's calls go to.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn disk(mut self, disk: Disk) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    /// For tests: the medium to record and to judge by, instead of the one that is found.
+    /// Says nothing about flushes.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn medium(mut self, kind: MediumKind) -> Self {
+        self.taken_for = Some(kind);
+        self
+    }
+
     /// For tests: the boot id, instead of the system's.
     #[doc(hidden)]
     #[must_use]
@@ -196,25 +227,27 @@ impl PoolOptions {
         let size = first_size(&options, granule);
         let options = CoreOptions { initial_size: size, ..options };
         let copy = file.try_clone().map_err(|e| Error::io(action(), e))?;
-        let mapping =
-            Mapping::file(copy, MapAccess::ReadWrite, size, self.reserve(size, options.page_bits))
-                .map_err(mapping_error)?;
+        let reserve = self.reserve(size, options.page_bits);
+        let disk = self.disk.clone();
+        let mapping = Mapping::file_on(disk, copy, MapAccess::ReadWrite, size, reserve)
+            .map_err(mapping_error)?;
         let (real, options) = self.judge_with(Some(mapping.medium()), options);
-        let core = Core::create(Backing::Mapped(mapping), real, options)?;
+        let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
         let directory = open_parent(path)?;
         // It links a name to a whole pool, and fails if the name is taken.
-        match temporary {
+        let link = || match temporary {
             None => {
                 let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
-                rustix::fs::linkat(CWD, &fd, CWD, path, AtFlags::SYMLINK_FOLLOW)
-                    .map_err(|e| Error::io(action(), e.into()))?;
+                Ok(rustix::fs::linkat(CWD, &fd, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
             }
-            Some(temporary) => {
-                std::fs::hard_link(temporary, path).map_err(|e| Error::io(action(), e))?;
-            }
+            Some(temporary) => std::fs::hard_link(temporary, path),
+        };
+        self.disk.call(Call::Link, file, link).map_err(|e: IoError| Error::io(action(), e))?;
+        if let Err(error) = self.disk.fsync_directory(&directory) {
+            // What has failed has not happened.
+            let _ = std::fs::remove_file(path);
+            return Err(Error::io(action(), error));
         }
-        let store = Store::new(core)?;
-        directory.sync_all().map_err(|e| Error::io(action(), e))?;
         self.start(store)
     }
 
@@ -339,7 +372,8 @@ impl PoolOptions {
         let size = header.get(super::layout::field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
-        let mapping = Mapping::file(file, access, size, reserve).map_err(mapping_error)?;
+        let disk = self.disk.clone();
+        let mapping = Mapping::file_on(disk, file, access, size, reserve).map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.read_only = read_only;
         if read_only {
@@ -367,11 +401,16 @@ impl PoolOptions {
         };
         let real = Real::with_latency(flush, self.emulate_pm.unwrap_or_default());
         let boot = if core.boot == 0 { boot_id() } else { core.boot };
+        let kind = self.taken_for.unwrap_or(kind);
         (real, CoreOptions { medium: kind, boot, ..core })
     }
 
     fn start(&self, store: std::sync::Arc<Store<Real>>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
+        // Else the worker does that, once the first answers are given.
+        if !worker || store.is_new() {
+            store.use_huge_pages();
+        }
         let guarded = Guarded::new(store, worker)?;
         Ok(Pool::new(guarded))
     }

@@ -2,8 +2,10 @@
 
 use super::alloc::checksum;
 use super::core::{Core, root_offset, root_words};
+use super::header::Header;
 use super::layout::{
     ROOT_FIXED, ROOT_SCHEME_WORDS, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, RootSlot,
+    field, pack_roots,
 };
 use super::points;
 use crate::error::{Damage, Error, Result};
@@ -121,6 +123,40 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<MapInfo>> {
     MapInfo::parse(&words).map(Some).ok_or_else(|| {
         damaged("a map of a known scheme".into(), format!("kinds {:#x}", words[ROOT_FIXED]))
     })
+}
+
+/// The checksum over the commit words of all slots.
+pub fn commits<S: Seam>(core: &Core<S>) -> Result<u32> {
+    let mut words = [0; ROOT_SLOTS];
+    for (slot, word) in words.iter_mut().enumerate() {
+        *word = core.memory.load(&slot_of(core, slot)?.commit);
+    }
+    Ok(checksum(&words))
+}
+
+/// What is wrong with the roots of a pool that was clean, if its header tells of others: a root
+/// whose commit word is 0 looks like a free slot.
+pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<(usize, Damage)>> {
+    let told = header.get(field::ROOTS);
+    let commits = commits(core)?;
+    let expected = pack_roots(commits, header.get(field::SEQUENCE));
+    // Another sequence number: written by a build that does not know the field.
+    if told >> 32 != expected >> 32 || told == expected {
+        return Ok(None);
+    }
+    let mut lost = 0;
+    for slot in 0..ROOT_SLOTS {
+        let root = slot_of(core, slot)?;
+        let words: Vec<u64> = root_words(root).iter().map(|w| core.memory.load(w)).collect();
+        let words: [u64; ROOT_WORDS] = words.try_into().expect("a slot's words");
+        if words[0] == 0 && MapInfo::parse(&words).is_some() {
+            lost = slot;
+            break;
+        }
+    }
+    let expected = format!("roots whose commit words have the checksum {:#x}", told as u32);
+    let damage = Damage::new(root_offset(lost).raw(), expected, format!("{commits:#x}"));
+    Ok(Some((lost, damage)))
 }
 
 /// Reads every root: slot and map, or what is wrong with it.

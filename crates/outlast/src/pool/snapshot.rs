@@ -3,7 +3,7 @@
 use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
-use crate::pmem::{Real, Seam};
+use crate::pmem::{Call, Disk, Real, Seam};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
 use std::fs::File;
@@ -20,9 +20,10 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     let directory = open_parent(path)?;
     let target = Target::create(path)?;
     store.sync_and(|core| copy(core, &target.file).map_err(|e| Error::io(action(), e)))?;
-    target.file.sync_all().map_err(|e| Error::io(action(), e))?;
-    target.rename_to(path)?;
-    directory.sync_all().map_err(|e| Error::io(action(), e))
+    let disk = store.core().backing().disk();
+    disk.fsync(&target.file).map_err(|e| Error::io(action(), e))?;
+    target.rename_to(&disk, path)?;
+    disk.fsync_directory(&directory).map_err(|e| Error::io(action(), e))
 }
 
 /// What is at the path already, locked against being used as a pool.
@@ -83,15 +84,19 @@ impl Target {
     }
 
     /// Gives the copy its name. A link cannot replace a file, a renaming can.
-    fn rename_to(mut self, path: &Path) -> Result<()> {
+    fn rename_to(mut self, disk: &Disk, path: &Path) -> Result<()> {
         let action = || format!("writing the snapshot {}", path.display());
         if !self.named {
             let fd = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            rustix::fs::linkat(CWD, &fd, CWD, &self.temporary, AtFlags::SYMLINK_FOLLOW)
-                .map_err(|e| Error::io(action(), e.into()))?;
+            let link = || {
+                let to = &self.temporary;
+                Ok(rustix::fs::linkat(CWD, &fd, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
+            };
+            disk.call(Call::Link, &self.file, link).map_err(|e: IoError| Error::io(action(), e))?;
             self.named = true;
         }
-        std::fs::rename(&self.temporary, path).map_err(|e| Error::io(action(), e))?;
+        let rename = || std::fs::rename(&self.temporary, path);
+        disk.call(Call::Rename, &self.file, rename).map_err(|e| Error::io(action(), e))?;
         self.named = false;
         Ok(())
     }
@@ -112,7 +117,9 @@ fn copy<S: Seam>(core: &super::core::Core<S>, mut target: &File) -> std::io::Res
     if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
         return Err(IoError::from(ErrorKind::FileTooLarge));
     }
+    // Of a pool that is open read-only, the mapping holds repairs that the file has not.
     if let Some(source) = core.backing().mapping().and_then(|m| m.as_file())
+        && !core.options().read_only
         && rustix::fs::ioctl_ficlone(target, source).is_ok()
     {
         return target.set_len(len);

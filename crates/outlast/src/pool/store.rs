@@ -26,8 +26,10 @@ use super::roots::{self, MapInfo};
 use crate::error::{Damage, Error, Result};
 use crate::index::clevel::Clevel;
 use crate::index::dash_eh::DashEh;
-use crate::index::phast::Phast;
-use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Scheme, Visitor};
+use crate::index::phast::{self, Phast};
+use crate::index::{
+    Bytes, Cursor, Index, Inline, OrderedRecord, RecordForm, Scheme, Visitor, WhileOpen,
+};
 use crate::map::Form;
 use crate::pmem::{Alive, Planted, Seam};
 use std::collections::BTreeMap;
@@ -62,6 +64,10 @@ impl AnyIndex {
 
     fn step(&self) -> Result<bool> {
         each_form!(self, index => index.step())
+    }
+
+    fn use_huge_pages(&self) {
+        each_form!(self, index => index.use_huge_pages());
     }
 
     /// See [`Index::verify`].
@@ -181,6 +187,8 @@ pub struct Store<S: Seam> {
     root_changes: AtomicU64,
     reclaim: Mutex<Phase>,
     alive: Arc<Alive>,
+    /// Whether DRAM may be had in large pages: not before the first answers are given.
+    huge_pages: AtomicBool,
 }
 
 impl<S: Seam> Store<S> {
@@ -209,6 +217,7 @@ impl<S: Seam> Store<S> {
             root_changes: AtomicU64::new(0),
             reclaim: Mutex::new(phase),
             alive,
+            huge_pages: AtomicBool::new(false),
         });
         let reclaimer: Arc<dyn Reclaimer> = Arc::clone(&store) as _;
         store.core.set_reclaimer(Arc::downgrade(&reclaimer));
@@ -232,7 +241,14 @@ impl<S: Seam> Store<S> {
         if let Err(error) = self.check() {
             return vec![(0, Err(error))];
         }
-        self.settled(|| roots::read_all(&self.core)).unwrap_or_else(|e| vec![(0, Err(e))])
+        let found = self.settled(|| roots::read_all(&self.core));
+        let mut maps = found.unwrap_or_else(|e| vec![(0, Err(e))]);
+        if let Some((slot, damage)) = self.core.lost_root()
+            && maps.iter().all(|(_, map)| map.is_ok())
+        {
+            maps.push((*slot, Err(Error::DamagedRoot { slot: *slot, damage: damage.clone() })));
+        }
+        maps
     }
 
     /// Reads roots while none is being committed or cleared: a root that can be seen is
@@ -312,26 +328,9 @@ impl<S: Seam> Store<S> {
         if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
             return Ok(None);
         }
-        let core = &self.core;
-        let index = match (info.scheme, info.form) {
-            (Scheme::DashEh, RecordForm::Inline) => {
-                AnyIndex::Inline(Box::new(DashEh::<S, Inline>::open(core, slot, info.config)?))
-            }
-            (Scheme::DashEh, RecordForm::Bytes) => {
-                AnyIndex::Bytes(Box::new(DashEh::<S, Bytes>::open(core, slot, info.config)?))
-            }
-            (Scheme::Clevel, RecordForm::Inline) => {
-                AnyIndex::Inline(Box::new(Clevel::<S, Inline>::open(core, slot, info.config)?))
-            }
-            (Scheme::Clevel, RecordForm::Bytes) => {
-                AnyIndex::Bytes(Box::new(Clevel::<S, Bytes>::open(core, slot, info.config)?))
-            }
-            (Scheme::Phast, RecordForm::Inline) => {
-                AnyIndex::Inline(Box::new(Phast::<S, Inline>::open(core, slot, info.config)?))
-            }
-            (Scheme::Phast, RecordForm::Bytes) => {
-                AnyIndex::Bytes(Box::new(Phast::<S, Bytes>::open(core, slot, info.config)?))
-            }
+        let index = match info.form {
+            RecordForm::Inline => AnyIndex::Inline(self.open_index(slot, &info)?),
+            RecordForm::Bytes => AnyIndex::Bytes(self.open_index(slot, &info)?),
         };
         let open = Arc::new(OpenMap {
             info,
@@ -341,7 +340,31 @@ impl<S: Seam> Store<S> {
             index,
         });
         maps.open.insert(slot, Arc::clone(&open));
+        // Under the lock: else `use_huge_pages` finds the map there.
+        if self.huge_pages.load(Ordering::Relaxed) {
+            open.index.use_huge_pages();
+        }
         Ok(Some(open))
+    }
+
+    fn open_index<R: OrderedRecord>(
+        &self,
+        slot: usize,
+        info: &MapInfo,
+    ) -> Result<Box<dyn Index<R>>> {
+        let (core, config) = (&self.core, info.config);
+        let whole = || Arc::clone(core);
+        Ok(match info.scheme {
+            Scheme::DashEh => {
+                Box::new(WhileOpen::new(whole(), DashEh::<S, R>::open(core, slot, config)?))
+            }
+            Scheme::Clevel => {
+                Box::new(WhileOpen::new(whole(), Clevel::<S, R>::open(core, slot, config)?))
+            }
+            Scheme::Phast => {
+                Box::new(WhileOpen::new(whole(), Phast::<S, R>::open(core, slot, config)?))
+            }
+        })
     }
 
     /// Opens the map that is asked for, or creates it: atomically under a crash.
@@ -361,33 +384,32 @@ impl<S: Seam> Store<S> {
             let _creating = self.core.memory.seam().lock(&self.creating);
             if self.find(&asked.name)?.is_none() {
                 let slot = self.free_slot()?;
-                let words = self.create_index(asked)?;
+                let mut made = asked.clone();
+                if made.scheme == Scheme::Phast {
+                    made.config = phast::Shape::config_of_new(made.config);
+                }
+                let words = self.create_index(&made)?;
                 let _change = RootChange::begin(&self.root_changes);
-                roots::commit(&self.core, slot, asked, words)?;
+                roots::commit(&self.core, slot, &made, words)?;
             }
         }
     }
 
     fn create_index(&self, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        match (info.scheme, info.form) {
-            (Scheme::DashEh, RecordForm::Inline) => {
-                DashEh::<S, Inline>::create(&self.core, info.config)
-            }
-            (Scheme::DashEh, RecordForm::Bytes) => {
-                DashEh::<S, Bytes>::create(&self.core, info.config)
-            }
-            (Scheme::Clevel, RecordForm::Inline) => {
-                Clevel::<S, Inline>::create(&self.core, info.config)
-            }
-            (Scheme::Clevel, RecordForm::Bytes) => {
-                Clevel::<S, Bytes>::create(&self.core, info.config)
-            }
-            (Scheme::Phast, RecordForm::Inline) => {
-                Phast::<S, Inline>::create(&self.core, info.config)
-            }
-            (Scheme::Phast, RecordForm::Bytes) => {
-                Phast::<S, Bytes>::create(&self.core, info.config)
-            }
+        match info.form {
+            RecordForm::Inline => self.create_index_of::<Inline>(info),
+            RecordForm::Bytes => self.create_index_of::<Bytes>(info),
+        }
+    }
+
+    fn create_index_of<R: OrderedRecord>(
+        &self,
+        info: &MapInfo,
+    ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        match info.scheme {
+            Scheme::DashEh => DashEh::<S, R>::create(&self.core, info.config),
+            Scheme::Clevel => Clevel::<S, R>::create(&self.core, info.config),
+            Scheme::Phast => Phast::<S, R>::create(&self.core, info.config),
         }
     }
 
@@ -416,7 +438,7 @@ impl<S: Seam> Store<S> {
         if map.dropped.load(Ordering::Acquire) {
             return Err(Error::NoSuchMap { name: name.into() });
         }
-        if self.core.alloc().old_frontier() != 0 {
+        if self.core.alloc().old_frontier() != 0 && !seam.planted(Planted::DroppedUnmarked) {
             // The trace will not find it any more, and its last readers still read it.
             self.trace_map(&map, &mut |offset, bytes| {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
@@ -525,7 +547,32 @@ impl<S: Seam> Store<S> {
         {
             self.core.collect();
         }
-        Ok(self.core.grow_ahead()? | more)
+        match self.core.grow_ahead() {
+            Ok(grown) => Ok(grown | more),
+            // The pool is as large as it can be: an operation that needs more will say so.
+            Err(Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. }) => {
+                Ok(more)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it has no map yet, so that nobody waits for a first answer.
+    pub(super) fn is_new(&self) -> bool {
+        self.core.alloc().stats(&self.core).frontier_pages <= self.core.geometry.first_page()
+    }
+
+    /// The first operations after the opening are done: DRAM may be had in large pages.
+    pub(super) fn use_huge_pages(&self) {
+        self.huge_pages.store(true, Ordering::Relaxed);
+        if let Some(mapping) = self.core.backing().mapping() {
+            mapping.use_huge_pages();
+        }
+        let maps: Vec<_> = {
+            let maps = self.core.memory.seam().lock(&self.maps);
+            maps.open.values().cloned().collect()
+        };
+        maps.iter().for_each(|map| map.index.use_huge_pages());
     }
 
     /// One step of each open index that has work. Whether there may be more.
@@ -577,6 +624,10 @@ impl<S: Seam> Store<S> {
         let alloc = self.core.alloc();
         match phase {
             Phase::Trace { slot, cursor } => {
+                if let Some((_, damage)) = self.core.lost_root() {
+                    // What it owned is not known.
+                    return Err(damage.clone().into());
+                }
                 if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
                     *phase = Phase::Grace { epoch: self.core.epochs().begin() };
                     return Ok(true);
@@ -597,7 +648,8 @@ impl<S: Seam> Store<S> {
                 }
             }
             Phase::Grace { epoch } => {
-                if !self.core.epochs().has_reached(*epoch) {
+                let skipped = self.core.memory.seam().planted(Planted::GraceSkipped);
+                if !self.core.epochs().has_reached(*epoch) && !skipped {
                     return Ok(false);
                 }
                 *phase = Phase::Sweep { page: self.core.geometry.first_page() };

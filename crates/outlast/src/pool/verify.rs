@@ -12,13 +12,16 @@ use crate::pmem::Seam;
 pub struct Verification {
     /// Each map that could be read, and what was found in it.
     pub maps: Vec<(MapInfo, Verified)>,
-    /// Damage outside of any map: roots, header copies, space.
+    /// Damage outside of any map: roots, space.
     pub damage: Vec<Damage>,
     /// Bytes of blocks that no map owns, and that are not free either. `None` where that
     /// is not known: in a read-only pool, or before the reclaim after a crash has ended.
     pub leaked_bytes: Option<u64>,
     /// Bytes of blocks that maps own.
     pub used_bytes: u64,
+    /// A copy of the header that is not whole. A crash leaves that, too, and the other copy holds
+    /// all that is needed; so the pool is sound, and the next change writes the copy anew.
+    pub header_copy: Option<Damage>,
 }
 
 impl Verification {
@@ -42,14 +45,33 @@ impl Verification {
 
 /// See [`Pool::verify`](crate::Pool::verify).
 pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
+    let core = store.core();
+    // Before the first store writes it anew.
+    let header_copy = core.header().copy_damaged;
+    let was_clean = core.is_clean();
     store.finish_reclaim()?;
-    store.stand_still(check)
+    let found = store.stand_still(|store| {
+        let suspect = core.is_suspect();
+        // The kernel may have dropped pages that it could not write: what is read from here on
+        // is what the disk holds, too.
+        let rewritten = !suspect || core.options().read_only || core.rewrite().is_ok();
+        let found = check(store)?;
+        if suspect && rewritten && found.is_sound() {
+            core.note_sound()?;
+        }
+        Ok(found)
+    })?;
+    // To look at it is no change.
+    if was_clean {
+        store.sync()?;
+    }
+    Ok(Verification { header_copy, ..found })
 }
 
 fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     let mut found = Verification::default();
-    found.damage.extend(core.header().copy_damaged);
+    found.damage.extend(core.saved_damage().cloned());
     if let ReclaimState::Stopped(damage) = store.reclaim_state() {
         found.damage.push(damage);
     }

@@ -27,6 +27,8 @@ const PART: u64 = 64 << 10;
 const REST: Duration = Duration::from_millis(100);
 /// Next to nothing: this part of the time of one processor.
 const REST_SHARE: u32 = 20;
+/// After an opening, the first answers get what the kernel has at once, and no large pages.
+const SETTLE: Duration = Duration::from_millis(50);
 /// Between two large pages that are made of a pool at rest.
 const BREATH: Duration = Duration::from_millis(20);
 /// A large page can be refused for the moment, because its pages are in use; a file
@@ -79,8 +81,14 @@ impl Drop for Worker {
 fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
     let mut pages = Pages::default();
     let mut rest = Rest::default();
+    let opened = Instant::now();
+    let mut settled = false;
     while !stop.load(Ordering::Relaxed) {
         let Some(store) = store.upgrade() else { return };
+        if !settled && (store.is_new() || opened.elapsed() >= SETTLE) {
+            store.use_huge_pages();
+            settled = true;
+        }
         let more = match store.step() {
             Ok(more) => more,
             Err(Error::NotOpen(_)) => return,
@@ -92,10 +100,10 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
         // A reclaim comes first, which has no pauses.
         let resting =
             !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
-        let done = pages.step(&store, resting);
+        let done = if settled { pages.step(&store, resting) } else { None };
         drop(store);
         if let Some(pause) = pause_after(done.as_ref(), more, !pages.behind.is_empty()) {
-            std::thread::park_timeout(pause);
+            std::thread::park_timeout(if settled { pause } else { pause.min(SETTLE) });
         }
     }
 }

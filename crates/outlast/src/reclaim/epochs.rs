@@ -19,6 +19,32 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 #[derive(Default)]
 struct Slot(AtomicU64);
 
+impl Slot {
+    /// Counts one in, if the slot holds `old`.
+    fn exchange(&self, old: u64, new: u64) -> bool {
+        let done = self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if done {
+            // An exchange alone does not keep later loads from being made before it.
+            fence(Ordering::SeqCst);
+        }
+        done
+    }
+
+    /// Counts one out.
+    fn leave(&self) {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(word & COUNT_MASK > 0, "the end of what has begun");
+            let new = if word & COUNT_MASK == 1 { 0 } else { word - 1 };
+            // Release: our reads of the block come before it is found unpinned.
+            match self.0.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(found) => word = found,
+            }
+        }
+    }
+}
+
 /// A block waiting for the guards that may still read it.
 #[derive(Debug, Clone, Copy)]
 struct Retired {
@@ -40,6 +66,8 @@ pub struct Epochs {
     slots: Box<[Slot]>,
     /// One for the visits of each of [`OWNERS`] threads.
     own: Box<[Slot]>,
+    /// For the visits of all others.
+    shared: Box<[Slot]>,
     /// Whether a collector makes the fence for all visitors.
     asymmetric: bool,
     /// Whether something was retired that visits can reach.
@@ -71,8 +99,8 @@ pub struct Visit<'e> {
 enum Kept<'e> {
     /// In the thread's own slot.
     Own(&'e Slot),
-    /// As a guard: the thread has none. `None` once it was given back.
-    Pinned(&'e Epochs, Option<Pin>),
+    /// In one that it shares with other threads: it has none of its own.
+    Shared(&'e Slot),
 }
 
 impl Drop for Visit<'_> {
@@ -87,11 +115,7 @@ impl Drop for Visit<'_> {
                 // Release: pairs with the Acquire in `oldest_of`, as in `unpin`.
                 slot.0.store(left, Ordering::Release);
             }
-            Kept::Pinned(epochs, pin) => {
-                if let Some(pin) = pin.take() {
-                    epochs.unpin(pin);
-                }
-            }
+            Kept::Shared(slot) => slot.leave(),
         }
     }
 }
@@ -103,6 +127,7 @@ impl Default for Epochs {
             pins: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             own: (0..OWNERS).map(|_| Slot::default()).collect(),
+            shared: (0..SLOTS).map(|_| Slot::default()).collect(),
             asymmetric: asymmetric(),
             visited: AtomicBool::new(false),
             limbo: Mutex::default(),
@@ -116,55 +141,40 @@ impl Epochs {
     /// Pins the present epoch. `hint` spreads threads over the slots.
     pub fn pin(&self, hint: usize) -> Pin {
         self.pins.fetch_add(1, Ordering::SeqCst);
+        Pin { slot: self.enter(&self.slots, hint) }
+    }
+
+    /// Counts a guard, or a visit, of the present epoch into one of these slots.
+    fn enter(&self, slots: &[Slot], hint: usize) -> usize {
         let epoch = self.epoch.load(Ordering::SeqCst);
         let start = hint % SLOTS;
         // An empty slot, or one of the same epoch.
         for i in 0..SLOTS {
             let slot = (start + i) % SLOTS;
-            let word = self.slots[slot].0.load(Ordering::Relaxed);
+            let word = slots[slot].0.load(Ordering::Relaxed);
             let joinable = word >> COUNT_BITS == epoch && word & COUNT_MASK < COUNT_MASK;
             let new = if word == 0 { epoch << COUNT_BITS | 1 } else { word + 1 };
-            if (word == 0 || joinable) && self.exchange(slot, word, new) {
-                return Self::pinned(slot);
+            if (word == 0 || joinable) && slots[slot].exchange(word, new) {
+                return slot;
             }
         }
         // Every slot holds another epoch: join any, and keep its older epoch alive a
         // little longer than needed.
         let mut slot = start;
         loop {
-            let word = self.slots[slot].0.load(Ordering::Relaxed);
+            let word = slots[slot].0.load(Ordering::Relaxed);
             let new = if word == 0 { epoch << COUNT_BITS | 1 } else { word + 1 };
-            if word & COUNT_MASK < COUNT_MASK && self.exchange(slot, word, new) {
-                return Self::pinned(slot);
+            if word & COUNT_MASK < COUNT_MASK && slots[slot].exchange(word, new) {
+                return slot;
             }
             slot = (slot + 1) % SLOTS;
         }
     }
 
-    fn pinned(slot: usize) -> Pin {
-        // An exchange alone does not keep later loads from being made before it.
-        fence(Ordering::SeqCst);
-        Pin { slot }
-    }
-
-    fn exchange(&self, slot: usize, old: u64, new: u64) -> bool {
-        self.slots[slot].0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    }
-
     /// Gives a pin back.
     #[expect(clippy::needless_pass_by_value, reason = "a pin is given back once")]
     pub fn unpin(&self, pin: Pin) {
-        let slot = &self.slots[pin.slot].0;
-        let mut word = slot.load(Ordering::Relaxed);
-        loop {
-            debug_assert!(word & COUNT_MASK > 0, "unpin of an empty slot");
-            let new = if word & COUNT_MASK == 1 { 0 } else { word - 1 };
-            // Release: our reads of the block come before it is found unpinned.
-            match slot.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(found) => word = found,
-            }
-        }
+        self.slots[pin.slot].leave();
         self.pins.fetch_sub(1, Ordering::Release);
     }
 
@@ -172,8 +182,8 @@ impl Epochs {
     #[inline(always)]
     pub fn begin_visit(&self, number: usize) -> Visit<'_> {
         let Some(slot) = self.own.get(number) else {
-            let kept = Kept::Pinned(self, Some(self.pin(number)));
-            return Visit { kept, here: PhantomData };
+            let slot = self.enter(&self.shared, number);
+            return Visit { kept: Kept::Shared(&self.shared[slot]), here: PhantomData };
         };
         // Only this thread stores to it.
         let word = slot.0.load(Ordering::Relaxed);
@@ -218,10 +228,22 @@ impl Epochs {
         self.keep(offset, bytes, free);
     }
 
+    /// As [`retire_visited`](Epochs::retire_visited), as if it had been called so many epochs ago:
+    /// a bug that the proof harness must notice.
+    pub fn retire_early(&self, epochs: u64, offset: u64, bytes: u64, free: impl FnMut(u64)) {
+        self.visited.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let epoch = self.epoch.load(Ordering::SeqCst).saturating_sub(epochs);
+        self.keep_from(Retired { epoch, offset, bytes }, free);
+    }
+
     /// Puts a block into the limbo, and now and then frees what is free there.
     fn keep(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
-        let block = Retired { epoch: self.epoch.load(Ordering::SeqCst), offset, bytes };
-        self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.keep_from(Retired { epoch: self.epoch.load(Ordering::SeqCst), offset, bytes }, free);
+    }
+
+    fn keep_from(&self, block: Retired, free: impl FnMut(u64)) {
+        self.limbo_bytes.fetch_add(block.bytes, Ordering::Relaxed);
         let Some(mut limbo) = self.try_lock() else {
             self.spill(block);
             return;
@@ -249,7 +271,7 @@ impl Epochs {
         }
         // What visits can reach is kept for an epoch longer, as a margin: see the module's
         // documentation.
-        let visits = Self::oldest_of(&self.own).map(|epoch| epoch - 1);
+        let visits = self.oldest_visit().map(|epoch| epoch - 1);
         let oldest = [Self::oldest_of(&self.slots), visits].into_iter().flatten().min();
         let oldest = oldest.unwrap_or(next);
         let mut ready = Vec::new();
@@ -271,7 +293,7 @@ impl Epochs {
     /// Whether nobody is pinned any more who was when this epoch [began](Epochs::begin).
     pub fn has_reached(&self, epoch: u64) -> bool {
         heavy_fence(self.asymmetric);
-        [&self.slots, &self.own]
+        [&self.slots, &self.own, &self.shared]
             .into_iter()
             .all(|slots| Self::oldest_of(slots).is_none_or(|oldest| oldest >= epoch))
     }
@@ -342,7 +364,7 @@ impl Epochs {
 
     /// The earliest epoch of visits that last, but for those that begin or end now.
     pub fn oldest_visit(&self) -> Option<u64> {
-        Self::oldest_of(&self.own)
+        [&self.own, &self.shared].into_iter().filter_map(|slots| Self::oldest_of(slots)).min()
     }
 
     /// Guards alive.

@@ -1,7 +1,7 @@
 //! What stands for published bugs in clevel, where the pool does not.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Forever, Met, Stopped};
+use crate::planted::table::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
 use crate::planted::table::{Line, bug, cannot};
 use outlast::index::clevel::points;
 use outlast::pmem::Planted;
@@ -113,6 +113,36 @@ pub(super) const LINES: &[Line] = &[
         Planted::NoFence(&points::CONFIRM),
         "seam: copy confirmed",
         Alone,
+    ),
+    bug(
+        "Rehashing freezes an insert that is announced and not decided",
+        Planted::UndecidedFrozen,
+        "drain_slot",
+        Held("shrink"),
+    ),
+    bug(
+        "Reclamation ends a phase too early",
+        Planted::GraceSkipped,
+        "Store::advance: the sweep without the grace period",
+        Held("reclaim-update"),
+    ),
+    bug(
+        "A copy is confirmed after its record was replaced or removed",
+        Planted::CopyUnchecked,
+        "copy: the state is not looked at again",
+        Held("rehash"),
+    ),
+    bug(
+        "A search ends when all levels that it knew are gone",
+        Planted::SearchEndsWithLevels,
+        "search",
+        Held("shrink"),
+    ),
+    bug(
+        "A record goes from its old level while the copy that another thread made is not durable",
+        Planted::OtherCopyUnflushed,
+        "copy",
+        Held("rehash"),
     ),
     bug(
         "A slot that was emptied comes back and leads to a block that is used for something else",

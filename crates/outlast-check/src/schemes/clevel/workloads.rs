@@ -1,6 +1,6 @@
 //! Schedules that go where only clevel goes.
 
-use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
+use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use outlast::index::clevel::points;
 use std::ops::Range;
 
@@ -62,8 +62,16 @@ pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "rehash-repair",
         about: "first touches after a crash beside rehashing",
-        start: crate::schedule::workload::Start::Crashed,
+        start: Start::Crashed,
         ..REHASH
+    },
+    Workload {
+        name: "reclaim-update",
+        about: "the reclaim after a crash in an update, beside operations",
+        start: Start::CrashedIn(&points::UPDATE),
+        beside: Beside::Background,
+        aim: Aim::Last,
+        ..PLAIN
     },
     Workload {
         name: "shrink",

@@ -1,8 +1,8 @@
 //! What stands for published bugs in Dash-EH, where the pool does not.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Paused, Stopped};
-use crate::planted::table::{Line, bug, cannot};
+use crate::planted::table::Checker::{Alone, EachStep, Held, Paused, Stopped};
+use crate::planted::table::{Line, bug, bytes, cannot};
 use outlast::index::dash_eh::points;
 use outlast::pmem::Planted;
 
@@ -109,6 +109,18 @@ pub(super) const LINES: &[Line] = &[
         Planted::MovedUnlockedEarly,
         "displace: the copy's lock is given back first",
         EachStep("duel-row-back"),
+    ),
+    bytes(
+        "The blocks of a map that is dropped beside the reclaim are not marked",
+        Planted::DroppedUnmarked,
+        "Store::drop_map",
+        Held("maps-reclaim"),
+    ),
+    bytes(
+        "A split does not mark, for the reclaim, the overflow records that stay",
+        Planted::StayingUnmarked,
+        "split_locked",
+        Held("reclaim"),
     ),
     bug(
         "A lookup misses a record of a row of displaced ones, or reads half another",

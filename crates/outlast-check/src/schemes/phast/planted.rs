@@ -1,8 +1,8 @@
 //! What stands for published bugs in PhaST, where the pool does not.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Schedules, Stopped};
-use crate::planted::table::{Line, bug, cannot};
+use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
+use crate::planted::table::{Line, bug, bytes, cannot};
 use outlast::index::phast::points;
 use outlast::pmem::Planted;
 
@@ -96,6 +96,36 @@ pub(super) const LINES: &[Line] = &[
         Planted::EntryKept,
         "merge: the partition is not joined with the one before it",
         Alone,
+    ),
+    bug(
+        "Opening after a crash flushes too few lines of a leaf",
+        Planted::FoundLinesShort,
+        "flush_found: the first line of pairs",
+        Alone,
+    ),
+    bytes(
+        "The upper half of a split is changed before the lower one's bits are durable",
+        Planted::SplitOpenedUnflushed,
+        "split_at: opened between the store and its flush",
+        Held("growth"),
+    ),
+    bug(
+        "A lookup that finds nothing rests on a removal that is not durable",
+        Planted::AbsenceUnhelped,
+        "help_reader",
+        Held("duel"),
+    ),
+    bug(
+        "Readers are not told that a merge uses slots again",
+        Planted::MergeUntold,
+        "merge: the node's version stays",
+        Held("duel-merge"),
+    ),
+    bytes(
+        "A replaced record's block is retired before its readers are told",
+        Planted::RetiredUnnoted,
+        "replace_busy",
+        Held("duel"),
     ),
     bug(
         "An insert under way beside a split is taken for a key that stands twice",

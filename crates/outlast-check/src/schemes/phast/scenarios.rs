@@ -74,6 +74,12 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         )
         .in_pool(roomy)
         .expecting(partitions),
+        Scenario::new("wide", "changes in leaves of full size", shape(form, 56, 4, 1), wide)
+            .in_pool(roomy)
+            .expecting(Expected {
+                reaches: vec![update, &points::REMOVE, &points::INSERT],
+                ..Expected::default()
+            }),
     ];
     if form == RecordForm::Bytes {
         for scenario in &mut all {
@@ -104,6 +110,29 @@ fn spread(play: &mut Play) -> Checked {
         }
         for key in (10..70).filter(|key| key % 4 != round) {
             play.change(key, Do::Remove)?;
+        }
+        play.session.crash()?;
+    }
+    play.session.verify()
+}
+
+/// Changes wherever they come in leaves of fourteen lines of pairs, of which one splits.
+fn wide(play: &mut Play) -> Checked {
+    play.map()?;
+    for key in 10..60 {
+        play.change(key, Do::Insert(key + 100_000))?;
+    }
+    play.prepared();
+    for round in 0..2 {
+        for n in 0..12 {
+            let key = 10 + (n * 17 + round * 5) % 50;
+            match n % 4 {
+                3 => play.change(key, Do::Remove)?,
+                _ => play.change(key, Do::Put(key + 200_000 + round * 10_000))?,
+            }
+        }
+        for key in 70..76 {
+            play.change(key + round * 10, Do::Insert(key + 100_000))?;
         }
         play.session.crash()?;
     }

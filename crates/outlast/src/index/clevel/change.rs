@@ -8,7 +8,7 @@ use crate::error::{Damage, Result};
 use crate::index::plan::Plan;
 use crate::index::record::Record;
 use crate::index::{Change, Changed};
-use crate::pmem::{Planted, Point, Seam, Word};
+use crate::pmem::{Planted, Point, Seam, SharedWord, Word};
 use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S, R>> {
         let (key_len, value_len) = R::lengths(key, value);
         let bytes = RECORD_HEADER + (key_len + value_len) as u64;
-        let block = self.core.allocate(bytes)?;
+        let block = self.core.allocate_record(RECORD_HEADER as usize + key_len, value_len)?;
         Ok(Draft { index: self, offset: block.offset, bytes, written: false, shown: false })
     }
 
@@ -225,7 +225,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
         self.relink(guard, hash, place.offset, None, &points::REMOVE_SLOT)?;
         self.core.retire_visited(place.offset, Self::bytes_of(&place));
-        self.removed.fetch_add(1, Ordering::Relaxed);
+        self.removed.fetch_add(self.seam(), 1, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -374,19 +374,19 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let (one, other) = (self.line(guard, level, one)?, self.line(guard, level, other)?);
         // The emptier one first, as far as the notes tell.
         let load = |note: u64| (note & !(super::levels::TOUCHED | DRAINED)).count_ones();
-        let notes = [one, other].map(|line| line.note.load(Ordering::Relaxed));
+        let notes = [one, other].map(|line| line.note.load(self.seam(), Ordering::Relaxed));
         let lines = if load(notes[0]) <= load(notes[1]) { [one, other] } else { [other, one] };
         for line in lines {
             if let Some((place, index)) = self.claim_slot(line.bucket, line.note, bits, word, at) {
                 if index + 2 >= super::layout::SLOTS {
-                    level.crowded.fetch_add(1, Ordering::Relaxed);
+                    level.crowded.fetch_add(self.seam(), 1, Ordering::Relaxed);
                 }
                 return Ok(Some(place));
             }
         }
         let group = level.group(hash);
         let note = self.chain_note(guard, level, group)?;
-        if note.load(Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
+        if note.load(self.seam(), Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
             return Ok(None);
         }
         for node in self.nodes_to_use(level, group) {
@@ -403,7 +403,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn claim_slot<'g>(
         &'g self,
         bucket: &'g Bucket,
-        note: &std::sync::atomic::AtomicU64,
+        note: &SharedWord,
         bits: u64,
         word: u64,
         at: &'static Point,

@@ -15,11 +15,11 @@ use super::layout::{
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::record::Record;
-use crate::pmem::{DramWords, Offset, Seam, Word};
+use crate::pmem::{DramWords, Offset, Seam, Shared, SharedWord, Word};
 use crate::pool::core::Core;
 use crate::reclaim::{Pin, Visit};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The bucket was looked at since opening: what a crash left there is void or durable.
@@ -57,19 +57,19 @@ pub(super) struct Level {
     notes: DramWords,
     chains: DramWords,
     /// The part that is emptied next, see [`Level::parts`].
-    pub(super) next: AtomicU64,
+    pub(super) next: SharedWord,
     /// All parts before this one are found empty.
-    pub(super) verified: AtomicU64,
+    pub(super) verified: SharedWord,
     /// Inserts that found little room.
-    pub(super) crowded: AtomicU64,
+    pub(super) crowded: SharedWord,
     /// Whether the next one has been made ready, or was tried to: by one thread.
-    pub(super) succeeded: AtomicBool,
+    pub(super) succeeded: Shared<AtomicBool>,
 }
 
 impl Level {
     fn new(offset: u64, bits: u32, group_bits: u32, fresh: bool) -> Level {
         let groups = 1 << layout::level_groups(bits, group_bits);
-        Level {
+        let level = Level {
             offset,
             bits,
             group_bits: group_bits.min(bits),
@@ -77,11 +77,22 @@ impl Level {
             fresh: if fresh { TOUCHED } else { 0 },
             notes: DramWords::zeroed(1 << bits),
             chains: DramWords::zeroed(groups),
-            next: AtomicU64::new(0),
-            verified: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
-            succeeded: AtomicBool::new(false),
+            next: Shared::default(),
+            verified: Shared::default(),
+            crowded: Shared::default(),
+            succeeded: Shared::default(),
+        };
+        // It is touched ahead of the operations.
+        if fresh {
+            level.use_huge_pages();
         }
+        level
+    }
+
+    /// What is known of it in DRAM may be had in large pages from now on.
+    pub(super) fn use_huge_pages(&self) {
+        self.notes.use_huge_pages();
+        self.chains.use_huge_pages();
     }
 
     pub(super) fn is_fresh(&self) -> bool {
@@ -135,12 +146,12 @@ impl Level {
     }
 
     #[inline(always)]
-    pub(super) fn note(&self, bucket: u64) -> &AtomicU64 {
+    pub(super) fn note(&self, bucket: u64) -> &SharedWord {
         &self.notes[bucket as usize]
     }
 
     #[inline(always)]
-    pub(super) fn chain_note(&self, group: u64) -> &AtomicU64 {
+    pub(super) fn chain_note(&self, group: u64) -> &SharedWord {
         &self.chains[group as usize]
     }
 
@@ -157,8 +168,8 @@ impl Level {
     }
 
     /// Whether a part of its inserts has found little room.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.crowded.load(Ordering::Relaxed) * 16 >= self.buckets()
+    pub(super) fn is_crowded(&self, seam: &impl Seam) -> bool {
+        self.crowded.load(seam, Ordering::Relaxed) * 16 >= self.buckets()
     }
 
     /// Gives the notes their memory before operations need it.
@@ -189,7 +200,7 @@ pub(super) struct Context {
     /// Its notes are in use for one level and once. Any number of threads make contexts with it,
     /// but only of those that are to follow this one, and one of them does; nobody has
     /// looked at the others.
-    pub(super) next: OnceLock<Arc<Level>>,
+    pub(super) next: Shared<OnceLock<Arc<Level>>>,
 }
 
 impl Context {
@@ -216,30 +227,31 @@ struct Discarded {
 }
 
 /// Contexts that threads may still read: a list to which anyone adds.
-pub(super) struct Discards(AtomicPtr<Discarded>);
+pub(super) struct Discards(Shared<AtomicPtr<Discarded>>);
 
 impl Discards {
     pub(super) fn new() -> Discards {
-        Discards(AtomicPtr::new(null_mut()))
+        Discards(Shared::default())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed).is_null()
+    pub(super) fn is_empty(&self, seam: &impl Seam) -> bool {
+        self.0.load(seam, Ordering::Relaxed).is_null()
     }
 
     /// Takes a context that was made of a box, and that new operations do not find.
-    fn push(&self, context: *mut Context, epoch: u64) {
+    fn push(&self, seam: &impl Seam, context: *mut Context, epoch: u64) {
         let node = Box::into_raw(Box::new(Discarded { epoch, context, next: null_mut() }));
-        self.put(node);
+        self.put(seam, node);
     }
 
-    fn put(&self, node: *mut Discarded) {
-        let mut head = self.0.load(Ordering::Relaxed);
+    fn put(&self, seam: &impl Seam, node: *mut Discarded) {
+        let mut head = self.0.load(seam, Ordering::Relaxed);
         loop {
             // SAFETY: made of a box, and this thread's alone before the exchange.
             unsafe { (*node).next = head };
             // Release: pairs with the Acquire in `collect`.
-            match self.0.compare_exchange(head, node, Ordering::Release, Ordering::Relaxed) {
+            let order = (Ordering::Release, Ordering::Relaxed);
+            match self.0.compare_exchange(seam, head, node, order) {
                 Ok(_) => return,
                 Err(found) => head = found,
             }
@@ -247,9 +259,9 @@ impl Discards {
     }
 
     /// Frees those of which `is_past` says that nobody reads them any more.
-    pub(super) fn collect(&self, is_past: impl Fn(u64) -> bool) {
+    pub(super) fn collect(&self, seam: &impl Seam, is_past: impl Fn(u64) -> bool) {
         // Acquire: pairs with the Release in `put`.
-        let mut node = self.0.swap(null_mut(), Ordering::Acquire);
+        let mut node = self.0.swap(seam, null_mut(), Ordering::Acquire);
         while !node.is_null() {
             // SAFETY: whoever takes the list has its nodes alone.
             let (epoch, context, next) = unsafe { ((*node).epoch, (*node).context, (*node).next) };
@@ -260,7 +272,7 @@ impl Discards {
                     drop(Box::from_raw(context));
                 }
             } else {
-                self.put(node);
+                self.put(seam, node);
             }
             node = next;
         }
@@ -269,7 +281,14 @@ impl Discards {
 
 impl Drop for Discards {
     fn drop(&mut self) {
-        self.collect(|_| true);
+        let mut node = *self.0.alone().get_mut();
+        while !node.is_null() {
+            // SAFETY: both were made of boxes, which nobody else has any more.
+            unsafe {
+                drop(Box::from_raw((*node).context));
+                node = Box::from_raw(node).next;
+            }
+        }
     }
 }
 
@@ -294,18 +313,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// for all operations that are under way.
     #[inline(always)]
     pub(super) fn guard(&self, inside: bool) -> Guard<'_, S> {
-        self.core.memory.seam().dram();
         Guard { core: &self.core, _visit: self.core.visit(), inside }
     }
 
     /// The present context, durable.
     #[inline(always)]
     pub(super) fn context<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
-        self.core.memory.seam().dram();
         // Acquire: pairs with the Release in `refresh`.
         // SAFETY: it is never null; once replaced it is freed when no guard is left that was
         // there before, and one is.
-        let context = unsafe { &*self.context.load(Ordering::Acquire) };
+        let context = unsafe { &*self.context.load(self.seam(), Ordering::Acquire) };
         if self.look(self.root(root::CONTEXT)) == context.word {
             return Ok(context);
         }
@@ -322,9 +339,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // level that was added is in all that come after it. The other way round, what
             // was installed meanwhile could be replaced by what came before it, and a level read
             // a second time: with empty notes, which hide all that is in it.
-            seam.dram();
             // Acquire: as above.
-            let known = self.context.load(Ordering::Acquire);
+            let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
             let context = unsafe { &*known };
             let word = self.look(self.root(root::CONTEXT));
@@ -341,11 +357,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Err(_) if self.look(self.root(root::CONTEXT)) & !root::PENDING != word => continue,
                 Err(damage) => return Err(damage.into()),
             };
-            seam.dram();
             // Release: pairs with the Acquire above. (SeqCst: `begin` comes after it.)
-            let (now, then) = (Ordering::SeqCst, Ordering::Relaxed);
-            match self.context.compare_exchange(known, new, now, then) {
-                Ok(_) => self.discards.push(known, self.core.epochs().begin()),
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            match self.context.compare_exchange(seam, known, new, order) {
+                Ok(_) => self.discards.push(seam, known, self.core.epochs().begin()),
                 // SAFETY: made of a box above, and seen by nobody.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
@@ -401,7 +416,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 (Some(level), _) => Arc::clone(level),
                 (None, Some(known)) => {
                     self.check_level(offset, bits)?;
-                    match known.next.get().filter(is_it) {
+                    match known.next.get(self.seam()).filter(is_it) {
                         Some(level) => Arc::clone(level),
                         None => Arc::new(self.new_notes(offset, bits)),
                     }
@@ -412,13 +427,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             });
         }
-        let next = OnceLock::new();
+        let next = Shared::once();
         // Where the newest level is the same one, it is still to come.
         if let Some(known) = known
             && Arc::ptr_eq(known.newest(), levels.last().expect("counted above"))
-            && let Some(level) = known.next.get()
+            && let Some(level) = known.next.get(self.seam())
         {
-            let _ = next.set(Arc::clone(level));
+            let _ = next.set(self.seam(), Arc::clone(level));
         }
         Ok(Context { word, turn, block, keep, levels, next })
     }
@@ -508,7 +523,10 @@ mod tests {
             if Arc::ptr_eq(context.newest(), self.known.last().unwrap()) {
                 let same = context.block == self.block;
                 self.handed_on += u64::from(!same && self.next.is_some());
-                assert!(self.next.is_none() || context.next.get().is_some(), "lost on the way");
+                assert!(
+                    self.next.is_none() || context.next.get(table.seam()).is_some(),
+                    "lost on the way"
+                );
             } else {
                 let level = context.newest();
                 if let Some(next) = self.next.take() {
@@ -516,13 +534,13 @@ mod tests {
                     self.taken += 1;
                 }
                 self.known.push(Arc::clone(level));
-                assert!(context.next.get().is_none(), "notes that are in use");
+                assert!(context.next.get(table.seam()).is_none(), "notes that are in use");
             }
             self.block = context.block;
-            self.next = context.next.get().cloned();
+            self.next = context.next.get(table.seam()).cloned();
             if let Some(next) = &self.next {
                 assert!(self.known.iter().all(|level| !Arc::ptr_eq(level, next)));
-                assert!(next.notes.iter().all(|note| note.load(Ordering::Relaxed) == 0));
+                assert!(next.notes.iter().all(|n| n.load(table.seam(), Ordering::Relaxed) == 0));
             }
         }
     }
@@ -542,7 +560,7 @@ mod tests {
             seen.look(&table);
             let newest = seen.known.last().unwrap();
             // Every second level is made ready, while the oldest one is being emptied.
-            if seen.known.len() % 2 == 1 && newest.is_crowded() {
+            if seen.known.len() % 2 == 1 && newest.is_crowded(table.seam()) {
                 let _writing = core.enter_in_background().unwrap().unwrap();
                 table.background_step().unwrap();
                 seen.look(&table);

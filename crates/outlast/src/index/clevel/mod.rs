@@ -234,7 +234,7 @@ mod verify;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
-use crate::pmem::{Offset, Planted, Point, Seam, Word};
+use crate::pmem::{Offset, Planted, Point, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{READ_ONLY_COMPATIBLE_CLEVEL, ROOT_SCHEME_WORDS};
 use layout::root;
@@ -269,13 +269,14 @@ pub struct Clevel<S: Seam, R: Record> {
     root: u64,
     shape: Shape,
     /// The present context, made of a box; never null.
-    context: AtomicPtr<Context>,
+    context: Shared<AtomicPtr<Context>>,
     /// Those before it that may still be read.
     discards: Discards,
     /// The threads that are rehashing, a bit each: see [`slot::MAKERS`](layout::slot::MAKERS).
-    makers: AtomicU32,
+    makers: Shared<AtomicU32>,
     /// Records removed since the table was last looked at for being too large.
-    removed: AtomicU64,
+    removed: SharedWord,
+    /// Statistics, as the next two: nothing is decided by them.
     expansions: AtomicU64,
     emptied: AtomicU64,
     repaired: AtomicU64,
@@ -294,10 +295,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             core: Arc::clone(core),
             root,
             shape,
-            context: AtomicPtr::default(),
+            context: Shared::default(),
             discards: Discards::new(),
-            makers: AtomicU32::new(0),
-            removed: AtomicU64::new(0),
+            makers: Shared::default(),
+            removed: Shared::default(),
             expansions: AtomicU64::new(0),
             emptied: AtomicU64::new(0),
             repaired: AtomicU64::new(0),
@@ -313,9 +314,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if let Some(level) = context.draining() {
             let mark = table.look(table.root(root::PROGRESS));
             let part = root::progress(mark, level.offset).min(level.parts());
-            level.next.store(part, Ordering::Relaxed);
+            level.next.store(table.seam(), part, Ordering::Relaxed);
         }
-        *table.context.get_mut() = Box::into_raw(Box::new(context));
+        *table.context.alone().get_mut() = Box::into_raw(Box::new(context));
         Ok(table)
     }
 
@@ -337,6 +338,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let offset = Offset::new(self.root + index as u64 * 8);
         // SAFETY: checked when the table was opened.
         unsafe { self.core.memory.at_unchecked(offset) }
+    }
+
+    #[inline(always)]
+    fn seam(&self) -> &S {
+        self.core.memory.seam()
     }
 
     /// Whether the proof harness has planted this bug.
@@ -361,18 +367,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Sets bits of a note, if they are not.
     #[inline(always)]
-    fn set_note(&self, note: &AtomicU64, bits: u64) {
-        self.core.memory.seam().dram();
+    fn set_note(&self, note: &SharedWord, bits: u64) {
         // SeqCst: as `look`.
-        if note.load(Ordering::SeqCst) & bits != bits {
-            note.fetch_or(bits, Ordering::SeqCst);
+        if note.load(self.seam(), Ordering::SeqCst) & bits != bits {
+            note.fetch_or(self.seam(), bits, Ordering::SeqCst);
         }
     }
 }
 
 impl<S: Seam, R: Record> Drop for Clevel<S, R> {
     fn drop(&mut self) {
-        let context = *self.context.get_mut();
+        let context = *self.context.alone().get_mut();
         if !context.is_null() {
             // SAFETY: made of a box, and nobody uses the table any more.
             drop(unsafe { Box::from_raw(context) });
@@ -385,6 +390,8 @@ impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
         Scheme::Clevel
     }
 
+    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
+    #[inline(always)]
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
         self.get_of(key)
     }
@@ -420,6 +427,12 @@ impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
 
     fn step(&self) -> Result<bool> {
         self.background_step()
+    }
+
+    fn use_huge_pages(&self) {
+        if let Ok(context) = self.context(&self.guard(false)) {
+            context.levels.iter().for_each(|level| level.use_huge_pages());
+        }
     }
 
     fn len_estimate(&self) -> Result<u64> {

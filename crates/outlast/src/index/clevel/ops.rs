@@ -8,9 +8,9 @@ use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::record::{Body, Record, RecordRef};
 use crate::index::{BATCH, RecordForm};
-use crate::pmem::{Offset, Planted, Seam, Word};
+use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Records that replaced one another, at most, before a slot leads past them: each is the work
 /// of a thread that was stopped there.
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 4;
 #[derive(Clone, Copy)]
 pub(super) struct Line<'g> {
     pub(super) bucket: &'g Bucket,
-    pub(super) note: &'g AtomicU64,
+    pub(super) note: &'g SharedWord,
 }
 
 /// A record in effect.
@@ -166,6 +166,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let newest = context.newest();
             let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
+            if seen.is_none() && self.planted(Planted::SearchEndsWithLevels) {
+                return Ok(None);
+            }
             from = seen.map_or(0, |index| index + 1);
             context = now;
         }
@@ -184,7 +187,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let bits = note_bits(tag);
         for bucket in level.pair(hash) {
             let line = self.line(guard, level, bucket)?;
-            let note = line.note.load(Ordering::SeqCst);
+            let note = line.note.load(self.seam(), Ordering::SeqCst);
             if note & (bits | DRAINED) == bits {
                 let found = self.probe_line(line.bucket, tag, visit)?;
                 if found.is_some() {
@@ -193,7 +196,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
         }
         let group = level.group(hash);
-        let note = self.chain_note(guard, level, group)?.load(Ordering::SeqCst);
+        let note = self.chain_note(guard, level, group)?.load(self.seam(), Ordering::SeqCst);
         if note & (bits | DRAINED) != bits {
             return Ok(None);
         }
@@ -252,9 +255,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         bucket: u64,
     ) -> Result<Line<'g>> {
         let note = level.note(bucket);
-        self.core.memory.seam().dram();
         // Acquire: pairs with the setting of the mark in `touch`.
-        if !level.is_touched(note.load(Ordering::Acquire)) {
+        if !level.is_touched(note.load(self.seam(), Ordering::Acquire)) {
             self.touch(guard, level, bucket)?;
         }
         Ok(Line { bucket: self.bucket(level, bucket), note })
@@ -267,10 +269,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &Guard<'_, S>,
         level: &'g Level,
         group: u64,
-    ) -> Result<&'g AtomicU64> {
+    ) -> Result<&'g SharedWord> {
         let note = level.chain_note(group);
         // Acquire: as above.
-        if !level.is_touched(note.load(Ordering::Acquire)) {
+        if !level.is_touched(note.load(self.seam(), Ordering::Acquire)) {
             self.touch_chain(guard, level, group)?;
         }
         Ok(note)
@@ -446,10 +448,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let shows = |note: u64| u64::from(note & (bits | DRAINED) == bits);
         let (mut touched, mut chained, mut likely) = (TOUCHED, 0, 0);
         for (index, (pair, level)) in pairs.iter().zip(&context.levels).enumerate() {
-            self.core.memory.seam().dram();
             // SeqCst: as `look`.
-            let [one, other] = pair.map(|bucket| level.note(bucket).load(Ordering::SeqCst));
-            let chain = level.chain_note(level.group(hash)).load(Ordering::SeqCst);
+            let [one, other] =
+                pair.map(|bucket| level.note(bucket).load(self.seam(), Ordering::SeqCst));
+            let chain = level.chain_note(level.group(hash)).load(self.seam(), Ordering::SeqCst);
             touched &= level.touched(one) & level.touched(other) & level.touched(chain);
             chained |= shows(chain);
             likely |= (shows(one) | shows(other) << 1) << (2 * index);
@@ -507,7 +509,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             .iter()
             .flat_map(move |level| level.pair(hash).map(|bucket| (level, bucket)));
         pairs.filter_map(move |(level, bucket)| {
-            let note = level.note(bucket).load(Ordering::Relaxed);
+            let note = level.note(bucket).load(self.seam(), Ordering::Relaxed);
             (note & (bits | DRAINED) == bits).then(|| self.bucket(level, bucket))
         })
     }
@@ -531,7 +533,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     pub(super) fn get_of(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
         R::check_size(key, None)?;
-        self.core.check()?;
         let hash = R::hash(&self.core.hasher, key);
         let guard = self.guard(false);
         let place = self.find(&guard, key, hash)?;
@@ -540,7 +541,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
         R::check_size(key, None)?;
-        self.core.check()?;
         let hash = R::hash(&self.core.hasher, key);
         loop {
             let guard = self.guard(false);
@@ -568,7 +568,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 *hash = R::hash(&self.core.hasher, key);
             }
             let hashes = &hashes[..keys.len()];
-            self.core.check()?;
             let guard = self.guard(false);
             let context = self.context(&guard)?;
             for &hash in hashes {

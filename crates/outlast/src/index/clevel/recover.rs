@@ -5,8 +5,8 @@ use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
 use super::{Clevel, points};
 use crate::error::Result;
 use crate::index::record::Record;
-use crate::pmem::{Planted, Seam, Word};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::pmem::{Planted, Seam, SharedWord, Word};
+use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record> Clevel<S, R> {
     /// Looks at a bucket for the first time since opening: announcements and copies in it are
@@ -18,7 +18,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let frozen = words.iter().all(|&word| word == slot::FROZEN);
         let bits = bits_of(words) | TOUCHED | if frozen { DRAINED } else { 0 };
         // SeqCst: pairs with the Acquire in `line`.
-        note.fetch_or(bits, Ordering::SeqCst);
+        note.fetch_or(self.seam(), bits, Ordering::SeqCst);
         self.repaired.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -29,7 +29,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         &self,
         guard: &Guard<'_, S>,
         bucket: &Bucket,
-        note: &AtomicU64,
+        note: &SharedWord,
     ) -> Result<Option<[u64; SLOTS]>> {
         let memory = &self.core.memory;
         let words = bucket.slots.each_ref().map(|place| self.look(place));
@@ -38,7 +38,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             // If it is of this process, the bucket was touched before.
-            if note.load(Ordering::SeqCst) & TOUCHED != 0 {
+            if note.load(self.seam(), Ordering::SeqCst) & TOUCHED != 0 {
                 return Ok(None);
             }
             let _writing = if guard.inside { None } else { Some(self.core.enter()?) };
@@ -94,7 +94,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
         }
-        note.fetch_or(bits, Ordering::SeqCst);
+        note.fetch_or(self.seam(), bits, Ordering::SeqCst);
         Ok(())
     }
 }

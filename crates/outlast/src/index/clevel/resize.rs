@@ -8,7 +8,7 @@ use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note
 use super::{Clevel, Shape, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::Record;
-use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
+use crate::pmem::{Memory, Offset, Planted, Point, Seam, Shared, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -114,33 +114,34 @@ pub(super) fn create<S: Seam>(
 }
 
 /// A number that no other thread that is rehashing the table has.
-struct Maker<'m> {
-    all: &'m AtomicU32,
+struct Maker<'m, S: Seam> {
+    seam: &'m S,
+    all: &'m Shared<AtomicU32>,
     number: u32,
 }
 
-impl<'m> Maker<'m> {
+impl<'m, S: Seam> Maker<'m, S> {
     /// The smallest that is free, if one is.
-    fn take(all: &'m AtomicU32) -> Option<Self> {
-        let mut taken = all.load(Ordering::Relaxed);
+    fn take(seam: &'m S, all: &'m Shared<AtomicU32>) -> Option<Self> {
+        let mut taken = all.load(seam, Ordering::Relaxed);
         loop {
             let number = taken.trailing_ones();
             if number >= slot::MAKERS {
                 return None;
             }
             // Acquire: pairs with the Release below; what the one before made is decided.
-            let (now, then) = (Ordering::Acquire, Ordering::Relaxed);
-            match all.compare_exchange_weak(taken, taken | 1 << number, now, then) {
-                Ok(_) => return Some(Maker { all, number }),
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            match all.compare_exchange(seam, taken, taken | 1 << number, order) {
+                Ok(_) => return Some(Maker { seam, all, number }),
                 Err(found) => taken = found,
             }
         }
     }
 }
 
-impl Drop for Maker<'_> {
+impl<S: Seam> Drop for Maker<'_, S> {
     fn drop(&mut self) {
-        self.all.fetch_and(!(1 << self.number), Ordering::Release);
+        self.all.fetch_and(self.seam, !(1 << self.number), Ordering::Release);
     }
 }
 
@@ -326,8 +327,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
-                // Not to be given back: whose space that is, is not known.
+                // Not to be given back: whose space that is, is not known. So the free state is
+                // not saved either, and the next open's trace frees it if it is nobody's.
                 level.keep();
+                self.core.note_unfreeable();
                 Err(damage.into())
             }
         }
@@ -383,10 +386,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         level.touch_notes();
         let guard = self.guard(true);
         let context = self.context(&guard)?;
-        self.core.memory.seam().dram();
         if Arc::ptr_eq(context.newest(), newest) {
             // One thread does this for each newest level, so it waits for nobody.
-            let _ = context.next.set(level);
+            let _ = context.next.set(self.seam(), level);
         }
         Ok(())
     }
@@ -520,6 +522,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let offset = slot::offset(word);
             match slot::mark(word) {
+                slot::ANNOUNCED if self.planted(Planted::UndecidedFrozen) => return Ok(Ok(word)),
                 slot::ANNOUNCED => {
                     self.settle(offset, state::KILLED)?;
                     let found = self.state(offset, self.head(offset)?)?;
@@ -583,7 +586,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let plain = slot::word(offset, tag_of(hash));
         if let Some(place) = self.standing(guard, context, plain, hash)? {
             // Another one has made it; it may not be durable.
-            memory.flush(place, &points::CONFIRM);
+            if !self.planted(Planted::OtherCopyUnflushed) {
+                memory.flush(place, &points::CONFIRM);
+            }
             return Ok(Copied::Yes);
         }
         let copy = slot::copy(plain, maker);
@@ -593,7 +598,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // After the copy can be seen: who replaces or removes the record from here on, finds
         // it; and if someone has before, it is not followed by anyone.
         let found = self.state(offset, self.head(offset)?)?;
-        if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+        let is_record = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
+        if !is_record && !self.planted(Planted::CopyUnchecked) {
             self.withdraw(place, copy);
             return Ok(Copied::Changed);
         }
@@ -617,7 +623,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for level in context.open_levels().take(newer) {
             for bucket in level.pair(hash) {
                 let line = self.line(guard, level, bucket)?;
-                if line.note.load(Ordering::SeqCst) & bits != bits {
+                if line.note.load(self.seam(), Ordering::SeqCst) & bits != bits {
                     continue;
                 }
                 let mut places = line.bucket.slots.iter();
@@ -626,7 +632,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
             let group = level.group(hash);
-            if self.chain_note(guard, level, group)?.load(Ordering::SeqCst) & bits != bits {
+            if self.chain_note(guard, level, group)?.load(self.seam(), Ordering::SeqCst) & bits
+                != bits
+            {
                 continue;
             }
             for node in self.nodes(level, group) {
@@ -654,7 +662,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(None);
             }
             let line = self.line(guard, level, part)?;
-            if line.note.load(Ordering::SeqCst) & DRAINED == 0 {
+            if line.note.load(self.seam(), Ordering::SeqCst) & DRAINED == 0 {
                 let full = self.drain_bucket(guard, context, line.bucket, maker)?;
                 if full.is_some() {
                     return Ok(full);
@@ -665,7 +673,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         let group = part - level.buckets();
         let note = self.chain_note(guard, level, group)?;
-        if note.load(Ordering::SeqCst) & DRAINED != 0 {
+        if note.load(self.seam(), Ordering::SeqCst) & DRAINED != 0 {
             return Ok(None);
         }
         let mut end = self.chain_head(level, group);
@@ -696,8 +704,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// they did, no other could go on.
     pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
         let full = {
-            self.core.memory.seam().dram();
-            let Some(maker) = Maker::take(&self.makers) else { return Ok(false) };
+            let Some(maker) = Maker::take(self.seam(), &self.makers) else { return Ok(false) };
             let guard = self.guard(true);
             let context = self.context(&guard)?;
             let Some(level) = context.draining() else { return Ok(false) };
@@ -709,7 +716,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 true => &level.next,
                 false => &level.verified,
             };
-            let done = seen.load(Ordering::Relaxed) >= level.parts();
+            let done = seen.load(self.seam(), Ordering::Relaxed) >= level.parts();
             if full.is_none() && !done {
                 return Ok(true);
             }
@@ -734,7 +741,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for _ in 0..parts {
             // Each thread takes parts of its own. What one of them has begun and not finished,
             // the others find when they look through all parts at the end.
-            let part = level.next.fetch_add(1, Ordering::Relaxed);
+            let part = level.next.fetch_add(self.seam(), 1, Ordering::Relaxed);
             if part < level.parts() {
                 let full = self.drain_part(guard, context, level, part, maker)?;
                 if full.is_some() {
@@ -744,7 +751,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.core.memory.store(mark, word, &points::PROGRESS);
                 continue;
             }
-            let part = level.verified.load(Ordering::Relaxed);
+            let part = level.verified.load(self.seam(), Ordering::Relaxed);
             let early = self.planted(Planted::LevelDroppedEarly);
             if part >= level.parts() || early {
                 break;
@@ -753,8 +760,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if full.is_some() {
                 return Ok(full);
             }
-            let order = Ordering::Relaxed;
-            let _ = level.verified.compare_exchange(part, part + 1, order, order);
+            let order = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = level.verified.compare_exchange(self.seam(), part, part + 1, order);
         }
         Ok(None)
     }
@@ -770,7 +777,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let level = &context.levels[0];
         let mut nodes = Vec::new();
         for group in 0..level.groups() {
-            if level.chain_note(group).load(Ordering::SeqCst) & !(TOUCHED | DRAINED) != 0 {
+            if level.chain_note(group).load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED)
+                != 0
+            {
                 for node in self.nodes(level, group) {
                     nodes.push(node?);
                 }
@@ -827,12 +836,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Background -------------------------------------------------------------
 
     pub(super) fn has_background_work(&self) -> bool {
-        if !self.discards.is_empty() || self.removed.load(Ordering::Relaxed) >= REMOVALS {
+        if !self.discards.is_empty(self.seam())
+            || self.removed.load(self.seam(), Ordering::Relaxed) >= REMOVALS
+        {
             return true;
         }
         let guard = self.guard(false);
         let Ok(context) = self.context(&guard) else { return false };
-        context.draining().is_some() || Self::wants_level(context)
+        context.draining().is_some() || self.wants_level(context)
     }
 
     fn is_draining(&self) -> Result<bool> {
@@ -841,25 +852,25 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Whether the newest level is filling up, and the next one should be kept ready.
-    fn wants_level(context: &Context) -> bool {
+    fn wants_level(&self, context: &Context) -> bool {
         let level = context.newest();
-        level.is_crowded() && !level.succeeded.load(Ordering::Relaxed)
+        level.is_crowded(self.seam()) && !level.succeeded.load(self.seam(), Ordering::Relaxed)
     }
 
     pub(super) fn background_step(&self) -> Result<bool> {
-        self.discards.collect(|epoch| self.core.epochs().has_reached(epoch));
+        self.discards.collect(self.seam(), |epoch| self.core.epochs().has_reached(epoch));
         // While a level is emptied, no smaller one can be added: the removals stay counted until
         // then, or nothing would look again once it is done.
-        if self.removed.load(Ordering::Relaxed) >= REMOVALS && !self.is_draining()? {
-            self.removed.store(0, Ordering::Relaxed);
+        if self.removed.load(self.seam(), Ordering::Relaxed) >= REMOVALS && !self.is_draining()? {
+            self.removed.store(self.seam(), 0, Ordering::Relaxed);
             self.shrink()?;
         }
         let newest = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
             // By one thread, whichever comes first.
-            let wants = Self::wants_level(context)
-                && !context.newest().succeeded.swap(true, Ordering::Relaxed);
+            let wants = self.wants_level(context)
+                && !context.newest().succeeded.swap(self.seam(), true, Ordering::Relaxed);
             wants.then(|| Arc::clone(context.newest()))
         };
         if let Some(newest) = newest {

@@ -28,7 +28,16 @@ pub(super) enum Part<'g> {
     /// An overflow node, told once for all ranges.
     Node(u64),
     /// A slot with something in it.
-    Slot(&'g Level, &'g Word, u64),
+    Slot(&'g Level, Home, &'g Word, u64),
+}
+
+/// Where in its level a slot is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Home {
+    /// In a bucket, by its number.
+    Bucket(u64),
+    /// In the overflow chain of a group.
+    Chain(u64),
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
@@ -81,13 +90,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let first = group * level.group_buckets();
         for bucket in first..first + level.group_buckets() {
             let line = self.line(guard, level, bucket)?;
-            let note = line.note.load(Ordering::SeqCst);
+            let note = line.note.load(self.seam(), Ordering::SeqCst);
             if note & !TOUCHED != 0 && note & DRAINED == 0 {
-                self.walk_bucket(level, line.bucket, visit)?;
+                self.walk_bucket(level, Home::Bucket(bucket), line.bucket, visit)?;
             }
         }
         let note = self.chain_note(guard, level, group)?;
-        if note.load(Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 {
+        if note.load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 {
             return Ok(());
         }
         // The first hash of the group: in two shifts, as above.
@@ -95,7 +104,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for node in self.nodes(level, group) {
             let node = node?;
             for bucket in self.node_buckets(node) {
-                self.walk_bucket(level, bucket, visit)?;
+                self.walk_bucket(level, Home::Chain(group), bucket, visit)?;
             }
             if (low..=high).contains(&first) {
                 visit(Part::Node(node))?;
@@ -107,13 +116,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn walk_bucket<'g>(
         &'g self,
         level: &'g Level,
+        home: Home,
         bucket: &'g Bucket,
         visit: &mut impl FnMut(Part<'g>) -> Result<()>,
     ) -> Result<()> {
         for place in &bucket.slots {
             let word = self.look(place);
             if slot::is_link(word) {
-                visit(Part::Slot(level, place, word))?;
+                visit(Part::Slot(level, home, place, word))?;
             }
         }
         Ok(())
@@ -140,13 +150,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if cursor.is_done() {
             return Ok(());
         }
-        self.core.check()?;
         let memory = &self.core.memory;
         let guard = self.guard(false);
         let range = (cursor.low, Self::range_end(self.context(&guard)?, cursor.low));
         let mut keys = HashSet::new();
         self.walk(&guard, range, |part| {
-            let Part::Slot(_, place, word) = part else { return Ok(()) };
+            let Part::Slot(_, _, place, word) = part else { return Ok(()) };
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
@@ -223,7 +232,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.walk(guard, (low, high), |part| {
             let (place, mut word) = match part {
                 Part::Node(node) => return visit(BlockKind::Overflow, node, NODE_BYTES),
-                Part::Slot(_, place, word) => (place, word),
+                Part::Slot(_, _, place, word) => (place, word),
             };
             while slot::is_link(word) && slot::mark(word) & slot::ANNOUNCED == 0 {
                 if slot::mark(word) == slot::PENDING {
@@ -278,7 +287,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if buckets <= COUNTED {
             let mut seen = HashSet::new();
             self.walk(&guard, (0, u64::MAX), |part| {
-                if let Part::Slot(_, _, word) = part
+                if let Part::Slot(_, _, _, word) = part
                     && slot::mark(word) & slot::ANNOUNCED == 0
                 {
                     seen.insert(slot::offset(word));
@@ -298,7 +307,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 records += used as u64 * level.buckets() / sampled;
             }
         }
-        let known = context.levels.iter().chain(context.next.get());
+        let known = context.levels.iter().chain(context.next.get(self.seam()));
         Ok(IndexStats {
             segments: context.levels.len() as u64,
             directory_entries: context.levels.len() as u64,

@@ -1,9 +1,9 @@
 //! The offline check: every level, every slot, every record.
 
 use super::Clevel;
-use super::layout::{slot, state};
+use super::layout::{LEVEL_HEADER, level_bytes, root, slot, state};
 use super::levels::{Guard, Level, tag_of};
-use super::scan::Part;
+use super::scan::{Home, Part};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, body_checksum};
 use crate::index::{Cursor, CursorState, Verified, Visitor};
@@ -21,6 +21,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let expected = "a header that tells of maps of this scheme";
             let damage = Damage::new(self.root, expected, format!("features {features:#x}"));
             verified.damage.push(damage);
+        }
+        match self.verify_ready() {
+            Ok(()) => {}
+            Err(Error::Damaged(damage)) => verified.damage.push(damage),
+            Err(error) => return Err(error),
         }
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
@@ -50,16 +55,35 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(verified)
     }
 
+    /// Checks the level kept ready: the next expansion links it as it is, so it must be a level,
+    /// and hold nothing.
+    fn verify_ready(&self) -> Result<()> {
+        let word = self.look(self.root(root::READY));
+        let Some((offset, bits)) = self.ready_level(word)? else { return Ok(()) };
+        self.check_level(offset, bits)?;
+        let memory = &self.core.memory;
+        let bytes = level_bytes(bits, self.shape.group_bits) - LEVEL_HEADER;
+        for word in memory.words(offset + LEVEL_HEADER, bytes)? {
+            let found = memory.load(word);
+            if found != 0 {
+                let at = memory.offset_of(word).raw();
+                let expected = "nothing in the level kept ready";
+                return Err(Damage::new(at, expected, format!("{found:#x}")).into());
+            }
+        }
+        Ok(())
+    }
+
     fn verify_range(&self, range: (u64, u64), verified: &mut Verified) -> Result<()> {
         let guard = self.guard(true);
         let mut offsets = HashSet::new();
         let mut keys = HashMap::new();
         self.walk(&guard, range, |part| {
-            let Part::Slot(level, place, word) = part else { return Ok(()) };
+            let Part::Slot(level, home, place, word) = part else { return Ok(()) };
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
-            let found = self.verify_slot(&guard, level, place, word, range);
+            let found = self.verify_slot(&guard, (level, home), place, word, range);
             let (offset, key) = match found {
                 Ok(Some(found)) => found,
                 Ok(None) => return Ok(()),
@@ -88,7 +112,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn verify_slot(
         &self,
         guard: &Guard<'_, S>,
-        level: &Level,
+        (level, home): (&Level, Home),
         place: &Word,
         word: u64,
         (low, high): (u64, u64),
@@ -108,13 +132,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let expected = format!("a record with checksum {sum:#x}");
             return Err(Damage::new(offset, expected, format!("{seal:#x}")).into());
         }
+        let is_home = match home {
+            Home::Bucket(bucket) => level.pair(hash).contains(&bucket),
+            Home::Chain(group) => level.group(hash) == group,
+        };
+        if !is_home {
+            let expected = format!("a record of {home:?}");
+            return Err(Damage::new(at, expected, format!("one of hash {hash:#x}")).into());
+        }
         if !(low..=high).contains(&hash) {
-            // Another range has it, if it belongs to this group at all.
-            let group = level.group(hash);
-            if !(level.group(low)..=level.group(high)).contains(&group) {
-                let found = format!("one of hash {hash:#x}");
-                return Err(Damage::new(at, "a record of this group", found).into());
-            }
+            // Another range has it.
             return Ok(None);
         }
         if slot::tag(word) != tag_of(hash) {

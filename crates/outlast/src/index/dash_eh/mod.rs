@@ -161,7 +161,7 @@ mod verify;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
-use crate::pmem::{Offset, Planted, Seam, Word};
+use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
@@ -225,15 +225,15 @@ impl Segment {
 /// 0 where the segment was not touched yet.
 struct Directory {
     depth: u32,
-    entries: Box<[AtomicU64]>,
+    entries: Box<[SharedWord]>,
 }
 
 impl Directory {
     fn new(depth: u32) -> Directory {
         // Zeroed by the system, page by page when it is touched: opening a pool takes the
         // same time however large the directory is.
-        let entries = Box::<[AtomicU64]>::new_zeroed_slice(1 << depth);
-        // SAFETY: zero is a valid AtomicU64.
+        let entries = Box::<[SharedWord]>::new_zeroed_slice(1 << depth);
+        // SAFETY: zero is a valid SharedWord.
         Directory { depth, entries: unsafe { entries.assume_init() } }
     }
 
@@ -244,7 +244,7 @@ impl Directory {
 
     /// The entry at an index that [`index`](Directory::index) has given.
     #[inline(always)]
-    fn entry(&self, index: usize) -> &AtomicU64 {
+    fn entry(&self, index: usize) -> &SharedWord {
         debug_assert!(index < self.entries.len());
         // SAFETY: there are 2^depth entries, and an index consists of so many bits.
         unsafe { self.entries.get_unchecked(index) }
@@ -280,10 +280,11 @@ pub struct DashEh<S: Seam, R: Record> {
     empty: [u64; 2],
     /// DRAM directories by depth. Those of lesser depth stay, for readers that are still
     /// there: together they are no larger than the present one.
-    directories: Box<[OnceLock<Directory>]>,
+    directories: Box<[Shared<OnceLock<Directory>>]>,
     /// The present one of them.
-    directory: AtomicPtr<Directory>,
+    directory: Shared<AtomicPtr<Directory>>,
     structure: Mutex<Structure>,
+    /// Statistics, as the next two: nothing is decided by them.
     doublings: AtomicU64,
     splits: AtomicU64,
     repaired: AtomicU64,
@@ -310,8 +311,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             shape,
             bucket_mask: shape.buckets() - 1,
             empty: Self::empty_words(core)?,
-            directories: (0..=MAX_DEPTH).map(|_| OnceLock::new()).collect(),
-            directory: AtomicPtr::default(),
+            directories: (0..=MAX_DEPTH).map(|_| Shared::once()).collect(),
+            directory: Shared::default(),
             structure: Mutex::new(Structure { directory, depth, segments: None }),
             doublings: AtomicU64::new(0),
             splits: AtomicU64::new(0),
@@ -326,9 +327,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Makes a directory the present one. There was none of its depth.
     fn set_directory(&self, directory: Directory) {
         let depth = directory.depth as usize;
-        let kept = self.directories[depth].get_or_init(|| directory);
+        let kept = self.directories[depth].get_or_init(self.seam(), || directory);
         // Release: pairs with the Acquire in `directory`.
-        self.directory.store(std::ptr::from_ref(kept).cast_mut(), Ordering::Release);
+        self.directory.store(self.seam(), std::ptr::from_ref(kept).cast_mut(), Ordering::Release);
     }
 
     fn check_directory(&self, offset: u64, depth: u32) -> Result<(), Damage> {
@@ -372,6 +373,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn empty(&self, hash: u64) -> u64 {
         self.empty[(hash >> 63) as usize]
+    }
+
+    #[inline(always)]
+    fn seam(&self) -> &S {
+        self.core.memory.seam()
     }
 
     /// See [`Seam::planted`].
@@ -444,7 +450,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // Acquire: pairs with the Release in `set_directory`.
         // SAFETY: set before the table was handed out, to one of `directories`, which
         // neither move nor go before the table does.
-        unsafe { &*self.directory.load(Ordering::Acquire) }
+        unsafe { &*self.directory.load(self.seam(), Ordering::Acquire) }
     }
 
     /// The way to a hash's segment. Passes the gate if the segment must be touched first.
@@ -473,14 +479,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     #[inline(always)]
     fn known_route(&self, hash: u64) -> Option<Route<'_>> {
-        let seam = self.core.memory.seam();
-        seam.dram();
         let directory = self.directory();
         let index = directory.index(hash);
-        seam.dram();
         // Acquire: pairs with the Release of whoever filled the entry, so that the
         // segment's content is seen.
-        let entry = directory.entry(index).load(Ordering::Acquire);
+        let entry = directory.entry(index).load(self.seam(), Ordering::Acquire);
         (entry != 0).then(|| {
             let depth = (entry >> 48) as u32;
             let low = hash >> (64 - depth) << (64 - depth);
@@ -492,9 +495,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Whether the route still leads where it did.
     #[inline(always)]
     fn is_current(&self, route: &Route<'_>) -> bool {
-        self.core.memory.seam().dram();
         std::ptr::eq(self.directory(), route.directory)
-            && route.directory.entry(route.index).load(Ordering::Relaxed) == route.entry
+            && route.directory.entry(route.index).load(self.seam(), Ordering::Relaxed)
+                == route.entry
     }
 
     /// Points the DRAM entries of a segment's range at it. `structure` is locked.
@@ -503,9 +506,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let first = directory.index(segment.low);
         let entry = segment.offset | u64::from(segment.depth) << 48;
         for slot in &directory.entries[first..first + (1 << (directory.depth - segment.depth))] {
-            self.core.memory.seam().dram();
             // Release: pairs with the Acquire in `known_route`.
-            slot.store(entry, Ordering::Release);
+            slot.store(self.seam(), entry, Ordering::Release);
         }
     }
 
@@ -526,6 +528,8 @@ impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
         Scheme::DashEh
     }
 
+    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
+    #[inline(always)]
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
         R::check_size(key, None)?;
         let hash = R::hash(&self.core.hasher, key);

@@ -8,20 +8,20 @@
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
 use crate::index::version::OTHER_BITS;
-use crate::pmem::{Seam, Shadow};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::pmem::{Seam, Shadow, SharedWord};
+use std::sync::atomic::Ordering;
 
 /// The notes of one bucket.
 #[repr(C, align(32))]
 pub(super) struct Notes {
     /// The version lock, see [`lock`](super::lock); its low bits: see [`overflow`].
-    lock: AtomicU64,
+    lock: SharedWord,
     /// See [`Meta`].
-    meta: AtomicU64,
+    meta: SharedWord,
     /// A byte of the hash for every slot.
-    prints: [AtomicU64; 2],
+    prints: [SharedWord; 2],
 }
-// SAFETY: consists of `AtomicU64`s; 32 bytes.
+// SAFETY: consists of `SharedWord`s, which are atomics; 32 bytes.
 unsafe impl Shadow for Notes {}
 
 /// A bucket: its slots in the pool, and what is known of them.
@@ -41,14 +41,12 @@ impl Notes {
     /// The lock word.
     #[inline(always)]
     pub(super) fn lock(&self, seam: &impl Seam, order: Ordering) -> u64 {
-        seam.dram();
-        self.lock.load(order)
+        self.lock.load(seam, order)
     }
 
     #[inline(always)]
     pub(super) fn set_lock(&self, seam: &impl Seam, word: u64, order: Ordering) {
-        seam.dram();
-        self.lock.store(word, order);
+        self.lock.store(seam, word, order);
     }
 
     /// Whether the lock word was `old`, and is `new` now.
@@ -60,38 +58,33 @@ impl Notes {
         new: u64,
         success: Ordering,
     ) -> bool {
-        seam.dram();
-        self.lock.compare_exchange(old, new, success, Ordering::Relaxed).is_ok()
+        self.lock.compare_exchange(seam, old, new, (success, Ordering::Relaxed)).is_ok()
     }
 
     #[inline(always)]
     pub(super) fn meta(&self, seam: &impl Seam) -> Meta {
-        seam.dram();
         // Acquire: pairs with the Release in `set_meta`: fingerprint and record of every
         // bit that is seen are seen.
-        Meta(self.meta.load(Ordering::Acquire))
+        Meta(self.meta.load(seam, Ordering::Acquire))
     }
 
     /// The bucket is locked, or not yet served.
     #[inline(always)]
     pub(super) fn set_meta(&self, seam: &impl Seam, meta: Meta) {
-        seam.dram();
         // Release: pairs with the Acquire in `meta`.
-        self.meta.store(meta.0, Ordering::Release);
+        self.meta.store(seam, meta.0, Ordering::Release);
     }
 
     #[inline(always)]
     pub(super) fn prints(&self, seam: &impl Seam) -> [u64; 2] {
-        seam.dram();
         let [low, high] = &self.prints;
-        [low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)]
+        [low.load(seam, Ordering::Relaxed), high.load(seam, Ordering::Relaxed)]
     }
 
     /// One word of the fingerprints. The bucket is locked, or not yet served.
     #[inline(always)]
     pub(super) fn set_prints(&self, seam: &impl Seam, word: usize, prints: u64) {
-        seam.dram();
-        self.prints[word].store(prints, Ordering::Relaxed);
+        self.prints[word].store(seam, prints, Ordering::Relaxed);
     }
 }
 

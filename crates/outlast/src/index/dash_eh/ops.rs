@@ -204,7 +204,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// One reading. `None` if it does not count: a change of the key's home came between, or
-    /// the segment was not touched yet, or something is damaged, or the pool is not open.
+    /// the segment was not touched yet, or something is damaged.
     #[inline(always)]
     fn try_find<T>(
         &self,
@@ -212,9 +212,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Option<T>> {
-        if !self.core.is_readable() {
-            return None;
-        }
         let route = self.known_route(hash)?;
         self.read_once(&route, key, hash, read)?.ok()
     }
@@ -303,7 +300,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 *hash = R::hash(&self.core.hasher, key);
                 *buckets = self.expect(*hash);
             }
-            self.core.check()?;
             let mut likely = [const { None }; BATCH];
             for ((buckets, &hash), likely) in buckets.iter().zip(&hashes).zip(&mut likely) {
                 *likely = buckets.and_then(|buckets| self.likely(buckets, hash));

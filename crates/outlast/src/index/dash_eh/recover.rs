@@ -182,17 +182,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let mut removed = 0;
         for index in 0..self.shape.buckets() {
-            removed += self.remove_second_copies(segment, index);
+            removed += self.remove_second_copies(segment, index)?;
         }
         for stash in 0..self.shape.stash {
             let bucket = self.stash_bucket(segment, stash);
             self.repair_bucket(segment, bucket, None)?;
-            removed += self.repair_overflow(segment, bucket, Some(stash));
+            removed += self.repair_overflow(segment, bucket, Some(stash))?;
         }
         for bucket in self.node_buckets(segment) {
             let bucket = bucket?;
             self.repair_bucket(segment, bucket, None)?;
-            removed += self.repair_overflow(segment, bucket, None);
+            removed += self.repair_overflow(segment, bucket, None)?;
         }
         if removed > 0 {
             // Durable before the segment is served: else a record that is removed from the
@@ -301,7 +301,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Displacement: a record that is in its home bucket goes from the next one. Returns
     /// how many went; not fenced.
-    fn remove_second_copies(&self, segment: Segment, index: u32) -> usize {
+    fn remove_second_copies(&self, segment: Segment, index: u32) -> Result<usize, Damage> {
         let bucket = self.bucket(segment, index);
         let home = self.bucket(segment, self.previous(index));
         let at_home = self.meta(home).own();
@@ -311,21 +311,35 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let words = self.words(&bucket.slots[slot]);
             let print = self.hash_of(words) as u8;
             if self.has_copy(home, at_home, words.first, print) {
-                self.remove_copy(segment, bucket, slot);
+                self.remove_copy(segment, bucket, slot)?;
                 removed += 1;
             }
         }
-        removed
+        Ok(removed)
     }
 
     /// Empties a slot and flushes it. Not fenced.
-    fn remove_copy(&self, segment: Segment, bucket: BucketRef<'_>, slot: usize) {
+    ///
+    /// # Errors
+    /// [`Damage`] if no crash can have left the copy: all space is accounted for, so the trace
+    /// after the last crash has been here.
+    fn remove_copy(
+        &self,
+        segment: Segment,
+        bucket: BucketRef<'_>,
+        slot: usize,
+    ) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
+        if self.core.alloc().old_frontier() == 0 {
+            let at = memory.offset_of(target).raw();
+            return Err(Damage::new(at, "each key once", "one a second time"));
+        }
         let empty = self.empty(segment.low);
         memory.store_release(&target.first, empty, &points::REPAIR_DUPLICATE);
         memory.flush(target, &points::REPAIR_DUPLICATE);
         bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
+        Ok(())
     }
 
     /// Notes a stash bucket's or node's records in their homes; those that are there
@@ -335,7 +349,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         segment: Segment,
         bucket: BucketRef<'_>,
         stash: Option<u32>,
-    ) -> usize {
+    ) -> Result<usize, Damage> {
         let meta = self.meta(bucket);
         let mut removed = 0;
         for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
@@ -348,7 +362,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if self.has_copy(home, self.meta(home).allocated(), words.first, print)
                 || self.has_copy(next, self.meta(next).allocated(), words.first, print)
             {
-                self.remove_copy(segment, bucket, slot);
+                self.remove_copy(segment, bucket, slot)?;
                 removed += 1;
             } else {
                 // Nobody is served by the home yet: there is no lock to hold.
@@ -359,7 +373,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 home.notes.set_lock(seam, overflow.within(lock), Ordering::Relaxed);
             }
         }
-        removed
+        Ok(removed)
     }
 }
 

@@ -268,7 +268,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
         let used = self.place_overflow(&mut draft, &leaving, nodes)?;
         // Those that stay too: `clean_up` moves some of them within the segment.
-        self.mark_moved(locks, leaving.iter().chain(&staying))?;
+        let staying_too = !self.planted(Planted::StayingUnmarked);
+        self.mark_moved(locks, leaving.iter().chain(staying.iter().filter(|_| staying_too)))?;
         let at = &points::SPLIT_NEW;
         draft.write(memory, self.shape, block.offset, at)?;
         memory.fence(at);
@@ -574,9 +575,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         structure.depth = depth + 1;
         let wide = Directory::new(depth + 1);
         for (pair, entry) in wide.entries.chunks_exact(2).zip(&*self.directory().entries) {
-            let entry = entry.load(Ordering::Relaxed);
-            pair[0].store(entry, Ordering::Relaxed);
-            pair[1].store(entry, Ordering::Relaxed);
+            let (seam, order) = (memory.seam(), Ordering::Relaxed);
+            let entry = entry.load(seam, order);
+            pair.iter().for_each(|twin| twin.store(seam, entry, order));
         }
         self.set_directory(wide);
         self.doublings.fetch_add(1, Ordering::Relaxed);

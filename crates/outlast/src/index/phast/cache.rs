@@ -5,12 +5,12 @@ use super::lines::{Extent, Head, LINE_WORDS, Piece};
 use super::nodes::{behind, words_of};
 use crate::error::Damage;
 use crate::index::ordered::OrderedRecord;
-use crate::pmem::Seam;
+use crate::pmem::{Seam, Shared, SharedWord};
 use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Chunks of sizes of a cache's buffers.
 const SIZES: usize = 28;
@@ -24,11 +24,11 @@ const SMALLEST: usize = 16;
 /// astray and no further: what it finds says where the key belongs.
 pub(super) struct Cache {
     /// The one in use; null if there is none yet.
-    current: AtomicPtr<BufferHead>,
+    current: Shared<AtomicPtr<BufferHead>>,
     /// How often it was replaced. By who replaces it.
-    turn: AtomicU64,
+    turn: SharedWord,
     /// Two of each size, made as they are needed; smaller ones stay.
-    buffers: [[OnceLock<Box<Buffer>>; SIZES]; 2],
+    buffers: [[Shared<OnceLock<Box<Buffer>>>; SIZES]; 2],
 }
 
 /// The words are, of each element but the first, eight bytes of its least key, from `skip` on; the
@@ -37,15 +37,15 @@ type Buffer = Piece<BufferHead>;
 
 #[repr(C, align(64))]
 struct BufferHead {
-    len: AtomicU32,
-    skip: AtomicU32,
+    len: Shared<AtomicU32>,
+    skip: Shared<AtomicU32>,
     extent: Extent,
 }
 
 // SAFETY: one line; atomics and numbers; `extent` is never changed.
 unsafe impl Head for BufferHead {
     fn with_extent(extent: Extent) -> Self {
-        BufferHead { len: AtomicU32::new(0), skip: AtomicU32::new(0), extent }
+        BufferHead { len: Shared::default(), skip: Shared::default(), extent }
     }
     #[inline(always)]
     fn extent(&self) -> Extent {
@@ -55,11 +55,11 @@ unsafe impl Head for BufferHead {
 
 impl Buffer {
     #[inline(always)]
-    fn len(&self) -> usize {
+    fn len(&self, seam: &impl Seam) -> usize {
         // As many as there are words for.
         let Extent { words, numbers, .. } = self.head.extent;
         let most = usize::from(numbers - words) * LINE_WORDS;
-        (self.head.len.load(Ordering::Relaxed) as usize).min(most)
+        (self.head.len.load(seam, Ordering::Relaxed) as usize).min(most)
     }
 }
 
@@ -75,9 +75,9 @@ pub(super) struct Pointer {
 impl Cache {
     pub(super) fn new() -> Cache {
         Cache {
-            current: AtomicPtr::new(ptr::null_mut()),
-            turn: AtomicU64::new(0),
-            buffers: [const { [const { OnceLock::new() }; SIZES] }; 2],
+            current: Shared::default(),
+            turn: Shared::default(),
+            buffers: [const { [const { Shared::once() }; SIZES] }; 2],
         }
     }
 
@@ -87,28 +87,32 @@ impl Cache {
         core: &Core<S>,
         content: &[Pointer],
     ) -> Result<(), Damage> {
+        let seam = core.memory.seam();
         let (skip, words) = words_of::<S, R>(core, content.iter().map(|p| p.low))?;
         let links = R::EMPTY.is_some();
-        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
-        self.turn.store(turn, Ordering::Relaxed);
+        let turn = self.turn.load(seam, Ordering::Relaxed).wrapping_add(1);
+        self.turn.store(seam, turn, Ordering::Relaxed);
         let size = content.len().div_ceil(SMALLEST).max(1).next_power_of_two().ilog2() as usize;
         let buffer = self.buffers[turn as usize & 1][size]
-            .get_or_init(|| Buffer::new((SMALLEST << size) as u32, links));
+            .get_or_init(seam, || Buffer::new((SMALLEST << size) as u32, links));
         let words = content.iter().zip(&words);
-        buffer.set(words.map(|(pointer, &word)| (word, pointer.number, pointer.low)));
-        buffer.head.skip.store(skip as u32, Ordering::Relaxed);
-        buffer.head.len.store(content.len() as u32, Ordering::Relaxed);
-        core.memory.seam().dram();
+        buffer.set(seam, words.map(|(pointer, &word)| (word, pointer.number, pointer.low)));
+        buffer.head.skip.store(seam, skip as u32, Ordering::Relaxed);
+        buffer.head.len.store(seam, content.len() as u32, Ordering::Relaxed);
         // Release: pairs with the Acquire in `current`.
-        self.current.store(ptr::from_ref::<Buffer>(buffer).cast_mut().cast(), Ordering::Release);
+        self.current.store(
+            seam,
+            ptr::from_ref::<Buffer>(buffer).cast_mut().cast(),
+            Ordering::Release,
+        );
         Ok(())
     }
 
     /// The buffer in use.
     #[inline(always)]
-    fn current(&self) -> Option<&Buffer> {
+    fn current(&self, seam: &impl Seam) -> Option<&Buffer> {
         // Acquire: pairs with the Release in `replace`.
-        let current = self.current.load(Ordering::Acquire);
+        let current = self.current.load(seam, Ordering::Acquire);
         // SAFETY: not null, then it is one of the buffers, whole, which stay.
         (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
     }
@@ -121,45 +125,45 @@ impl Cache {
         key: R::Key<'_>,
         below: bool,
     ) -> Option<u32> {
-        core.memory.seam().dram();
-        let buffer = self.current()?;
-        let len = buffer.len();
+        let seam = core.memory.seam();
+        let buffer = self.current(seam)?;
+        let len = buffer.len(seam);
         if len <= 1 {
-            return Some(buffer.number(0));
+            return Some(buffer.number(seam, 0));
         }
-        let skip = buffer.head.skip.load(Ordering::Relaxed) as usize;
+        let skip = buffer.head.skip.load(seam, Ordering::Relaxed) as usize;
         if skip > 0 {
-            match R::compare_start(core, key, buffer.link(1), skip) {
-                Ok(Order::Less) => return Some(buffer.number(0)),
-                Ok(Order::Greater) => return Some(buffer.number(len - 1)),
+            match R::compare_start(core, key, buffer.link(seam, 1), skip) {
+                Ok(Order::Less) => return Some(buffer.number(seam, 0)),
+                Ok(Order::Greater) => return Some(buffer.number(seam, len - 1)),
                 // What is damaged, the nodes tell.
                 Ok(Order::Equal) | Err(_) => {}
             }
         }
-        let (seam, word) = (core.memory.seam(), R::word(key, skip));
+        let word = R::word(key, skip);
         if R::EMPTY.is_none() && !below {
-            return Some(buffer.number(buffer.count_up_to(seam, len - 1, word)));
+            return Some(buffer.number(seam, buffer.count_up_to(seam, len - 1, word)));
         }
         let mut place = buffer.count_below(seam, len - 1, word);
-        while R::EMPTY.is_some() && place + 1 < len && buffer.word(place) == word {
-            let order = R::compare_with(core, key, buffer.link(place + 1));
+        while R::EMPTY.is_some() && place + 1 < len && buffer.word(seam, place) == word {
+            let order = R::compare_with(core, key, buffer.link(seam, place + 1));
             if !order.is_ok_and(|order| behind(order, below)) {
                 break;
             }
             place += 1;
         }
-        Some(buffer.number(place))
+        Some(buffer.number(seam, place))
     }
 
     /// Where the greatest keys lead. A hint, as above.
-    pub(super) fn last(&self) -> Option<u32> {
-        let buffer = self.current()?;
-        Some(buffer.number(buffer.len().saturating_sub(1)))
+    pub(super) fn last(&self, seam: &impl Seam) -> Option<u32> {
+        let buffer = self.current(seam)?;
+        Some(buffer.number(seam, buffer.len(seam).saturating_sub(1)))
     }
 
     /// Bytes of DRAM.
-    pub(super) fn bytes(&self) -> u64 {
-        let made = self.buffers.iter().flatten().filter_map(OnceLock::get);
+    pub(super) fn bytes(&self, seam: &impl Seam) -> u64 {
+        let made = self.buffers.iter().flatten().filter_map(|buffer| buffer.get(seam));
         made.map(|buffer| buffer.head.extent.bytes()).sum()
     }
 }

@@ -119,7 +119,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 }
                 Step::Full => self.make_room(&at, key)?,
                 Step::Again => self.core.wait_for_lock(&mut turn, 1, || {
-                    let leaf = self.leaves.get(at.leaf);
+                    let leaf = self.leaf(at.leaf);
                     let seam = self.core.memory.seam();
                     (leaf.offset(seam), leaf.state(seam).0)
                 })?,
@@ -143,7 +143,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// The leaf's offset, where it can be served.
     #[inline(always)]
     fn enter(&self, at: &Located<'_>) -> Result<Option<Entered<'_>>> {
-        let leaf = self.leaves.get(at.leaf);
+        let leaf = self.leaf(at.leaf);
         let offset = leaf.offset(self.core.memory.seam());
         if offset & DAMAGED != 0 {
             let damage = self.damage_of(at.leaf);
@@ -179,7 +179,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(hash)) else {
             // A key that is there needs no room.
-            let found = self.probe_beside(at.leaf, offset, self.bitmap(offset), key, hash);
+            let (_, found) = self.probe_beside(at.leaf, offset, key, hash);
             if !self.is_current(at) {
                 return Ok(Step::Again);
             }
@@ -194,8 +194,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             leaf.give_up_insert(seam, slot);
             return Ok(Step::Again);
         }
-        let seen = self.bitmap(offset);
-        match self.probe_beside(at.leaf, offset, seen, key, hash) {
+        let (seen, found) = self.probe_beside(at.leaf, offset, key, hash);
+        match found {
             Ok(None) => {}
             found => {
                 leaf.give_up_insert(seam, slot);
@@ -218,7 +218,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Writes a pair into a slot that was reserved, and commits it: unless another thread has
-    /// inserted the key since the leaf's bits were `seen`.
+    /// inserted the key since the leaf's bitmap word was `seen`.
     #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
     #[inline(always)]
     fn fill(
@@ -242,12 +242,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.flush(pair, &points::INSERT_PAIR);
         memory.fence(&points::INSERT_PAIR);
         loop {
+            let replaced = self.replaced_before(handle);
             // Bits are only set here, and none twice before the leaf is tidied: if there are
             // the same bits, there are the same keys.
             let set = memory.seam().compare_exchange(
                 &head.bitmap,
                 seen,
-                seen | 1 << slot,
+                seen ^ self.shape.toggle(slot),
                 // Release: pairs with the Acquire in `bitmap`.
                 Ordering::AcqRel,
                 Ordering::Acquire,
@@ -255,9 +256,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
-            if self.probe_beside(handle, offset, added, key, hash)?.is_some()
-                && !self.planted(Planted::InsertUnchecked)
-            {
+            let found = self.probe_since(handle, replaced, offset, added, key, hash);
+            // Else tried again: the exchange fails once more, and tells the bits anew.
+            let Some(found) = found else { continue };
+            if found?.is_some() && !self.planted(Planted::InsertUnchecked) {
                 // The fingerprint is nobody's now, but it was stored.
                 memory.persist(head, &points::INSERT);
                 return Ok(false);
@@ -271,23 +273,42 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// As [`probe`](Self::probe), by an insert: beside updates and removals, which do not
     /// wait for it, and which give back the blocks that its links lead to. A block that holds
-    /// another record by the time its key is compared says that the key is not there.
+    /// another record by the time its key is compared says that the key is not there. Returns
+    /// the bitmap word that it went by as well.
     #[inline(always)]
     fn probe_beside(
         &self,
         handle: u32,
         offset: u64,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> (u64, Result<Option<Found>, Damage>) {
+        loop {
+            let replaced = self.replaced_before(handle);
+            let word = self.bitmap_word(offset);
+            let bits = word & self.shape.all_slots();
+            if let Some(found) = self.probe_since(handle, replaced, offset, bits, key, hash) {
+                return (word, found);
+            }
+        }
+    }
+
+    /// Probes slots whose bits were read after `replaced` was. `None` if a record has been
+    /// replaced or removed since: its block may hold anything.
+    #[inline(always)]
+    fn probe_since(
+        &self,
+        handle: u32,
+        replaced: u64,
+        offset: u64,
         slots: u64,
         key: R::Key<'_>,
         hash: u64,
-    ) -> Result<Option<Found>, Damage> {
-        loop {
-            let replaced = self.replaced_before(handle);
-            let found = self.probe(offset, slots, key, hash);
-            if self.is_unreplaced(handle, replaced) || self.planted(Planted::InsertReadsFreed) {
-                return found;
-            }
-        }
+    ) -> Option<Result<Option<Found>, Damage>> {
+        let found = self.probe(offset, slots, key, hash);
+        let counts =
+            self.is_unreplaced(handle, replaced) || self.planted(Planted::InsertReadsFreed);
+        counts.then_some(found)
     }
 
     /// Sets a slot's fingerprint. Others set those beside it.
@@ -379,7 +400,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let Some(Found { slot, words }) = self.probe(offset, bits, key, hash)? else {
             return Ok(Step::Absent);
         };
-        if state.has_inserts() || self.leaves.get(handle).state(core.memory.seam()).has_inserts() {
+        if state.has_inserts() || self.leaf(handle).state(core.memory.seam()).has_inserts() {
             // The pair itself may be an insert whose bit is not durable yet.
             self.help(offset, std::iter::empty());
         }
@@ -404,9 +425,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             None => sparse = self.remove(offset, slot),
         }
-        self.note_replaced(handle);
+        if !self.planted(Planted::RetiredUnnoted) {
+            self.note_replaced(handle);
+        }
         if let Some((block, bytes)) = old_block {
             core.retire(block, bytes);
+        }
+        if self.planted(Planted::RetiredUnnoted) {
+            self.note_replaced(handle);
         }
         let changed = Changed { applied, before, present: true };
         Ok(if sparse { Step::Sparse(changed) } else { Step::Done(changed) })
@@ -438,10 +464,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let word = &self.header(offset).head.bitmap;
         let mut found = memory.load(word);
         loop {
+            // Nobody else clears its bit; only in a damaged file it can be gone.
+            let cleared = if found >> slot & 1 == 1 { self.shape.toggle(slot) } else { 0 };
             let set = memory.seam().compare_exchange(
                 word,
                 found,
-                found & !(1 << slot),
+                found ^ cleared,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
                 &points::REMOVE,
@@ -453,7 +481,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         }
         memory.persist(word, &points::REMOVE);
-        let left = (found & !(1 << slot)).count_ones();
+        let left = (found & self.shape.all_slots() & !(1 << slot)).count_ones();
         // Looked at now and then, not at each removal from a leaf that has few.
         left == 0 || left == self.shape.slots / 8 || left == self.shape.slots / 4
     }

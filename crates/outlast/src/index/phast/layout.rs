@@ -41,7 +41,7 @@ unsafe impl Media for Pair {}
 /// The first line of a leaf: which pairs there are. One flush commits an insert.
 #[repr(C, align(64))]
 pub struct Head {
-    /// A bit for every slot that holds a pair. A commit word.
+    /// A bit for every slot that holds a pair, and their seal; see [`seal`]. A commit word.
     pub bitmap: Word,
     /// A byte of the hash for every slot.
     pub prints: [Word; PRINT_WORDS],
@@ -168,6 +168,49 @@ impl Next {
     }
 }
 
+/// What setting or clearing the bit of a slot changes in a sealed bitmap.
+///
+/// ```text
+///   63   62       56 55                                     0
+/// +----+------------+----------------------------------------+
+/// | 1  |    seal    |  a bit for each slot that holds a pair |
+/// +----+------------+----------------------------------------+
+/// ```
+///
+/// The seal is the exclusive or of the codes of all set bits. The codes are different numbers of 7
+/// bits, an odd number of which are set, and more than one: a Hsiao code. So one, two or three
+/// wrong bits are always noticed, and an insert updates bit and seal with the one store that
+/// commits it.
+#[inline(always)]
+pub fn toggle(slot: u32) -> u64 {
+    TOGGLES[(slot & 63) as usize]
+}
+
+/// By slot: its bit, and its code. (What is behind the last slot is never asked for.)
+static TOGGLES: [u64; 64] = {
+    let mut toggles = [0; 64];
+    let (mut slot, mut number) = (0, 3u64);
+    while slot < MAX_SLOTS as usize {
+        if number.count_ones() > 1 {
+            let odd = number.count_ones() as u64 & 1;
+            toggles[slot] = 1 << slot | (number | (1 - odd) << 6) << 56;
+            slot += 1;
+        }
+        number += 1;
+    }
+    toggles
+};
+
+/// A leaf's bitmap with its seal. Maps from before there were seals have bitmaps without.
+pub fn seal(mut bits: u64) -> u64 {
+    let mut word = 1 << 63;
+    while bits != 0 {
+        word ^= toggle(bits.trailing_zeros());
+        bits &= bits - 1;
+    }
+    word
+}
+
 /// An entry of the master array at this offset: a leaf to begin at, or 0.
 pub fn pack_entry(master: u64, index: usize, leaf: u64) -> u64 {
     leaf | fold(crc(&[leaf, master, index as u64])) << 48
@@ -206,6 +249,30 @@ mod tests {
         assert_eq!(unpack_root(pack_root(0xabc00)), Some(0xabc00));
         assert_eq!(unpack_root(pack_root(0xabc00) ^ 1 << 20), None);
         assert_eq!(unpack_root(0), None);
+    }
+
+    #[test]
+    fn a_seal_notices_up_to_three_wrong_bits() {
+        let mut random = 1u64;
+        for _ in 0..20 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(11);
+            let bits = random >> 8;
+            let word = seal(bits);
+            assert_eq!(word & ((1 << 56) - 1), bits);
+            let is_whole = |word: u64| seal(word & ((1 << 56) - 1)) == word;
+            assert!(is_whole(word) && is_whole(word ^ toggle(3)) && is_whole(word ^ toggle(55)));
+            for a in 0..63u32 {
+                for b in a..63 {
+                    for c in b..63 {
+                        // Two that are the same are none.
+                        assert!(!is_whole(word ^ 1 << a ^ 1 << b ^ 1 << c), "{a} {b} {c}");
+                    }
+                    assert!(a == b || !is_whole(word ^ 1 << a ^ 1 << b), "{a} {b}");
+                }
+            }
+        }
+        assert_eq!(seal(u64::MAX >> 8) & u64::MAX >> 8, u64::MAX >> 8);
+        assert_ne!(seal(0), 0, "a line of zeros is no empty leaf");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Arrays of words in DRAM, in whole lines, that are searched for a word: what inner nodes and the
 //! arrays above them are made of.
 
-use crate::pmem::Seam;
+use crate::pmem::{Seam, SharedWord};
 use std::hint::select_unpredictable;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Words in a line.
 pub(super) const LINE_WORDS: usize = 8;
@@ -12,7 +12,7 @@ pub(super) const LINE_WORDS: usize = 8;
 /// A line of words in DRAM.
 #[derive(Default)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [AtomicU64; LINE_WORDS]);
+pub(super) struct Line(pub(super) [SharedWord; LINE_WORDS]);
 
 /// Something that begins with a line of its own and goes on in others: one allocation,
 /// found by a thin pointer, so that what is read first and what is read next are known at once.
@@ -125,13 +125,13 @@ impl<H: Head> Piece<H> {
 
     /// A word among those of all lines from `line` on.
     #[inline(always)]
-    pub(super) fn at(&self, line: u16, place: usize) -> &AtomicU64 {
+    pub(super) fn at(&self, line: u16, place: usize) -> &SharedWord {
         &self.lines[usize::from(line) + place / LINE_WORDS].0[place % LINE_WORDS]
     }
 
     #[inline(always)]
-    pub(super) fn word(&self, place: usize) -> u64 {
-        self.at(self.head.extent().words, place).load(Ordering::Relaxed)
+    pub(super) fn word(&self, seam: &impl Seam, place: usize) -> u64 {
+        self.at(self.head.extent().words, place).load(seam, Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -142,14 +142,14 @@ impl<H: Head> Piece<H> {
 
     /// The link of a place, where there are links.
     #[inline(always)]
-    pub(super) fn link(&self, place: usize) -> u64 {
-        self.at(self.head.extent().links, place).load(Ordering::Relaxed)
+    pub(super) fn link(&self, seam: &impl Seam, place: usize) -> u64 {
+        self.at(self.head.extent().links, place).load(seam, Ordering::Relaxed)
     }
 
     /// The number of a place.
     #[inline(always)]
-    pub(super) fn number(&self, place: usize) -> u32 {
-        let pair = self.at(self.head.extent().numbers, place / 2).load(Ordering::Relaxed);
+    pub(super) fn number(&self, seam: &impl Seam, place: usize) -> u32 {
+        let pair = self.at(self.head.extent().numbers, place / 2).load(seam, Ordering::Relaxed);
         (pair >> (place % 2 * 32)) as u32
     }
 
@@ -161,16 +161,16 @@ impl<H: Head> Piece<H> {
         let (mut first, mut left) = (0, words);
         while left > 1 {
             let half = left / 2;
-            let found = self.lines[first + half].0[0].load(Ordering::Relaxed) <= limit;
+            let found = self.lines[first + half].0[0].load(seam, Ordering::Relaxed) <= limit;
             first = select_unpredictable(found, first + half, first);
             left -= half;
         }
-        let heads = first * LINE_WORDS + self.lines[first].count_up_to(limit);
+        let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
         // Behind the last line there are heads of none.
         let group = heads.saturating_sub(1).min(numbers - words - 1);
         // Whoever asks for a place asks for its number.
         seam.prefetch(&self.lines[numbers + group / 2]);
-        (group * LINE_WORDS + self.lines[words + group].count_up_to(limit)).min(most)
+        (group * LINE_WORDS + self.lines[words + group].count_up_to(seam, limit)).min(most)
     }
 
     /// How many words are below this one; at most `most`.
@@ -180,30 +180,34 @@ impl<H: Head> Piece<H> {
     }
 
     /// Replaces the content: words, of which the first one is not searched, numbers, links.
-    pub(super) fn set(&self, content: impl ExactSizeIterator<Item = (u64, u32, u64)> + Clone) {
+    pub(super) fn set(
+        &self,
+        seam: &impl Seam,
+        content: impl ExactSizeIterator<Item = (u64, u32, u64)> + Clone,
+    ) {
         let searched = content.clone().skip(1).map(|(word, ..)| word);
         let mut searched = searched.chain(std::iter::repeat(u64::MAX));
         let mut firsts = [u64::MAX; LINE_WORDS];
         for (group, line) in self.words().iter().enumerate() {
             for (word, value) in line.0.iter().zip(searched.by_ref()) {
-                word.store(value, Ordering::Relaxed);
+                word.store(seam, value, Ordering::Relaxed);
             }
             let place = group % LINE_WORDS;
-            firsts[place] = line.0[0].load(Ordering::Relaxed);
+            firsts[place] = line.0[0].load(seam, Ordering::Relaxed);
             firsts[place + 1..].fill(u64::MAX);
             for (head, first) in self.heads()[group / LINE_WORDS].0.iter().zip(firsts) {
-                head.store(first, Ordering::Relaxed);
+                head.store(seam, first, Ordering::Relaxed);
             }
         }
         let Extent { numbers, links, .. } = self.head.extent();
         let mut pairs = content.clone().map(|(_, number, _)| u64::from(number));
         for pair in 0..content.len().div_ceil(2) {
             let (low, high) = (pairs.next().unwrap_or(0), pairs.next().unwrap_or(0));
-            self.at(numbers, pair).store(low | high << 32, Ordering::Relaxed);
+            self.at(numbers, pair).store(seam, low | high << 32, Ordering::Relaxed);
         }
         if self.has_links() {
             for (place, (.., link)) in content.enumerate() {
-                self.at(links, place).store(link, Ordering::Relaxed);
+                self.at(links, place).store(seam, link, Ordering::Relaxed);
             }
         }
     }
@@ -211,39 +215,45 @@ impl<H: Head> Piece<H> {
 
 impl<H: Head> Piece<H> {
     /// Puts an element before the one at `place`, which is not the first, of `len`.
-    pub(super) fn insert(&self, len: usize, place: usize, (word, number, link): (u64, u32, u64)) {
+    pub(super) fn insert(
+        &self,
+        seam: &impl Seam,
+        len: usize,
+        place: usize,
+        (word, number, link): (u64, u32, u64),
+    ) {
         let Extent { words, numbers, links, .. } = self.head.extent();
         // The first element has no word.
         let first = place - 1;
-        shift(len - 1 - first, |at| self.at(words, first + at), word);
+        shift(seam, len - 1 - first, |at| self.at(words, first + at), word);
         let heads = self.heads().iter().flat_map(|line| &line.0).zip(self.words());
         for (head, line) in heads.skip(first / LINE_WORDS).take(len / LINE_WORDS + 1) {
-            head.store(line.0[0].load(Ordering::Relaxed), Ordering::Relaxed);
+            head.store(seam, line.0[0].load(seam, Ordering::Relaxed), Ordering::Relaxed);
         }
         if self.has_links() {
-            shift(len - place, |at| self.at(links, place + at), link);
+            shift(seam, len - place, |at| self.at(links, place + at), link);
         }
         for at in (place..len).rev() {
-            self.set_number(numbers, at + 1, self.number(at));
+            self.set_number(seam, numbers, at + 1, self.number(seam, at));
         }
-        self.set_number(numbers, place, number);
+        self.set_number(seam, numbers, place, number);
     }
 
-    pub(super) fn set_number(&self, numbers: u16, place: usize, number: u32) {
+    pub(super) fn set_number(&self, seam: &impl Seam, numbers: u16, place: usize, number: u32) {
         let pair = self.at(numbers, place / 2);
         let shift = place % 2 * 32;
-        let others = pair.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        pair.store(others | u64::from(number) << shift, Ordering::Relaxed);
+        let others = pair.load(seam, Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+        pair.store(seam, others | u64::from(number) << shift, Ordering::Relaxed);
     }
 }
 
 /// Moves so many words up by one, and puts another one before them.
-fn shift<'w>(count: usize, at: impl Fn(usize) -> &'w AtomicU64, first: u64) {
+fn shift<'w>(seam: &impl Seam, count: usize, at: impl Fn(usize) -> &'w SharedWord, first: u64) {
     let mut carried = first;
     for place in 0..=count {
         let word = at(place);
-        let next = word.load(Ordering::Relaxed);
-        word.store(carried, Ordering::Relaxed);
+        let next = word.load(seam, Ordering::Relaxed);
+        word.store(seam, carried, Ordering::Relaxed);
         carried = next;
     }
 }
@@ -251,10 +261,9 @@ fn shift<'w>(count: usize, at: impl Fn(usize) -> &'w AtomicU64, first: u64) {
 impl Line {
     /// How many words are not above a limit.
     #[inline(always)]
-    pub(super) fn count_up_to(&self, limit: u64) -> usize {
+    pub(super) fn count_up_to(&self, seam: &impl Seam, limit: u64) -> usize {
         // No branch: what they decide cannot be foretold.
-        let above =
-            self.0.iter().fold(0, |n, word| n + usize::from(limit < word.load(Ordering::Relaxed)));
+        let above = SharedWord::fold(&self.0, seam, 0, |n, word| n + usize::from(limit < word));
         LINE_WORDS - above
     }
 }

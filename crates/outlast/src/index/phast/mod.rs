@@ -187,12 +187,14 @@ use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
-use crate::pmem::{Offset, Planted, Seam, Word};
+use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
-use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, ROOT_SCHEME_WORDS};
+use crate::pool::layout::{
+    READ_ONLY_COMPATIBLE_PHAST, READ_ONLY_COMPATIBLE_SEALED, ROOT_SCHEME_WORDS,
+};
 use cache::{Cache, Pointer};
 use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
-use nodes::{MAX_LEAVES, Nodes};
+use nodes::{MAX_LEAVES, Node, Nodes};
 use state::{Leaf, Slab};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -211,19 +213,31 @@ pub struct Shape {
     pub partitions: u32,
     /// How its keys are ordered.
     pub order: KeyOrder,
+    /// Whether bitmaps carry a [seal](layout::seal): so in every map made since there are seals.
+    pub sealed: bool,
 }
+
+/// In the third word of a map's configuration: its leaves' bitmaps are sealed.
+const CONFIG_SEALED: u64 = 1 << 32;
 
 impl Shape {
     /// The paper's, for keys of this schema.
     pub fn of_schema(schema: &str) -> Shape {
         let order = KeyOrder::of_schema(schema);
-        Shape { slots: MAX_SLOTS, node_leaves: 128, partitions: 128, order }
+        Shape { slots: MAX_SLOTS, node_leaves: 128, partitions: 128, order, sealed: true }
     }
 
     /// As the configuration of a map.
     pub fn to_config(self) -> [u64; 3] {
         let nodes = u64::from(self.node_leaves) | u64::from(self.partitions) << 32;
-        [u64::from(self.slots), nodes, self.order.to_media()]
+        let sealed = if self.sealed { CONFIG_SEALED } else { 0 };
+        [u64::from(self.slots), nodes, self.order.to_media() | sealed]
+    }
+
+    /// The configuration of a new map for which this one is asked: its bitmaps are sealed.
+    pub fn config_of_new(mut config: [u64; 3]) -> [u64; 3] {
+        config[2] |= CONFIG_SEALED;
+        config
     }
 
     /// What the configuration of a map says.
@@ -232,7 +246,8 @@ impl Shape {
             slots: u32::try_from(config[0]).ok()?,
             node_leaves: config[1] as u32,
             partitions: (config[1] >> 32) as u32,
-            order: KeyOrder::from_media(config[2])?,
+            order: KeyOrder::from_media(config[2] & !CONFIG_SEALED)?,
+            sealed: config[2] & CONFIG_SEALED != 0,
         };
         let known = (4..=MAX_SLOTS).contains(&shape.slots)
             && shape.slots.is_multiple_of(4)
@@ -254,6 +269,17 @@ impl Shape {
     /// A bit for every slot.
     fn all_slots(self) -> u64 {
         (1 << self.slots) - 1
+    }
+
+    /// The bitmap word of a leaf whose slots in use are these.
+    fn bitmap_of(self, bits: u64) -> u64 {
+        if self.sealed { layout::seal(bits) } else { bits }
+    }
+
+    /// What setting or clearing a slot's bit changes in the bitmap word.
+    #[inline(always)]
+    fn toggle(self, slot: u32) -> u64 {
+        if self.sealed { layout::toggle(slot) } else { 1 << slot }
     }
 }
 
@@ -282,7 +308,7 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     leaves: Slab<Leaf>,
     /// Of each leaf, how many records were replaced or removed. Only for byte strings, whose
     /// blocks are used again.
-    versions: Slab<AtomicU64>,
+    versions: Slab<SharedWord>,
     nodes: Nodes,
     /// The node of the least key. It stays.
     first: u32,
@@ -293,6 +319,7 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     structure: Mutex<Structure>,
     /// What is wrong with leaves that cannot be served.
     damage: Mutex<HashMap<u32, Damage>>,
+    /// Statistics, as the next three: nothing is decided by them.
     splits: AtomicU64,
     merges: AtomicU64,
     node_splits: AtomicU64,
@@ -343,8 +370,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             what: "map options",
             why: format!("leaves of shape {config:?}"),
         })?;
-        core.use_feature(READ_ONLY_COMPATIBLE_PHAST, &points::FEATURE)?;
+        let sealed = if shape.sealed { READ_ONLY_COMPATIBLE_SEALED } else { 0 };
+        core.use_feature(READ_ONLY_COMPATIBLE_PHAST | sealed, &points::FEATURE)?;
         resize::create(core, shape)
+    }
+
+    #[inline(always)]
+    fn seam(&self) -> &S {
+        self.core.memory.seam()
     }
 
     /// See [`Seam::planted`].
@@ -354,6 +387,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     // ---- Addressing -------------------------------------------------------------
+
+    /// What this process knows of a leaf.
+    #[inline(always)]
+    fn leaf(&self, handle: u32) -> &Leaf {
+        self.leaves.get(self.seam(), handle)
+    }
+
+    /// An inner node.
+    #[inline(always)]
+    fn node(&self, number: u32) -> &Node {
+        self.nodes.get(self.seam(), number)
+    }
 
     /// The header of a leaf.
     #[inline(always)]
@@ -392,8 +437,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// How many records of a leaf were replaced or removed.
     #[inline(always)]
-    fn replaced(&self, leaf: u32) -> Option<&AtomicU64> {
-        R::EMPTY.is_some().then(|| self.versions.reach(leaf))
+    fn replaced(&self, leaf: u32) -> Option<&SharedWord> {
+        R::EMPTY.is_some().then(|| self.versions.reach(self.seam(), leaf))
     }
 
     /// What is wrong with a leaf that cannot be served.
@@ -428,6 +473,8 @@ impl<S: Seam, R: OrderedRecord> Index<R> for Phast<S, R> {
         Scheme::Phast
     }
 
+    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
+    #[inline(always)]
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
         R::check_size(key, None)?;
         R::encoded(self.shape.order, key, |key| {

@@ -9,11 +9,10 @@ use super::state::{Slab, Zeroed};
 use crate::error::Damage;
 use crate::index::ordered::OrderedRecord;
 use crate::index::version::{self, LockWord};
-use crate::pmem::Seam;
+use crate::pmem::{Seam, Shared, SharedWord};
 use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
@@ -42,16 +41,16 @@ pub(super) type Node = Piece<NodeHead>;
 #[repr(C, align(64))]
 pub(super) struct NodeHead {
     /// A version lock.
-    lock: AtomicU64,
+    lock: SharedWord,
     /// First word of its least key.
-    low: AtomicU64,
+    low: SharedWord,
     /// First word of the least key of the next node, if there is one.
-    high: AtomicU64,
-    count: AtomicU32,
+    high: SharedWord,
+    count: Shared<AtomicU32>,
     /// The node after it.
-    next: AtomicU32,
+    next: Shared<AtomicU32>,
     /// Bytes that the least keys of all its leaves but the first begin with alike.
-    skip: AtomicU32,
+    skip: Shared<AtomicU32>,
     /// Leaves at most.
     most: u32,
     extent: Extent,
@@ -61,12 +60,12 @@ pub(super) struct NodeHead {
 unsafe impl Head for NodeHead {
     fn with_extent(extent: Extent) -> Self {
         NodeHead {
-            lock: AtomicU64::new(0),
-            low: AtomicU64::new(0),
-            high: AtomicU64::new(0),
-            count: AtomicU32::new(0),
-            next: AtomicU32::new(NONE),
-            skip: AtomicU32::new(0),
+            lock: Shared::default(),
+            low: Shared::default(),
+            high: Shared::default(),
+            count: Shared::default(),
+            next: Shared::<AtomicU32>::new(NONE),
+            skip: Shared::default(),
             most: 0,
             extent,
         }
@@ -91,24 +90,21 @@ pub(super) enum Side {
 /// A node's lock word, where other threads may run before each access.
 pub(super) struct Reached<'n, S: Seam> {
     seam: &'n S,
-    word: &'n AtomicU64,
+    word: &'n SharedWord,
 }
 
 impl<S: Seam> LockWord for Reached<'_, S> {
     #[inline(always)]
     fn load(&self, order: Ordering) -> u64 {
-        self.seam.dram();
-        self.word.load(order)
+        self.word.load(self.seam, order)
     }
     #[inline(always)]
     fn store(&self, value: u64, order: Ordering) {
-        self.seam.dram();
-        self.word.store(value, order);
+        self.word.store(self.seam, value, order);
     }
     #[inline(always)]
     fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
-        self.seam.dram();
-        self.word.compare_exchange(current, new, success, Ordering::Relaxed).is_ok()
+        self.word.compare_exchange(self.seam, current, new, (success, Ordering::Relaxed)).is_ok()
     }
 }
 
@@ -122,7 +118,7 @@ pub(super) fn behind(order: Order, below: bool) -> bool {
 impl Node {
     /// Bytes of DRAM that one takes.
     pub(super) fn bytes(leaves: u32, links: bool) -> u64 {
-        Extent::of(leaves, links).bytes() + size_of::<AtomicPtr<NodeHead>>() as u64
+        Extent::of(leaves, links).bytes() + size_of::<Shared<AtomicPtr<NodeHead>>>() as u64
     }
 
     #[inline(always)]
@@ -130,50 +126,50 @@ impl Node {
         Reached { seam, word: &self.head.lock }
     }
 
-    pub(super) fn next(&self) -> u32 {
-        self.head.next.load(Ordering::Relaxed)
+    pub(super) fn next(&self, seam: &impl Seam) -> u32 {
+        self.head.next.load(seam, Ordering::Relaxed)
     }
 
     #[inline(always)]
-    pub(super) fn len(&self) -> usize {
-        self.head.count.load(Ordering::Relaxed).min(self.head.most) as usize
+    pub(super) fn len(&self, seam: &impl Seam) -> usize {
+        self.head.count.load(seam, Ordering::Relaxed).min(self.head.most) as usize
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.len() == self.head.most as usize
+    pub(super) fn is_full(&self, seam: &impl Seam) -> bool {
+        self.len(seam) == self.head.most as usize
     }
 
     #[inline(always)]
-    pub(super) fn leaf(&self, place: usize) -> u32 {
-        self.number(place)
+    pub(super) fn leaf(&self, seam: &impl Seam, place: usize) -> u32 {
+        self.number(seam, place)
     }
 
     /// First word of a leaf's least key.
-    fn low_at(&self, place: usize) -> u64 {
+    fn low_at(&self, seam: &impl Seam, place: usize) -> u64 {
         match place {
-            0 => self.head.low.load(Ordering::Relaxed),
-            _ if self.has_links() => self.link(place),
-            _ => self.word(place - 1),
+            0 => self.head.low.load(seam, Ordering::Relaxed),
+            _ if self.has_links() => self.link(seam, place),
+            _ => self.word(seam, place - 1),
         }
     }
 
     /// First word of the least key of what follows a leaf; `None` if nothing does.
-    pub(super) fn high_of(&self, place: usize) -> Option<u64> {
-        if place + 1 < self.len() {
-            Some(self.low_at(place + 1))
+    pub(super) fn high_of(&self, seam: &impl Seam, place: usize) -> Option<u64> {
+        if place + 1 < self.len(seam) {
+            Some(self.low_at(seam, place + 1))
         } else {
-            (self.next() != NONE).then(|| self.head.high.load(Ordering::Relaxed))
+            (self.next(seam) != NONE).then(|| self.head.high.load(seam, Ordering::Relaxed))
         }
     }
 
     /// First word of a leaf's least key, and the leaf.
-    pub(super) fn entry(&self, place: usize) -> Entry {
-        Entry { low: self.low_at(place), leaf: self.leaf(place) }
+    pub(super) fn entry(&self, seam: &impl Seam, place: usize) -> Entry {
+        Entry { low: self.low_at(seam, place), leaf: self.leaf(seam, place) }
     }
 
     /// Its leaves.
-    pub(super) fn entries(&self) -> Vec<Entry> {
-        (0..self.len()).map(|place| self.entry(place)).collect()
+    pub(super) fn entries(&self, seam: &impl Seam) -> Vec<Entry> {
+        (0..self.len(seam)).map(|place| self.entry(seam, place)).collect()
     }
 
     /// The leaf that holds a key; or, `below`, keys below it. To be validated.
@@ -184,18 +180,18 @@ impl Node {
         key: R::Key<'_>,
         below: bool,
     ) -> Result<Side, Damage> {
-        core.memory.seam().dram();
-        let len = self.len();
+        let seam = core.memory.seam();
+        let len = self.len(seam);
         // A node without leaves leads nowhere: it was taken out.
-        let low = self.head.low.load(Ordering::Relaxed);
+        let low = self.head.low.load(seam, Ordering::Relaxed);
         if len == 0 || !behind(R::compare_with(core, key, low)?, below) {
             return Ok(Side::Before);
         }
         let place = self.place_of::<S, R>(core, key, below, len)?;
         if place + 1 >= len {
-            let next = self.next();
+            let next = self.next(seam);
             if next != NONE {
-                let high = self.head.high.load(Ordering::Relaxed);
+                let high = self.head.high.load(seam, Ordering::Relaxed);
                 if behind(R::compare_with(core, key, high)?, below) {
                     return Ok(Side::After(next));
                 }
@@ -216,15 +212,16 @@ impl Node {
         if len <= 1 {
             return Ok(0);
         }
-        let skip = self.head.skip.load(Ordering::Relaxed) as usize;
+        let seam = core.memory.seam();
+        let skip = self.head.skip.load(seam, Ordering::Relaxed) as usize;
         if skip > 0 {
-            match R::compare_start(core, key, self.low_at(1), skip)? {
+            match R::compare_start(core, key, self.low_at(seam, 1), skip)? {
                 Order::Less => return Ok(0),
                 Order::Greater => return Ok(len - 1),
                 Order::Equal => {}
             }
         }
-        let (seam, word) = (core.memory.seam(), R::word(key, skip));
+        let word = R::word(key, skip);
         if R::EMPTY.is_none() && !below {
             // The words are the keys.
             return Ok(self.count_up_to(seam, len - 1, word));
@@ -233,8 +230,8 @@ impl Node {
         if R::EMPTY.is_none() {
             return Ok(place);
         }
-        while place + 1 < len && self.word(place) == word {
-            if !behind(R::compare_with(core, key, self.low_at(place + 1))?, below) {
+        while place + 1 < len && self.word(seam, place) == word {
+            if !behind(R::compare_with(core, key, self.low_at(seam, place + 1))?, below) {
                 break;
             }
             place += 1;
@@ -267,7 +264,7 @@ impl Content {
         place: usize,
         entry: Entry,
     ) -> Result<Content, Damage> {
-        let mut entries = node.entries();
+        let mut entries = node.entries(core.memory.seam());
         entries.insert(place, entry);
         Content::new::<S, R>(core, entries)
     }
@@ -281,14 +278,15 @@ pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
     place: usize,
     entry: Entry,
 ) -> Result<Option<u64>, Damage> {
-    let (len, skip) = (node.len(), node.head.skip.load(Ordering::Relaxed) as usize);
+    let seam = core.memory.seam();
+    let (len, skip) = (node.len(seam), node.head.skip.load(seam, Ordering::Relaxed) as usize);
     // Now and then it is looked whether they have more in common by now.
     let look = R::EMPTY.is_some() && skip == 0 && (len + 1).is_power_of_two();
     if place == 0 || len < 2 || look {
         return Ok(None);
     }
     let key = R::key_at(core, entry.low)?;
-    let like = node.entry(1).low;
+    let like = node.entry(seam, 1).low;
     let fits = skip == 0 || R::compare_start(core, R::key_of(&key), like, skip)? == Order::Equal;
     Ok(fits.then(|| R::word(R::key_of(&key), skip)))
 }
@@ -333,36 +331,36 @@ impl<'n, S: Seam> LockedNode<'n, S> {
     pub(super) fn set(&mut self, content: &Content) {
         let node = self.node;
         let words = content.entries.iter().zip(&content.words);
-        node.set(words.map(|(entry, &word)| (word, entry.leaf, entry.low)));
+        node.set(self.seam, words.map(|(entry, &word)| (word, entry.leaf, entry.low)));
         if let Some(first) = content.entries.first() {
-            node.head.low.store(first.low, Ordering::Relaxed);
+            node.head.low.store(self.seam, first.low, Ordering::Relaxed);
         }
-        node.head.skip.store(content.skip as u32, Ordering::Relaxed);
-        node.head.count.store(content.entries.len() as u32, Ordering::Relaxed);
+        node.head.skip.store(self.seam, content.skip as u32, Ordering::Relaxed);
+        node.head.count.store(self.seam, content.entries.len() as u32, Ordering::Relaxed);
     }
 
     /// Puts a leaf before the one at this place, which is not the first. There is room, and the
     /// node is marked as changing.
     pub(super) fn insert(&mut self, place: usize, word: u64, entry: Entry) {
-        let len = self.node.len();
-        self.node.insert(len, place, (word, entry.leaf, entry.low));
-        self.node.head.count.store(len as u32 + 1, Ordering::Relaxed);
+        let len = self.node.len(self.seam);
+        self.node.insert(self.seam, len, place, (word, entry.leaf, entry.low));
+        self.node.head.count.store(self.seam, len as u32 + 1, Ordering::Relaxed);
     }
 
     /// Takes the leaves out. The node is marked as changing.
     pub(super) fn clear(&mut self) {
-        self.node.head.count.store(0, Ordering::Relaxed);
+        self.node.head.count.store(self.seam, 0, Ordering::Relaxed);
     }
 
     /// Says what follows. The node is marked as changing.
     pub(super) fn set_next(&mut self, next: u32, high: u64) {
-        self.node.head.next.store(next, Ordering::Relaxed);
-        self.node.head.high.store(high, Ordering::Relaxed);
+        self.node.head.next.store(self.seam, next, Ordering::Relaxed);
+        self.node.head.high.store(self.seam, high, Ordering::Relaxed);
     }
 
     /// What follows: number and least key.
     pub(super) fn follows(&self) -> (u32, u64) {
-        (self.node.next(), self.node.head.high.load(Ordering::Relaxed))
+        (self.node.next(self.seam), self.node.head.high.load(self.seam, Ordering::Relaxed))
     }
 }
 
@@ -378,7 +376,7 @@ impl<S: Seam> Drop for LockedNode<'_, S> {
 
 /// All inner nodes.
 pub(super) struct Nodes {
-    slab: Slab<AtomicPtr<NodeHead>>,
+    slab: Slab<Shared<AtomicPtr<NodeHead>>>,
     leaves: u32,
     links: bool,
 }
@@ -390,10 +388,10 @@ impl Nodes {
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, number: u32) -> &Node {
+    pub(super) fn get(&self, seam: &impl Seam, number: u32) -> &Node {
         // SAFETY: a number that was given out, and `take` has set its pointer, to a whole node,
         // before it gave it out; nodes live as long as `self`.
-        unsafe { Node::reach(self.pointer(number)) }
+        unsafe { Node::reach(self.pointer(seam, number)) }
     }
 
     /// As [`get`](Self::get), to search it.
@@ -401,26 +399,26 @@ impl Nodes {
     pub(super) fn get_to_search(&self, seam: &impl Seam, number: u32) -> &Node {
         // SAFETY: as in `get`.
         unsafe {
-            Node::expect(self.pointer(number), seam);
-            Node::reach(self.pointer(number))
+            Node::expect(self.pointer(seam, number), seam);
+            Node::reach(self.pointer(seam, number))
         }
     }
 
     #[inline(always)]
-    fn pointer(&self, number: u32) -> *mut NodeHead {
+    fn pointer(&self, seam: &impl Seam, number: u32) -> *mut NodeHead {
         // Acquire: pairs with the Release in `take`.
-        self.slab.get(number).load(Ordering::Acquire)
+        self.slab.get(seam, number).load(seam, Ordering::Acquire)
     }
 
     /// A node that nobody knows of yet.
     pub(super) fn take(&self, seam: &impl Seam) -> u32 {
         let number = self.slab.take(seam);
-        let place = self.slab.get(number);
-        if place.load(Ordering::Acquire).is_null() {
+        let place = self.slab.get(seam, number);
+        if place.load(seam, Ordering::Acquire).is_null() {
             let mut node = Node::new(self.leaves, self.links);
             node.head.most = self.leaves;
             // Release: pairs with the Acquire in `get`.
-            place.store(Box::into_raw(node).cast(), Ordering::Release);
+            place.store(seam, Box::into_raw(node).cast(), Ordering::Release);
         }
         number
     }
@@ -444,7 +442,7 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         self.slab.each_mut(|place| {
-            let node = place.swap(ptr::null_mut(), Ordering::Relaxed);
+            let node = *place.alone().get_mut();
             if !node.is_null() {
                 // SAFETY: as in `get`; made by `Piece::new` in `take`, and taken out here once.
                 drop(unsafe { Box::from_raw(Node::whole(node)) });
@@ -455,7 +453,7 @@ impl Drop for Nodes {
 
 const _: () = {
     const fn is_zeroed<T: Zeroed>() {}
-    is_zeroed::<AtomicPtr<NodeHead>>();
+    is_zeroed::<Shared<AtomicPtr<NodeHead>>>();
 };
 
 #[cfg(test)]
@@ -473,7 +471,7 @@ mod tests {
                 // Each word twice; the greatest at the end.
                 let word = |i: u32| if i + 1 == most { u64::MAX } else { u64::from(i / 2) * 3 };
                 let words: Vec<u64> = (0..len).map(word).collect();
-                node.set(words.iter().zip(0..len).map(|(&word, i)| (word, i * 7, 0)));
+                node.set(&seam, words.iter().zip(0..len).map(|(&word, i)| (word, i * 7, 0)));
                 let searched = &words[1..];
                 let most = searched.len();
                 for n in (0..u64::from(len) * 2 + 2).chain([u64::MAX]) {
@@ -482,29 +480,31 @@ mod tests {
                     assert_eq!(node.count_below(&seam, most, n), below, "{len} {n}");
                     assert_eq!(node.count_up_to(&seam, most, n), up_to, "{len} {n}");
                 }
-                assert!((0..len).all(|i| node.number(i as usize) == i * 7));
+                assert!((0..len).all(|i| node.number(&seam, i as usize) == i * 7));
             }
         }
     }
 
     #[test]
     fn one_more_is_the_same_as_all_anew() {
+        let seam = Real::new(FlushMode::None);
         for (most, links) in [(4u32, true), (9, false), (65, true), (128, false), (1024, true)] {
             let (one, other) = (Node::new(most, links), Node::new(most, links));
             let element = |n: u32| (u64::from(n) * 10, n * 7, u64::from(n) << 32);
             let mut elements = vec![element(0), element(2)];
-            one.set(elements.iter().copied());
+            one.set(&seam, elements.iter().copied());
             let mut draw = 1u32;
             while elements.len() < most as usize {
                 draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let new = element(draw >> 12);
                 let place = elements.partition_point(|old| old.0 <= new.0).max(1);
-                one.insert(elements.len(), place, new);
+                one.insert(&seam, elements.len(), place, new);
                 elements.insert(place, new);
-                other.set(elements.iter().copied());
+                other.set(&seam, elements.iter().copied());
                 let lines = one.lines.iter().zip(&other.lines).enumerate();
                 for (at, (line, expected)) in lines {
-                    let words = |line: &Line| line.0.each_ref().map(|w| w.load(Ordering::Relaxed));
+                    let words =
+                        |line: &Line| line.0.each_ref().map(|w| w.load(&seam, Ordering::Relaxed));
                     assert_eq!(words(line), words(expected), "{at} of {most}, {place}");
                 }
             }

@@ -61,7 +61,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn bitmap(&self, leaf: u64) -> u64 {
         // Acquire: pairs with the Release of the exchange that sets a bit, so that its pair
         // and its fingerprint are seen.
-        self.core.memory.load_acquire(&self.header(leaf).head.bitmap) & self.shape.all_slots()
+        self.bitmap_word(leaf) & self.shape.all_slots()
+    }
+
+    /// The bitmap of a leaf with its seal.
+    #[inline(always)]
+    pub(super) fn bitmap_word(&self, leaf: u64) -> u64 {
+        // Acquire: as above.
+        self.core.memory.load_acquire(&self.header(leaf).head.bitmap)
     }
 
     /// The slots among `mask` whose fingerprint is this one.
@@ -128,7 +135,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         hash: u64,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        self.core.check()?;
         let at = self.locate(key)?;
         match self.read_once(&at, key, hash, &mut read)? {
             Some(found) => Ok(found),
@@ -180,7 +186,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// more.
     #[inline(always)]
     pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Result<Option<u64>> {
-        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam());
+        let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
         if offset & DAMAGED == 0 {
             return Ok(Some(offset));
         }
@@ -194,7 +200,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn state_after(&self, at: &Located<'_>) -> State {
         // What was read, was read before.
         fence(Ordering::Acquire);
-        self.leaves.get(at.leaf).state(self.core.memory.seam())
+        self.leaf(at.leaf).state(self.core.memory.seam())
     }
 
     /// One reading. `None` if it does not count.
@@ -249,7 +255,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
         // A bit that an insert has not set yet is absent either way.
-        if state.is_busy() || (slot.is_some() && state.is_tentative()) {
+        let busy = state.is_busy() && (slot.is_some() || !self.planted(Planted::AbsenceUnhelped));
+        if busy || (slot.is_some() && state.is_tentative()) {
             self.help(offset, slot.into_iter());
         }
     }
@@ -265,9 +272,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn replaced_before(&self, leaf: u32) -> u64 {
         self.replaced(leaf).map_or(0, |count| {
-            self.core.memory.seam().dram();
             // Acquire: pairs with the Release in `note_replaced`.
-            count.load(Ordering::Acquire)
+            count.load(self.seam(), Ordering::Acquire)
         })
     }
 
@@ -275,11 +281,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
         self.replaced(leaf).is_none_or(|count| {
-            self.core.memory.seam().dram();
             // Pairs with the Release in `note_replaced`: if a block has been given back and
             // written again, and that was read, the count is seen to have changed.
             fence(Ordering::Acquire);
-            count.load(Ordering::Relaxed) == before
+            count.load(self.seam(), Ordering::Relaxed) == before
         })
     }
 
@@ -288,9 +293,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn note_replaced(&self, leaf: u32) {
         if let Some(count) = self.replaced(leaf) {
-            self.core.memory.seam().dram();
-            let next = count.load(Ordering::Relaxed) + 1;
-            count.store(next, Ordering::Relaxed);
+            let next = count.load(self.seam(), Ordering::Relaxed) + 1;
+            // Release: pairs with the Acquire in `replaced_before`. A thread that counts this one
+            // among what was before sees that the link is gone.
+            count.store(self.seam(), next, Ordering::Release);
             // Pairs with the Acquire fence in `is_unreplaced`.
             fence(Ordering::Release);
         }
@@ -309,12 +315,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let mut hashes = [0; BATCH];
             for ((&key, at), hash) in keys.iter().zip(&mut at).zip(&mut hashes) {
                 R::check_size(key, None)?;
-                self.core.check()?;
                 let located = R::encoded(self.shape.order, key, |key| {
                     *hash = R::hash(&self.core.hasher, key);
                     self.locate(key)
                 })?;
-                let offset = self.leaves.get(located.leaf).offset(seam);
+                let offset = self.leaf(located.leaf).offset(seam);
                 if offset & DAMAGED == 0 {
                     self.expect(offset, *hash);
                 }

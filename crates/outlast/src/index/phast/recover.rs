@@ -9,11 +9,11 @@ use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::record::SlotWords;
-use crate::pmem::{Offset, Planted, Seam};
+use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord};
 use crate::pool::core::RecoveryProgress;
 use std::cmp::Ordering as Order;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A leaf's header as it was found and checked.
 struct Checked {
@@ -41,8 +41,8 @@ struct Part {
 struct Work<'w, K> {
     starts: &'w [Start<K>],
     /// The part that is read next.
-    next: AtomicUsize,
-    leaves: AtomicU64,
+    next: SharedWord,
+    leaves: SharedWord,
     parts: Mutex<Vec<Part>>,
     failure: Mutex<Option<Damage>>,
 }
@@ -63,8 +63,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let (starts, free) = self.starts()?;
         let work = Work {
             starts: &starts,
-            next: AtomicUsize::new(0),
-            leaves: AtomicU64::new(0),
+            next: Shared::default(),
+            leaves: Shared::default(),
             parts: Mutex::default(),
             failure: Mutex::default(),
         };
@@ -162,7 +162,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     fn read_parts(&self, work: &Work<'_, R::OwnedKey>) {
         loop {
-            let start = work.next.fetch_add(1, Ordering::Relaxed);
+            let start = work.next.fetch_add(self.seam(), 1, Ordering::Relaxed) as usize;
             if start >= work.starts.len() {
                 if self.is_after_crash() {
                     // For what this thread has flushed.
@@ -173,12 +173,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let nodes = match self.read_part(start, work) {
                 Ok(nodes) => nodes,
                 Err(damage) => {
-                    work.failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(damage);
+                    self.seam().lock(&work.failure).get_or_insert(damage);
                     return;
                 }
             };
             let parts_done = {
-                let mut parts = work.parts.lock().unwrap_or_else(|e| e.into_inner());
+                let mut parts = self.seam().lock(&work.parts);
                 parts.push(Part { start, nodes });
                 parts.len()
             };
@@ -186,7 +186,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 progress.tell(RecoveryProgress {
                     parts_done,
                     parts: work.starts.len(),
-                    leaves: work.leaves.load(Ordering::Relaxed),
+                    leaves: work.leaves.load(self.seam(), Ordering::Relaxed),
                 });
             }
         }
@@ -200,7 +200,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     ) -> Result<Vec<Pointer>, Damage> {
         let seam = self.core.memory.seam();
         let entries = self.read_chain(&work.starts[start], work.starts.get(start + 1));
-        work.leaves.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        work.leaves.fetch_add(self.seam(), entries.len() as u64, Ordering::Relaxed);
         // Not quite full, so that a few splits of leaves do not split every node.
         let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
         let mut nodes = Vec::new();
@@ -215,7 +215,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     fn lock_new(&self, number: u32) -> super::nodes::LockedNode<'_, S> {
-        let node = self.nodes.get(number);
+        let node = self.node(number);
         let locked = super::nodes::LockedNode::try_new(node, self.core.memory.seam());
         locked.expect("nobody knows of it yet")
     }
@@ -285,7 +285,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let bits = self.mend(at, &found).map_err(known)?;
         let seam = self.core.memory.seam();
         let leaf = self.leaves.take(seam);
-        self.leaves.get(leaf).begin(seam, at, State::at_rest(bits));
+        self.leaf(leaf).begin(seam, at, State::at_rest(bits));
         Ok((Entry { low: found.low.first, leaf }, low, found.next.offset))
     }
 
@@ -297,7 +297,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             if R::EMPTY.is_some() {
                 return None;
             }
-            let leaf = self.leaves.get(entry.leaf).offset(seam);
+            let leaf = self.leaf(entry.leaf).offset(seam);
             let keys = self.slots_of(leaf).map(|slot| self.words(self.pair(leaf, slot)).first);
             keys.chain([entry.low]).max()?.checked_add(1)
         };
@@ -325,7 +325,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // For messages; nothing is read there.
         let at =
             if self.core.memory.words(at & !63, self.shape.leaf_bytes()).is_ok() { at } else { 0 };
-        self.leaves.get(leaf).begin(seam, at & !63 | DAMAGED, State::at_rest(0));
+        self.leaf(leaf).begin(seam, at & !63 | DAMAGED, State::at_rest(0));
         seam.lock(&self.damage).insert(leaf, damage);
     }
 
@@ -349,10 +349,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             ));
         }
         let next = self.next_of(offset)?;
-        let bits = core.memory.load_acquire(&header.head.bitmap);
-        if bits & !self.shape.all_slots() != 0 {
-            let expected = format!("bits of {} slots", self.shape.slots);
-            return Err(Damage::new(offset, expected, format!("{bits:#x}")));
+        let word = core.memory.load_acquire(&header.head.bitmap);
+        let bits = word & self.shape.all_slots();
+        if word != self.shape.bitmap_of(bits) {
+            let expected = format!("bits of {} slots with their seal", self.shape.slots);
+            return Err(Damage::new(offset, expected, format!("{word:#x}")));
         }
         Ok(Checked { low, next, bits })
     }
@@ -361,7 +362,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// process that died leaves its stores in the caches, and here they are found. Whatever
     /// they link to was durable before they did. Not fenced.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
-        let used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
+        let mut used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
+        if self.planted(Planted::FoundLinesShort) {
+            used = used.min(LEAF_HEADER + crate::pmem::LINE);
+        }
         let words = self.core.memory.words(offset, used)?;
         self.core.memory.flush_words(words, &points::REPAIR_FOUND);
         Ok(())
@@ -380,6 +384,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut moved = 0;
         for slot in super::ops::bits(found.bits) {
             let words = self.words(self.pair(offset, slot));
+            // By a key that is damaged, a pair would seem to be the next leaf's and be lost.
+            if !R::is_whole(core, words)? {
+                let at = memory.offset_of(self.pair(offset, slot)).raw();
+                return Err(Damage::new(at, "a whole record", "a torn one"));
+            }
             if R::compare_with(core, R::key_of(&high), words.first)? != Order::Greater {
                 moved |= 1 << slot;
             }
@@ -390,7 +399,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // The link, which may never have been flushed, before the bits that rest on it.
         memory.fence(&points::REPAIR_FOUND);
         let head = &self.header(offset).head;
-        memory.store_release(&head.bitmap, found.bits & !moved, &points::REPAIR_CLEAR);
+        let left = self.shape.bitmap_of(found.bits & !moved);
+        memory.store_release(&head.bitmap, left, &points::REPAIR_CLEAR);
         memory.persist(&head.bitmap, &points::REPAIR_CLEAR);
         let done = Next { offset: found.next.offset, moving: false };
         let link = &self.header(offset).place.next;

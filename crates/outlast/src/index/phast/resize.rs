@@ -76,7 +76,7 @@ impl Draft {
         for (word, prints) in header.head.prints.iter().zip(self.prints.as_chunks().0) {
             memory.store(word, u64::from_le_bytes(*prints), at);
         }
-        memory.store(&header.head.bitmap, self.bits, at);
+        memory.store(&header.head.bitmap, shape.bitmap_of(self.bits), at);
         let place = &header.place;
         let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
         memory.store(&place.identity, identity, at);
@@ -173,7 +173,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// thread has it, or it cannot be served.
     fn close(&self, handle: u32) -> Result<Option<Closed<'_, S>>> {
         let seam = self.core.memory.seam();
-        let leaf = self.leaves.get(handle);
+        let leaf = self.leaf(handle);
         let mut turn = 0;
         loop {
             let state = leaf.state(seam);
@@ -206,7 +206,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Makes room in a full leaf. The caller looks again afterwards.
     pub(super) fn make_room(&self, at: &Located<'_>, key: R::Key<'_>) -> Result<()> {
-        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam());
+        let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
         if offset & DAMAGED != 0 {
             return Ok(());
         }
@@ -349,7 +349,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // there before the old leaf's bits are durably gone: opening takes them out by the keys
         // that they lead to, and the block of a record that was replaced or removed can hold a
         // key that is not above the separator by then.
-        let handed_over = self.leaves.get(new.leaf);
+        let handed_over = self.leaf(new.leaf);
         let early = self.planted(Planted::SplitOpenedEarly);
         handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
@@ -359,7 +359,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(true);
         }
         let bitmap = &self.header(offset).head.bitmap;
-        memory.store_release(bitmap, bits & !moved, &points::SPLIT_CLEAR);
+        memory.store_release(bitmap, self.shape.bitmap_of(bits & !moved), &points::SPLIT_CLEAR);
+        if self.planted(Planted::SplitOpenedUnflushed) {
+            handed_over.open(seam, None);
+        }
         memory.persist(bitmap, &points::SPLIT_CLEAR);
         handed_over.open(seam, None);
         let done = Next { offset: block, moving: false };
@@ -409,7 +412,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         loop {
             {
                 let (mut locked, place) = self.lock_node(key)?;
-                if !locked.node.is_full() {
+                if !locked.node.is_full(self.seam()) {
                     let (node, place) = (locked.node, place + 1);
                     match word_beside::<S, R>(&self.core, node, place, entry)? {
                         Some(word) => {
@@ -435,10 +438,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let (core, seam) = (&*self.core, self.core.memory.seam());
         let mut structure = seam.lock(&self.structure);
         let (mut old, place) = self.lock_node(key)?;
-        if !old.node.is_full() {
+        if !old.node.is_full(self.seam()) {
             return Ok(());
         }
-        let mut entries = old.node.entries();
+        let mut entries = old.node.entries(self.seam());
         let ascending = place + 1 == entries.len();
         let middle =
             if ascending { entries.len() - entries.len() / 8 - 1 } else { entries.len() / 2 };
@@ -469,7 +472,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Where a node is listed.
     fn node_in(&self, structure: &Structure, node: *const super::nodes::Node) -> (usize, usize) {
         let listed = structure.partitions.iter().enumerate().find_map(|(index, partition)| {
-            let is_it = |p: &Pointer| std::ptr::eq(self.nodes.get(p.number), node);
+            let is_it = |p: &Pointer| std::ptr::eq(self.node(p.number), node);
             partition.nodes.iter().position(is_it).map(|at| (index, at))
         });
         listed.expect("every node is listed in its partition")
@@ -531,9 +534,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let Some(&entry) = structure.free.last() else { return Ok(()) };
         let at = structure.partitions[index].nodes.len() / 2;
-        let node = self.nodes.get(structure.partitions[index].nodes[at].number);
+        let node = self.node(structure.partitions[index].nodes[at].number);
         // Its first leaf is not merged away meanwhile: that takes the structure.
-        let leaf = self.leaves.get(node.leaf(0)).offset(self.core.memory.seam());
+        let leaf = self.leaf(node.leaf(self.seam(), 0)).offset(self.core.memory.seam());
         if leaf & DAMAGED != 0 {
             return Ok(());
         }
@@ -578,13 +581,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn merge_around(&self, key: R::Key<'_>) -> Result<()> {
         let at = self.locate(key)?;
         let live = |leaf: u32| {
-            let offset = self.leaves.get(leaf).offset(self.core.memory.seam());
+            let offset = self.leaf(leaf).offset(self.core.memory.seam());
             (offset & DAMAGED == 0).then(|| self.bitmap(offset).count_ones())
         };
         let Some(own) = live(at.leaf) else { return Ok(()) };
         let fits = |other: u32| live(other).is_some_and(|n| (n + own) * 2 <= self.shape.slots);
-        let entry = at.node.entry(at.place);
-        let high = at.node.high_of(at.place);
+        let entry = at.node.entry(self.seam(), at.place);
+        let high = at.node.high_of(self.seam(), at.place);
         if !self.is_current(&at) {
             return Ok(());
         }
@@ -622,7 +625,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut structure = core.memory.seam().lock(&self.structure);
         let node = {
             let (locked, place) = self.lock_node(key)?;
-            if locked.node.leaf(place) != right.handle {
+            if locked.node.leaf(self.seam(), place) != right.handle {
                 return Ok(());
             }
             (place == 0).then_some(std::ptr::from_ref(locked.node))
@@ -649,7 +652,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !pairs.is_empty() {
             // Free slots of the left leaf are used again.
             let (low, _) = self.low_of(left.offset)?;
-            self.outdate(R::key_of(&low))?;
+            if !self.planted(Planted::MergeUntold) {
+                self.outdate(R::key_of(&low))?;
+            }
             copies = Some(self.copy_pairs(left.offset, left_bits, right.offset, &pairs));
         }
         let show = || copies.iter().for_each(|copies| self.show_copies(left.offset, copies));
@@ -731,7 +736,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             memory.store(word, *own, at);
         }
         // Release: pairs with the Acquire in `bitmap`.
-        memory.store_release(&head.bitmap, copies.bits, at);
+        memory.store_release(&head.bitmap, self.shape.bitmap_of(copies.bits), at);
         memory.flush(head, at);
         memory.fence(at);
     }
@@ -740,14 +745,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn remove_entry(&self, structure: &mut Structure, key: R::Key<'_>, leaf: u32) -> Result<()> {
         let (core, seam) = (&*self.core, self.core.memory.seam());
         let (locked, place) = self.lock_node(key)?;
-        if locked.node.leaf(place) != leaf {
+        if locked.node.leaf(self.seam(), place) != leaf {
             // Its least key is another one than it was: both were read from its link.
             let found = format!("{:?}", R::own(key));
             return Err(Damage::new(self.master, "a least key that stays", found).into());
         }
         let node = std::ptr::from_ref(locked.node);
         if place > 0 {
-            let mut entries = locked.node.entries();
+            let mut entries = locked.node.entries(self.seam());
             entries.remove(place);
             let left = entries.len();
             let content = Content::new::<S, R>(core, entries)?;
@@ -779,7 +784,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let number = structure.partitions[index].nodes[at].number;
         let mut before = self.lock_number(before)?;
         let mut locked: LockedNode<'_, S> = self.lock_number(number)?;
-        let mut entries = locked.node.entries();
+        let mut entries = locked.node.entries(self.seam());
         entries.remove(0);
         if let Some(&Entry { low, .. }) = entries.first() {
             let content = Content::new::<S, R>(core, entries)?;
@@ -796,7 +801,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             locked.clear();
             structure.partitions[index].nodes.remove(at);
         }
-        let gone = locked.node.len() == 0;
+        let gone = locked.node.len(self.seam()) == 0;
         drop(locked);
         drop(before);
         self.publish(structure, index);
@@ -828,7 +833,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         let mut left = self.lock_number(left.number)?;
         let mut gone = self.lock_number(number)?;
-        let entries = [left.node.entries(), gone.node.entries()].concat();
+        let entries = [left.node.entries(self.seam()), gone.node.entries(self.seam())].concat();
         if 2 * entries.len() > self.shape.node_leaves as usize {
             return Ok(false);
         }

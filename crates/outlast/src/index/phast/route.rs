@@ -61,7 +61,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let version = version(&node.lock(seam))?;
         match node.search::<S, R>(&self.core, key, below) {
             // If the version has changed since, what is found there does not count either.
-            Ok(Side::At(place)) => Some(Located { node, version, place, leaf: node.leaf(place) }),
+            Ok(Side::At(place)) => {
+                Some(Located { node, version, place, leaf: node.leaf(self.seam(), place) })
+            }
             _ => None,
         }
     }
@@ -74,7 +76,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         'hint: loop {
             let mut number = if astray < HINTS { self.hint(key, below) } else { self.first };
             loop {
-                let node = self.nodes.get(number);
+                let node = self.node(number);
                 let lock = node.lock(seam);
                 let Some(version) = version(&lock) else {
                     self.core.wait(&mut turn)?;
@@ -87,7 +89,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 }
                 match side? {
                     Side::At(place) => {
-                        let leaf = node.leaf(place);
+                        let leaf = node.leaf(self.seam(), place);
                         return Ok(Some(Located { node, version, place, leaf }));
                     }
                     Side::After(next) => number = next,
@@ -134,7 +136,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Locks a node by its number.
     pub(super) fn lock_number(&self, number: u32) -> Result<LockedNode<'_, S>> {
         debug_assert_ne!(number, NONE);
-        let node = self.nodes.get(number);
+        let node = self.node(number);
         let mut turn = 0;
         loop {
             if let Some(locked) = LockedNode::try_new(node, self.core.memory.seam()) {

@@ -162,7 +162,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Whether a leaf has had the same keys since it was seen, all the time.
     fn is_as_seen(&self, seen: &Seen<'_>) -> bool {
         let seam = self.core.memory.seam();
-        let offset = self.leaves.get(seen.at.leaf).offset(seam);
+        let offset = self.leaf(seen.at.leaf).offset(seam);
         // Slots of keys that came and went stay taken until the leaf is tidied.
         offset & DAMAGED == 0
             && !seen.state.has_inserts()
@@ -186,16 +186,19 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn locate_last(&self) -> Result<Located<'_>> {
         let seam = self.core.memory.seam();
         let mut turn = 0;
-        let hint = self.top.last().and_then(|entry| self.caches.get(entry as usize)?.last());
+        let hint = self
+            .top
+            .last(self.seam())
+            .and_then(|entry| self.caches.get(entry as usize)?.last(self.seam()));
         let mut number = hint.unwrap_or(self.first);
         loop {
-            let node = self.nodes.get(number);
+            let node = self.node(number);
             let lock = node.lock(seam);
             let Some(version) = version(&lock) else {
                 self.core.wait(&mut turn)?;
                 continue;
             };
-            let (len, next) = (node.len(), node.next());
+            let (len, next) = (node.len(self.seam()), node.next(self.seam()));
             if !is_unchanged(&lock, version) {
                 self.core.wait(&mut turn)?;
                 continue;
@@ -204,7 +207,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 // It was taken out since it was last heard of.
                 (0, _) => number = self.first,
                 (_, NONE) => {
-                    let leaf = node.leaf(len - 1);
+                    let leaf = node.leaf(self.seam(), len - 1);
                     return Ok(Located { node, version, place: len - 1, leaf });
                 }
                 (_, next) => number = next,
@@ -225,11 +228,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     ) -> Result<Option<(Edges<R::OwnedKey>, Seen<'n>)>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         self.expect_all(offset);
-        let state = self.leaves.get(at.leaf).state(self.core.memory.seam());
+        let state = self.leaf(at.leaf).state(self.core.memory.seam());
         let replaced = self.replaced_before(at.leaf);
         let bits = self.bitmap(offset);
         let seen = Seen { at: *at, state, bits };
-        let lows = (at.node.entry(at.place).low, at.node.high_of(at.place));
+        let lows =
+            (at.node.entry(self.seam(), at.place).low, at.node.high_of(self.seam(), at.place));
         let pairs = slots(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
         let ahead = || self.expect_next(at, reverse);
         if guarded {
@@ -330,9 +334,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Asks for the leaf that a scan comes to next, if the same node lists it.
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
-        if let Some(place) = next.filter(|&place| place < at.node.len()) {
+        if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
             // Whatever stands there now, its extent is inside the memory.
-            let offset = self.leaves.get(at.node.leaf(place)).offset(self.core.memory.seam());
+            let offset =
+                self.leaf(at.node.leaf(self.seam(), place)).offset(self.core.memory.seam());
             if offset & DAMAGED == 0 {
                 self.expect_all(offset);
             }
@@ -343,15 +348,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// time.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> crate::Damage {
-        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
+        let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
         let found = format!("one from {:?} to {:?}", edges.low, edges.high);
         crate::Damage::new(offset, "a leaf behind the last one", found)
     }
 
     /// The keys between which a leaf's are. To be validated.
     pub(super) fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, crate::Damage> {
-        let low = R::key_at(&self.core, at.node.entry(at.place).low)?;
-        let high = at.node.high_of(at.place);
+        let low = R::key_at(&self.core, at.node.entry(self.seam(), at.place).low)?;
+        let high = at.node.high_of(self.seam(), at.place);
         let high = high.map(|high| R::key_at(&self.core, high)).transpose()?;
         Ok(Edges { low, high })
     }
@@ -436,7 +441,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// The blocks of a leaf. To be validated.
     fn blocks_of(&self, at: &Located<'_>) -> Result<Vec<(BlockKind, u64, u64)>> {
-        let offset = self.leaves.get(at.leaf).offset(self.core.memory.seam());
+        let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
         if offset & DAMAGED != 0 {
             return Err(self.damage_of(at.leaf).into());
         }
@@ -467,22 +472,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 return None;
             }
             left -= 1;
-            let node = self.nodes.get(number);
-            number = node.next();
+            let node = self.node(number);
+            number = node.next(self.seam());
             Some(node)
         })
     }
 
     /// Counts the records of some leaves, evenly over all.
     pub(super) fn sample(&self) -> Result<IndexStats> {
-        self.core.check()?;
         let seam = self.core.memory.seam();
-        let leaves: u64 = self.each_node().map(|node| node.len() as u64).sum();
+        let leaves: u64 = self.each_node().map(|node| node.len(self.seam()) as u64).sum();
         let step = leaves.div_ceil(SAMPLE).max(1) as usize;
         let (mut records, mut sampled) = (0, 0);
-        let places = self.each_node().flat_map(|node| (0..node.len()).map(move |at| node.leaf(at)));
+        let places = self
+            .each_node()
+            .flat_map(|node| (0..node.len(self.seam())).map(move |at| node.leaf(self.seam(), at)));
         for leaf in places.step_by(step) {
-            let offset = self.leaves.get(leaf).offset(seam);
+            let offset = self.leaf(leaf).offset(seam);
             if offset & DAMAGED == 0 {
                 records += u64::from(self.bitmap(offset).count_ones());
             }
@@ -491,13 +497,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let nodes = self.nodes.in_use(seam);
         let states = u64::from(self.leaves.numbers(seam));
         let state = size_of::<super::Leaf>() as u64 + if R::EMPTY.is_some() { 8 } else { 0 };
-        let caches: u64 = self.caches.iter().map(super::Cache::bytes).sum();
+        let caches: u64 = self.caches.iter().map(|cache| cache.bytes(seam)).sum();
         Ok(IndexStats {
             segments: leaves,
             directory_entries: nodes,
             records_estimate: records * leaves / sampled.max(1),
             slots: leaves * u64::from(self.shape.slots),
-            dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(),
+            dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(seam),
             doublings: self.node_splits.load(Ordering::Relaxed),
             splits: self.splits.load(Ordering::Relaxed),
             repaired_segments: self.repaired.load(Ordering::Relaxed),

@@ -1,9 +1,9 @@
 //! What this process keeps in DRAM of each leaf, and slabs of such things.
 
-use crate::pmem::Seam;
+use crate::pmem::{Seam, Shared, SharedWord};
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Which slots are taken, and who is at work in the leaf: the shadow bitmap.
 ///
@@ -83,9 +83,9 @@ impl State {
 #[derive(Default)]
 pub(super) struct Leaf {
     /// See [`State`].
-    state: AtomicU64,
+    state: SharedWord,
     /// Its offset; [`DAMAGED`] beside it if it cannot be served.
-    offset: AtomicU64,
+    offset: SharedWord,
 }
 
 /// The leaf's offset is where it should be, and what stands there is no leaf.
@@ -94,71 +94,64 @@ pub(super) const DAMAGED: u64 = 1;
 impl Leaf {
     #[inline(always)]
     pub(super) fn offset(&self, seam: &impl Seam) -> u64 {
-        seam.dram();
         // Acquire: pairs with the Release in `begin`.
-        self.offset.load(Ordering::Acquire)
+        self.offset.load(seam, Ordering::Acquire)
     }
 
     /// Begins its life, which nobody else knows of yet.
     pub(super) fn begin(&self, seam: &impl Seam, offset: u64, state: State) {
-        seam.dram();
         // Release: pairs with the Acquire in `exchange`: who announces itself here sees that its
         // node has changed since.
-        self.state.store(state.0, Ordering::Release);
+        self.state.store(seam, state.0, Ordering::Release);
         // Release: pairs with the Acquire in `offset`.
-        self.offset.store(offset, Ordering::Release);
+        self.offset.store(seam, offset, Ordering::Release);
     }
 
     #[inline(always)]
     pub(super) fn state(&self, seam: &impl Seam) -> State {
-        seam.dram();
         // Acquire: pairs with the Release of `finish` and `set_state`: what had become
         // durable before is seen.
-        State(self.state.load(Ordering::Acquire))
+        State(self.state.load(seam, Ordering::Acquire))
     }
 
     /// Whether the state was `old`, and is `new` now.
     #[inline(always)]
     pub(super) fn exchange(&self, seam: &impl Seam, old: State, new: State) -> bool {
-        seam.dram();
         // Acquire: pairs with the Release in `finish` and `set_state`, so that what earlier
         // threads did in the leaf is seen. Release: what makes others wait is seen before what
         // they have to wait for.
-        self.state.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        self.state.compare_exchange(seam, old.0, new.0, order).is_ok()
     }
 
     /// An insert has ended: what it did is durable.
     #[inline(always)]
     pub(super) fn finish_insert(&self, seam: &impl Seam) {
-        seam.dram();
         // Release: pairs with the Acquire in `state` and `exchange`.
-        self.state.fetch_sub(INSERT, Ordering::Release);
+        self.state.fetch_sub(seam, INSERT, Ordering::Release);
     }
 
     /// An insert has ended without effect: its slot is free.
     #[inline(always)]
     pub(super) fn give_up_insert(&self, seam: &impl Seam, slot: u32) {
-        seam.dram();
-        self.state.fetch_sub(INSERT | 1 << slot, Ordering::Release);
+        self.state.fetch_sub(seam, INSERT | 1 << slot, Ordering::Release);
     }
 
     /// A change has ended: what it did is durable.
     #[inline(always)]
     pub(super) fn finish_change(&self, seam: &impl Seam) {
-        seam.dram();
         // Release: as in `finish_insert`.
-        self.state.fetch_sub(BUSY, Ordering::Release);
+        self.state.fetch_sub(seam, BUSY, Ordering::Release);
     }
 
     /// Lets others in again who were waiting because it is closed. By who closed it.
     #[inline(always)]
     pub(super) fn open(&self, seam: &impl Seam, slots: Option<u64>) {
-        seam.dram();
         match slots {
             // Release: as in `finish_insert`.
-            Some(slots) => self.state.store(State::at_rest(slots).0, Ordering::Release),
+            Some(slots) => self.state.store(seam, State::at_rest(slots).0, Ordering::Release),
             None => {
-                self.state.fetch_and(!CLOSED, Ordering::Release);
+                self.state.fetch_and(seam, !CLOSED, Ordering::Release);
             }
         }
     }
@@ -177,9 +170,9 @@ pub(super) unsafe trait Zeroed: Send + Sync {}
 // SAFETY: two atomics.
 unsafe impl Zeroed for Leaf {}
 // SAFETY: an atomic.
-unsafe impl Zeroed for AtomicU64 {}
+unsafe impl Zeroed for SharedWord {}
 // SAFETY: an atomic pointer, which null is.
-unsafe impl<T: Send + Sync> Zeroed for AtomicPtr<T> {}
+unsafe impl<T: Send + Sync> Zeroed for Shared<AtomicPtr<T>> {}
 
 /// Things that are found by number, never move, and stay memory of their kind until the slab
 /// is dropped: who has an old number reads something that has changed, and no other thing.
@@ -187,7 +180,7 @@ unsafe impl<T: Send + Sync> Zeroed for AtomicPtr<T> {}
 /// The system gives its memory page by page, as it is touched.
 pub(super) struct Slab<T> {
     /// First items of the chunks that there are; of the others null.
-    chunks: [AtomicPtr<T>; CHUNKS],
+    chunks: [Shared<AtomicPtr<T>>; CHUNKS],
     free: Mutex<Free>,
 }
 
@@ -214,7 +207,7 @@ const fn chunk_len(chunk: usize) -> usize {
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
         for (chunk, first) in self.chunks.iter_mut().enumerate() {
-            let first = *first.get_mut();
+            let first = *first.alone().get_mut();
             if !first.is_null() {
                 // SAFETY: made by `make`, of so many items, and given back here once.
                 drop(unsafe {
@@ -227,16 +220,16 @@ impl<T> Drop for Slab<T> {
 
 impl<T: Zeroed> Slab<T> {
     pub(super) fn new() -> Self {
-        let chunks = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+        let chunks = [const { Shared::<AtomicPtr<T>>::new(ptr::null_mut()) }; CHUNKS];
         Slab { chunks, free: Mutex::default() }
     }
 
     /// The item of a number that was given out at some time.
     #[inline(always)]
-    pub(super) fn get(&self, number: u32) -> &T {
+    pub(super) fn get(&self, seam: &impl Seam, number: u32) -> &T {
         let (chunk, place) = place(number);
         // Acquire: pairs with the Release in `make`.
-        let first = self.chunks[chunk].load(Ordering::Acquire);
+        let first = self.chunks[chunk].load(seam, Ordering::Acquire);
         assert!(!first.is_null(), "a number that was given out");
         // SAFETY: `make` has stored it, a chunk of so many items that the place is one of them
         // (`place`); it stays until the slab is dropped.
@@ -245,24 +238,24 @@ impl<T: Zeroed> Slab<T> {
 
     /// The item of any number, whether it was given out or not.
     #[inline(always)]
-    pub(super) fn reach(&self, number: u32) -> &T {
+    pub(super) fn reach(&self, seam: &impl Seam, number: u32) -> &T {
         let (chunk, _) = place(number);
-        if self.chunks[chunk].load(Ordering::Acquire).is_null() {
-            self.make(chunk);
+        if self.chunks[chunk].load(seam, Ordering::Acquire).is_null() {
+            self.make(seam, chunk);
         }
-        self.get(number)
+        self.get(seam, number)
     }
 
     /// Makes a chunk, if nobody else has.
     #[cold]
-    fn make(&self, chunk: usize) {
+    fn make(&self, seam: &impl Seam, chunk: usize) {
         let items = Box::<[T]>::new_zeroed_slice(chunk_len(chunk));
         // SAFETY: zero bytes are a value of the type.
         let items = Box::into_raw(unsafe { items.assume_init() });
         // Release: pairs with the Acquire in `get` and `reach`.
-        let (order, failed) = (Ordering::Release, Ordering::Relaxed);
+        let order = (Ordering::Release, Ordering::Relaxed);
         let first = items.cast::<T>();
-        if self.chunks[chunk].compare_exchange(ptr::null_mut(), first, order, failed).is_err() {
+        if self.chunks[chunk].compare_exchange(seam, ptr::null_mut(), first, order).is_err() {
             // SAFETY: made above, and nobody else knows of it.
             drop(unsafe { Box::from_raw(items) });
         }
@@ -277,14 +270,14 @@ impl<T: Zeroed> Slab<T> {
                 free.next - 1
             })
         };
-        self.reach(number);
+        self.reach(seam, number);
         number
     }
 
     /// Each item that there is memory for.
     pub(super) fn each_mut(&mut self, mut each: impl FnMut(&mut T)) {
         for (chunk, first) in self.chunks.iter_mut().enumerate() {
-            let first = *first.get_mut();
+            let first = *first.alone().get_mut();
             if !first.is_null() {
                 // SAFETY: a chunk of so many items, made by `make`; nobody else has the slab.
                 let items = unsafe { std::slice::from_raw_parts_mut(first, chunk_len(chunk)) };
@@ -329,13 +322,17 @@ mod tests {
     #[test]
     fn numbers_are_given_out_again() {
         let seam = Real::new(FlushMode::None);
-        let slab = Slab::<AtomicU64>::new();
+        let slab = Slab::<SharedWord>::new();
         let numbers: Vec<_> = (0..200).map(|_| slab.take(&seam)).collect();
-        slab.get(numbers[150]).store(7, Ordering::Relaxed);
+        slab.get(&seam, numbers[150]).store(&seam, 7, Ordering::Relaxed);
         slab.give(&seam, numbers[150]);
         assert_eq!(slab.in_use(&seam), 199);
         assert_eq!(slab.take(&seam), numbers[150]);
-        assert_eq!(slab.get(150).load(Ordering::Relaxed), 7, "the memory stays what it was");
+        assert_eq!(
+            slab.get(&seam, 150).load(&seam, Ordering::Relaxed),
+            7,
+            "the memory stays what it was"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::error::{Damage, Error, Result};
 use crate::index::ordered::separator_is_whole;
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
-use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, field};
+use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, READ_ONLY_COMPATIBLE_SEALED, field};
 use std::collections::HashSet;
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
@@ -17,7 +17,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut verified = Verified::default();
         let mut chain = HashSet::new();
         let features = self.core.header().get(field::READ_ONLY_COMPATIBLE);
-        if features & READ_ONLY_COMPATIBLE_PHAST == 0 {
+        let sealed = if self.shape.sealed { READ_ONLY_COMPATIBLE_SEALED } else { 0 };
+        let needed = READ_ONLY_COMPATIBLE_PHAST | sealed;
+        if features & needed != needed {
             // A build that does not know such maps would change the pool without looking at them.
             let expected = "a header that tells of maps of this scheme";
             let found = format!("features {features:#x}");
@@ -71,7 +73,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     ) -> Result<()> {
         let seam = self.core.memory.seam();
         let at = self.locate(R::key_of(low))?;
-        let leaf = self.leaves.get(at.leaf);
+        let leaf = self.leaf(at.leaf);
         let offset = leaf.offset(seam);
         if offset & DAMAGED != 0 {
             return Ok(());

@@ -336,6 +336,7 @@ fn collapsed_pages_are_counted() {
 fn a_shadow_takes_the_memory_of_what_was_stored_to() {
     let (_, of_file) = temp_mapping(256 * MIB);
     for mapping in [of_file, Mapping::anonymous(256 * MIB, RESERVE).unwrap()] {
+        mapping.use_huge_pages();
         write(&mapping, 3 * MIB, 3);
         assert_eq!(mapping.shadow_resident(), Some(Resident::default()), "not what it is of");
         let stored = [0, 5 * MIB, 32 * MIB - 1];

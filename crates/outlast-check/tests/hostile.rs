@@ -4,26 +4,40 @@
 //! closing end in an answer or a typed error, never in a panic, a signal or a wait
 //! without end; and damage to what the format covers by a checksum is reported.
 //!
-//! Method: images of small pools (see `hostile/engine.rs`) with one byte changed at a
+//! Method: images of small pools (see `outlast_check::fuzz::images`) with one byte changed at a
 //! time. Every byte of the header copies, the frontier, the roots, the descriptors, the
 //! directories and the headers of segments and nodes is changed; of the rest a seeded
 //! sample. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and
 //! takes a sample ten times as large: about ten minutes.
 
-#[path = "hostile/engine.rs"]
-mod engine;
-
-use engine::{Image, Random, images, in_parallel, set_word, use_pool, watched, word_at};
 use outlast::offline::{self, Region, What};
 use outlast::pmem::Alive;
-use outlast::{Error, PoolOptions, RecordForm};
+use outlast::{Error, PoolOptions, RecordForm, Scheme};
+use outlast_check::fuzz::images::{Image, small_images};
+use outlast_check::fuzz::operate::use_pool;
+use outlast_check::fuzz::pool::{set_word, word_at};
+use outlast_check::fuzz::{repair, watch};
+use outlast_check::random::Random;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(images);
+static IMAGES: LazyLock<Vec<Image>> =
+    LazyLock::new(|| Scheme::ALL.iter().copied().flat_map(small_images).collect());
 static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(|| Arc::new(Alive::new().unwrap()));
+
+/// Runs cases on all processors, and prints what went wrong.
+fn in_parallel(count: u64, case: impl Fn(u64) -> Result<(), String> + Sync) -> Vec<String> {
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get()).min(8);
+    let failures = watch::in_parallel(count, workers, case);
+    failures.iter().for_each(|failure| println!("{failure}"));
+    failures
+}
+
+fn watched<T>(case: &str, run: impl FnOnce() -> T) -> Result<T, String> {
+    watch::watched(case, run)
+}
 
 fn full() -> bool {
     std::env::var("OUTLAST_HOSTILE").is_ok_and(|v| v == "full")
@@ -72,7 +86,7 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         }
         // A mark that may be left there says nothing after a crash.
         What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
-        What::Context { .. } | What::Level { .. } => true,
+        What::Context { .. } | What::Level { .. } | What::ReadyLevel => true,
         What::ChainNode if index == 0 => true,
         What::ChainNode => image.clean && (image.word(word_offset) ^ word) << 1 != 0,
         // Marks void a slot, as a crash does, or mean nothing.
@@ -114,6 +128,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Node => 1,
             What::Entry | What::MasterEntries | What::SavedState => 3,
             What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
+            What::ReadyLevel => 200,
             What::LeafHead { .. } => 10,
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
@@ -164,7 +179,7 @@ fn report(failures: &[String], what: &str) {
 #[test]
 fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
     let started = Instant::now();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut all: Vec<(Change, Option<Region>)> = Vec::new();
     for (index, image) in IMAGES.iter().enumerate() {
         let nodes: HashSet<u64> =
@@ -190,7 +205,7 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
         let (change, covered) = all[number as usize];
         let image = &IMAGES[change.image];
         let case = format!("{} byte {:#x} = {:#x}", image.name, change.offset, change.value);
-        let mut random = Random(number);
+        let mut random = Random::new(number);
         let mut bytes = image.bytes.clone();
         bytes[change.offset as usize] = change.value;
         let verify_first = covered.is_some() || random.below(2) == 0;
@@ -239,7 +254,7 @@ fn a_truncated_file_is_a_typed_error() {
             let len = (number / 2 * 4096 + number % 2 * 1234) as usize;
             let case = format!("{} truncated to {len}", image.name);
             let cut = &image.bytes[..len];
-            let mut random = Random(number);
+            let mut random = Random::new(number);
             let found = watched(&case, || use_pool(cut, &image.maps, &ALIVE, true, &mut random))?;
             let walked = watched(&case, || offline::walk_bytes(cut))?;
             if found.opened || found.damage.is_none() || walked.is_ok() {
@@ -259,7 +274,7 @@ fn a_saved_free_state_that_lies_does_no_harm() {
     for image in IMAGES.iter().filter(|i| i.clean) {
         let state = *image.regions.iter().find(|r| r.what == What::SavedState).unwrap();
         let failures = in_parallel(cases, |number| {
-            let mut random = Random(number);
+            let mut random = Random::new(number);
             let mut bytes = image.bytes.clone();
             for _ in 0..=random.below(6) {
                 let word = state.offset + 8 * (4 + random.below(state.bytes / 8 - 4));
@@ -276,7 +291,7 @@ fn a_saved_free_state_that_lies_does_no_harm() {
                     set_word(&mut bytes, word, new);
                 }
             }
-            engine::repair(&mut bytes, &state);
+            repair::repair(&mut bytes, &state);
             let case = format!("{} lying free state {number}", image.name);
             watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, false, &mut random))?;
             watched(&case, || offline::walk_bytes(&bytes))?.ok();
@@ -298,14 +313,14 @@ fn damaged_files_open_or_fail_typed() {
     let cases = if full() { 2000 } else { 160 };
     for image in IMAGES.iter() {
         let failures = in_parallel(cases, |number| {
-            let mut random = Random(number);
+            let mut random = Random::new(number);
             let mut bytes = image.bytes.clone();
             for _ in 0..=random.below(4) {
                 let region = image.regions[random.below(image.regions.len() as u64) as usize];
                 let at = region.offset + random.below(region.bytes);
                 bytes[at as usize] ^= (1 + random.below(255)) as u8;
                 if random.below(2) == 0 {
-                    engine::repair(&mut bytes, &region);
+                    repair::repair(&mut bytes, &region);
                 }
             }
             if random.below(4) == 0 {

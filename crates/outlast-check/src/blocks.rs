@@ -1,0 +1,70 @@
+//! The allocator by itself: blocks of all sizes, handed out and freed at random, never overlap.
+//!
+//! Maps use a few sizes each, and seldom free a whole run of them. Here most runs are released
+//! and their pages claimed for another size, while entries of the lists still lead to them.
+
+use crate::random::Random;
+use crate::session::{PoolShape, Session, recorder};
+use crate::state::{Checked, Fault, ensure};
+use outlast::Error;
+use outlast::pmem::Alive;
+use outlast::pool::alloc::Block;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Seeds that are tried.
+const SEEDS: u64 = 12;
+/// Allocations and frees of each.
+const STEPS: u64 = 1_500;
+
+/// Tries some seeds, half of them with freed blocks reused at once.
+///
+/// # Errors
+/// If two blocks overlap, one is not of the size asked for, one cannot be freed, or the pool is
+/// full while it has space.
+pub fn check(alive: &Arc<Alive>) -> Checked {
+    (0..SEEDS).try_for_each(|seed| one(seed, alive).map_err(|f| Fault(format!("blocks: {f}"))))
+}
+
+fn one(seed: u64, alive: &Arc<Alive>) -> Checked {
+    let pool = PoolShape { max_pages: 160, ..PoolShape::default() };
+    let seam = recorder(false);
+    if seed.is_multiple_of(2) {
+        seam.reuse_at_once();
+    }
+    let session = Session::create(pool, alive, seam)?;
+    let core = session.store().core();
+    let _writing = core.enter()?;
+    let mut random = Random::new(seed ^ 0xb10c);
+    let mut blocks: BTreeMap<u64, Block> = BTreeMap::new();
+    for step in 0..STEPS {
+        // Sizes come and go: whole runs of one are freed before the next is asked for.
+        let size = [24, 40, 56, 100, 200, 500, 1_000, 2_000, 5_000][(step / 60 % 9) as usize];
+        let size = size + 8 * random.below(3);
+        if random.below(8) < if step / 30 % 2 == 0 { 6 } else { 1 } {
+            let block = match core.allocate(size) {
+                Ok(block) => block,
+                Err(Error::PoolFull { .. }) if used(&blocks) > 60 << 12 => continue,
+                Err(error) => {
+                    return Err(Fault(format!("{error}, with {} bytes used", used(&blocks))));
+                }
+            };
+            ensure(block.bytes >= size, || format!("{size} bytes asked for, {block:?}"))?;
+            let before = blocks.range(..block.offset + block.bytes).next_back();
+            let is_free = before.is_none_or(|(_, b)| b.offset + b.bytes <= block.offset);
+            ensure(is_free, || format!("{block:?} overlaps {before:?}"))?;
+            blocks.insert(block.offset, block);
+        } else if !blocks.is_empty() {
+            let at = random.below(blocks.len() as u64) as usize;
+            let offset = *blocks.keys().nth(at).expect("one of them");
+            blocks.remove(&offset);
+            core.free_unlinked(offset);
+        }
+    }
+    let kept = core.unfreeable();
+    ensure(kept == 0, || format!("{kept} blocks could not be freed"))
+}
+
+fn used(blocks: &BTreeMap<u64, Block>) -> u64 {
+    blocks.values().map(|block| block.bytes).sum()
+}

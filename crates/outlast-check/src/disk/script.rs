@@ -1,0 +1,355 @@
+//! The script that runs while the file system fails, and the content expected at each step.
+
+use super::watch::{FaultAt, Watch};
+use crate::codec::{key_bytes, value_bytes};
+use crate::state::{Checked, Fault, ensure};
+use outlast::pmem::{Disk, MediumKind};
+use outlast::{Error, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Records by their bytes.
+pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// One step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// A new pool.
+    Create,
+    /// A map in it.
+    MakeMap,
+    /// Inserts, updates and removals.
+    Change,
+    /// Inserts until the file has grown.
+    Grow,
+    /// `sync`.
+    Sync,
+    /// `snapshot`, over the one before.
+    Snapshot,
+    /// `verify`.
+    Verify,
+    /// `close`.
+    Close,
+    /// Opens the pool that was closed.
+    Open,
+    /// The process dies, and another one opens the pool.
+    Kill,
+}
+
+/// All of them, in order: each kind of call in each situation.
+pub const STEPS: [Step; 19] = {
+    use Step::{Change, Close, Create, Grow, Kill, MakeMap, Open, Snapshot, Sync, Verify};
+    [
+        Create, MakeMap, Change, Sync, Change, Grow, Snapshot, Change, Snapshot, Close, Open,
+        Change, Kill, Change, Kill, Sync, Verify, Change, Close,
+    ]
+};
+
+/// The scheme, record form and medium of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// The medium that the pool takes its file for.
+    pub medium: MediumKind,
+}
+
+impl Subject {
+    /// Options for a pool whose calls go to `disk`, under a boot.
+    pub fn options(self, disk: Disk, boot: u128) -> PoolOptions {
+        PoolOptions::new()
+            .page_bits(12)
+            .initial_size(160 << 10)
+            .background(false)
+            .recovery_threads(1)
+            .identity(0x5eed, 0xd15c)
+            .boot_id(boot)
+            .medium(self.medium)
+            .disk(disk)
+    }
+
+    /// The map of a pool.
+    pub fn map(self, pool: &Pool) -> Result<RawMap, Error> {
+        let schema = match self.form {
+            RecordForm::Inline => "u64",
+            RecordForm::Bytes => "[u8]",
+        };
+        let options = MapOptions::new().scheme(self.scheme).form(self.form);
+        pool.raw_map_with("m", schema, schema, &options)
+    }
+
+    fn key(self, number: u64) -> Vec<u8> {
+        match self.form {
+            RecordForm::Inline => number.to_le_bytes().to_vec(),
+            RecordForm::Bytes => key_bytes(number),
+        }
+    }
+
+    fn value(self, number: u64) -> Vec<u8> {
+        match self.form {
+            RecordForm::Inline => (number ^ 0xabcd).to_le_bytes().to_vec(),
+            RecordForm::Bytes => value_bytes(number),
+        }
+    }
+}
+
+/// The boot under which the script runs.
+pub const BOOT: u128 = 1;
+
+/// What a pool must hold.
+#[derive(Debug, Clone, Default)]
+pub struct Expected {
+    /// What was acknowledged.
+    pub acknowledged: Content,
+    /// The operation under way: a key, and its value afterwards.
+    pub under_way: Option<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Whether it may be refused after a power loss: it was changed since it was last made
+    /// clean, or a write-back has failed.
+    pub may_be_refused: bool,
+    /// Whether creation has returned.
+    pub exists: bool,
+}
+
+impl Expected {
+    /// The contents that it may have.
+    pub fn allowed(&self) -> Vec<Content> {
+        let mut allowed = vec![self.acknowledged.clone()];
+        if let Some((key, value)) = &self.under_way {
+            let mut after = self.acknowledged.clone();
+            set(&mut after, key, value.as_ref());
+            allowed.push(after);
+        }
+        allowed
+    }
+}
+
+fn set(content: &mut Content, key: &[u8], value: Option<&Vec<u8>>) {
+    match value {
+        Some(value) => content.insert(key.to_vec(), value.clone()),
+        None => content.remove(key),
+    };
+}
+
+/// A pool in the hands of the script.
+pub struct Play<'p> {
+    subject: Subject,
+    /// The pool's file.
+    pub path: &'p Path,
+    /// The file system.
+    pub watch: Arc<Watch>,
+    pool: Option<(Pool, Option<RawMap>)>,
+    /// What it must hold.
+    pub expected: Expected,
+    /// What it had to hold when the last fault struck.
+    pub at_fault: Option<Expected>,
+    number: u64,
+    /// What a failed write-back must be remembered as.
+    suspect: bool,
+}
+
+impl<'p> Play<'p> {
+    /// Nothing yet.
+    pub fn new(subject: Subject, path: &'p Path, faults: Vec<FaultAt>) -> Self {
+        let watch = Arc::new(Watch::new(faults));
+        Play {
+            subject,
+            path,
+            watch,
+            pool: None,
+            expected: Expected::default(),
+            at_fault: None,
+            number: 0,
+            suspect: false,
+        }
+    }
+
+    fn options(&self) -> PoolOptions {
+        self.subject.options(Disk::watched(Arc::clone(&self.watch) as _), BOOT)
+    }
+
+    fn snapshot_path(&self) -> PathBuf {
+        self.path.with_extension("snapshot")
+    }
+
+    fn pool(&self) -> Result<&Pool, Error> {
+        let open = self.pool.as_ref();
+        open.map(|(pool, _)| pool).ok_or(Error::NotOpen("the script has no pool"))
+    }
+
+    /// Makes a step. An error that no fault excuses is a finding.
+    pub fn step(&mut self, number: usize) -> Checked<bool> {
+        let step = STEPS[number];
+        self.watch.begin(number);
+        let struck = self.watch.struck();
+        let before = self.expected.clone();
+        let done = self.make(step);
+        self.expected.under_way = None;
+        if self.watch.struck() > struck && self.at_fault.is_none() {
+            self.at_fault = Some(before);
+        }
+        let write_back_failed = self.watch.take_failed_write_back();
+        self.suspect |= write_back_failed;
+        self.expected.may_be_refused |= write_back_failed;
+        if let Ok(pool) = self.pool() {
+            let told = pool.durability().is_suspect;
+            if step == Step::Verify && done.is_ok() && !write_back_failed {
+                self.suspect = told;
+            }
+            ensure(told == self.suspect, || {
+                format!("after step {number} ({step:?}) the pool is suspect: {told}")
+            })?;
+        }
+        if self.path.exists() {
+            self.watch.note(std::fs::read(self.path).expect("the pool is read"));
+        }
+        match done {
+            Ok(()) => self.after(step)?,
+            Err(error) => {
+                let excused = self.watch.struck() > 0
+                    && matches!(
+                        error,
+                        Error::Io { .. }
+                            | Error::DiskFull { .. }
+                            | Error::Suspect
+                            | Error::NotOpen(_)
+                    );
+                ensure(excused, || format!("step {number} ({step:?}) failed: {error}"))?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What must be true after a step that succeeded.
+    fn after(&mut self, step: Step) -> Checked {
+        match step {
+            Step::Sync | Step::Snapshot | Step::Close => {
+                ensure(!self.suspect, || format!("{step:?} of a suspect pool succeeded"))?;
+                self.expected.may_be_refused = false;
+            }
+            Step::Create => self.expected.exists = true,
+            _ => {}
+        }
+        if step == Step::Snapshot {
+            ensure(self.watch.snapshot_is_durable() || self.watch.struck() > 0, || {
+                "a snapshot returned before its name was durable".into()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, step: Step) -> Result<(), Error> {
+        match step {
+            Step::Create => {
+                // SAFETY: a file of this script alone.
+                let pool = unsafe { self.options().create(self.path) }?;
+                self.pool = Some((pool, None));
+                Ok(())
+            }
+            Step::MakeMap => {
+                self.expected.may_be_refused = true;
+                let map = self.subject.map(self.pool()?)?;
+                self.pool.as_mut().expect("it is open").1 = Some(map);
+                Ok(())
+            }
+            Step::Change => self.change(),
+            Step::Grow => self.grow(),
+            Step::Sync => self.pool()?.sync(),
+            Step::Snapshot => self.pool()?.snapshot(self.snapshot_path()),
+            Step::Verify => self.pool()?.verify().map(|_| ()),
+            Step::Close => {
+                let (pool, map) =
+                    self.pool.take().ok_or(Error::NotOpen("the script has no pool"))?;
+                drop(map);
+                pool.close()
+            }
+            Step::Open => self.open(),
+            Step::Kill => {
+                self.kill();
+                self.open()
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<(), Error> {
+        // SAFETY: a file of this script alone.
+        let pool = unsafe { self.options().open(self.path) }?;
+        let map = pool.raw_map("m").ok();
+        self.pool = Some((pool, map));
+        Ok(())
+    }
+
+    /// Ends the process, as far as the file can tell.
+    pub fn kill(&mut self) {
+        let Some(open) = self.pool.take() else { return };
+        let content = std::fs::read(self.path).expect("the pool is read");
+        self.watch.set_dead(true);
+        drop(open);
+        // Nothing of what its owner did after its death has happened.
+        std::fs::write(self.path, content).expect("the pool is written");
+        self.watch.set_dead(false);
+    }
+
+    fn apply(&mut self, key: u64, value: Option<u64>) -> Result<(), Error> {
+        let (key, value) = (self.subject.key(key), value.map(|value| self.subject.value(value)));
+        let map = self.pool.as_ref().and_then(|(_, map)| map.clone());
+        let map = map.ok_or(Error::NotOpen("the script has no map"))?;
+        let struck = self.watch.struck();
+        self.expected.may_be_refused = true;
+        self.expected.under_way = Some((key.clone(), value.clone()));
+        let done = match &value {
+            Some(value) => map.put(&key, value).map(|_| ()),
+            None => map.remove(&key).map(|_| ()),
+        };
+        if self.watch.struck() > struck && self.at_fault.is_none() {
+            self.at_fault = Some(self.expected.clone());
+        }
+        self.expected.under_way = None;
+        done?;
+        set(&mut self.expected.acknowledged, &key, value.as_ref());
+        Ok(())
+    }
+
+    fn change(&mut self) -> Result<(), Error> {
+        for _ in 0..4 {
+            self.number += 1;
+            self.apply(self.number, Some(self.number * 3))?;
+        }
+        self.apply(self.number - 1, Some(self.number * 5))?;
+        self.apply(self.number - 2, None)
+    }
+
+    fn grow(&mut self) -> Result<(), Error> {
+        let size = self.pool()?.store().core().size();
+        while self.pool()?.store().core().size() == size {
+            self.number += 1;
+            self.apply(self.number, Some(self.number * 3))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a pool holds.
+pub fn content_of(map: &RawMap) -> Checked<Content> {
+    let mut content = Content::new();
+    for record in map.iter() {
+        let (key, value) = record?;
+        let twice = content.insert(key, value);
+        ensure(twice.is_none(), || "a key was listed twice".into())?;
+    }
+    Ok(content)
+}
+
+/// A finding about content.
+pub fn differs(found: &Content, expected: &Content) -> Fault {
+    let lost = expected.iter().filter(|(key, value)| found.get(*key) != Some(value)).count();
+    let more = found.keys().filter(|key| !expected.contains_key(*key)).count();
+    Fault(format!(
+        "{} records found, {} expected: {lost} lost or changed, {more} that should not be there",
+        found.len(),
+        expected.len()
+    ))
+}

@@ -1,0 +1,193 @@
+//! What the damage to a mutant's bytes may change in its records without a verification noticing:
+//! what docs/model.md says, byte by byte.
+
+use super::images::Image;
+use super::pool::word_at;
+use outlast::index::clevel::layout::state;
+use outlast::index::phast::layout::LEAF_HEADER;
+use outlast::offline::What;
+use outlast::{RecordForm, Scheme};
+use std::collections::HashSet;
+
+const LOW48: u64 = (1 << 48) - 1;
+
+/// What may be wrong in one map of a mutant that is called sound.
+#[derive(Debug, Clone, Default)]
+pub struct Excused {
+    /// Keys that may be gone, may be there although they were not, and may have any value.
+    pub vanished: HashSet<Vec<u8>>,
+    /// Keys whose value may be another one.
+    pub changed: HashSet<Vec<u8>>,
+    /// All of the map's records.
+    pub all: bool,
+}
+
+impl Excused {
+    /// Whether a key may be gone, or be there.
+    pub fn may_vanish(&self, key: &[u8]) -> bool {
+        self.all || self.vanished.contains(key)
+    }
+
+    /// Whether a key's value may be another one.
+    pub fn may_change(&self, key: &[u8]) -> bool {
+        self.may_vanish(key) || self.changed.contains(key)
+    }
+}
+
+/// The parts of an image that were hit, and what that may change in each map.
+///
+/// `strict`: the pool was closed, and tells which blocks are in use. So what was lost from a link
+/// or a commit word is noticed as a block that nothing links to. Without that, it looks like an
+/// operation that a crash took back.
+pub fn excused(image: &Image, mutant: &[u8], strict: bool) -> Vec<Excused> {
+    let mut all: Vec<Excused> = image.maps.iter().map(|_| Excused::default()).collect();
+    // Each root's regions follow its commit word.
+    let mut map = None;
+    let mut maps = Vec::with_capacity(image.regions.len());
+    for region in &image.regions {
+        if region.what == What::RootCommit {
+            map = None;
+        } else if matches!(region.what, What::RootScheme | What::ClevelRoot | What::PhastRoot) {
+            let before = maps.iter().flatten().max().map_or(0, |&m: &usize| m + 1);
+            map = Some(before);
+            // The commit word, just before.
+            maps.pop();
+            maps.push(map);
+        }
+        maps.push(map);
+    }
+    let len = image.bytes.len().min(mutant.len());
+    for at in (0..len as u64 & !7).step_by(8) {
+        if word_at(&image.bytes, at) == word_at(mutant, at) {
+            continue;
+        }
+        let Some(index) = image.region_of[at as usize / 8] else { continue };
+        let region = image.regions[index as usize];
+        let Some(map) = maps[index as usize] else { continue };
+        let hit = Hit { image, mutant, at, base: region.offset };
+        hit.excuse(region.what, image.maps[map].form, strict, &mut all[map]);
+    }
+    all
+}
+
+/// A word that was changed.
+struct Hit<'a> {
+    image: &'a Image,
+    mutant: &'a [u8],
+    at: u64,
+    /// Where its region begins.
+    base: u64,
+}
+
+impl Hit<'_> {
+    fn excuse(&self, what: What, form: RecordForm, strict: bool, excused: &mut Excused) {
+        let inline = form == RecordForm::Inline;
+        match (what, self.image.scheme) {
+            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh) if inline => {
+                self.words_of_slot(self.at & !15, excused);
+            }
+            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh) => {
+                if !strict {
+                    self.links_of_slot(self.at & !15, excused);
+                }
+            }
+            (What::Pair { .. }, _) if inline => self.words_of_slot(self.at & !15, excused),
+            (What::Pair { .. }, _) => {
+                if !strict {
+                    self.links_of_slot(self.at & !15, excused);
+                }
+            }
+            (What::LeafHead { slots }, _) => self.bits_of_leaf(slots, inline, strict, excused),
+            (What::Bucket { .. } | What::ClevelSlot, _) => {
+                if !strict {
+                    for bytes in [&self.image.bytes[..], self.mutant] {
+                        excused.vanished.extend(tail_key(bytes, word_at(bytes, self.at)));
+                    }
+                }
+            }
+            (What::ClevelRecord, _) => {
+                let keys = [&self.image.bytes[..], self.mutant]
+                    .map(|bytes| tail_key(bytes, self.base))
+                    .into_iter()
+                    .flatten();
+                let own = clevel_key(&self.image.bytes, self.base);
+                // A key that was forged as well, to one of the same hash, is another record's.
+                let same = own == clevel_key(self.mutant, self.base);
+                let strict = strict && same;
+                let set = if strict { &mut excused.changed } else { &mut excused.vanished };
+                set.extend(keys.chain(own));
+            }
+            // Believed only with its checksum: an earlier content of the block, or a forged one.
+            (What::Record, _) => {
+                let keys = [&self.image.bytes[..], self.mutant].map(|b| block_key(b, self.base));
+                // A key that was forged as well, to one of the same hash, is another record's.
+                let set =
+                    if keys[0] == keys[1] { &mut excused.changed } else { &mut excused.vanished };
+                set.extend(keys.into_iter().flatten());
+            }
+            (What::ReadyLevel, _) => {}
+            _ => excused.all |= !strict,
+        }
+    }
+
+    /// The keys that stood and stand in a slot of an inline record.
+    fn words_of_slot(&self, slot: u64, excused: &mut Excused) {
+        for bytes in [&self.image.bytes[..], self.mutant] {
+            excused.vanished.insert(word_at(bytes, slot).to_le_bytes().to_vec());
+        }
+    }
+
+    /// The keys of the records that a slot linked and links to.
+    fn links_of_slot(&self, slot: u64, excused: &mut Excused) {
+        for bytes in [&self.image.bytes[..], self.mutant] {
+            excused.vanished.extend(block_key(bytes, word_at(bytes, slot) & LOW48));
+        }
+    }
+
+    /// The pairs whose bits were changed, with a seal that says so: what the leaf was earlier.
+    fn bits_of_leaf(&self, slots: u32, inline: bool, strict: bool, excused: &mut Excused) {
+        let bits = word_at(&self.image.bytes, self.base) ^ word_at(self.mutant, self.base);
+        for slot in (0..u64::from(slots)).filter(|slot| bits >> slot & 1 == 1) {
+            let pair = self.base + LEAF_HEADER + 16 * slot;
+            if pair + 16 > self.mutant.len() as u64 {
+                continue;
+            }
+            if inline {
+                self.words_of_slot(pair, excused);
+            } else if !strict {
+                self.links_of_slot(pair, excused);
+            }
+        }
+    }
+}
+
+fn bytes_at(bytes: &[u8], at: u64, len: u64) -> Option<Vec<u8>> {
+    let end = at.checked_add(len)?;
+    Some(bytes.get(at as usize..end as usize)?.to_vec())
+}
+
+/// The key of a record's block.
+fn block_key(bytes: &[u8], block: u64) -> Option<Vec<u8>> {
+    let lengths = u64::from_le_bytes(bytes_at(bytes, block, 8)?.try_into().ok()?);
+    bytes_at(bytes, block + 16, lengths & 0xffff_ffff)
+}
+
+/// The key of a record of clevel that was not replaced.
+fn clevel_key(bytes: &[u8], record: u64) -> Option<Vec<u8>> {
+    let word = u64::from_le_bytes(bytes_at(bytes, record, 8)?.try_into().ok()?);
+    let (key_len, _) = state::lengths(word);
+    bytes_at(bytes, record + 16, key_len as u64)
+}
+
+/// The key of the record that a slot's word leads to.
+fn tail_key(bytes: &[u8], word: u64) -> Option<Vec<u8>> {
+    let mut at = word & LOW48;
+    for _ in 0..100 {
+        let word = u64::from_le_bytes(bytes_at(bytes, at, 8)?.try_into().ok()?);
+        if state::kind(word) != state::FORWARD {
+            break;
+        }
+        at = state::next(word);
+    }
+    clevel_key(bytes, at)
+}

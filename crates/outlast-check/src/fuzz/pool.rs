@@ -1,0 +1,153 @@
+//! Pools in memory of the process: no file, no threads.
+
+use outlast::pmem::{Alive, FlushMode, Point, Real, Seam, Word};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::pool::header::Header;
+use outlast::pool::layout::{HEADER_WORDS, field};
+use outlast::pool::roots::MapInfo;
+use outlast::pool::store::{MapRequest, OpenMap, Store};
+use outlast::{Error, RecordForm, Scheme};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The shipped seam, with a short patience: what would wait for a minute waits for a
+/// moment.
+#[derive(Clone)]
+pub struct Impatient(Real);
+
+impl Seam for Impatient {
+    fn load(&self, word: &Word, order: Ordering) -> u64 {
+        self.0.load(word, order)
+    }
+    fn store(&self, word: &Word, value: u64, order: Ordering, at: &'static Point) {
+        self.0.store(word, value, order, at);
+    }
+    fn compare_exchange(
+        &self,
+        word: &Word,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+        at: &'static Point,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange(word, current, new, success, failure, at)
+    }
+    fn store_nontemporal(&self, word: &Word, value: u64, at: &'static Point) {
+        self.0.store_nontemporal(word, value, at);
+    }
+    fn flush(&self, words: &[Word], at: &'static Point) {
+        self.0.flush(words, at);
+    }
+    fn fence(&self, at: &'static Point) {
+        self.0.fence(at);
+    }
+    fn wait(&self, turn: &mut u32) {
+        *turn = turn.saturating_add(1 << 14);
+        std::thread::yield_now();
+    }
+}
+
+/// A pool in memory.
+pub type Pool = Arc<Store<Impatient>>;
+
+fn seam() -> Impatient {
+    Impatient(Real::new(FlushMode::None))
+}
+
+/// The content of a pool's memory.
+pub fn bytes_of(store: &Store<Impatient>) -> Vec<u8> {
+    let memory = &store.core().memory;
+    let len = memory.len();
+    let mut out = vec![0; len as usize];
+    memory.read_bytes(memory.words(0, len).unwrap(), 0, &mut out);
+    out
+}
+
+/// The word at an offset.
+pub fn word_at(bytes: &[u8], offset: u64) -> u64 {
+    u64::from_le_bytes(bytes[offset as usize..offset as usize + 8].try_into().unwrap())
+}
+
+/// Sets the word at an offset.
+pub fn set_word(bytes: &mut [u8], offset: u64, word: u64) {
+    bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+/// What a map is created as: its smallest shapes.
+pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u64, other: u64) -> MapInfo {
+    let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
+    MapInfo {
+        name: name.into(),
+        scheme,
+        form,
+        key_schema: schema.into(),
+        value_schema: schema.into(),
+        config: match scheme {
+            // Leaves of so many slots; nodes of four leaves.
+            Scheme::Phast => [4 << bits, 4 | other << 32, 0],
+            _ => [bits, other, 0],
+        },
+    }
+}
+
+/// Opens a map, or creates it.
+pub fn open_map(store: &Pool, info: MapInfo) -> outlast::Result<Arc<OpenMap>> {
+    store.map(&MapRequest { info, scheme_matters: false })
+}
+
+/// A new pool. It can grow to 16 MiB.
+pub fn create(hash_function: u32, page_bits: u32) -> Pool {
+    let heap = Heap::new(&[], 16 << 20, 0xcd);
+    let options = CoreOptions {
+        page_bits,
+        initial_size: (256 << 10).max(4 << page_bits),
+        hash_function,
+        identity: Some((0x5eed, 0x1d)),
+        ..CoreOptions::default()
+    };
+    Store::new(Core::create(Backing::Heap(heap), seam(), options).unwrap()).unwrap()
+}
+
+/// How bytes are opened as a pool.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Opening {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Bytes that it can grow by; a few hundred thousand if it is 0.
+    pub room: u64,
+}
+
+/// Opens bytes as a pool.
+///
+/// # Errors
+/// As [`PoolOptions::open`](outlast::PoolOptions::open).
+pub fn open(bytes: &[u8], alive: &Arc<Alive>) -> outlast::Result<Pool> {
+    open_by(bytes, alive, Opening::default())
+}
+
+/// As [`open`], in a chosen way.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_by(bytes: &[u8], alive: &Arc<Alive>, how: Opening) -> outlast::Result<Pool> {
+    let actual = bytes.len() as u64;
+    let header = Header::read(actual, |offset| {
+        let offset = offset as usize;
+        let Some(bytes) = bytes.get(offset..offset + HEADER_WORDS * 8) else {
+            return Err(Error::NotAPool { found: "its end".into() });
+        };
+        Ok(std::array::from_fn(|i| word_at(bytes, i as u64 * 8)))
+    })?;
+    let size = header.get(field::SIZE) as usize;
+    let room = if how.room == 0 { 768 << 10 } else { how.room };
+    let heap = Heap::new(&bytes[..size], size as u64 + room, 0xcd);
+    let options = CoreOptions {
+        read_only: how.read_only,
+        accept_possibly_torn: true,
+        ..CoreOptions::default()
+    };
+    let core = Core::open(Backing::Heap(heap), seam(), header, options)?;
+    Ok(Store::with_alive(core, Arc::clone(alive)))
+}

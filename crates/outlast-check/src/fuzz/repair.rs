@@ -1,0 +1,132 @@
+//! Makes checksums good after a change, so that what was changed is believed.
+
+use super::pool::{set_word, word_at};
+use outlast::index::clevel::layout as clevel;
+use outlast::index::dash_eh::layout as dash;
+use outlast::index::phast::layout as phast;
+use outlast::offline::{Region, What};
+use outlast::pool::layout::{self, field};
+
+fn crc(words: &[u64]) -> u64 {
+    let sum = words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
+    u64::from(sum)
+}
+
+fn words_at(bytes: &[u8], offset: u64, count: u64) -> Vec<u64> {
+    (0..count).map(|i| word_at(bytes, offset + i * 8)).collect()
+}
+
+/// Recomputes the checksums of what stands in a region, so that its content is believed.
+/// `slots`: where the record's slot stands is not needed, its checksum lies in the block.
+pub fn repair(bytes: &mut [u8], region: &Region) {
+    let at = region.offset;
+    if at + region.bytes.max(8) > bytes.len() as u64 {
+        return;
+    }
+    match region.what {
+        What::Header => {
+            let sum = crc(&words_at(bytes, at, field::CHECKSUM as u64));
+            set_word(bytes, at + field::CHECKSUM as u64 * 8, sum);
+        }
+        What::Frontier => {
+            let word = word_at(bytes, at);
+            set_word(bytes, at, layout::pack_frontier(word as u32));
+        }
+        What::RootCommit | What::RootFixed => {
+            let slot = at & !511;
+            let fixed = words_at(bytes, slot + 64, 56);
+            set_word(bytes, slot, 1 | crc(&fixed) << 32);
+        }
+        What::RootScheme => {
+            let word = word_at(bytes, at);
+            let depth = (word >> 48) as u32 & 0xff;
+            set_word(bytes, at, dash::pack_root(word & ((1 << 48) - 1), depth));
+        }
+        What::Descriptor { page } => {
+            let low = word_at(bytes, at) & ((1 << 48) - 1);
+            let mut input = page.to_le_bytes().to_vec();
+            input.extend_from_slice(&low.to_le_bytes());
+            let sum = crc32c::crc32c(&input);
+            let check = u64::from((sum ^ sum >> 16) & 0xffff);
+            set_word(bytes, at, low | check << 48);
+        }
+        What::SavedState => {
+            let words = words_at(bytes, at, region.bytes / 8);
+            set_word(bytes, at + 16, crc(&words[3..]));
+        }
+        What::Directory { depth } => {
+            let word = dash::identity(dash::Kind::Directory, at, u64::from(depth), 0);
+            set_word(bytes, at, word);
+        }
+        What::Segment { shape } => {
+            let low = word_at(bytes, at + 8);
+            set_word(bytes, at, dash::identity(dash::Kind::Segment, at, low, shape));
+            let bits = word_at(bytes, at + 16) & ((1 << 48) - 1);
+            let sum = crc(&[bits, at]);
+            set_word(bytes, at + 16, bits | ((sum ^ sum >> 16) & 0xffff) << 48);
+        }
+        What::Node => set_word(bytes, at, dash::identity(dash::Kind::Node, at, 0, 0)),
+        What::Record => {
+            let mut sum = crc32c::crc32c(&at.to_le_bytes());
+            sum = crc32c::crc32c_append(sum, &bytes[at as usize..at as usize + 8]);
+            let end = (at + region.bytes) as usize;
+            sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
+            set_word(bytes, at + 8, u64::from(sum));
+        }
+        What::ClevelRoot => {
+            let word = word_at(bytes, at);
+            let word = clevel::root::pack(word & ((1 << 48) - 1), word >> 49 & 0x7f);
+            set_word(bytes, at, word);
+        }
+        What::Context { levels } => {
+            let covered = words_at(bytes, at + 8, 1 + levels as u64);
+            let sum = crc(&[&[at], &covered[..]].concat());
+            set_word(bytes, at, sum);
+        }
+        What::Level { bits } => {
+            set_word(bytes, at, clevel::identity(clevel::Kind::Level, at, bits));
+        }
+        What::ChainNode => set_word(bytes, at, clevel::identity(clevel::Kind::Node, at, 0)),
+        What::ClevelRecord => {
+            let lengths = word_at(bytes, at) & ((1 << 46) - 1);
+            let mut sum = crc32c::crc32c(&at.to_le_bytes());
+            sum = crc32c::crc32c_append(sum, &lengths.to_le_bytes());
+            let end = (at + region.bytes) as usize;
+            sum = crc32c::crc32c_append(sum, &bytes[at as usize + 16..end]);
+            set_word(bytes, at + 8, u64::from(sum));
+        }
+        What::PhastRoot => {
+            let word = phast::pack_root(word_at(bytes, at) & ((1 << 48) - 1));
+            set_word(bytes, at, word);
+        }
+        What::Master { entries } => {
+            set_word(bytes, at, phast::identity(phast::Kind::Master, entries, at, 0));
+        }
+        What::MasterEntries => {
+            let master = at - phast::MASTER_HEADER;
+            for index in 0..region.bytes / 8 {
+                let place = at + index * 8;
+                let leaf = word_at(bytes, place) & ((1 << 48) - 1);
+                set_word(bytes, place, phast::pack_entry(master, index as usize, leaf));
+            }
+        }
+        What::LeafHead { slots } => {
+            let bits = word_at(bytes, at);
+            set_word(bytes, at, phast::seal(bits & ((1 << slots) - 1)));
+        }
+        What::LeafPlace { slots, .. } => {
+            let leaf = at - 64;
+            let low = word_at(bytes, at + 16);
+            set_word(bytes, at, phast::identity(phast::Kind::Leaf, slots, leaf, low));
+            let link = word_at(bytes, at + 8) & ((1 << 48) - 1) & !0x3e;
+            let next = phast::Next { offset: link & !63, moving: link & 1 == 1 };
+            set_word(bytes, at + 8, next.pack(leaf));
+        }
+        What::Entry
+        | What::Bucket { .. }
+        | What::LiveSlot { .. }
+        | What::ClevelSlot
+        | What::ReadyLevel
+        | What::Pair { .. } => {}
+    }
+}

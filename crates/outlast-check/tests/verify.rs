@@ -1,0 +1,216 @@
+//! Damage that verification once called sound.
+//!
+//! Goal: the pool opened for writing, the pool opened to be read and the offline walk all notice
+//! it, in pools that were closed and, where that can be told, in pools that a kill left.
+
+use outlast::offline::{Region, What};
+use outlast::pmem::Alive;
+use outlast::{Error, RecordForm, Scheme};
+use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
+use outlast_check::fuzz::pool::{open, set_word, word_at};
+use outlast_check::fuzz::repair::repair;
+use outlast_check::fuzz::trial::Verdicts;
+use std::sync::{Arc, LazyLock};
+
+static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(|| Arc::new(Alive::new().unwrap()));
+
+/// All three verifications notice what was done to an image.
+fn noticed(image: &Image, what: &str, damage: impl FnOnce(&mut [u8])) {
+    let mut bytes = image.bytes.clone();
+    damage(&mut bytes);
+    assert_ne!(bytes, image.bytes, "{}: {what}", image.name);
+    let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
+    assert!(verdicts.all_damaged(), "{}: {what}: {verdicts}", image.name);
+}
+
+fn regions(image: &Image, is: impl Fn(&What) -> bool) -> Vec<Region> {
+    image.regions.iter().filter(|region| is(&region.what)).copied().collect()
+}
+
+#[test]
+fn sound_pools_are_called_sound() {
+    for &scheme in Scheme::ALL {
+        for image in images(scheme) {
+            let verdicts = Verdicts::of(&image.bytes, &ALIVE).unwrap();
+            assert!(verdicts.all_sound(), "{}: {verdicts}", image.name);
+        }
+    }
+}
+
+#[test]
+fn anything_in_a_level_kept_ready_is_noticed() {
+    for image in with_level_ready() {
+        let ready = regions(&image, |what| *what == What::ReadyLevel);
+        for (n, region) in ready.into_iter().enumerate().step_by(2) {
+            let at = region.offset + region.bytes * (n as u64 % 3) / 24 * 8;
+            for word in [1, 1 << 63, 0x0123_4567_8000] {
+                noticed(&image, &format!("{at:#x} = {word:#x}"), |b| set_word(b, at, word));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_header_of_a_level_kept_ready_is_checked() {
+    for image in with_level_ready() {
+        // It is the last thing before its content.
+        let ready = regions(&image, |what| *what == What::ReadyLevel);
+        let levels = regions(&image, |what| matches!(what, What::Level { .. }));
+        let headers = levels.iter().filter(|l| ready.iter().any(|r| r.offset == l.offset + 64));
+        let headers: Vec<_> = headers.collect();
+        assert!(!headers.is_empty());
+        for header in headers {
+            for bit in [0, 20, 33, 63] {
+                let at = header.offset;
+                let word = image.word(at) ^ 1 << bit;
+                noticed(&image, &format!("{at:#x} = {word:#x}"), |b| set_word(b, at, word));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_changed_bit_of_a_leaf_is_noticed() {
+    for image in small_images(Scheme::Phast) {
+        let heads = regions(&image, |what| matches!(what, What::LeafHead { .. }));
+        for (n, head) in heads.into_iter().enumerate().step_by(7) {
+            let What::LeafHead { slots } = head.what else { unreachable!() };
+            let word = image.word(head.offset);
+            let bits = (0..slots).filter(|bit| word >> bit & 1 == 1);
+            for bit in bits.chain([n as u32 % slots, 56 + n as u32 % 8]) {
+                let at = head.offset;
+                noticed(&image, &format!("bit {bit} at {at:#x}"), |b| {
+                    set_word(b, at, word ^ 1 << bit)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slot_copied_to_where_it_does_not_belong_is_noticed() {
+    for image in small_images(Scheme::Clevel) {
+        let slots = regions(&image, |what| *what == What::ClevelSlot);
+        let mut damaged = 0;
+        for (from, to) in slots.iter().zip(slots.iter().skip(37)).step_by(9) {
+            let mut bytes = image.bytes.clone();
+            set_word(&mut bytes, to.offset, image.word(from.offset));
+            let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
+            // Where it is one of its record's places, a crash in rehashing leaves the same.
+            let agree = verdicts.all_damaged() || (verdicts.all_sound() && !image.clean);
+            assert!(agree, "{}: {:#x} to {:#x}: {verdicts}", image.name, from.offset, to.offset);
+            damaged += usize::from(verdicts.all_damaged());
+        }
+        assert!(damaged > 2, "{}: {damaged}", image.name);
+    }
+}
+
+#[test]
+fn the_descriptor_of_a_later_page_is_checked() {
+    for &scheme in Scheme::ALL {
+        for image in small_images(scheme) {
+            let later = regions(&image, |what| matches!(what, What::Descriptor { .. }));
+            let later: Vec<_> =
+                later.into_iter().filter(|r| image.word(r.offset) & 0xff == 4).collect();
+            assert!(!later.is_empty(), "{}", image.name);
+            for region in later {
+                let at = region.offset;
+                let damaged = |word: u64| {
+                    noticed(&image, &format!("{at:#x} = {word:#x}"), |bytes| {
+                        set_word(bytes, at, word);
+                        repair(bytes, &region);
+                    });
+                };
+                // Another distance, another class, and none.
+                damaged(image.word(at) ^ 1 << 17);
+                damaged(image.word(at) ^ 1 << 8);
+                noticed(&image, &format!("{at:#x} = 0"), |bytes| set_word(bytes, at, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_state_with_unknown_bits_is_noticed() {
+    for image in small_images(Scheme::Clevel) {
+        for record in regions(&image, |what| *what == What::ClevelRecord).iter().step_by(41) {
+            for word in [5 << 60 | 1 << 46, 5 << 60 | 1 << 59, 4 << 60 | 1 << 50, 3 << 60 | 1 << 59]
+            {
+                let at = record.offset;
+                noticed(&image, &format!("{at:#x} = {word:#x}"), |b| set_word(b, at, word));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_twice_in_one_bucket_is_noticed() {
+    for image in small_images(Scheme::DashEh) {
+        let is_slot = |what: &What| matches!(what, What::LiveSlot { form: RecordForm::Bytes, .. });
+        let mut tried = 0;
+        for slot in regions(&image, is_slot).into_iter().step_by(5) {
+            let bucket = slot.offset & !255;
+            let free = (0..16).map(|n| bucket + n * 16).find(|&at| image.word(at) == 0);
+            let Some(free) = free else { continue };
+            noticed(&image, &format!("{:#x} again at {free:#x}", slot.offset), |bytes| {
+                for at in [8, 0] {
+                    let word = word_at(bytes, slot.offset + at);
+                    set_word(bytes, free + at, word);
+                }
+            });
+            tried += 1;
+        }
+        assert!(tried > 5, "{}: {tried}", image.name);
+    }
+}
+
+#[test]
+fn a_slot_that_was_cleared_is_noticed_where_the_free_state_tells() {
+    for image in small_images(Scheme::Clevel).iter().filter(|image| image.clean) {
+        for slot in regions(image, |what| *what == What::ClevelSlot).iter().step_by(19) {
+            // Of two that lead to one record, one can go.
+            let alike = |r: &Region| (image.word(r.offset) ^ image.word(slot.offset)) << 16 == 0;
+            if regions(image, |what| *what == What::ClevelSlot).iter().filter(|r| alike(r)).count()
+                == 1
+            {
+                noticed(image, &format!("no slot at {:#x}", slot.offset), |b| {
+                    set_word(b, slot.offset, 0)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_root_that_a_closed_pool_has_lost_is_told() {
+    for &scheme in Scheme::ALL {
+        for image in small_images(scheme).iter().filter(|image| image.clean) {
+            let roots = regions(image, |what| *what == What::RootCommit);
+            let roots = roots.into_iter().filter(|root| image.word(root.offset) != 0);
+            for (root, known) in roots.zip(&image.maps) {
+                let at = root.offset;
+                noticed(image, &format!("no root at {at:#x}"), |b| set_word(b, at, 0));
+                let mut bytes = image.bytes.clone();
+                set_word(&mut bytes, at, 0);
+                for _ in 0..2 {
+                    let store = open(&bytes, &ALIVE).unwrap();
+                    let lost = store.open_map(&known.name).map(|_| ());
+                    let slot = (at - 16384) as usize / 512;
+                    assert!(
+                        matches!(&lost, Err(Error::DamagedRoot { slot: s, .. }) if *s == slot),
+                        "{lost:?}"
+                    );
+                    // Nor is it forgotten when the pool is changed and closed.
+                    let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
+                    let map = store.open_map(&other.name).unwrap();
+                    drop(map);
+                    store.sync().unwrap();
+                    outlast::pool::verify::verify(&store).unwrap();
+                    store.sync().unwrap();
+                    bytes = outlast_check::fuzz::pool::bytes_of(&store);
+                    store.close().unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The calls by which a pool asks its file system to keep something.
+//!
+//! A store to a mapped file costs nothing that can fail. What can fail is everything here:
+//! blocks for a growing file, its length, its name, and above all the write-back of its pages.
+//! All of these calls pass [`Disk`], so that `outlast-check` can record them in their order,
+//! and make each of them fail, or have no effect, in turn.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// A call of the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// `fsync` of a whole file.
+    Fsync,
+    /// `msync` of the pages that hold the header.
+    Msync,
+    /// `fallocate`: blocks for a part of a file.
+    Fallocate,
+    /// `ftruncate`.
+    Ftruncate,
+    /// `linkat`: the name of a new file.
+    Link,
+    /// `rename`.
+    Rename,
+    /// `fsync` of a directory.
+    FsyncDirectory,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is made.
+    Done,
+    /// It fails with this error number, and has no effect.
+    Fails(i32),
+    /// It returns success and has no effect.
+    Pretends,
+}
+
+/// Decides what becomes of each call, before it is made.
+pub trait DiskWatch: Send + Sync {
+    /// `file` is the file or directory of the call; for a name, the file that gets it.
+    fn before(&self, call: Call, file: &File) -> Fate;
+}
+
+/// The file system, or one that a test watches.
+#[derive(Clone, Default)]
+pub struct Disk(Option<Arc<dyn DiskWatch>>);
+
+impl Disk {
+    /// A file system that a test watches.
+    pub fn watched(watch: Arc<dyn DiskWatch>) -> Self {
+        Disk(Some(watch))
+    }
+
+    /// Makes a call, or what the watch decides instead.
+    pub fn call<E: From<io::Error>>(
+        &self,
+        call: Call,
+        file: &File,
+        make: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.0.as_ref().map_or(Fate::Done, |watch| watch.before(call, file)) {
+            Fate::Done => make(),
+            Fate::Fails(errno) => Err(io::Error::from_raw_os_error(errno).into()),
+            Fate::Pretends => Ok(()),
+        }
+    }
+
+    /// Makes a file's content and length survive a power loss.
+    pub fn fsync(&self, file: &File) -> io::Result<()> {
+        self.call(Call::Fsync, file, || file.sync_all())
+    }
+
+    /// Makes the names in a directory survive a power loss.
+    pub fn fsync_directory(&self, directory: &File) -> io::Result<()> {
+        self.call(Call::FsyncDirectory, directory, || directory.sync_all())
+    }
+
+    /// Sets a file's length.
+    pub fn set_len(&self, file: &File, len: u64) -> io::Result<()> {
+        self.call(Call::Ftruncate, file, || file.set_len(len))
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Disk(watched)" } else { "Disk" })
+    }
+}

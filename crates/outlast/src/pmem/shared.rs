@@ -1,0 +1,221 @@
+//! DRAM that threads share: each access is a scheduling point.
+//!
+//! An index keeps locks, caches and pointers in DRAM, and other threads read and write them. The
+//! proof harness can run another thread before each such access only if it is told of it. So this
+//! state stands in a [`Shared`], whose methods take the seam: no access can leave it out. For
+//! [`Real`](super::Real) they compile to the bare atomics.
+//!
+//! A counter that nothing is decided by can be a plain atomic, and says so.
+
+use super::Seam;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// An atomic in DRAM that other threads access. Each access is a scheduling point.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Shared<A>(pub(super) A);
+
+/// A word in DRAM that other threads access.
+pub type SharedWord = Shared<AtomicU64>;
+
+/// Shows that a scheduling point is that of a [`Shared`]: nothing else can make one.
+#[derive(Debug)]
+pub struct OfShared(());
+
+impl<A> Shared<A> {
+    /// The atomic, after a scheduling point.
+    #[inline(always)]
+    fn reach(&self, seam: &impl Seam) -> &A {
+        seam.shared(OfShared(()));
+        &self.0
+    }
+
+    /// The atomic itself, which nobody else has: no scheduling point is needed.
+    #[inline(always)]
+    pub fn alone(&mut self) -> &mut A {
+        &mut self.0
+    }
+}
+
+/// The accesses of one kind of atomic.
+macro_rules! accesses {
+    ($([$($t:ident)?] $atomic:ty: $value:ty;)*) => { $(
+        impl $(<$t>)? Shared<$atomic> {
+            /// Holds `value`.
+            pub const fn new(value: $value) -> Self {
+                Shared(<$atomic>::new(value))
+            }
+
+            /// Reads it.
+            #[inline(always)]
+            pub fn load(&self, seam: &impl Seam, order: Ordering) -> $value {
+                self.reach(seam).load(order)
+            }
+
+            /// Writes it.
+            #[inline(always)]
+            pub fn store(&self, seam: &impl Seam, value: $value, order: Ordering) {
+                self.reach(seam).store(value, order);
+            }
+
+            /// Writes it and returns what it held.
+            #[inline(always)]
+            pub fn swap(&self, seam: &impl Seam, value: $value, order: Ordering) -> $value {
+                self.reach(seam).swap(value, order)
+            }
+
+            /// Writes `new` if it holds `current`; `Err` is what it holds instead.
+            #[inline(always)]
+            pub fn compare_exchange(
+                &self,
+                seam: &impl Seam,
+                current: $value,
+                new: $value,
+                (success, failure): (Ordering, Ordering),
+            ) -> Result<$value, $value> {
+                self.reach(seam).compare_exchange(current, new, success, failure)
+            }
+        }
+    )* };
+}
+
+accesses! {
+    [] AtomicU64: u64;
+    [] AtomicU32: u32;
+    [] AtomicBool: bool;
+    [T] AtomicPtr<T>: *mut T;
+}
+
+/// Arithmetic on one kind of number.
+macro_rules! arithmetic {
+    ($($atomic:ty: $value:ty;)*) => { $(
+        impl Shared<$atomic> {
+            /// Adds, and returns what it held.
+            #[inline(always)]
+            pub fn fetch_add(&self, seam: &impl Seam, value: $value, order: Ordering) -> $value {
+                self.reach(seam).fetch_add(value, order)
+            }
+
+            /// Subtracts, and returns what it held.
+            #[inline(always)]
+            pub fn fetch_sub(&self, seam: &impl Seam, value: $value, order: Ordering) -> $value {
+                self.reach(seam).fetch_sub(value, order)
+            }
+
+            /// Sets bits, and returns what it held.
+            #[inline(always)]
+            pub fn fetch_or(&self, seam: &impl Seam, bits: $value, order: Ordering) -> $value {
+                self.reach(seam).fetch_or(bits, order)
+            }
+
+            /// Keeps these bits only, and returns what it held.
+            #[inline(always)]
+            pub fn fetch_and(&self, seam: &impl Seam, bits: $value, order: Ordering) -> $value {
+                self.reach(seam).fetch_and(bits, order)
+            }
+        }
+    )* };
+}
+
+arithmetic! {
+    AtomicU64: u64;
+    AtomicU32: u32;
+}
+
+impl SharedWord {
+    /// Reads the words of a line, in one step: what is decided by them together is decided
+    /// after a check that they were not changed meanwhile.
+    #[inline(always)]
+    pub fn fold<T>(
+        line: &[SharedWord],
+        seam: &impl Seam,
+        first: T,
+        mut each: impl FnMut(T, u64) -> T,
+    ) -> T {
+        seam.shared(OfShared(()));
+        line.iter().fold(first, |so_far, word| each(so_far, word.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl<T> Shared<T> {
+    /// Holds a part that threads share and that is proved by itself, under a model checker: each
+    /// of its operations is one step here, and what it does inside of them is not interleaved.
+    pub const fn part(part: T) -> Self {
+        Shared(part)
+    }
+
+    /// The part, for one operation.
+    #[inline(always)]
+    pub fn step(&self, seam: &impl Seam) -> &T {
+        self.reach(seam)
+    }
+}
+
+impl<T> Shared<OnceLock<T>> {
+    /// Nothing yet.
+    pub const fn once() -> Self {
+        Shared(OnceLock::new())
+    }
+
+    /// What was set, if something was.
+    #[inline(always)]
+    pub fn get(&self, seam: &impl Seam) -> Option<&T> {
+        self.reach(seam).get()
+    }
+
+    /// Sets it; `Err` if something was set before.
+    pub fn set(&self, seam: &impl Seam, value: T) -> Result<(), T> {
+        self.reach(seam).set(value)
+    }
+
+    /// What was set; else what `make` makes, which must not reach a scheduling point: another
+    /// thread would wait for this one in the operating system.
+    pub fn get_or_init(&self, seam: &impl Seam, make: impl FnOnce() -> T) -> &T {
+        self.reach(seam).get_or_init(make)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::{Control, Traced};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    /// Counts scheduling points.
+    struct Count(Arc<AtomicUsize>);
+
+    impl Control for Count {
+        fn before(&self, _: usize, waiting: bool) {
+            assert!(!waiting);
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_access_is_a_scheduling_point() {
+        let points = Arc::new(AtomicUsize::new(0));
+        let seam = Traced::with_control(Box::new(Count(Arc::clone(&points))));
+        let order = Ordering::Relaxed;
+        let word = SharedWord::new(5);
+        assert_eq!(word.load(&seam, order), 5);
+        word.store(&seam, 6, order);
+        assert_eq!(word.swap(&seam, 7, order), 6);
+        assert_eq!(word.compare_exchange(&seam, 6, 8, (order, order)), Err(7));
+        assert_eq!(word.fetch_add(&seam, 1, order), 7);
+        assert_eq!(word.fetch_sub(&seam, 4, order), 8);
+        assert_eq!(word.fetch_or(&seam, 3, order), 4);
+        assert_eq!(word.fetch_and(&seam, 6, order), 7);
+        assert_eq!(SharedWord::fold(&[word], &seam, 1, |sum, word| sum + word), 7);
+        assert_eq!(points.load(order), 9);
+        let once = Shared::<OnceLock<u64>>::once();
+        assert_eq!(once.get(&seam), None);
+        assert_eq!(once.set(&seam, 3), Ok(()));
+        assert_eq!(once.get_or_init(&seam, || 4), &3);
+        let mut flag = Shared::<AtomicBool>::new(false);
+        *flag.alone().get_mut() = true;
+        assert!(flag.load(&seam, order));
+        assert_eq!(points.load(order), 13);
+    }
+}

@@ -1,0 +1,407 @@
+//! What a pool does when its file system fails: what it says then, and what it never says again.
+
+use outlast::pmem::{Call, Disk, DiskWatch, Fate};
+use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
+
+const EIO: i32 = 5;
+
+/// Fails the calls that it is told to.
+#[derive(Default)]
+struct Faults {
+    calls: Mutex<Vec<Call>>,
+    /// Calls that write back and still succeed; negative: all do.
+    left: AtomicI32,
+    /// Whether all fail that come after those, or the next one alone.
+    for_ever: bool,
+}
+
+impl Faults {
+    fn new(for_ever: bool) -> Arc<Self> {
+        Arc::new(Faults { left: AtomicI32::new(-1), for_ever, ..Faults::default() })
+    }
+
+    /// The write-back after so many more fails.
+    fn fail_after(&self, left: i32) {
+        self.left.store(left, Ordering::SeqCst);
+    }
+
+    fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+}
+
+impl DiskWatch for Faults {
+    fn before(&self, call: Call, _: &File) -> Fate {
+        self.calls.lock().unwrap().push(call);
+        if !matches!(call, Call::Fsync | Call::Msync) {
+            return Fate::Done;
+        }
+        match self.left.load(Ordering::SeqCst) {
+            left if left < 0 => Fate::Done,
+            0 if self.for_ever => Fate::Fails(EIO),
+            left => {
+                self.left.store(left - 1, Ordering::SeqCst);
+                if left == 0 { Fate::Fails(EIO) } else { Fate::Done }
+            }
+        }
+    }
+}
+
+struct Setup {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    faults: Arc<Faults>,
+    scheme: Scheme,
+}
+
+impl Setup {
+    fn new(scheme: Scheme, for_ever: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.pool");
+        Setup { _dir: dir, path, faults: Faults::new(for_ever), scheme }
+    }
+
+    fn options(&self) -> PoolOptions {
+        PoolOptions::new().background(false).disk(Disk::watched(Arc::clone(&self.faults) as _))
+    }
+
+    fn open(&self) -> (Pool, Map<u64, str>) {
+        // SAFETY: a file of this test alone.
+        let pool = unsafe { self.options().open_or_create(&self.path) }.unwrap();
+        let map = pool.map_with("m", &MapOptions::new().scheme(self.scheme)).unwrap();
+        (pool, map)
+    }
+
+    /// Reopens the pool as it is now, as if its process were killed.
+    fn reopen_killed(&self, pool: Pool, map: Map<u64, str>) -> (Pool, Map<u64, str>) {
+        let content = std::fs::read(&self.path).unwrap();
+        drop((pool, map));
+        // The same file, whatever its last owner did after its death.
+        std::fs::write(&self.path, content).unwrap();
+        self.faults.fail_after(-1);
+        self.open()
+    }
+}
+
+fn put(map: &Map<u64, str>, keys: std::ops::Range<u64>) {
+    for key in keys {
+        map.put(&key, &format!("value of {key}")).unwrap();
+    }
+}
+
+fn check(map: &Map<u64, str>, keys: std::ops::Range<u64>, how: &str) {
+    for key in keys {
+        let value = map.get(&key).unwrap();
+        assert_eq!(value.as_deref(), Some(&*format!("value of {key}")), "{how}: key {key}");
+    }
+}
+
+fn each_fault(mut run: impl FnMut(Setup, &str, i32)) {
+    for &scheme in Scheme::ALL {
+        for for_ever in [false, true] {
+            // The fsync of the data, and the sync of the clean header.
+            for left in 0..2 {
+                let how = format!("{scheme}, call {left} fails, for ever: {for_ever}");
+                run(Setup::new(scheme, for_ever), &how, left);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_after_a_failed_sync_is_lost_with_the_process() {
+    each_fault(|setup, how, left| {
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        setup.faults.fail_after(left);
+        assert!(matches!(pool.sync(), Err(Error::Io { .. })), "{how}");
+        // A disk that fails for ever may take no dirty mark any more: then nothing is changed.
+        let mut acknowledged = 100;
+        for key in 100..160 {
+            match map.put(&key, &format!("value of {key}")) {
+                Ok(_) => acknowledged = key + 1,
+                Err(Error::Io { .. }) if setup.faults.for_ever => break,
+                Err(error) => panic!("{how}: {error}"),
+            }
+        }
+        if !setup.faults.for_ever {
+            assert_eq!(acknowledged, 160, "{how}");
+        }
+        let (pool, map) = setup.reopen_killed(pool, map);
+        check(&map, 0..acknowledged, how);
+        put(&map, 1000..3000);
+        check(&map, 0..acknowledged, how);
+        check(&map, 1000..3000, how);
+        let found = pool.verify().unwrap();
+        assert!(found.is_sound(), "{how}: {found:?}");
+    });
+}
+
+#[test]
+fn a_failed_write_back_is_remembered_until_the_pool_was_verified() {
+    each_fault(|setup, how, left| {
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        setup.faults.fail_after(left);
+        assert!(pool.sync().is_err(), "{how}");
+        // The disk takes everything again.
+        setup.faults.fail_after(-1);
+        let snapshot = setup.path.with_extension("snapshot");
+        let refused = |pool: &Pool| {
+            assert!(matches!(pool.sync(), Err(Error::Suspect)), "{how}");
+            assert!(matches!(pool.snapshot(&snapshot), Err(Error::Suspect)), "{how}");
+            assert!(pool.durability().is_suspect, "{how}");
+            assert!(!snapshot.exists(), "{how}");
+        };
+        refused(&pool);
+        put(&map, 100..200);
+        refused(&pool);
+        drop(map);
+        assert!(matches!(pool.close(), Err(Error::Suspect)), "{how}");
+        // SAFETY: a file of this test alone.
+        let other_boot = unsafe { setup.options().boot_id(77).open(&setup.path) };
+        assert!(matches!(other_boot, Err(Error::PossiblyTorn { .. })), "{how}");
+        // The next process knows.
+        let (pool, map) = setup.open();
+        refused(&pool);
+        drop(map);
+        assert!(matches!(pool.close(), Err(Error::Suspect)), "{how}");
+        // What was verified is trusted.
+        let (pool, map) = setup.open();
+        assert!(pool.verify().unwrap().is_sound(), "{how}");
+        assert!(!pool.durability().is_suspect, "{how}");
+        pool.sync().unwrap();
+        pool.snapshot(&snapshot).unwrap();
+        drop(map);
+        pool.close().unwrap();
+        for path in [&setup.path, &snapshot] {
+            // SAFETY: a file of this test alone.
+            let pool = unsafe { setup.options().boot_id(77).open(path) }.unwrap();
+            check(&pool.map("m").unwrap(), 0..200, how);
+        }
+    });
+}
+
+#[test]
+fn a_verification_that_cannot_write_back_leaves_the_pool_suspect() {
+    let setup = Setup::new(Scheme::DashEh, true);
+    let (pool, map) = setup.open();
+    put(&map, 0..100);
+    setup.faults.fail_after(0);
+    assert!(pool.sync().is_err());
+    assert!(pool.verify().unwrap().is_sound());
+    assert!(pool.durability().is_suspect);
+    assert!(matches!(pool.sync(), Err(Error::Suspect)));
+}
+
+#[test]
+fn a_pool_that_may_be_torn_is_not_called_clean_before_it_was_verified() {
+    let setup = Setup::new(Scheme::DashEh, false);
+    let (pool, map) = setup.open();
+    put(&map, 0..100);
+    let (pool, map) = setup.reopen_killed(pool, map);
+    let content = std::fs::read(&setup.path).unwrap();
+    drop((pool, map));
+    std::fs::write(&setup.path, content).unwrap();
+    let options = setup.options().boot_id(77);
+    // SAFETY: a file of this test alone.
+    assert!(matches!(unsafe { options.open(&setup.path) }, Err(Error::PossiblyTorn { .. })));
+    let accepting = options.accept_possibly_torn(true);
+    // SAFETY: a file of this test alone.
+    let pool = unsafe { accepting.open(&setup.path) }.unwrap();
+    assert!(matches!(pool.sync(), Err(Error::Suspect)));
+    assert!(matches!(pool.close(), Err(Error::Suspect)));
+    // SAFETY: a file of this test alone.
+    let pool = unsafe { accepting.open(&setup.path) }.unwrap();
+    assert!(pool.verify().unwrap().is_sound());
+    pool.close().unwrap();
+    // SAFETY: a file of this test alone.
+    let pool = unsafe { setup.options().boot_id(78).open(&setup.path) }.unwrap();
+    check(&pool.map("m").unwrap(), 0..100, "verified");
+}
+
+#[test]
+fn a_failed_write_back_of_a_growing_pool_makes_it_suspect() {
+    for &scheme in Scheme::ALL {
+        let setup = Setup::new(scheme, false);
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        setup.faults.fail_after(0);
+        let mut grown = 100;
+        let failed = loop {
+            match map.put(&grown, &format!("value of {grown}")) {
+                Ok(_) => grown += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(failed, Error::Io { .. }), "{scheme}: {failed}");
+        assert!(setup.faults.take_calls().contains(&Call::Ftruncate), "{scheme}");
+        assert!(matches!(pool.sync(), Err(Error::Suspect)), "{scheme}");
+        put(&map, grown..grown + 1000);
+        let (pool, map) = setup.reopen_killed(pool, map);
+        check(&map, 0..grown + 1000, "after a growth that failed");
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+        pool.sync().unwrap();
+    }
+}
+
+#[test]
+fn a_killed_pool_that_was_opened_and_synced_survives_a_power_loss() {
+    for &scheme in Scheme::ALL {
+        let setup = Setup::new(scheme, false);
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        let (pool, map) = setup.reopen_killed(pool, map);
+        setup.faults.take_calls();
+        pool.sync().unwrap();
+        assert!(setup.faults.take_calls().contains(&Call::Fsync), "{scheme}");
+        drop(map);
+        pool.close().unwrap();
+        // SAFETY: a file of this test alone.
+        let pool = unsafe { setup.options().boot_id(77).open(&setup.path) }.unwrap();
+        check(&pool.map("m").unwrap(), 0..100, "synced");
+    }
+}
+
+/// A process that finds the pool of one that was killed waits for no disk.
+#[test]
+fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
+    for &scheme in Scheme::ALL {
+        let setup = Setup::new(scheme, false);
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        let (pool, map) = setup.reopen_killed(pool, map);
+        setup.faults.take_calls();
+        put(&map, 100..200);
+        assert_eq!(writes_back(&setup.faults), [], "{scheme}");
+        // What is marked anew is marked by the header's pages alone.
+        pool.sync().unwrap();
+        setup.faults.take_calls();
+        put(&map, 200..201);
+        assert_eq!(writes_back(&setup.faults), [Call::Msync], "{scheme}");
+        // Nor is the mark of one taken for confirmed that another file, or boot, has made.
+        let copy = setup.path.with_extension("copy");
+        std::fs::copy(&setup.path, &copy).unwrap();
+        let other = Setup { path: copy, ..setup_of(scheme) };
+        let options = other.options().accept_possibly_torn(true);
+        // SAFETY: a file of this test alone.
+        let pool = unsafe { options.open(&other.path) }.unwrap();
+        other.faults.take_calls();
+        pool.map_with::<u64, str>("n", &MapOptions::new().scheme(scheme)).unwrap();
+        assert!(writes_back(&other.faults).contains(&Call::Msync), "{scheme}");
+    }
+}
+
+fn setup_of(scheme: Scheme) -> Setup {
+    Setup::new(scheme, false)
+}
+
+fn writes_back(faults: &Faults) -> Vec<Call> {
+    let is_one = |call: &Call| matches!(call, Call::Fsync | Call::Msync);
+    faults.take_calls().into_iter().filter(is_one).collect()
+}
+
+/// To verify a pool, to open one, or to look into it is no change.
+#[test]
+fn a_clean_pool_that_is_verified_stays_clean() {
+    for &scheme in Scheme::ALL {
+        let setup = Setup::new(scheme, false);
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        pool.sync().unwrap();
+        assert!(pool.verify().unwrap().is_sound());
+        let content = std::fs::read(&setup.path).unwrap();
+        drop((pool, map));
+        std::fs::write(&setup.path, content).unwrap();
+        // SAFETY: a file of this test alone.
+        let pool = unsafe { setup.options().boot_id(77).open(&setup.path) }.unwrap();
+        check(&pool.map("m").unwrap(), 0..100, "verified");
+    }
+}
+
+/// A new pool is there whole or not at all, whichever call fails.
+#[test]
+fn a_creation_that_fails_leaves_nothing() {
+    let mut calls = 0;
+    loop {
+        let dir = tempfile::tempdir().unwrap();
+        let watch = Arc::new(Nth { left: AtomicI32::new(calls) });
+        let options = PoolOptions::new().background(false).disk(Disk::watched(watch));
+        let path = dir.path().join("p.pool");
+        // SAFETY: a file of this test alone.
+        match unsafe { options.create(&path) } {
+            Ok(pool) => {
+                pool.close().unwrap();
+                break;
+            }
+            Err(error) => assert!(is_io(&error), "call {calls}: {error}"),
+        }
+        assert_eq!(names(dir.path()), Vec::<PathBuf>::new(), "call {calls}");
+        calls += 1;
+    }
+    assert!(calls >= 4, "only {calls} calls");
+}
+
+/// A snapshot that fails leaves what was there, and nothing else.
+#[test]
+fn a_snapshot_that_fails_leaves_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("p.pool"), dir.path().join("copy"));
+    let watch = Arc::new(Nth { left: AtomicI32::new(-1) });
+    let options = PoolOptions::new().background(false).disk(Disk::watched(Arc::clone(&watch) as _));
+    // SAFETY: a file of this test alone.
+    let pool = unsafe { options.create(&path) }.unwrap();
+    let map = pool.map::<u64, str>("m").unwrap();
+    put(&map, 0..10);
+    pool.snapshot(&copy).unwrap();
+    let first = std::fs::read(&copy).unwrap();
+    put(&map, 10..20);
+    pool.sync().unwrap();
+    let mut calls = 0;
+    loop {
+        watch.left.store(calls, Ordering::SeqCst);
+        let done = pool.snapshot(&copy);
+        let reached = watch.left.swap(-1, Ordering::SeqCst) < 0;
+        assert_eq!(done.is_err(), reached, "call {calls}: {done:?}");
+        assert_eq!(names(dir.path()).len(), 2, "call {calls}");
+        if !reached {
+            break;
+        }
+        // A failure that is not the pool's own does not make it suspect.
+        assert!(!pool.durability().is_suspect, "call {calls}");
+        let present = std::fs::read(&copy).unwrap();
+        let renamed = present != first;
+        if renamed {
+            // The sync of the directory has failed: the last call of all.
+            break;
+        }
+        calls += 1;
+    }
+    assert!(calls >= 3, "only {calls} calls");
+    // SAFETY: a file of this test alone.
+    let pool = unsafe { PoolOptions::new().open(&copy) }.unwrap();
+    check(&pool.map("m").unwrap(), 0..20, "snapshot");
+}
+
+/// Fails the call after so many.
+struct Nth {
+    left: AtomicI32,
+}
+
+impl DiskWatch for Nth {
+    fn before(&self, _: Call, _: &File) -> Fate {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 { Fate::Fails(EIO) } else { Fate::Done }
+    }
+}
+
+fn is_io(error: &Error) -> bool {
+    matches!(error, Error::Io { .. } | Error::DiskFull { .. })
+}
+
+fn names(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
