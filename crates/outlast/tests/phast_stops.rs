@@ -155,12 +155,12 @@ impl Table {
 }
 
 /// All records.
-fn records(index: &dyn Index<Bytes>) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn records(index: &dyn Index<Bytes>) -> outlast::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let (mut cursor, mut found) = (Cursor::start(), Vec::new());
     while !cursor.is_done() {
-        index.scan(&mut cursor, &mut found).unwrap();
+        index.scan(&mut cursor, &mut found)?;
     }
-    found
+    Ok(found)
 }
 
 fn index(map: &OpenMap) -> &dyn Index<Bytes> {
@@ -196,7 +196,7 @@ fn a_key_can_stand_twice(put: bool) -> bool {
             let mine = if put { Change::Put(&[3; 20][..]) } else { Change::Insert(&[3; 20][..]) };
             let act = || change(table.index(), b"kk", mine);
             let (_, left) = table.stops.during(vec![(first, insert), (second, replace)], act);
-            if records(table.index()).iter().filter(|(key, _)| key == b"kk").count() > 1 {
+            if records(table.index()).unwrap().iter().filter(|(key, _)| key == b"kk").count() > 1 {
                 return true;
             }
             match left {
@@ -289,7 +289,8 @@ fn a_split_can_leave_what_it_moved() -> bool {
         let events = left.lock().unwrap().take().expect("it has done its work");
         let store = left_by(&events);
         let map = store.open_map("m").unwrap();
-        let found = records(index(&map));
+        // A block that holds another record by now can be met as damage, too.
+        let Ok(found) = records(index(&map)) else { return true };
         let of = |n: u8| found.iter().filter(|(found, _)| *found == key(n)).count();
         let is_right = found.is_sorted()
             && of(12) == 0
