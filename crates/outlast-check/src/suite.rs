@@ -5,6 +5,7 @@ use crate::tally::Tally;
 use crate::{canary, disk, explore, planted, schedule};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,8 @@ pub struct Report {
     planted: planted::PlantedReport,
     disk: disk::Outcomes,
     took: Duration,
+    /// What each part took.
+    stages: Vec<(&'static str, Duration)>,
 }
 
 /// Tries everything on one scheme and record form. `progress` is called from any thread.
@@ -109,19 +112,34 @@ pub fn run(
         threads: budget.schedule.threads,
         ..explore::Options::default()
     };
+    let mut stages = Vec::new();
+    let mut stage = |name| {
+        let before: Duration = stages.iter().map(|(_, took)| *took).sum();
+        stages.push((name, start.elapsed() - before));
+    };
     let explored = explore::run(&options, &tally, &|| {
         progress(Progress::Images(tally.all().distinct, options.budget.distinct));
     });
+    stage("images");
     let counters = schedule::Counters::default();
     let scheduled = schedule::run(scheme, form, &budget.schedule, &counters, |_| {
         progress(Progress::Schedule(budget.schedule.schedules));
     });
+    stage("schedules");
     let canaries = canary::run(scheme, form, &budget.canary, |_, _| progress(Progress::Canary));
+    stage("canaries");
     let planted = planted::run(scheme, form, &budget.planted, |_| progress(Progress::Planted));
+    stage("planted_bugs");
     let disk =
         disk::run(scheme, form, budget.schedule.threads, &|all| progress(Progress::Disk(all)));
+    stage("sync_faults");
     let took = start.elapsed();
-    Report { scheme, form, explored, tally, scheduled, canaries, planted, disk, took }
+    Report { scheme, form, explored, tally, scheduled, canaries, planted, disk, took, stages }
+}
+
+/// Seconds, to the tenth.
+fn seconds(took: Duration) -> f64 {
+    (took.as_secs_f64() * 10.0).round() / 10.0
 }
 
 impl Report {
@@ -175,7 +193,8 @@ impl Report {
             "sync_left_out_noticed": self.disk.noticed(),
             "sync_left_out_needless": self.disk.needless(),
             "violations": self.violations(),
-            "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
+            "seconds": seconds(self.took),
+            "seconds_of": self.stages.iter().map(|&(name, took)| (name, seconds(took))).collect::<BTreeMap<_, _>>(),
         })
     }
 

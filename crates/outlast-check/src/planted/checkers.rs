@@ -36,7 +36,7 @@ impl Subject {
             Checker::Alone => self.alone(),
             Checker::Stopped => self.stopped(),
             Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
-            Checker::EachStep(workload) => self.each_step(workload),
+            Checker::EachStep(workload) => self.each_step(workload, bug),
             Checker::Held(workload) => self.held(workload),
             Checker::Schedules(workload) => self.schedules(workload),
             Checker::Met => self.met(),
@@ -119,20 +119,31 @@ impl Subject {
             .try_for_each(|victim| progress::check(self.scheme, self.form, victim, 7).map(|_| ()))
     }
 
-    /// Two threads of a workload, each paused at each of its steps.
-    fn each_step(&self, workload: &str) -> Checked {
+    /// Two threads of a workload, each paused at each of its steps. A pause that finds the bug
+    /// must find nothing without it; without a bug, one step in four is tried.
+    fn each_step(&self, workload: &str, bug: Option<Planted>) -> Checked {
         let named = Workload::named(self.scheme, workload);
         let workload = named.ok_or_else(|| Fault(format!("no workload {workload}")))?;
-        schedule::paused(self.scheme, self.form, workload, &self.alive)
+        let of = (self.scheme, self.form);
+        let every = if bug.is_some() { 1 } else { 4 };
+        let Some((pause, fault)) = schedule::paused(of, workload, every, None, &self.alive)? else {
+            return Ok(());
+        };
+        let without = || schedule::paused(of, workload, 1, Some(pause), &self.alive);
+        match bug.is_some() && Traced::planting(None, without)?.is_some() {
+            true => Ok(()),
+            false => Err(fault),
+        }
     }
 
-    /// The directed schedules of a workload.
+    /// The directed schedules of a workload. One that finds the bug must find nothing without it.
     fn held(&self, workload: &str) -> Checked {
         let budget = schedule::Budget {
             schedules: 0,
             workload: Some(workload.into()),
             threads: 1,
             violations: 1,
+            minimises: false,
             held_points: 1,
             held_others: 8,
             held_pairs: 500,
@@ -140,26 +151,38 @@ impl Subject {
         };
         let counters = schedule::Counters::default();
         let outcome = schedule::run(self.scheme, self.form, &budget, &counters, |_| ());
-        let first = outcome.violations.first();
-        let found = first.map(|v| format!("{workload}: {v}")).or(outcome.short);
-        ensure(outcome.held > 0 || found.is_some(), || format!("no workload {workload}"))?;
-        found.map_or(Ok(()), |found| Err(Fault(found)))
+        ensure(outcome.held > 0, || format!("no workload {workload}"))?;
+        let Some(found) = outcome.violations.first() else {
+            return outcome.short.map_or(Ok(()), |short| Err(Fault(short)));
+        };
+        let again =
+            Replay { order: Some(found.order), ..self.named(workload, Choice::Held, found.seed) };
+        match Traced::planting(None, || schedule::replay(&again))? {
+            (_, None) => Err(Fault(format!("{workload}: {found}"))),
+            // Not for the bug.
+            (_, Some(_)) => Ok(()),
+        }
+    }
+
+    /// A schedule by its names.
+    fn named(&self, workload: &str, strategy: Choice, seed: u64) -> Replay {
+        Replay {
+            scheme: self.scheme,
+            form: self.form,
+            workload: workload.into(),
+            strategy,
+            seed,
+            order: None,
+            without: Vec::new(),
+            crash: None,
+        }
     }
 
     /// Schedules of a workload, by either strategy.
     fn schedules(&self, workload: &str) -> Checked {
         for seed in 0..SCHEDULES {
             let strategy = if seed % 2 == 0 { Choice::Random } else { Choice::Pct };
-            let named = Replay {
-                scheme: self.scheme,
-                form: self.form,
-                workload: workload.into(),
-                strategy,
-                seed,
-                order: None,
-                without: Vec::new(),
-                crash: Some(0),
-            };
+            let named = Replay { crash: Some(0), ..self.named(workload, strategy, seed) };
             if let (_, Some(violation)) = schedule::replay(&named)? {
                 return Err(Fault(format!("{workload}: {}", violation.fault)));
             }

@@ -15,6 +15,7 @@ use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use table::{Checker, Line, Stand, lines};
 
 /// How much is tried for each bug.
@@ -41,6 +42,8 @@ pub struct Finding {
     pub line: Line,
     /// What was found; `None` if nothing was.
     pub found: Option<String>,
+    /// The time until it was found, or until all was tried.
+    pub took: Duration,
 }
 
 /// What a run of all planted bugs found.
@@ -54,6 +57,8 @@ pub struct PlantedReport {
     pub findings: Vec<Finding>,
     /// What the same checks found without a bug: must be nothing.
     pub false_alarms: Vec<String>,
+    /// The checks without a bug, and the time that each took.
+    pub without: Vec<(Checker, Duration)>,
 }
 
 impl PlantedReport {
@@ -81,11 +86,16 @@ impl PlantedReport {
     pub fn table(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header(["planted", "found by", "what was found"]);
-        for Finding { line, found } in &self.findings {
+        table.set_header(["planted", "found by", "s", "what was found"]);
+        for (checker, took) in &self.without {
+            let seconds = format!("{:.1}", took.as_secs_f64());
+            table.add_row(["nothing".into(), checker.name().into(), seconds, String::new()]);
+        }
+        for Finding { line, found, took } in &self.findings {
             let Stand::Bug { bug, checker, .. } = line.stand else { continue };
             let found = found.as_ref().map_or("NOT FOUND".into(), |text| shortened(text));
-            table.add_row([name_of(bug), checker.name().into(), found]);
+            let seconds = format!("{:.1}", took.as_secs_f64());
+            table.add_row([name_of(bug), checker.name().into(), seconds, found]);
         }
         table.to_string()
     }
@@ -162,34 +172,42 @@ pub fn run_some(
 ) -> PlantedReport {
     let alive = alive();
     let applies = |line: &Line| match line.stand {
-        Stand::Bug { bug, bytes_only, .. } => {
-            (!bytes_only || form == RecordForm::Bytes) && name_of(bug).contains(named)
+        Stand::Bug { bug, form: only, .. } => {
+            only.is_none_or(|only| only == form) && name_of(bug).contains(named)
         }
         Stand::Cannot(_) => false,
     };
     let bugs: Vec<Line> = lines(scheme).into_iter().filter(applies).collect();
     let subject = checkers::Subject { scheme, form, budget: *budget, alive: Arc::clone(&alive) };
-    let mut all: Vec<Checker> = bugs.iter().filter_map(Line::checker).collect();
+    // A directed schedule that finds a bug is tried without it, and `schedule` tries them all.
+    let is_held = |checker: &Checker| matches!(checker, Checker::Held(_));
+    let mut all: Vec<Checker> =
+        bugs.iter().filter_map(Line::checker).filter(|c| !is_held(c)).collect();
     all.sort_unstable();
     all.dedup();
     // The checks without a bug come first: they take longest.
     let next = AtomicUsize::new(0);
     let findings = Mutex::new(Vec::new());
     let false_alarms = Mutex::new(Vec::new());
+    let without = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..budget.threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
+                    let start = Instant::now();
                     if let Some(&checker) = all.get(index) {
-                        if let Some(found) = subject.check(checker, None) {
+                        let found = subject.check(checker, None);
+                        lock(&without).push((checker, start.elapsed()));
+                        if let Some(found) = found {
                             lock(&false_alarms).push(format!("{}: {found}", checker.name()));
                         }
                         continue;
                     }
                     let Some(&line) = bugs.get(index - all.len()) else { return };
                     let Stand::Bug { bug, checker, .. } = line.stand else { continue };
-                    let finding = Finding { line, found: subject.check(checker, Some(bug)) };
+                    let found = subject.check(checker, Some(bug));
+                    let finding = Finding { line, found, took: start.elapsed() };
                     progress(&finding);
                     lock(&findings).push((index, finding));
                 }
@@ -203,6 +221,7 @@ pub fn run_some(
         form,
         findings: findings.into_iter().map(|(_, finding)| finding).collect(),
         false_alarms: false_alarms.into_inner().unwrap_or_else(|e| e.into_inner()),
+        without: without.into_inner().unwrap_or_else(|e| e.into_inner()),
     }
 }
 

@@ -61,8 +61,8 @@ pub enum Stand {
         place: &'static str,
         /// Who must find it.
         checker: Checker,
-        /// Whether it can only be made where records are byte strings in blocks.
-        bytes_only: bool,
+        /// The record form in which it does harm, if not in both.
+        form: Option<RecordForm>,
     },
     /// It cannot apply: why.
     Cannot(&'static str),
@@ -93,7 +93,7 @@ pub(crate) const fn bug(
     place: &'static str,
     checker: Checker,
 ) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, bytes_only: false } }
+    Line { published, stand: Stand::Bug { bug, place, checker, form: None } }
 }
 
 pub(crate) const fn bytes(
@@ -102,7 +102,16 @@ pub(crate) const fn bytes(
     place: &'static str,
     checker: Checker,
 ) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, bytes_only: true } }
+    Line { published, stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Bytes) } }
+}
+
+pub(crate) const fn inline(
+    published: &'static str,
+    bug: Planted,
+    place: &'static str,
+    checker: Checker,
+) -> Line {
+    Line { published, stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Inline) } }
 }
 
 pub(crate) const fn cannot(published: &'static str, why: &'static str) -> Line {

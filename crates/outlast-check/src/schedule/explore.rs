@@ -42,6 +42,8 @@ pub struct Budget {
     pub workload: Option<String>,
     /// Violations after which no more is tried.
     pub violations: usize,
+    /// Whether operations that a violation does not need are dropped from it.
+    pub minimises: bool,
 }
 
 impl Budget {
@@ -63,6 +65,7 @@ impl Budget {
             seed: 1,
             workload: None,
             violations: 3,
+            minimises: true,
         }
     }
 }
@@ -155,8 +158,10 @@ pub struct Violation {
     pub form: RecordForm,
     /// The strategy.
     pub strategy: Choice,
-    /// The seed of the workload and of the strategy.
+    /// The seed of the workload.
     pub seed: u64,
+    /// That of the strategy; for a thread that is held, the step.
+    pub order: u64,
     /// Events of the trace before the crash, if there was one.
     pub crash: Option<usize>,
     /// Where it shows.
@@ -344,6 +349,8 @@ struct Checker<'c> {
     crashes: usize,
     /// Only the crash at this moment.
     only: Option<usize>,
+    /// Whether a violation is made small.
+    minimises: bool,
 }
 
 impl Checker<'_> {
@@ -420,6 +427,9 @@ impl Checker<'_> {
         };
         add(&self.counters.steps, run.steps.all);
         let found = self.check(&run, order)?;
+        if !self.minimises {
+            return Some(describe(named, &found, Some(&run), &[], order));
+        }
         Some(minimise(named, order, instance, run, found, self.alive))
     }
 
@@ -592,7 +602,13 @@ pub fn run(
         else {
             return;
         };
-        let checker = Checker { alive: &alive, counters, crashes: 1, only: None };
+        let checker = Checker {
+            alive: &alive,
+            counters,
+            crashes: 1,
+            only: None,
+            minimises: budget.minimises,
+        };
         let violation = checker.run(*named, instance, *step);
         add(&counters.held, 1);
         note(Vec::new(), violation);
@@ -635,36 +651,54 @@ pub fn run(
     }
 }
 
+/// A step before which one thread of one of a workload's [pairs](Workload::pairs) is paused.
+#[derive(Debug, Clone, Copy)]
+pub struct Pause {
+    pair: usize,
+    thread: usize,
+    step: u64,
+}
+
 /// Runs each of a workload's [pairs](Workload::pairs) with one of the threads paused before
-/// each of its steps in turn, with crashes in them. On the calling thread, which gets a number.
+/// one in `every` of its steps, or only the pause `only`, with crashes in them. On the calling
+/// thread, which gets a number. Returns the first pause with which something is wrong.
 ///
 /// # Errors
-/// If something is wrong with one of them.
+/// If a pair cannot be made.
 pub fn paused(
-    scheme: Scheme,
-    form: RecordForm,
+    (scheme, form): (Scheme, RecordForm),
     workload: &Workload,
+    every: usize,
+    only: Option<Pause>,
     alive: &Arc<Alive>,
-) -> Checked {
+) -> Checked<Option<(Pause, Fault)>> {
     let counters = Counters::default();
-    let checker = Checker { alive, counters: &counters, crashes: 1, only: None };
-    for instance in workload.pairs(workload.shape(scheme, form), alive)? {
+    let checker = Checker { alive, counters: &counters, crashes: 1, only: None, minimises: false };
+    let pairs = workload.pairs(workload.shape(scheme, form), alive)?;
+    let try_one = |pause: Pause| {
+        let Pause { pair, thread, step } = pause;
+        let run = run_once(&pairs[pair], Strategy::paused(thread, step, 2), alive)?;
+        Checked::Ok(checker.check(&run, step).map(|found| {
+            let (name, act) = (workload.name, pairs[pair].scripts[thread][0]);
+            let fault = format!("{name}: {act}, paused after {step} steps: {}", found.fault);
+            (pause, Fault(fault))
+        }))
+    };
+    if let Some(pause) = only {
+        return try_one(pause);
+    }
+    for (pair, instance) in pairs.iter().enumerate() {
         // One of several operations is not paused.
         for thread in (0..2).filter(|&thread| instance.scripts[thread].len() == 1) {
             let alone = run_once(&instance.alone(thread), Strategy::InTurn, alive)?;
-            for step in 0..alone.steps.all {
-                let run = run_once(&instance, Strategy::paused(thread, step, 2), alive)?;
-                if let Some(found) = checker.check(&run, step) {
-                    let (name, act) = (workload.name, instance.scripts[thread][0]);
-                    return Err(Fault(format!(
-                        "{name}: {act}, paused after {step} steps: {}",
-                        found.fault
-                    )));
+            for step in (0..alone.steps.all).step_by(every) {
+                if let Some(found) = try_one(Pause { pair, thread, step })? {
+                    return Ok(Some(found));
                 }
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// One schedule.
@@ -674,7 +708,8 @@ fn one(
     counters: &Counters,
     alive: &Arc<Alive>,
 ) -> (Vec<&'static str>, Option<Violation>) {
-    let checker = Checker { alive, counters, crashes: budget.crashes, only: None };
+    let (crashes, minimises) = (budget.crashes, budget.minimises);
+    let checker = Checker { alive, counters, crashes, only: None, minimises };
     let instance = match named.instance(alive) {
         Ok(instance) => instance,
         Err(fault) => {
@@ -739,7 +774,7 @@ fn minimise(
     alive: &Arc<Alive>,
 ) -> Violation {
     let counters = Counters::default();
-    let checker = Checker { alive, counters: &counters, crashes: 12, only: None };
+    let checker = Checker { alive, counters: &counters, crashes: 12, only: None, minimises: false };
     let mut best = (run, found, Vec::new(), order);
     let deadline = Instant::now() + Duration::from_secs(20);
     for number in (0..instance.operations()).rev() {
@@ -802,6 +837,7 @@ fn describe(
         crash: found.crash,
         kind: found.kind,
         fault: found.fault.clone(),
+        order: seed,
         minimised,
         history: text,
         replay: named.replay(found.crash, dropped, seed),
@@ -846,7 +882,7 @@ pub fn replay(replay: &Replay) -> Checked<(Run, Option<Violation>)> {
     let run = named.run(&instance, order, &alive)?;
     let counters = Counters::default();
     let (alive, counters) = (&alive, &counters);
-    let checker = Checker { alive, counters, crashes: 40, only: replay.crash };
+    let checker = Checker { alive, counters, crashes: 40, only: replay.crash, minimises: false };
     let found = checker.check(&run, order);
     let violation = found.map(|found| describe(named, &found, Some(&run), &replay.without, order));
     Ok((run, violation))

@@ -639,13 +639,6 @@ impl Workload {
         let mut add = |victim: &[Act], work: &[Act], last: &[Act]| {
             scripts.push([victim.to_vec(), work.to_vec(), last.to_vec()]);
         };
-        for beside in [&work, &emptied] {
-            // A reference, many at once, one.
-            [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
-        }
-        let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
-        changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
-        add(&[change(records + 3, Do::Insert(2_000))], &work, &look);
         add(&[aim(target, 2_000)], &work, &look);
         add(&[Act::Background], &work, &look);
         if works {
@@ -658,6 +651,13 @@ impl Workload {
                 add(&[Act::CreateMap(1)], &work, &look);
             }
             _ => {}
+        }
+        add(&[change(records + 3, Do::Insert(2_000))], &work, &look);
+        let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
+        changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
+        for beside in [&work, &emptied] {
+            // A reference, many at once, one.
+            [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
         }
         // A lookup is held, and then a change of its key, or one after it, which is held too.
         let once = scripts.len();

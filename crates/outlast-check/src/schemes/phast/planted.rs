@@ -2,7 +2,7 @@
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot};
+use crate::planted::table::{Line, bug, bytes, cannot, inline};
 use outlast::index::phast::points;
 use outlast::pmem::Planted;
 
@@ -115,7 +115,8 @@ pub(super) const LINES: &[Line] = &[
         "help_reader",
         Held("duel"),
     ),
-    bug(
+    // Of byte strings they are: each removal counts, and a lookup meets that it has counted.
+    inline(
         "Readers are not told that a merge uses slots again",
         Planted::MergeUntold,
         "merge: the node's version stays",
