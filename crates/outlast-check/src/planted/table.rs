@@ -3,7 +3,7 @@
 
 use super::{pool, published};
 use crate::schemes::parts;
-use outlast::Scheme;
+use outlast::{RecordForm, Scheme};
 use outlast::pmem::Planted;
 
 /// Which checker must find a bug.
