@@ -3,8 +3,8 @@
 
 use super::{pool, published};
 use crate::schemes::parts;
-use outlast::{RecordForm, Scheme};
 use outlast::pmem::Planted;
+use outlast::{RecordForm, Scheme};
 
 /// Which checker must find a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

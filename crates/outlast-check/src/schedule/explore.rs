@@ -11,9 +11,10 @@ use crate::session::{Do, Session, Shape, alive, recorder};
 use crate::state::{Checked, Fault};
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
+use rapidhash::fast::RapidHasher;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -478,7 +479,7 @@ impl Checker<'_> {
 
     /// Whether an image, with the history before it, has not been looked at.
     fn is_new(&self, run: &Run, moment: usize, image: &[u8]) -> bool {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = RapidHasher::default();
         image.hash(&mut hasher);
         run.instance.workload.name.hash(&mut hasher);
         (run.instance.fill, &run.instance.others).hash(&mut hasher);

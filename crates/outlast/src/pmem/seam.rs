@@ -236,6 +236,10 @@ pub enum Mark {
 /// All methods take words by reference: whoever has a `&Word` has already had its
 /// offset checked.
 pub trait Seam: Clone + Send + Sync + 'static {
+    /// Whether one thread may make a fence for all others by a system call, so that theirs
+    /// cost nothing. The call interrupts every core.
+    const ASYMMETRIC_FENCES: bool = true;
+
     /// Tells the seam where the memory is. Called once, before any access.
     fn attach(&self, _base: *const u8) {}
 

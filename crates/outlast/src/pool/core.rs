@@ -15,7 +15,7 @@ use crate::index::hash::Hasher;
 use crate::pmem::{
     MappingError, MediumKind, Memory, Offset, Planted, Point, Seam, Shared, Word, words_of,
 };
-use crate::reclaim::threads::thread_number;
+use crate::reclaim::threads::{self, thread_number};
 use crate::reclaim::{Epochs, Pin, Visit};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -177,6 +177,11 @@ pub fn random() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Whether fences are made for all threads at once.
+fn asymmetric<S: Seam>() -> bool {
+    S::ASYMMETRIC_FENCES && threads::asymmetric()
+}
+
 impl<S: Seam> Core<S> {
     /// Makes a pool in `backing`, whose first `options.initial_size` bytes are there.
     pub fn create(backing: Backing, seam: S, options: CoreOptions) -> Result<Self> {
@@ -235,10 +240,10 @@ impl<S: Seam> Core<S> {
             control: Mutex::default(),
             growth: Mutex::default(),
             size: AtomicU64::new(size),
-            gate: Gate::new(false),
+            gate: Gate::new(false, asymmetric::<S>()),
             at_rest: AtomicBool::new(true),
             alloc,
-            epochs: Shared::part(Epochs::default()),
+            epochs: Shared::part(Epochs::new(asymmetric::<S>())),
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
@@ -302,7 +307,7 @@ impl<S: Seam> Core<S> {
             geometry,
             hasher,
             // A read-only pool's stores stay private: there is nothing to mark.
-            gate: Gate::new(options.read_only),
+            gate: Gate::new(options.read_only, asymmetric::<S>()),
             at_rest: AtomicBool::new(false),
             options,
             backing,
@@ -311,7 +316,7 @@ impl<S: Seam> Core<S> {
             growth: Mutex::default(),
             size: AtomicU64::new(size),
             alloc,
-            epochs: Shared::part(Epochs::default()),
+            epochs: Shared::part(Epochs::new(asymmetric::<S>())),
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),

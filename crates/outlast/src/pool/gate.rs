@@ -16,7 +16,7 @@
 
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
-use crate::reclaim::threads::{OWNERS, asymmetric, heavy_fence, light_fence, thread_number};
+use crate::reclaim::threads::{OWNERS, heavy_fence, light_fence, thread_number};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -151,13 +151,14 @@ pub enum Entered<'g> {
 }
 
 impl Gate {
-    /// A gate before which the pool is clean, or (`open`) needs no mark.
-    pub fn new(open: bool) -> Self {
+    /// A gate before which the pool is clean, or (`open`) needs no mark. Whether its holder
+    /// makes the [`heavy_fence`] for all threads (`asymmetric`).
+    pub fn new(open: bool, asymmetric: bool) -> Self {
         Gate {
             state: AtomicU32::new(if open { OPEN } else { CLEAN }),
             own: Box::new(std::array::from_fn(|_| Slot::default())),
             shared: Box::default(),
-            asymmetric: asymmetric(),
+            asymmetric,
         }
     }
 

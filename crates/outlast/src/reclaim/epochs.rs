@@ -122,22 +122,27 @@ impl Drop for Visit<'_> {
 
 impl Default for Epochs {
     fn default() -> Self {
+        Epochs::new(asymmetric())
+    }
+}
+
+impl Epochs {
+    /// No epoch has passed. Whether the [`heavy_fence`] is made for all threads (`asymmetric`).
+    pub fn new(asymmetric: bool) -> Self {
         Epochs {
             epoch: AtomicU64::new(1),
             pins: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             own: (0..OWNERS).map(|_| Slot::default()).collect(),
             shared: (0..SLOTS).map(|_| Slot::default()).collect(),
-            asymmetric: asymmetric(),
+            asymmetric,
             visited: AtomicBool::new(false),
             limbo: Mutex::default(),
             spilled: AtomicPtr::new(null_mut()),
             limbo_bytes: AtomicU64::new(0),
         }
     }
-}
 
-impl Epochs {
     /// Pins the present epoch. `hint` spreads threads over the slots.
     pub fn pin(&self, hint: usize) -> Pin {
         self.pins.fetch_add(1, Ordering::SeqCst);
