@@ -3,8 +3,10 @@
 //! Goal: the pool opened for writing, the pool opened to be read and the offline walk all notice
 //! it, in pools that were closed and, where that can be told, in pools that a kill left.
 
+use outlast::index::Change;
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
+use outlast::pool::store::AnyIndex;
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
 use outlast_check::fuzz::pool::{open, set_word, word_at};
@@ -209,6 +211,26 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     store.sync().unwrap();
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();
+                }
+                // Nor when the process dies, twice.
+                let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
+                for _ in 0..2 {
+                    let store = open(&bytes, &ALIVE).unwrap();
+                    let map = store.open_map(&other.name).unwrap();
+                    match map.index() {
+                        AnyIndex::Inline(index) => index.change(1, Change::Put(2), false).map(drop),
+                        AnyIndex::Bytes(index) => {
+                            index.change(b"1", Change::Put(&b"2"[..]), false).map(drop)
+                        }
+                    }
+                    .unwrap();
+                    drop(map);
+                    bytes = outlast_check::fuzz::pool::bytes_of(&store);
+                    assert!(!store.core().is_clean());
+                    let lost = store.open_map(&known.name).map(|_| ());
+                    assert!(matches!(&lost, Err(Error::DamagedRoot { .. })), "{lost:?}");
+                    let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
+                    assert!(verdicts.all_damaged(), "{}: {verdicts}", image.name);
                 }
             }
         }

@@ -19,6 +19,9 @@ pub enum Reason {
     Progress,
     /// The lines are flushed again before the next fence.
     FlushedAgain,
+    /// Only what another thread stores meanwhile rests on it: it is seeded as a bug instead,
+    /// which directed schedules must find.
+    OtherThreads,
 }
 
 impl fmt::Display for Reason {
@@ -28,6 +31,7 @@ impl fmt::Display for Reason {
             Reason::SavedFreeState => "saved free state",
             Reason::Progress => "progress mark that only saves rework",
             Reason::FlushedAgain => "lines flushed again before the next fence",
+            Reason::OtherThreads => "seeded as a bug for schedules",
         })
     }
 }
@@ -60,12 +64,30 @@ impl Equivalent {
 /// Saved free state that is not whole is not believed: its space is traced. One that is
 /// whole and older would be, so the fence can be missing only where none was saved before;
 /// where the first fence of a run is, say.
+///
+/// The header that tells of a growth: the thread that makes the pool grow fences again before
+/// it moves the frontier, but another one that moves it first has only this fence to rest on.
 const POOL: &[Equivalent] = &[
     Equivalent { point: &pool::HEADER, act: Act::Fence, ways: ONCE, reason: Reason::DoubleHeader },
     Equivalent { point: &pool::SAVED, act: Act::Fence, ways: ONCE, reason: Reason::SavedFreeState },
+    Equivalent {
+        point: &pool::HEADER_SIZE,
+        act: Act::Fence,
+        ways: DROPPED,
+        reason: Reason::OtherThreads,
+    },
 ];
 
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];
+
+const DROPPED: &[Wrong] = &[
+    Wrong::Dropped,
+    Wrong::DroppedOnce(Which::First),
+    Wrong::DroppedOnce(Which::Second),
+    Wrong::DroppedOnce(Which::Last),
+    Wrong::DroppedOnce(Which::Seeded(1)),
+    Wrong::DroppedOnce(Which::Seeded(2)),
+];
 
 /// The reason of a canary, if it is declared to be one that does no harm.
 pub fn reason(scheme: Scheme, canary: Canary) -> Option<Reason> {

@@ -23,9 +23,9 @@ use crate::error::{Damage, Error, Result};
 use crate::index::{RecordForm, Scheme};
 use crate::pool::geometry::{CLASSES, LARGE, PAGE_BITS};
 use crate::pool::layout::{
-    COMPATIBLE, FORMAT_VERSION, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE, MAGIC,
-    ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, ROOTS_OFFSET, SAVED_MAGIC,
-    SYSTEM_BYTES, field,
+    COMPATIBLE, FORMAT_VERSION, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE,
+    LACKS_ROOT, MAGIC, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS,
+    ROOTS_OFFSET, SAVED_MAGIC, SYSTEM_BYTES, field,
 };
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use std::collections::BTreeMap;
@@ -887,6 +887,10 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
     let tells = walk.report.clean && roots >> 32 == 1 << 31 | sequence;
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);
+        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+    }
+    if header.words[field::DIRTY] & LACKS_ROOT != 0 {
+        let expected = "all roots that there were at the last clean end";
         walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
     }
     walk.check_later_pages()?;

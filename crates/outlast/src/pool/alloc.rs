@@ -8,8 +8,9 @@
 //!
 //! # Life of a run
 //!
-//! 1. *claimed*: descriptors and frontier durable, one fence for both: a crash between
-//!    them leaves pages that no block uses, which the sweep frees.
+//! 1. *claimed*: descriptors durable, then the frontier, if the claim moves it: what is below the
+//!    frontier has descriptors that were meant. A crash leaves pages that no block uses, which
+//!    the sweep frees.
 //! 2. *in use*: its blocks are handed out and freed without a store to PM.
 //! 3. *old*: it was there when the pool was opened after a crash. Bitmap `used` collects
 //!    the blocks found alive, bitmap `retired` those unlinked since; none is handed out.
@@ -404,6 +405,7 @@ impl Alloc {
                 core.memory.flush_words(words, &points::CLAIM_SKIPPED);
                 page += skipped;
             }
+            core.memory.fence(&points::CLAIM_ORDER);
             let word = core.memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
             core.memory.store(word, pack_frontier(frontier), &points::CLAIM_FRONTIER);
             core.memory.flush(word, &points::CLAIM_FRONTIER);

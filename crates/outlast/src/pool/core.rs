@@ -6,8 +6,8 @@ use super::gate::{Brief, Entered, Gate, Held, Writing};
 use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
 use super::header::Header;
 use super::layout::{
-    DIRTY, FRONTIER_OFFSET, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, SUSPECT, field,
-    pack_frontier, pack_roots, unpack_frontier,
+    DIRTY, FRONTIER_OFFSET, LACKS_ROOT, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, SUSPECT,
+    field, pack_frontier, pack_roots, unpack_frontier,
 };
 use super::{points, roots};
 use crate::error::{Damage, Error, Result};
@@ -225,7 +225,6 @@ impl<S: Seam> Core<S> {
         let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
         memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
         memory.flush(frontier, &points::CREATE);
-        clear_descriptors(&memory, geometry, (0, geometry.pages_in(size)), &points::CREATE)?;
         memory.fence(&points::CREATE);
         header.write(&memory, &points::HEADER)?;
         header.write(&memory, &points::HEADER)?;
@@ -329,9 +328,7 @@ impl<S: Seam> Core<S> {
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
         }
-        if clean {
-            core.lost_root = roots::check_commits(&core, &core.header())?;
-        }
+        core.lost_root = roots::check_commits(&core, &core.header())?;
         if clean && saved.0 != 0 {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
             core.at_rest.store(restored, Ordering::Relaxed);
@@ -589,7 +586,9 @@ impl<S: Seam> Core<S> {
 
     /// What [`field::DIRTY`] is while the pool is changed.
     fn dirty_mark(&self) -> u64 {
-        if self.is_suspect() { DIRTY | SUSPECT } else { DIRTY }
+        let suspect = if self.is_suspect() { SUSPECT } else { 0 };
+        let lacks_root = if self.lost_root.is_some() { LACKS_ROOT } else { 0 };
+        DIRTY | suspect | lacks_root
     }
 
     /// Makes the kernel write the pool back, or the part of it that `sync` does, where the
@@ -614,7 +613,7 @@ impl<S: Seam> Core<S> {
         let noted = {
             let mut header = self.memory.seam().lock(&self.header);
             self.suspect.store(true, Ordering::Relaxed);
-            header.set(field::DIRTY, DIRTY | SUSPECT);
+            header.set(field::DIRTY, self.dirty_mark());
             header.set(field::SAVED, 0);
             header.set(field::SAVED_BYTES, 0);
             header.write(&self.memory, &points::HEADER_DIRTY)
@@ -649,7 +648,7 @@ impl<S: Seam> Core<S> {
         {
             let mut header = self.memory.seam().lock(&self.header);
             self.suspect.store(false, Ordering::Relaxed);
-            header.set(field::DIRTY, DIRTY);
+            header.set(field::DIRTY, self.dirty_mark());
             header.write(&self.memory, &points::HEADER_DIRTY)?;
         }
         self.fsync(Backing::sync_header)
@@ -751,7 +750,8 @@ impl<S: Seam> Core<S> {
         // before the dirty mark is on the disk again.
         held.now_clean();
         self.fsync(Backing::sync_header)?;
-        self.at_rest.store(true, Ordering::Relaxed);
+        // The reclaim after a crash goes on, though that makes the pool dirty again.
+        self.at_rest.store(self.alloc.old_frontier() == 0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -1069,10 +1069,6 @@ impl<S: Seam> Core<S> {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
-                    let pages = self.geometry.pages_in(target);
-                    let new = (total, pages);
-                    clear_descriptors(&self.memory, self.geometry, new, &points::NEW_PAGES)?;
-                    self.memory.fence(&points::NEW_PAGES);
                     if seam.planted(Planted::SizeToldEarly) {
                         self.size.store(target, Ordering::Release);
                     }
@@ -1132,27 +1128,6 @@ impl<S: Seam> Core<S> {
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
         self.grow(total, self.geometry.page_bytes(), false, false).map(|()| true)
     }
-}
-
-/// Clears the descriptors of pages that were never used: fresh space can hold anything.
-/// Not fenced.
-fn clear_descriptors<S: Seam>(
-    memory: &Memory<S>,
-    geometry: Geometry,
-    (from, to): (u32, u32),
-    at: &'static Point,
-) -> Result<()> {
-    let mut page = from;
-    while page < to {
-        let count = geometry.left_in_region(page).min(to - page);
-        let words = memory.words(geometry.descriptor_offset(page), u64::from(count) * 8)?;
-        for word in words {
-            memory.store(word, 0, at);
-        }
-        memory.flush_words(words, at);
-        page += count;
-    }
-    Ok(())
 }
 
 /// Where a root's slot stands.

@@ -77,6 +77,11 @@ impl Header {
         self.get(field::DIRTY) & layout::SUSPECT != 0
     }
 
+    /// Whether the pool lacked a root when it was last clean.
+    pub fn lacks_root(&self) -> bool {
+        self.get(field::DIRTY) & layout::LACKS_ROOT != 0
+    }
+
     /// Notes that the dirty mark is on the disk: a process that finds the pool after ours has
     /// died, and has the same page cache below it, need not wait for the disk again.
     pub fn confirm(&mut self) {

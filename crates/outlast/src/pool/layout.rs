@@ -39,6 +39,8 @@ pub const DIRTY: u64 = 1;
 /// In [`field::DIRTY`]: a write-back of the pool has failed, or it was opened although a power
 /// loss may have torn it. It cannot become clean before a verification has found it sound.
 pub const SUSPECT: u64 = 2;
+/// In [`field::DIRTY`]: the pool lacked a root when it was last clean, see [`field::ROOTS`].
+pub const LACKS_ROOT: u64 = 4;
 
 /// Words of a header copy.
 pub const HEADER_WORDS: usize = 64;
@@ -78,7 +80,8 @@ pub mod field {
     pub const SEED: usize = 10;
     /// Number of the medium that the last writer met.
     pub const MEDIUM: usize = 11;
-    /// 0 clean; else [`DIRTY`](super::DIRTY), and possibly [`SUSPECT`](super::SUSPECT).
+    /// 0 clean; else [`DIRTY`](super::DIRTY), and possibly [`SUSPECT`](super::SUSPECT) and
+    /// [`LACKS_ROOT`](super::LACKS_ROOT).
     pub const DIRTY: usize = 12;
     /// Boot id of the last writer, low half.
     pub const BOOT_LOW: usize = 13;

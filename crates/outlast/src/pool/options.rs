@@ -1,7 +1,7 @@
 //! How a pool is made or opened.
 
 use super::backing::{Backing, mapping_error};
-use super::core::{Core, CoreOptions, ProgressListener, Recovery, RecoveryProgress};
+use super::core::{Core, CoreOptions, ProgressListener, Recovery, RecoveryProgress, random};
 use super::handle::{Guarded, Pool};
 use super::header::Header;
 use super::layout::HEADER_WORDS;
@@ -446,9 +446,11 @@ pub(super) fn open_parent(path: &Path) -> Result<File> {
     File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
 }
 
-/// The id of the present boot; 0 where the system has none.
+/// The id of the present boot. Where the system does not tell it, one that no other process
+/// has: a pool that was left dirty is then taken for one of an earlier boot.
 fn boot_id() -> u128 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0)
+    let unique = || u128::from(random()) << 64 | u128::from(random());
+    u128::from_str_radix(&digits, 16).unwrap_or_else(|_| unique())
 }

@@ -11,18 +11,18 @@ crate::commit_points! { "pool":
     HEADER_CLEAN = "header copy: clean": store, flush, fence;
     /// The header that tells of a growth: durable before the new pages are claimed.
     HEADER_SIZE = "header copy: size": store, flush, fence;
-    /// The root table, the frontier and the descriptors, cleared before the first header is
-    /// written.
+    /// The root table, cleared, and the frontier: durable before the first header is written.
     CREATE = "cleared roots": store, flush, fence;
-    /// Descriptors of new pages, cleared: durable before the header's size holds them.
-    NEW_PAGES = "new pages' descriptors": store, flush, fence;
     /// Descriptors of a claimed run. Fenced by [`CLAIM_FENCE`].
     CLAIM_DESCRIPTOR = "claimed run's descriptors": store, flush;
     /// Descriptors of pages that a claim skips at the end of a region: free ones. As above.
     CLAIM_SKIPPED = "skipped pages' descriptors": store, flush;
-    /// The frontier, when a claim moves it. As above.
+    /// Both are durable before the frontier: what a claim that a crash cut short has left beyond
+    /// it must not be taken for a run.
+    CLAIM_ORDER = "fence before the frontier": fence;
+    /// The frontier, when a claim moves it. Fenced by [`CLAIM_FENCE`].
     CLAIM_FRONTIER = "frontier": store, flush;
-    /// All three are durable before the run's first block is linked.
+    /// All of them are durable before the run's first block is linked.
     CLAIM_FENCE = "fence after a claim": fence;
     /// The descriptor of a released run: durable before its pages are claimed again.
     RELEASE = "released run's descriptor": store, flush, fence;

@@ -134,14 +134,17 @@ pub fn commits<S: Seam>(core: &Core<S>) -> Result<u32> {
     Ok(checksum(&words))
 }
 
-/// What is wrong with the roots of a pool that was clean, if its header tells of others: a root
-/// whose commit word is 0 looks like a free slot.
+/// What is wrong with the roots of a pool, if its header tells of others: a root whose commit
+/// word is 0 looks like a free slot. The header of a clean pool does; that of a dirty one tells
+/// whether the clean pool had lost one.
 pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<(usize, Damage)>> {
     let told = header.get(field::ROOTS);
     let commits = commits(core)?;
     let expected = pack_roots(commits, header.get(field::SEQUENCE));
     // Another sequence number: written by a build that does not know the field.
-    if told >> 32 != expected >> 32 || told == expected {
+    let tells = !header.is_dirty() && header.copy_damaged.is_none();
+    let differs = tells && told >> 32 == expected >> 32 && told != expected;
+    if !differs && !header.lacks_root() {
         return Ok(None);
     }
     let mut lost = 0;
@@ -154,7 +157,10 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
             break;
         }
     }
-    let expected = format!("roots whose commit words have the checksum {:#x}", told as u32);
+    let expected = match differs {
+        true => format!("roots whose commit words have the checksum {:#x}", told as u32),
+        false => "all roots that there were at the last clean end".into(),
+    };
     let damage = Damage::new(root_offset(lost).raw(), expected, format!("{commits:#x}"));
     Ok(Some((lost, damage)))
 }
