@@ -31,7 +31,7 @@ pub struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { images: 80, lives: 24, threads: 2 }
+        Budget { images: 80, lives: 96, threads: 2 }
     }
 }
 

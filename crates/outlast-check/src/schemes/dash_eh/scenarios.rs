@@ -73,6 +73,9 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         mends: vec![&points::REPAIR_DIRECTORY],
         ..Expected::default()
     };
+    let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
+    let reaches = vec![&points::SPLIT_NEW, &points::SPLIT_COMMIT, &points::SPLIT_DIRECTORY];
+    let whole = Expected { reaches, ..Expected::default() };
     let mut all = vec![
         displace("displace", "displacement both ways", 2, self::displace, &both),
         displace("displace-row", about, rows::BUCKET_BITS, row_forward, &FORWARD[1..]),
@@ -82,6 +85,16 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
             .expecting(carried)
             .beginning_at(&points::SPLIT_NEW)
             .costly(),
+        Scenario::new(
+            "full-size",
+            "a split of a segment of 64 buckets",
+            shape(form, 6, 2),
+            full_size,
+        )
+        .in_pool(roomy)
+        .expecting(whole)
+        .beginning_at(&points::SPLIT_NEW)
+        .costly(),
     ];
     if form == RecordForm::Bytes {
         for scenario in &mut all {
@@ -181,6 +194,22 @@ fn row(play: &mut Play, forward: bool) -> Checked {
         play.change(keys[3], Do::Insert(keys[3] + 100_000))?;
     }
     play.session.verify()
+}
+
+/// A segment of the usual size splits, and is changed.
+fn full_size(play: &mut Play) -> Checked {
+    play.map()?;
+    let mut key = 10;
+    while play.session.grown("m")? < 1 {
+        play.change(key, Do::Insert(key + 100_000))?;
+        key += 1;
+    }
+    for changed in (10..key).step_by(300) {
+        play.change(changed, Do::Remove)?;
+        play.change(changed + 1, Do::Put(changed + 200_000))?;
+        play.change(key + changed, Do::Insert(changed + 300_000))?;
+    }
+    Ok(())
 }
 
 fn carry(play: &mut Play) -> Checked {
