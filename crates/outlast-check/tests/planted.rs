@@ -38,7 +38,7 @@ fn every_line_stands_once_in_the_table() {
 /// The page shows what `outlast-check planted --markdown` prints, between marks of each scheme.
 #[test]
 fn the_table_in_the_documentation_is_the_one_that_is_printed() {
-    let page = include_str!("../../../docs/proof.md");
+    let page = include_str!("../../../docs/seeded-bugs.md");
     for &scheme in Scheme::ALL {
         let (before, after) =
             (format!("<!-- planted {scheme} -->\n"), format!("\n<!-- /planted {scheme} -->"));

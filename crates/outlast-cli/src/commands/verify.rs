@@ -58,11 +58,15 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
         "records": found.records(),
         "duplicated": duplicated,
         "torn": torn,
+        "damaged_header_copy": found.header_copy.as_ref().map(damage_object),
         "damage": found.damage.iter().chain(&walked).map(damage_object).collect::<Vec<_>>(),
         "used_bytes": found.used_bytes,
         "leaked_bytes": leaked_bytes,
         "verified": sound,
     }))?;
+    if let Some(damage) = &found.header_copy {
+        out.line(format!("one copy of the header is damaged, the other one is in use: {damage}"))?;
+    }
     let leaked = match leaked_bytes {
         Some(bytes) => format!("{} leaked", BinaryBytes(bytes)),
         None => "leaks not known before a program that writes has ended the reclaim".into(),
