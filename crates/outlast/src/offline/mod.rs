@@ -884,7 +884,7 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
     let roots = header.words[field::ROOTS];
     let sequence = header.words[field::SEQUENCE] & 0x7fff_ffff;
     // Of another sequence number, it means nothing any more.
-    let tells = walk.report.clean && roots >> 32 == 1 << 31 | sequence;
+    let tells = header.words[field::DIRTY] == 0 && roots >> 32 == 1 << 31 | sequence;
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);
         walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));

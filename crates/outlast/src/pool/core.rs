@@ -750,8 +750,9 @@ impl<S: Seam> Core<S> {
         // before the dirty mark is on the disk again.
         held.now_clean();
         self.fsync(Backing::sync_header)?;
-        // The reclaim after a crash goes on, though that makes the pool dirty again.
-        self.at_rest.store(self.alloc.old_frontier() == 0, Ordering::Relaxed);
+        // A reclaim after a crash waits for the next change: nobody but the user ends the promise
+        // that the pool survives a power loss.
+        self.at_rest.store(true, Ordering::Relaxed);
         Ok(())
     }
 

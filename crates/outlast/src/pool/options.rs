@@ -14,6 +14,7 @@ use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Address space that is reserved for a pool to grow into, if there is that much.
 const RESERVE: u64 = 1 << 40;
@@ -451,6 +452,7 @@ pub(super) fn open_parent(path: &Path) -> Result<File> {
 fn boot_id() -> u128 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    static MADE_UP: OnceLock<u128> = OnceLock::new();
     let unique = || u128::from(random()) << 64 | u128::from(random());
-    u128::from_str_radix(&digits, 16).unwrap_or_else(|_| unique())
+    u128::from_str_radix(&digits, 16).unwrap_or_else(|_| *MADE_UP.get_or_init(unique))
 }

@@ -142,8 +142,9 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     let commits = commits(core)?;
     let expected = pack_roots(commits, header.get(field::SEQUENCE));
     // Another sequence number: written by a build that does not know the field.
-    let tells = !header.is_dirty() && header.copy_damaged.is_none();
-    let differs = tells && told >> 32 == expected >> 32 && told != expected;
+    // Also if the other copy is damaged: as long as that can be a dirty mark which a crash cut
+    // short, no root has been stored since.
+    let differs = !header.is_dirty() && told >> 32 == expected >> 32 && told != expected;
     if !differs && !header.lacks_root() {
         return Ok(None);
     }
