@@ -76,14 +76,25 @@ impl Setup {
         (pool, map)
     }
 
-    /// Reopens the pool as it is now, as if its process were killed.
-    fn reopen_killed(&self, pool: Pool, map: Map<u64, str>) -> (Pool, Map<u64, str>) {
+    /// Leaves the pool as it is now, as if its process were killed.
+    fn kill(&self, pool: Pool, map: Map<u64, str>) {
         let content = std::fs::read(&self.path).unwrap();
         drop((pool, map));
         // The same file, whatever its last owner did after its death.
         std::fs::write(&self.path, content).unwrap();
+    }
+
+    /// Reopens the pool as it is now, as if its process were killed.
+    fn reopen_killed(&self, pool: Pool, map: Map<u64, str>) -> (Pool, Map<u64, str>) {
+        self.kill(pool, map);
         self.faults.fail_after(-1);
         self.open()
+    }
+
+    /// Opens the pool under another boot id.
+    fn open_in_boot(&self, boot: u128) -> outlast::Result<Pool> {
+        // SAFETY: a file of this test alone.
+        unsafe { self.options().boot_id(boot).open(&self.path) }
     }
 }
 
@@ -204,9 +215,7 @@ fn a_pool_that_may_be_torn_is_not_called_clean_before_it_was_verified() {
     let (pool, map) = setup.open();
     put(&map, 0..100);
     let (pool, map) = setup.reopen_killed(pool, map);
-    let content = std::fs::read(&setup.path).unwrap();
-    drop((pool, map));
-    std::fs::write(&setup.path, content).unwrap();
+    setup.kill(pool, map);
     let options = setup.options().boot_id(77);
     // SAFETY: a file of this test alone.
     assert!(matches!(unsafe { options.open(&setup.path) }, Err(Error::PossiblyTorn { .. })));
@@ -219,8 +228,7 @@ fn a_pool_that_may_be_torn_is_not_called_clean_before_it_was_verified() {
     let pool = unsafe { accepting.open(&setup.path) }.unwrap();
     assert!(pool.verify().unwrap().is_sound());
     pool.close().unwrap();
-    // SAFETY: a file of this test alone.
-    let pool = unsafe { setup.options().boot_id(78).open(&setup.path) }.unwrap();
+    let pool = setup.open_in_boot(78).unwrap();
     check(&pool.map("m").unwrap(), 0..100, "verified");
 }
 
@@ -261,8 +269,7 @@ fn a_killed_pool_that_was_opened_and_synced_survives_a_power_loss() {
         assert!(setup.faults.take_calls().contains(&Call::Fsync), "{scheme}");
         drop(map);
         pool.close().unwrap();
-        // SAFETY: a file of this test alone.
-        let pool = unsafe { setup.options().boot_id(77).open(&setup.path) }.unwrap();
+        let pool = setup.open_in_boot(77).unwrap();
         check(&pool.map("m").unwrap(), 0..100, "synced");
     }
 }
@@ -286,7 +293,7 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
         // Nor is the mark of one taken for confirmed that another file, or boot, has made.
         let copy = setup.path.with_extension("copy");
         std::fs::copy(&setup.path, &copy).unwrap();
-        let other = Setup { path: copy, ..setup_of(scheme) };
+        let other = Setup { path: copy, ..Setup::new(scheme, false) };
         let options = other.options().accept_possibly_torn(true);
         // SAFETY: a file of this test alone.
         let pool = unsafe { options.open(&other.path) }.unwrap();
@@ -294,10 +301,6 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
         pool.map_with::<u64, str>("n", &MapOptions::new().scheme(scheme)).unwrap();
         assert!(writes_back(&other.faults).contains(&Call::Msync), "{scheme}");
     }
-}
-
-fn setup_of(scheme: Scheme) -> Setup {
-    Setup::new(scheme, false)
 }
 
 fn writes_back(faults: &Faults) -> Vec<Call> {
@@ -314,11 +317,8 @@ fn a_clean_pool_that_is_verified_stays_clean() {
         put(&map, 0..100);
         pool.sync().unwrap();
         assert!(pool.verify().unwrap().is_sound());
-        let content = std::fs::read(&setup.path).unwrap();
-        drop((pool, map));
-        std::fs::write(&setup.path, content).unwrap();
-        // SAFETY: a file of this test alone.
-        let pool = unsafe { setup.options().boot_id(77).open(&setup.path) }.unwrap();
+        setup.kill(pool, map);
+        let pool = setup.open_in_boot(77).unwrap();
         check(&pool.map("m").unwrap(), 0..100, "verified");
     }
 }

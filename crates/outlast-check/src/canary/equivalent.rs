@@ -19,8 +19,8 @@ pub enum Reason {
     Progress,
     /// The lines are flushed again before the next fence.
     FlushedAgain,
-    /// Only what another thread stores meanwhile rests on it: it is seeded as a bug instead,
-    /// which directed schedules must find.
+    /// Only another thread's stores depend on it. It is a seeded bug instead, which directed
+    /// schedules must find.
     OtherThreads,
 }
 

@@ -16,7 +16,7 @@
 //! each page as it was at some moment since it was last made durable. Then the pool is opened
 //! again, and
 //!
-//! - after the death of the process it holds what was acknowledged, and the operation under way
+//! - after the death of the process it holds every acknowledged change, and the operation under way
 //!   whole or not at all;
 //! - after a power loss, on a medium that it can tear, it is refused as possibly torn, or it
 //!   holds what it held when it was last made clean; and it opens for certain if nothing was

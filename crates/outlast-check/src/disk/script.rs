@@ -102,7 +102,7 @@ pub const BOOT: u128 = 1;
 /// What a pool must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// What was acknowledged.
+    /// The acknowledged content.
     pub acknowledged: Content,
     /// The operation under way: a key, and its value afterwards.
     pub under_way: Option<(Vec<u8>, Option<Vec<u8>>)>,

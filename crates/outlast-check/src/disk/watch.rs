@@ -15,7 +15,7 @@ const DIRTY: usize = 96;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// What is done to a call.
+/// The fate that the harness gives a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It fails, and the next one does not.
@@ -135,7 +135,7 @@ impl Held {
     }
 }
 
-/// What was true when a fault struck.
+/// The state of the disk when a fault struck.
 #[derive(Debug, Clone)]
 pub struct AtFault {
     /// What the disk held.
@@ -160,7 +160,7 @@ struct Inner {
     at_fault: Option<AtFault>,
     struck: usize,
     named: bool,
-    /// What was named or renamed before its content was durable.
+    /// Files that were named or renamed before their content was durable.
     hasty: Vec<Event>,
     failed_write_back: bool,
     /// A call has pretended, and no fsync has made up for it since.
@@ -202,7 +202,7 @@ impl Watch {
         AtFault { held: inner.held.clone(), named: inner.named }
     }
 
-    /// What was true when the last fault struck, if one has.
+    /// The state of the disk when the last fault struck, if one has.
     pub fn at_fault(&self) -> Option<AtFault> {
         self.inner().at_fault.clone()
     }

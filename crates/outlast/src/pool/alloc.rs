@@ -1151,7 +1151,9 @@ impl RunGuard<'_> {
 }
 
 impl Space {
-    /// First run of free pages that is long enough.
+    /// The lowest run of free pages that is long enough, and of it the lowest pages. So the first
+    /// page of a free run gets a new descriptor before its later ones do: a descriptor that a
+    /// release has not made durable never covers a later claim.
     fn fit(&self, pages: u32) -> Option<u32> {
         if self.free_pages < pages {
             return None;
