@@ -6,7 +6,7 @@
 use outlast::index::Change;
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
-use outlast::pool::layout::{HEADER_OFFSETS, field};
+use outlast::pool::layout::{DIRTY, HEADER_OFFSETS, LACKS_ROOT, field};
 use outlast::pool::store::AnyIndex;
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
@@ -218,9 +218,14 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                 set_word(&mut torn, at, 0);
                 let sequence = |at: u64| word_at(&torn, at + 8 * field::SEQUENCE as u64);
                 let older = HEADER_OFFSETS.into_iter().min_by_key(|&at| sequence(at)).unwrap();
-                set_word(&mut torn, older + 8 * field::DIRTY as u64, 1);
+                set_word(&mut torn, older + 8 * field::DIRTY as u64, DIRTY | LACKS_ROOT);
                 let verdicts = Verdicts::of(&torn, &ALIVE).unwrap();
                 assert!(verdicts.all_damaged(), "{}: {verdicts}", image.name);
+                let store = open(&torn, &ALIVE).unwrap();
+                let copy = store.core().header().copy_damaged;
+                assert!(copy.is_some(), "{}: the mark is torn", image.name);
+                let lost = store.open_map(&known.name).map(|_| ());
+                assert!(matches!(&lost, Err(Error::DamagedRoot { .. })), "{lost:?}");
                 // Nor when the process dies, twice.
                 let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                 for _ in 0..2 {
