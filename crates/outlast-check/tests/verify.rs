@@ -184,6 +184,32 @@ fn a_slot_that_was_cleared_is_noticed_where_the_free_state_tells() {
     }
 }
 
+/// A slot that came back after its record was removed. The block is free, and what uses it next
+/// would be found by this slot.
+#[test]
+fn a_slot_that_leads_to_a_removed_record_is_noticed_in_a_closed_pool() {
+    const DEAD: u64 = 5 << 60 | 8 << 17 | 8;
+    for image in small_images(Scheme::Clevel).iter().filter(|image| image.clean) {
+        let dead: Vec<u64> = (0..image.bytes.len() as u64)
+            .step_by(16)
+            .filter(|&at| image.word(at) == DEAD)
+            .collect();
+        let mut tried = 0;
+        for slot in regions(image, |what| *what == What::ClevelSlot).iter().step_by(11) {
+            let line = slot.offset & !63;
+            let Some(free) = (0..8).map(|n| line + 8 * n).find(|&at| image.word(at) == 0) else {
+                continue;
+            };
+            let Some(&record) = dead.get(tried) else { break };
+            noticed(image, &format!("{free:#x} leads to {record:#x}"), |bytes| {
+                set_word(bytes, free, 0x123 << 48 | record);
+            });
+            tried += 1;
+        }
+        assert!(tried > 2, "{}: {tried}, {} removed", image.name, dead.len());
+    }
+}
+
 #[test]
 fn a_root_that_a_closed_pool_has_lost_is_told() {
     for &scheme in Scheme::ALL {

@@ -240,6 +240,13 @@ impl Walk<'_, '_> {
                 }
                 Err(error) => return Err(error),
             };
+            let first = word & LOW48;
+            if self.report.free_state && found.as_ref().is_none_or(|found| found.offset != first) {
+                // Only a crash leaves such a slot: after a clean close the block is free.
+                let found = format!("one to a removed or replaced record at {first:#x}");
+                let expected = "a slot that leads to a record in effect";
+                self.problem(Damage::new(place, expected, found));
+            }
             let Some(found) = found else { continue };
             self.region(place, 8, What::ClevelSlot);
             let (tag, hash) = (word >> 48 & 0x3fff, found.hash);
