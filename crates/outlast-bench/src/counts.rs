@@ -9,15 +9,12 @@ use crate::keys::{ABSENT, Draw, Keys, value};
 use crate::limits;
 use crate::report::{Report, Show, rounded};
 use crate::run::Run;
-use crate::systems::{NodeSizes, Setup};
-use outlast::index::clevel::layout::GROUP_BITS;
-use outlast::index::phast::Shape;
+use crate::systems::{NodeSizes, Setup, map_options};
+use outlast::db::store::{AnyIndex, OpenMap, Store};
 use outlast::index::{Bytes, Change, Inline};
 use outlast::pmem::{Access, Alive, Event, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::roots::MapInfo;
-use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
 use outlast::{Growth, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -194,22 +191,8 @@ impl Recorded {
             RecordForm::Inline => "u64",
             RecordForm::Bytes => "bytes",
         };
-        let info = MapInfo {
-            name: "bench".into(),
-            scheme: options.scheme,
-            form: options.form,
-            key_schema: schema.into(),
-            value_schema: schema.into(),
-            config: match options.scheme {
-                Scheme::Clevel => [6, u64::from(GROUP_BITS), 0],
-                Scheme::Phast => {
-                    let NodeSizes { leaf_slots: slots, node_leaves } = options.nodes;
-                    Shape { slots, node_leaves, ..Shape::of_schema(schema) }.to_config()
-                }
-                _ => [6, u64::from(options.stash_buckets), 0],
-            },
-        };
-        let map = store.map(&MapRequest { info, scheme_matters: true })?;
+        let request = map_options(&options.setup()).request("bench", options.form, [schema; 2])?;
+        let map = store.map(&request)?;
         let hand = Hand::new(options.key_bytes, options.value_bytes, Reads::Owned);
         Ok(Recorded { seam, map, hand, _store: store })
     }

@@ -1,6 +1,6 @@
 //! What the words of a workload look like as records: words themselves, or byte strings.
 
-use outlast::index::hash::Hasher as OurHasher;
+use outlast::pool::hash::Hasher as OurHasher;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
 

@@ -6,8 +6,8 @@ use crate::keys::{Keys, value};
 use crate::limits;
 use crate::report::{Report, Show, rounded};
 use crate::run::Run;
-use crate::systems::{self, Setup};
-use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
+use crate::systems::{self, Setup, map_options};
+use outlast::{PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 
 /// What is to be measured.
@@ -145,7 +145,8 @@ fn grow(options: &Options, stash_buckets: u32) -> Fallible<Vec<Sample>> {
     let seed = options.seed;
     // Counted, not timed: memory will do.
     let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
-    let map_options = MapOptions::new().scheme(options.scheme).stash_buckets(stash_buckets);
+    let setup = Setup::plain(options.scheme, options.form, "".into(), seed);
+    let map_options = map_options(&Setup { stash_buckets, ..setup });
     let (key_schema, value_schema) = match options.form {
         RecordForm::Inline => ("u64", "u64"),
         RecordForm::Bytes => ("bytes", "bytes"),

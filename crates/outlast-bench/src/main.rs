@@ -535,10 +535,10 @@ fn run_kv(args: KvArgs) -> Fallible {
 }
 
 fn run_load_factor(args: LoadFactorArgs) -> Fallible {
-    let stash_buckets = match (args.scheme, args.stash) {
-        (Scheme::DashEh, none) if none.is_empty() => vec![2, 4],
-        (_, none) if none.is_empty() => vec![2],
-        (_, stash) => stash,
+    let stash_buckets = match args.stash.is_empty() {
+        true if args.scheme.has_setting("stash_buckets") => vec![2, 4],
+        true => vec![2],
+        false => args.stash,
     };
     let options = load_factor::Options {
         scheme: args.scheme,

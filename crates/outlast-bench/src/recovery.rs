@@ -107,7 +107,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.records.iter().try_for_each(|&records| setup.check_records(records, 1))?;
     limits::range("kills", options.kills, 1..=limits::ROUNDS_MAX)?;
     limits::threads(&options.threads)?;
-    if options.threads != [1] && !options.scheme.mends_at_open() {
+    if options.threads != [1] && !options.scheme.row().linear_recovery {
         let scheme = options.scheme;
         let why =
             format!("--threads: opening a map of {scheme} takes constant time, by one thread");
@@ -193,7 +193,7 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
             first_get_us_max,
             answer_ms,
             answer_ms_max,
-            reading: options.scheme.mends_at_open().then(|| Reading {
+            reading: options.scheme.row().linear_recovery.then(|| Reading {
                 records_per_s: (records as f64 / open_ms * 1e3) as u64,
                 raw_ms,
                 speed_up: rounded(speed_up, 3),
@@ -264,8 +264,11 @@ fn reopen(
     }
     drop(map);
     pool.close()?;
-    let raw =
-        if options.scheme.mends_at_open() { read_raw(path, threads)? } else { Duration::ZERO };
+    let raw = if options.scheme.row().linear_recovery {
+        read_raw(path, threads)?
+    } else {
+        Duration::ZERO
+    };
     Ok(Times { open: opened - start, first_get: answered - opened, raw })
 }
 

@@ -35,14 +35,6 @@ pub struct Row {
     pub bytes_per_record: f64,
 }
 
-/// Bytes of a slot.
-const fn slot_bytes(scheme: Scheme) -> u64 {
-    match scheme {
-        Scheme::Clevel => 8,
-        _ => 16,
-    }
-}
-
 /// Measures, and prints a row for each kind of bytes, their sum without free pages, and the
 /// file.
 ///
@@ -96,7 +88,7 @@ fn account(options: &Options) -> Fallible<Vec<Row>> {
     if found.records != *records || found.maps.len() != 1 || found.leaked_bytes > 0 {
         return Err(format!("not what was made: {found:?}").into());
     }
-    let slot = slot_bytes(setup.scheme);
+    let slot = setup.scheme.row().slot_bytes;
     let slots = match setup.scheme {
         // Levels have different sizes.
         Scheme::Clevel => stats.slots,

@@ -12,8 +12,8 @@
 //! | value from 2^32 | itself | a record that takes whole pages of a small pool |
 
 use outlast::RecordForm;
+use outlast::db::store::AnyIndex;
 use outlast::index::{Bytes, Index, Inline, Record};
-use outlast::pool::store::AnyIndex;
 
 /// Values from here on make large blocks, keys from here on collide under the degenerate
 /// hash function.
@@ -127,11 +127,11 @@ pub fn record_form(text: &str) -> Result<RecordForm, String> {
 macro_rules! with_form {
     ($any:expr, $form:ident, $index:ident => $body:expr) => {
         match $any {
-            outlast::pool::store::AnyIndex::Inline($index) => {
+            outlast::db::store::AnyIndex::Inline($index) => {
                 type $form = outlast::index::Inline;
                 $body
             }
-            outlast::pool::store::AnyIndex::Bytes($index) => {
+            outlast::db::store::AnyIndex::Bytes($index) => {
                 type $form = outlast::index::Bytes;
                 $body
             }

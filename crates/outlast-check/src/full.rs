@@ -3,7 +3,7 @@
 use crate::codec::key_bytes;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::was_killed;
-use outlast::pool::store::ReclaimState;
+use outlast::db::store::ReclaimState;
 use outlast::{Error, Map, MapOptions, PoolOptions, Scheme};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ fn options() -> PoolOptions {
 }
 
 fn open_map(pool: &outlast::Pool, scheme: Scheme) -> Checked<Map<[u8], [u8]>> {
-    Ok(pool.map_with("m", &MapOptions::new().scheme(scheme).bucket_bits(4))?)
+    Ok(pool.map_with("m", &MapOptions::new().scheme(scheme).small())?)
 }
 
 /// Inserts until the pool is full; returns how many there are then.

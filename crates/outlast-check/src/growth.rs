@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::cells::Cells;
 use crate::torture::was_killed;
-use outlast::pool::store::ReclaimState;
+use outlast::db::store::ReclaimState;
 use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ type BytesMap = Map<[u8], [u8]>;
 fn open(path: &Path, scheme: Scheme) -> Checked<(Pool, BytesMap)> {
     // SAFETY: the pool is in a directory of this run, and nobody else writes it.
     let pool = unsafe { options().open_or_create(path)? };
-    let map = pool.map_with("m", &MapOptions::new().scheme(scheme).bucket_bits(4))?;
+    let map = pool.map_with("m", &MapOptions::new().scheme(scheme).small())?;
     Ok((pool, map))
 }
 

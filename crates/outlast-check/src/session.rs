@@ -2,17 +2,18 @@
 
 use crate::codec::Form;
 use crate::random::Random;
-use crate::schemes::{Config, parts};
+use crate::schemes::parts;
 use crate::state::{Checked, Fault, Judge, MapState, State, ensure};
 use crate::with_form;
+use outlast::Config;
+use outlast::db::roots::MapInfo;
+use outlast::db::store::{MapRequest, OpenMap, ReclaimState, Store};
 use outlast::index::{Change, Cursor, Index};
 use outlast::pmem::{Alive, Control, Event, Mark, MediumKind, Seam, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
-use outlast::pool::roots::MapInfo;
-use outlast::pool::store::{MapRequest, OpenMap, ReclaimState, Store};
 use outlast::{RecordForm, Scheme, Verification};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -95,18 +96,21 @@ pub struct Step {
 /// What the maps of a session are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// The scheme.
-    pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// What the scheme lets its creator choose.
+    /// The scheme, and what it lets a map's creator choose.
     pub config: Config,
 }
 
 impl Shape {
     /// Of the smallest map that a scheme has: few inserts make it grow.
     pub fn smallest(scheme: Scheme, form: RecordForm) -> Shape {
-        Shape { scheme, form, config: parts(scheme).shapes[0].1 }
+        Shape { form, config: parts(scheme).shapes[0].1 }
+    }
+
+    /// The scheme.
+    pub fn scheme(self) -> Scheme {
+        self.config.scheme()
     }
 
     /// That of each scheme and record form.
@@ -117,7 +121,7 @@ impl Shape {
 
     /// Whether it is the smallest.
     pub fn is_smallest(self) -> bool {
-        self == Shape::smallest(self.scheme, self.form)
+        self == Shape::smallest(self.scheme(), self.form)
     }
 
     /// The map of this shape with a name.
@@ -128,7 +132,6 @@ impl Shape {
         };
         MapInfo {
             name: name.into(),
-            scheme: self.scheme,
             form: self.form,
             key_schema: schema("u64", "[u8]"),
             value_schema: schema("u64", "[u8]"),
@@ -526,7 +529,7 @@ impl Session {
                 return names.iter().try_for_each(|name| {
                     let map = self.map(name)?;
                     let stats = with_form!(map.index(), R, index => Index::<R>::stats(&**index))?;
-                    (parts(map.info().scheme).at_rest)(&stats)
+                    (parts(map.info().scheme()).at_rest)(&stats)
                 });
             }
         }
@@ -667,7 +670,7 @@ impl Session {
             || "verify".into(),
             None,
             |s| {
-                let found = outlast::pool::verify::verify(&s.store)?;
+                let found = outlast::db::verify::verify(&s.store)?;
                 check_verification(&found, records)?;
                 let kept = s.store.core().unfreeable();
                 ensure(kept == 0, || format!("{kept} blocks could not be freed"))

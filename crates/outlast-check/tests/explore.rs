@@ -60,14 +60,14 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
     let alive = alive();
     for shape in Shape::all() {
         let is_it = |s: &Scenario| s.name.starts_with("change") && s.shape == shape;
-        let scenario = catalogue(shape.scheme, shape.form).into_iter().find(is_it).unwrap();
+        let scenario = catalogue(shape.scheme(), shape.form).into_iter().find(is_it).unwrap();
         let run = scenario.record(0, &alive).unwrap().recording;
         let search = |events: Vec<Event>| {
             first_violation_of(&scenario, &run, events, Limits::default(), &alive)
         };
         let searched = search(run.events.clone());
         assert!(searched.violation.is_none() && searched.images == 0, "{searched:?}");
-        for point in (parts(shape.scheme).expected)("change", shape.form).reaches {
+        for point in (parts(shape.scheme()).expected)("change", shape.form).reaches {
             let is_flush: fn(&Event) -> bool = |e| matches!(e.access, Access::Flush { .. });
             let is_fence: fn(&Event) -> bool = |e| matches!(e.access, Access::Fence);
             // What a row does not declare, it does not do: another row's fence is for its flush.

@@ -4,12 +4,12 @@
 //! other one makes an operation meanwhile; then the first goes on. If the second needs
 //! what the first has locked, the first is released.
 
+use outlast::db::store::Store;
 use outlast::pmem::{Alive, Control, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
-use outlast::pool::store::Store;
 use outlast::{RecordForm, Scheme};
 use outlast_check::explore::catalogue;
 use outlast_check::schedule::workload;
@@ -195,8 +195,8 @@ fn growth_is_told_before_it_is_used() {
 #[test]
 fn every_scenario_and_workload_has_a_name_of_its_own() {
     for shape in Shape::all() {
-        let scenarios = catalogue(shape.scheme, shape.form);
-        let workloads = workload::names(shape.scheme).into_iter().map(String::from).collect();
+        let scenarios = catalogue(shape.scheme(), shape.form);
+        let workloads = workload::names(shape.scheme()).into_iter().map(String::from).collect();
         for mut names in [scenarios.into_iter().map(|s| s.name).collect(), workloads] {
             let count = Vec::len(&names);
             names.sort();

@@ -3,11 +3,11 @@
 //! Goal: the pool opened for writing, the pool opened to be read and the offline walk all notice
 //! it, in pools that were closed and, where that can be told, in pools that a kill left.
 
+use outlast::db::store::AnyIndex;
 use outlast::index::Change;
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
 use outlast::pool::layout::{DIRTY, HEADER_OFFSETS, LACKS_ROOT, field};
-use outlast::pool::store::AnyIndex;
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
 use outlast_check::fuzz::pool::{open, set_word, word_at};
@@ -234,7 +234,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     let map = store.open_map(&other.name).unwrap();
                     drop(map);
                     store.sync().unwrap();
-                    outlast::pool::verify::verify(&store).unwrap();
+                    outlast::db::verify::verify(&store).unwrap();
                     store.sync().unwrap();
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();

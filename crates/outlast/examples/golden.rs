@@ -6,7 +6,7 @@
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
 //! ```
 
-use outlast::{MapOptions, PoolOptions};
+use outlast::{MapOptions, PoolOptions, Scheme};
 
 #[path = "../tests/golden/content.rs"]
 mod content;
@@ -20,10 +20,12 @@ fn main() {
     let options = options.boot_id(1);
     // SAFETY: the file is this program's own.
     let pool = unsafe { options.create(&path).unwrap() };
-    let small = MapOptions::new().scheme(scheme.parse().unwrap()).bucket_bits(1);
-    let small = small.leaf_slots(8).node_leaves(4).partitions(5);
+    let scheme: Scheme = scheme.parse().unwrap();
+    let small = MapOptions::new().scheme(scheme).small();
+    let has_stash = scheme.has_setting("stash_buckets");
+    let stash = if has_stash { small.clone().stash_buckets(4) } else { small.clone() };
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
-    let bytes = pool.map_with::<u64, [u8]>("bytes", &small.clone().stash_buckets(4)).unwrap();
+    let bytes = pool.map_with::<u64, [u8]>("bytes", &stash).unwrap();
     let texts = pool.map_with::<str, i32>("texts", &small).unwrap();
     for n in 0..WORDS {
         words.put(&word(n), &(n << 32 | n)).unwrap();

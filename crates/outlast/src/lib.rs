@@ -47,6 +47,7 @@
 #[cfg(not(all(target_pointer_width = "64", target_endian = "little", target_os = "linux")))]
 compile_error!("outlast runs on 64-bit little-endian Linux");
 
+pub mod db;
 mod error;
 pub mod index;
 mod map;
@@ -55,19 +56,18 @@ pub mod pmem;
 pub mod pool;
 pub mod reclaim;
 
+pub use db::handle::{Durability, Pool, PoolStats};
+pub use db::map_options::MapOptions;
+pub use db::options::PoolOptions;
+pub use db::raw::{RawIter, RawMap, RawRange};
+pub use db::roots::MapInfo;
+pub use db::store::ReclaimState;
+pub use db::verify::Verification;
 pub use error::{Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
-pub use index::{Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
-pub use map::{
-    FixedRecord, Iter, Key, KeyBounds, Map, MapOptions, OrderedKey, OrderedMap, Range, RawIter,
-    RawMap, RawRange, Ref, Value,
-};
+pub use index::{Config, Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
+pub use map::{FixedRecord, Iter, Key, KeyBounds, Map, OrderedKey, OrderedMap, Range, Ref, Value};
 pub use pool::core::RecoveryProgress;
-pub use pool::handle::{Durability, Pool, PoolStats};
-pub use pool::options::PoolOptions;
-pub use pool::roots::MapInfo;
-pub use pool::store::ReclaimState;
-pub use pool::verify::Verification;
 
 /// What [`fixed_record!`] needs from elsewhere.
 #[doc(hidden)]

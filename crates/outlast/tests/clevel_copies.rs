@@ -8,9 +8,9 @@
 mod clevel_table;
 
 use clevel_table::index;
+use outlast::db::store::{OpenMap, Store};
 use outlast::index::{Change, clevel};
 use outlast::pmem::{Access, Control, Point, Traced};
-use outlast::pool::store::{OpenMap, Store};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

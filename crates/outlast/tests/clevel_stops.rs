@@ -7,9 +7,9 @@
 
 mod clevel_table;
 
+use outlast::db::store::{OpenMap, Store};
 use outlast::index::{Change, Index, Inline};
 use outlast::pmem::{Control, Traced};
-use outlast::pool::store::{OpenMap, Store};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

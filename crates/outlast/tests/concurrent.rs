@@ -19,7 +19,7 @@ fn usual(scheme: Scheme) -> MapOptions {
 }
 
 fn small(scheme: Scheme) -> MapOptions {
-    usual(scheme).bucket_bits(2).leaf_slots(8).node_leaves(4).partitions(4)
+    usual(scheme).small()
 }
 
 fn scrambled(n: u64) -> u64 {

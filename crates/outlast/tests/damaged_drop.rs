@@ -14,7 +14,7 @@ fn is_reclaimed(scheme: Scheme) {
     let options = PoolOptions::new().page_bits(12).background(false);
     // SAFETY: the file is this test's own.
     let pool = unsafe { options.create(&path).unwrap() };
-    let small = MapOptions::new().scheme(scheme).bucket_bits(1).leaf_slots(4);
+    let small = MapOptions::new().scheme(scheme).small();
     let small = small.form(RecordForm::Bytes);
     let map = pool.map_with::<u64, u64>("m", &small).unwrap();
     for n in 0..300 {

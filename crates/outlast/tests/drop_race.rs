@@ -19,7 +19,7 @@ fn open_and_drop(scheme: Scheme) {
     // SAFETY: the file is this test's own.
     let pool = unsafe { options.create(&path).unwrap() };
     let stop = AtomicBool::new(false);
-    let small = MapOptions::new().scheme(scheme).bucket_bits(1);
+    let small = MapOptions::new().scheme(scheme).small();
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
             let (pool, stop, small) = (&pool, &stop, &small);

@@ -3,7 +3,10 @@
 //! Goal: nothing relies on fresh space being zero, and what a growth adds is in the
 //! header before anything stands in it.
 
-use outlast::index::{Change, Cursor};
+use outlast::db::roots::MapInfo;
+use outlast::db::store::{AnyIndex, MapRequest, ReclaimState, Store};
+use outlast::db::verify::verify;
+use outlast::index::{Change, Cursor, dash_eh};
 use outlast::pmem::{FlushMode, Real};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
@@ -11,10 +14,7 @@ use outlast::pool::header::Header;
 use outlast::pool::layout::{
     Descriptor, FRONTIER_OFFSET, HEADER_WORDS, PageKind, field, pack_frontier,
 };
-use outlast::pool::roots::MapInfo;
-use outlast::pool::store::{AnyIndex, MapRequest, ReclaimState, Store};
-use outlast::pool::verify::verify;
-use outlast::{RecordForm, Scheme, offline};
+use outlast::{RecordForm, offline};
 use std::sync::Arc;
 
 fn bytes_of(store: &Store<Real>) -> Vec<u8> {
@@ -54,11 +54,10 @@ fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
         let store = Store::new(core).unwrap();
         let info = MapInfo {
             name: "m".into(),
-            scheme: Scheme::DashEh,
             form: RecordForm::Bytes,
             key_schema: "bytes".into(),
             value_schema: "bytes".into(),
-            config: [1, 2, 0],
+            config: dash_eh::Config { bucket_bits: 1, stash: 2 }.into(),
         };
         let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
         let AnyIndex::Bytes(index) = map.index() else { unreachable!() };

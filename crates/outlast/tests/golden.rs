@@ -37,7 +37,7 @@ fn check(pool: &Pool, scheme: Scheme) {
     assert_eq!(words.info().form, RecordForm::Inline);
     assert_eq!(bytes.info().form, RecordForm::Bytes);
     for map in [words.info(), bytes.info(), texts.info()] {
-        assert_eq!(map.scheme, scheme);
+        assert_eq!(map.scheme(), scheme);
     }
     for n in 0..WORDS {
         let expected = (!removed(n)).then_some(n << 32 | n);

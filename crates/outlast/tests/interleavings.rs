@@ -6,13 +6,13 @@
 //! leaves (each line cut at its last fenced flush), and all that a process death leaves.
 //! Then the pool is opened from them, and must know what B was answered.
 
-use outlast::index::{Bytes, Change, Cursor, Index, Inline, Scheme};
+use outlast::db::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::index::{Bytes, Change, Cursor, Index, Inline, dash_eh};
 use outlast::pmem::{Access, Alive, Control, Event, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
-use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
 use outlast::{MapInfo, RecordForm};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -112,11 +112,10 @@ fn req(form: RecordForm, name: &str) -> MapRequest {
     MapRequest {
         info: MapInfo {
             name: name.into(),
-            scheme: Scheme::DashEh,
             form,
             key_schema: k.into(),
             value_schema: v.into(),
-            config: [1, 2, 0],
+            config: dash_eh::Config { bucket_bits: 1, stash: 2 }.into(),
         },
         scheme_matters: true,
     }
@@ -356,7 +355,7 @@ fn the_trace_misses_no_record_that_a_split_takes_back() {
             while s.step().unwrap() {}
             let total = hook.0.count.load(SeqCst);
             hook.disarm();
-            let found = outlast::pool::verify::verify(&s).unwrap();
+            let found = outlast::db::verify::verify(&s).unwrap();
             if !found.is_sound() {
                 bad += 1;
                 if bad <= 3 {

@@ -29,27 +29,26 @@ fn open(path: &Path) -> Pool {
     unsafe { PoolOptions::new().open_or_create(path).unwrap() }
 }
 
+/// A setting, and options that have it.
+type Variation = (&'static str, fn(MapOptions) -> MapOptions);
+
+const VARIATIONS: &[Variation] = &[
+    ("bucket_bits", |options| options.bucket_bits(2)),
+    ("stash_buckets", |options| options.small().stash_buckets(4)),
+    ("stash_buckets", |options| options.stash_buckets(4)),
+    ("leaf_slots", |options| options.small().leaf_slots(4)),
+    ("leaf_slots", |options| options.leaf_slots(20).node_leaves(6).partitions(1)),
+    ("partitions", |options| options.small().partitions(16)),
+];
+
+/// Maps of each scheme: as usual, as small as can be, and with each of its settings.
 fn shapes() -> Vec<MapOptions> {
     let mut shapes = vec![];
     for &scheme in Scheme::ALL {
-        let options = MapOptions::new().scheme(scheme);
-        match scheme {
-            Scheme::Phast => {
-                for (slots, leaves, partitions) in
-                    [(4, 4, 3), (8, 4, 16), (20, 6, 1), (56, 128, 128)]
-                {
-                    let options = options.clone().leaf_slots(slots);
-                    shapes.push(options.node_leaves(leaves).partitions(partitions));
-                }
-            }
-            _ => {
-                // Other schemes have no stash.
-                let stashes: &[u32] = if scheme == Scheme::DashEh { &[2, 4] } else { &[2] };
-                for (stash, bits) in stashes.iter().flat_map(|s| [1, 2, 6].map(|b| (*s, b))) {
-                    shapes.push(options.clone().stash_buckets(stash).bucket_bits(bits));
-                }
-            }
-        }
+        let usual = MapOptions::new().scheme(scheme);
+        shapes.extend([usual.clone(), usual.clone().small()]);
+        let own = VARIATIONS.iter().filter(|(setting, _)| scheme.has_setting(setting));
+        shapes.extend(own.map(|(_, vary)| vary(usual.clone())));
     }
     shapes
 }

@@ -103,7 +103,7 @@ fn found_in_overflow_nodes(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chains.pool");
     let pool = open(&path, &options(12).hash_function(0x7e57));
-    let small = MapOptions::new().scheme(scheme).bucket_bits(1).leaf_slots(4).node_leaves(4);
+    let small = MapOptions::new().scheme(scheme).small();
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
     let texts = pool.map_with::<u64, u64>("texts", &small.form(RecordForm::Bytes)).unwrap();
     for n in 0..400u64 {
@@ -147,7 +147,7 @@ fn a_saved_free_state_that_lies_is_noticed() {
     let path = dir.path().join("lies.pool");
     let pool = open(&path, &options(12));
     // The walk is made anew for each bit of the free state: a map of each scheme is enough.
-    let small = |&scheme| MapOptions::new().scheme(scheme).bucket_bits(3).leaf_slots(20);
+    let small = |&scheme| MapOptions::new().scheme(scheme).small();
     fill(&pool, &Scheme::ALL.iter().map(small).collect::<Vec<_>>(), 1);
     pool.close().unwrap();
     let sound = std::fs::read(&path).unwrap();
@@ -186,4 +186,11 @@ fn a_saved_free_state_that_lies_is_noticed() {
     bytes[at + 40] ^= 1;
     let report = offline::walk_bytes(&bytes).unwrap();
     assert!(!report.free_state && report.problems.len() == 1);
+}
+
+#[test]
+fn the_walk_knows_every_scheme() {
+    let known: Vec<_> = offline::schemes().collect();
+    let all: Vec<_> = Scheme::ALL.iter().map(|&scheme| (scheme as u8, scheme.name())).collect();
+    assert_eq!(known, all);
 }

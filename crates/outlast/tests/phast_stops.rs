@@ -1,13 +1,13 @@
 //! PhaST, one thread stopped before each of its accesses of memory while others work: bugs that
 //! were there, each kept out by a test.
 
-use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, Scheme};
+use outlast::db::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, phast};
 use outlast::pmem::{Access, Alive, Control, Event, MediumKind, Planted, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
-use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
 use outlast::{MapInfo, RecordForm};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -124,7 +124,7 @@ fn left_by(events: &[Event]) -> Arc<Store<Traced>> {
 }
 
 impl Table {
-    fn new(slots: u64) -> Table {
+    fn new(slots: u32) -> Table {
         let stops = Stops::default();
         let seam = Traced::with_control(Box::new(stops.clone()));
         seam.start(false);
@@ -133,11 +133,10 @@ impl Table {
         let store = Store::with_alive(core, Arc::clone(&ALIVE));
         let info = MapInfo {
             name: "m".into(),
-            scheme: Scheme::Phast,
             form: RecordForm::Bytes,
             key_schema: "[u8]".into(),
             value_schema: "[u8]".into(),
-            config: [slots, 4 | 4 << 32, 0],
+            config: phast::Config::new(slots, 4, 4).into(),
         };
         let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
         Table { stops, seam, map, _store: store }
@@ -296,7 +295,7 @@ fn a_split_can_leave_what_it_moved() -> bool {
             && of(12) == 0
             && (0..12).all(|n| of(n) == 1)
             && found.iter().any(|(found, value)| *found == key(0) && value[..] == [39; 20])
-            && outlast::pool::verify::verify(&store).unwrap().all_damage().next().is_none();
+            && outlast::db::verify::verify(&store).unwrap().all_damage().next().is_none();
         if !is_right {
             return true;
         }

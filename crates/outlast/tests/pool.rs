@@ -1,7 +1,9 @@
 //! What a pool answers when something is not as it should be: each a typed error, and
 //! nothing lost.
 
-use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, Pool, PoolOptions, TornReason};
+use outlast::{
+    Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, Pool, PoolOptions, Scheme, TornReason,
+};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -208,6 +210,9 @@ fn maps_are_what_they_were_created_as() {
     mismatch(pool.map_with::<u64, u64>("numbers", &bytes).unwrap_err(), "record form");
     assert!(matches!(pool.raw_map("none"), Err(Error::NoSuchMap { .. })));
     assert!(matches!(pool.drop_map("none"), Err(Error::NoSuchMap { .. })));
+    let of_another_scheme = MapOptions::new().scheme(Scheme::Clevel).stash_buckets(2);
+    let refused = pool.map_with::<u64, u64>("new", &of_another_scheme).unwrap_err().to_string();
+    assert!(refused.contains("stash_buckets is no option of the scheme clevel"), "{refused}");
     for options in [MapOptions::new().stash_buckets(3), MapOptions::new().bucket_bits(7)] {
         let invalid = pool.map_with::<u64, u64>("new", &options);
         assert!(matches!(invalid, Err(Error::Invalid { .. })));

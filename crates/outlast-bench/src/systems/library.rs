@@ -89,9 +89,14 @@ pub fn create_map(setup: &Setup, pool: &Pool) -> Fallible<RawMap> {
 
 /// How a setup asks for its map to be made.
 pub fn map_options(setup: &Setup) -> MapOptions {
-    let options = MapOptions::new().scheme(setup.scheme).form(setup.form);
-    let options = options.stash_buckets(setup.stash_buckets);
-    options.leaf_slots(setup.nodes.leaf_slots).node_leaves(setup.nodes.node_leaves)
+    let mut options = MapOptions::new().scheme(setup.scheme).form(setup.form);
+    if setup.scheme.has_setting("stash_buckets") {
+        options = options.stash_buckets(setup.stash_buckets);
+    }
+    if setup.scheme.has_setting("leaf_slots") {
+        options = options.leaf_slots(setup.nodes.leaf_slots).node_leaves(setup.nodes.node_leaves);
+    }
+    options
 }
 
 impl<T: ?Sized + OrderedKey> Library<T> {

@@ -288,10 +288,10 @@ impl Setup {
 /// Whether a map of this scheme can have so many stash buckets; those without a stash take the
 /// default.
 pub fn check_stash(scheme: Scheme, stash_buckets: u32) -> Fallible {
-    let why = match (scheme, stash_buckets) {
-        (Scheme::DashEh, 2 | 4) | (_, 2) => return Ok(()),
-        (Scheme::DashEh, _) => "2 or 4".into(),
-        _ => format!("{} has no stash", scheme.name()),
+    let why = match (scheme.has_setting("stash_buckets"), stash_buckets) {
+        (true, 2 | 4) | (false, 2) => return Ok(()),
+        (true, _) => "2 or 4".into(),
+        (false, _) => format!("{} has no stash", scheme.name()),
     };
     Err(limits::refused(format!("--stash {stash_buckets}: {why}")))
 }

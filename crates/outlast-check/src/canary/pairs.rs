@@ -12,9 +12,9 @@ use crate::response::is_durable;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, open_bytes, recorder};
 use crate::state::{Checked, Fault, MapState, State};
 use crate::with_form;
+use outlast::db::store::{MapRequest, OpenMap, Store};
 use outlast::index::{Change, Index, Record};
 use outlast::pmem::{Access, Alive, Control, Event, Mark, Point, Seam, Traced};
-use outlast::pool::store::{MapRequest, OpenMap, Store};
 use outlast::{RecordForm, Scheme};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -1050,7 +1050,7 @@ impl Plan {
             let found = value(&map, self.first + i)?;
             crate::state::ensure(found.is_some(), || format!("key {i} is lost"))?;
         }
-        let found = outlast::pool::verify::verify(session.store())?;
+        let found = outlast::db::verify::verify(session.store())?;
         crate::session::check_verification(&found, n + 1 + MORE)
     }
 }

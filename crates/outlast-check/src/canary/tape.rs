@@ -7,9 +7,9 @@ use crate::response;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
 use crate::state::{self, Checked, State, ensure};
 use outlast::Error;
+use outlast::db::store::MapRequest;
 use outlast::pmem::{Access, Alive, Event, Mark, Seam};
 use outlast::pool::layout::ROOT_SLOTS;
-use outlast::pool::store::MapRequest;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -121,7 +121,7 @@ impl Case<'_> {
         // Recovery begins with whoever comes first: the reclaim, a lookup, an iteration.
         let way = random.below(3);
         let verified =
-            if way == 0 { Some(outlast::pool::verify::verify(session.store())?) } else { None };
+            if way == 0 { Some(outlast::db::verify::verify(session.store())?) } else { None };
         session.settle(self.judge, &universe, way == 1)?;
         let digest = seam.digest();
         let recovery = phases_of(&seam.take(), shape);

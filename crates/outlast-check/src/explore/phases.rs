@@ -19,7 +19,7 @@ pub fn phase(point: &Point) -> Phase {
 /// The phases in a trace of maps of this shape.
 pub fn phases_of(events: &[Event], shape: Shape) -> BTreeSet<Phase> {
     let points: HashSet<&'static Point> = events.iter().filter_map(|event| event.point).collect();
-    let mut found = (parts(shape.scheme).phases)(events, shape.config);
+    let mut found = (parts(shape.scheme()).phases)(events, shape.config);
     found.extend(points.into_iter().map(phase));
     found
 }

@@ -89,6 +89,6 @@ impl Play {
     }
 
     pub(crate) fn parts(&self) -> &'static Parts {
-        parts(self.shape.scheme)
+        parts(self.shape.scheme())
     }
 }

@@ -175,7 +175,7 @@ impl Row {
         Row {
             scenario: scenario.name.clone(),
             about: scenario.about,
-            scheme: scenario.shape.scheme,
+            scheme: scenario.shape.scheme(),
             form: scenario.shape.form,
             rounds: 0,
             stores: 0,

@@ -72,7 +72,10 @@ impl Place<'_> {
         }
         let mut replay = format!(
             "outlast-check explore --scheme {} --record {} --scenario {} --round {}",
-            shape.scheme, shape.form, self.scenario.name, self.round
+            shape.scheme(),
+            shape.form,
+            self.scenario.name,
+            self.round
         );
         for (option, crash) in [("crash", &crash), ("nested", &nested)] {
             if let Some(crash) = crash {
@@ -81,7 +84,7 @@ impl Place<'_> {
         }
         Violation {
             scenario: self.scenario.name.clone(),
-            scheme: shape.scheme,
+            scheme: shape.scheme(),
             form: shape.form,
             round: self.round,
             crash,

@@ -6,13 +6,13 @@
 //! an earlier time.
 
 use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at};
+use outlast::db::roots::MapInfo;
+use outlast::db::store::AnyIndex;
+use outlast::db::verify::verify;
 use outlast::index::Change;
 use outlast::index::dash_eh::layout as dash;
 use outlast::index::phast::layout as phast;
 use outlast::offline::{self, Region, What};
-use outlast::pool::roots::MapInfo;
-use outlast::pool::store::AnyIndex;
-use outlast::pool::verify::verify;
 use outlast::{RecordForm, Scheme};
 use std::collections::BTreeMap;
 

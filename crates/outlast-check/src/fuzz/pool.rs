@@ -1,12 +1,13 @@
 //! Pools in memory of the process: no file, no threads.
 
+use crate::schemes::parts;
+use outlast::db::roots::MapInfo;
+use outlast::db::store::{MapRequest, OpenMap, Store};
 use outlast::pmem::{Alive, FlushMode, Point, Real, Seam, Word};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
 use outlast::pool::layout::{HEADER_WORDS, field};
-use outlast::pool::roots::MapInfo;
-use outlast::pool::store::{MapRequest, OpenMap, Store};
 use outlast::{Error, RecordForm, Scheme};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,19 +77,14 @@ pub fn set_word(bytes: &mut [u8], offset: u64, word: u64) {
 }
 
 /// What a map is created as: its smallest shapes.
-pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u64, other: u64) -> MapInfo {
+pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u32, other: u32) -> MapInfo {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     MapInfo {
         name: name.into(),
-        scheme,
         form,
         key_schema: schema.into(),
         value_schema: schema.into(),
-        config: match scheme {
-            // Leaves of so many slots; nodes of four leaves.
-            Scheme::Phast => [4 << bits, 4 | other << 32, 0],
-            _ => [bits, other, 0],
-        },
+        config: (parts(scheme).config)(bits, other),
     }
 }
 

@@ -13,8 +13,8 @@ use crate::schedule::progress::{self, Victim};
 use crate::schedule::{self, Choice, Replay, workload::Workload};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault, ensure};
+use outlast::db::store::AnyIndex;
 use outlast::pmem::{Alive, Planted, Traced};
-use outlast::pool::store::AnyIndex;
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 

@@ -305,7 +305,11 @@ impl Named {
     fn replay(&self, crash: Option<usize>, without: &[usize], strategy_seed: u64) -> String {
         let mut command = format!(
             "outlast-check schedule --scheme {} --record {} --workload {} --strategy {} --seed {}",
-            self.shape.scheme, self.shape.form, self.workload.name, self.choice, self.seed
+            self.shape.scheme(),
+            self.shape.form,
+            self.workload.name,
+            self.choice,
+            self.seed
         );
         if strategy_seed != self.seed {
             command.push_str(&format!(" --order {strategy_seed}"));
@@ -506,7 +510,7 @@ impl Checker<'_> {
             // Whoever comes first recovers: a verification, a lookup, an iteration.
             let way = random.below(3);
             if way == 0 {
-                let found = outlast::pool::verify::verify(session.store())?;
+                let found = outlast::db::verify::verify(session.store())?;
                 let damage: Vec<_> = found.all_damage().map(ToString::to_string).collect();
                 if !damage.is_empty() {
                     return Err(Fault(format!("damage: {}", damage.join("; "))));

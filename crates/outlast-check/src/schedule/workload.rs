@@ -6,9 +6,10 @@ use crate::explore::phases::{Phase, phase, phases_of};
 use crate::history::Call;
 use crate::model::{Image, Timeline, stored};
 use crate::random::Random;
-use crate::schemes::{Config, parts};
+use crate::schemes::parts;
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault};
+use outlast::Config;
 use outlast::pmem::{Alive, Point};
 use outlast::pool::points as pool;
 use outlast::pool::threads::OWNERS;
@@ -398,7 +399,7 @@ impl Workload {
         let mut session = Session::create(self.pool(), alive, seam.clone())?;
         session.create_map(MAP, shape)?;
         let keys = self.keys(&session, shape.form);
-        let Some(phase) = self.before.phase(shape.scheme) else {
+        let Some(phase) = self.before.phase(shape.scheme()) else {
             let fills = match self.filling.and_then(Filling::records) {
                 Some(records) => vec![records],
                 None => vec![3, 8, 20, 40],
@@ -434,7 +435,7 @@ impl Workload {
             }
             let events = seam.take();
             if phases_of(&events, shape).contains(&phase) {
-                let words = (parts(shape.scheme).moved)(&events);
+                let words = (parts(shape.scheme()).moved)(&events);
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {

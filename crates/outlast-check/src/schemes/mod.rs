@@ -18,11 +18,8 @@ use crate::schedule::workload::Workload;
 use crate::state::Checked;
 use outlast::index::IndexStats;
 use outlast::pmem::{Event, Point};
-use outlast::{MapOptions, RecordForm, Scheme};
+use outlast::{Config, MapOptions, RecordForm, Scheme};
 use std::collections::BTreeSet;
-
-/// What a map was created with, as its root keeps it: the scheme says what it means.
-pub type Config = [u64; 3];
 
 /// See the module's documentation.
 pub struct Parts {
@@ -40,6 +37,9 @@ pub struct Parts {
     pub creation: &'static Point,
     /// What makes the maps of torture and of live histories grow all the time.
     pub small: fn(RecordForm, MapOptions) -> MapOptions,
+    /// A small configuration of two numbers: log2 of the size of the scheme's smallest part, and what
+    /// else it lets one choose.
+    pub config: fn(u32, u32) -> Config,
     /// What is so of a map once all background work is done.
     pub at_rest: fn(&IndexStats) -> Checked,
     /// The phases in a trace that no single commit point tells.

@@ -8,14 +8,14 @@ use outlast::pmem::{Access, Event};
 use outlast_check::codec::SPECIAL;
 use outlast_check::explore::phases::phases_of;
 use outlast_check::schemes::dash_eh::rows::{self, Row};
-use outlast_check::schemes::dash_eh::{phases, shape};
+use outlast_check::schemes::dash_eh::{buckets, phases, shape};
 use outlast_check::session::Do;
 
 /// Keys of a segment's half of the hash space, by home bucket.
 type Homes = Vec<std::vec::IntoIter<u64>>;
 
 fn homes(bench: &Bench) -> Homes {
-    let buckets = 1 << bench.shape.config[0];
+    let buckets = buckets(bench.shape.config) as usize;
     let mut homes = vec![Vec::new(); buckets];
     for key in 10..4_000 {
         let hash = bench.session.hash(bench.shape.form, key);

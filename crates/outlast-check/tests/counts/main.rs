@@ -106,7 +106,7 @@ fn lines_stored(events: &[Event], point: &'static Point) -> u64 {
 fn lookups_and_iterations_store_nothing() {
     for shape in Shape::all() {
         let mut bench = Bench::new(shape);
-        let brim = (parts(shape.scheme).brim)(shape.config);
+        let brim = (parts(shape.scheme()).brim)(shape.config);
         // While the map is new, and once it has grown.
         for end in [brim, brim * 3] {
             let first = bench.session.used_keys().last().map_or(10, |last| last + 1);
@@ -114,7 +114,7 @@ fn lookups_and_iterations_store_nothing() {
             (first..end + 40).for_each(|key| bench.read(key));
             bench.iterate();
         }
-        let crowd = parts(shape.scheme).crowd;
+        let crowd = parts(shape.scheme()).crowd;
         let mut bench = Bench::in_pool(shape, colliding());
         bench.fill(SPECIAL..SPECIAL + crowd + 4);
         (SPECIAL..SPECIAL + crowd + 14).for_each(|key| bench.read(key));

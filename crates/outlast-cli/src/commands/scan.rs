@@ -56,9 +56,9 @@ fn records(map: &RawMap, keys: Column, args: &ScanArgs) -> Result<Records, Failu
     if args.from.is_none() && args.to.is_none() && !args.reverse {
         return Ok(Box::new(map.iter()));
     }
-    if !map.info().scheme.is_ordered() {
+    if !map.info().scheme().is_ordered() {
         let why = "has no order of keys: --from, --to and --reverse are for ordered maps";
-        return Err(Failure::Usage(format!("a map of scheme {} {why}", map.info().scheme)));
+        return Err(Failure::Usage(format!("a map of scheme {} {why}", map.info().scheme())));
     }
     let key = |text: &Option<OsString>| {
         let key = text.as_ref().map(|text| keys.parse(text.as_bytes(), args.notation.hex));

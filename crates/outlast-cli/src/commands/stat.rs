@@ -6,8 +6,8 @@ use crate::open;
 use crate::output::Output;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
+use outlast::db::store::ReclaimState;
 use outlast::pmem::Medium;
-use outlast::pool::store::ReclaimState;
 use outlast::{IndexStats, MapInfo, Pool};
 use serde_json::json;
 use std::path::Path;
@@ -122,7 +122,7 @@ fn map_object(info: &MapInfo, stats: &IndexStats, out: &mut Output) -> Result<()
     out.object(&json!({
         "event": "map",
         "name": info.name,
-        "scheme": info.scheme.name(),
+        "scheme": info.scheme().name(),
         "form": info.form.to_string(),
         "key_schema": info.key_schema,
         "value_schema": info.value_schema,
@@ -138,7 +138,7 @@ fn map_object(info: &MapInfo, stats: &IndexStats, out: &mut Output) -> Result<()
 fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 10] {
     [
         info.name.clone(),
-        info.scheme.to_string(),
+        info.scheme().to_string(),
         info.form.to_string(),
         info.key_schema.clone(),
         info.value_schema.clone(),

@@ -28,7 +28,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
         out.object(&json!({
             "event": "map",
             "name": info.name,
-            "scheme": info.scheme.name(),
+            "scheme": info.scheme().name(),
             "records": map.records,
             "duplicated": map.duplicated,
             "torn": map.torn,

@@ -31,7 +31,7 @@ impl Listing {
         info: &MapInfo,
         items: &[Item],
     ) -> Result<Option<Listing>, Failure> {
-        if !info.scheme.is_ordered() {
+        if !info.scheme().is_ordered() {
             return Ok(None);
         }
         let map: OrderedMap<[u8], FileFacts> = workspace::ordered_map(pool)?;

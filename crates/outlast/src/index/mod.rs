@@ -10,18 +10,21 @@
 
 pub mod clevel;
 pub mod dash_eh;
-pub mod hash;
 mod open;
 mod ordered;
 pub mod phast;
 mod plan;
 mod prints;
 pub mod record;
+mod registry;
+mod settings;
 mod version;
 
 pub use open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
+pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};
+pub use settings::Settings;
 
 /// What [`version`] stands on.
 mod sync {
@@ -29,90 +32,6 @@ mod sync {
 }
 
 use crate::error::{Damage, Result};
-use crate::pmem::Point;
-use std::fmt;
-
-/// The schemes of this build. The numbers are written to media.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Scheme {
-    /// Dash, extendible hashing (Lu et al., VLDB 2020, section 4).
-    DashEh = 1,
-    /// clevel hashing (Chen et al., USENIX ATC 2020).
-    Clevel = 2,
-    /// PhaST, an ordered index (Li et al., TPDS 2022).
-    Phast = 3,
-}
-
-impl Scheme {
-    /// Every scheme of this build.
-    pub const ALL: &'static [Scheme] = &[Scheme::DashEh, Scheme::Clevel, Scheme::Phast];
-
-    /// The scheme with this number on media.
-    pub fn from_media(number: u8) -> Option<Scheme> {
-        Scheme::ALL.iter().copied().find(|s| *s as u8 == number)
-    }
-
-    /// Whether some thread always completes its operation, wherever others are stopped.
-    pub fn is_lock_free(self) -> bool {
-        match self {
-            Scheme::DashEh | Scheme::Phast => false,
-            Scheme::Clevel => true,
-        }
-    }
-
-    /// Whether opening a map reads all of it, and mends what a crash left; else that is done
-    /// part by part, when one is first touched.
-    pub fn mends_at_open(self) -> bool {
-        match self {
-            Scheme::DashEh | Scheme::Clevel => false,
-            Scheme::Phast => true,
-        }
-    }
-
-    /// Its name, as commands take and print it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scheme::DashEh => "dash-eh",
-            Scheme::Clevel => "clevel",
-            Scheme::Phast => "phast",
-        }
-    }
-
-    /// Its table of commit points. Those of the pool come on top.
-    pub fn commit_points(self) -> &'static [&'static Point] {
-        match self {
-            Scheme::DashEh => dash_eh::points::ALL,
-            Scheme::Clevel => clevel::points::ALL,
-            Scheme::Phast => phast::points::ALL,
-        }
-    }
-
-    /// Whether its maps are in the order of their keys.
-    pub fn is_ordered(self) -> bool {
-        match self {
-            Scheme::DashEh | Scheme::Clevel => false,
-            Scheme::Phast => true,
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Scheme {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Self, String> {
-        Scheme::ALL.iter().copied().find(|scheme| scheme.name() == s).ok_or_else(|| {
-            let known: Vec<_> = Scheme::ALL.iter().map(|s| s.name()).collect();
-            format!("unknown scheme {s:?}; known: {}", known.join(", "))
-        })
-    }
-}
 
 /// A change of one key. The index decides and applies it atomically.
 #[derive(Debug)]

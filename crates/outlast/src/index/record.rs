@@ -21,20 +21,14 @@
 //!
 //! The checksum covers the block's own offset, the lengths, the key and the value.
 
-use super::hash::Hasher;
 use crate::error::{Damage, Error, Result};
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::geometry::{Geometry, LARGE};
+use crate::pool::hash::Hasher;
 use crate::reclaim::Pin;
 use std::fmt;
 use std::sync::Arc;
-
-/// Longest key in bytes.
-pub const MAX_KEY_BYTES: usize = 1 << 16;
-/// Longest value in bytes. Pools with pages of less than 64 KiB have a lower limit:
-/// [`Pool::max_value_bytes`](crate::Pool::max_value_bytes).
-pub const MAX_VALUE_BYTES: usize = 1 << 28;
 
 /// The longest value of a pool with this geometry, whatever its key.
 pub fn value_max(geometry: Geometry) -> usize {
@@ -45,41 +39,7 @@ pub fn value_max(geometry: Geometry) -> usize {
 
 const RECORD_HEADER: usize = 16;
 
-/// How an index stores records. The numbers are written to media.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum RecordForm {
-    /// 8-byte keys and values, in place.
-    Inline = 1,
-    /// Byte strings, in a block that the slot points at.
-    Bytes = 2,
-}
-
-impl RecordForm {
-    /// Both forms.
-    pub const ALL: [RecordForm; 2] = [RecordForm::Inline, RecordForm::Bytes];
-
-    /// The form with this number on media.
-    pub fn from_media(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|f| *f as u8 == number)
-    }
-
-    /// The form in which a map without types of its own is made for keys and values of these
-    /// schemas, if none is asked for: in place if both are integers, else as byte strings.
-    pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
-        let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
-        if word(key_schema) && word(value_schema) { RecordForm::Inline } else { RecordForm::Bytes }
-    }
-}
-
-impl fmt::Display for RecordForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RecordForm::Inline => "inline",
-            RecordForm::Bytes => "bytes",
-        })
-    }
-}
+pub use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 
 /// The two words of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

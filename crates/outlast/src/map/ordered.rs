@@ -1,8 +1,8 @@
 //! The typed ordered map.
 
-use super::raw::{FormRecord, RawRange};
 use super::typed::{Map, undecodable};
 use super::types::{Key, Value};
+use crate::db::raw::{FormRecord, RawRange};
 use crate::error::Result;
 use crate::index::{Inline, Record};
 use std::fmt;

@@ -1,11 +1,11 @@
 //! The typed map.
 
-use super::raw::{Form, RawIter, RawMap};
 use super::types::{Key, Value};
+use crate::db::raw::{Form, RawIter, RawMap};
+use crate::db::roots::MapInfo;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{BATCH, Change, IndexStats, Inline, Record};
-use crate::pool::roots::MapInfo;
 use std::fmt;
 use std::marker::PhantomData;
 

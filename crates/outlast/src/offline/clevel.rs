@@ -1,12 +1,31 @@
 //! The walk of a clevel table: context, levels, overflow chains.
 
-use super::{LOW48, MapReport, Owner, Walk, What, crc, crc_words};
+use super::image::{LOW48, crc, crc_words};
+use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
-use crate::index::clevel::layout::{
-    CONTEXT_BYTES, LEVEL_HEADER, MAX_LEVELS, NODE_BYTES, SLOTS, level_bytes,
-};
-use crate::index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::collections::HashSet;
+
+/// The walk, as the table of walks has it.
+pub(super) const WALK: SchemeWalk = SchemeWalk {
+    number: 2,
+    name: "clevel",
+    root: What::ClevelRoot,
+    walk: |walk, map, place, words, config| walk.walk_clevel(map, place, words, config),
+};
+
+const SLOTS: usize = 8;
+const LEVEL_HEADER: u64 = 64;
+const NODE_BYTES: u64 = 4 * 64;
+const CONTEXT_BYTES: u64 = 256;
+const MAX_LEVELS: usize = 30;
+
+/// Bytes of a level of 2^`bits` buckets, in groups of 2^`group_bits`: its header, its buckets, and
+/// a word for each group's overflow chain.
+fn level_bytes(bits: u32, group_bits: u32) -> u64 {
+    let chains = (8u64 << (bits - bits.min(group_bits))).next_multiple_of(64);
+    (LEVEL_HEADER + (64 << bits) + chains).max(256)
+}
 
 const LEVEL: u64 = 0xc1e0;
 const NODE: u64 = 0xc1e1;
@@ -64,7 +83,7 @@ struct Found {
 }
 
 impl Walk<'_, '_> {
-    pub(super) fn walk_clevel(
+    fn walk_clevel(
         &mut self,
         map: &mut MapReport,
         place: u64,

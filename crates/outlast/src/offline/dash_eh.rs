@@ -1,19 +1,31 @@
 //! The walk of a Dash-EH table: directory, segments, overflow nodes.
 
-use super::{Hash, LOW48, MapReport, Owner, Walk, What, crc, crc_words, fold16, identity};
+use super::image::{Hash, LOW48, crc_words, fold16, identity};
+use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
-use crate::index::RecordForm;
-use crate::index::dash_eh::layout::{BUCKET_BYTES, DIRECTORY_HEADER, MAX_DEPTH, NODE_BYTES, SLOTS};
-use crate::index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::pool::geometry::{CLASSES, LARGE};
+use crate::pool::layout::RecordForm;
 use std::collections::{HashMap, HashSet};
+
+/// The walk, as the table of walks has it.
+pub(super) const WALK: SchemeWalk = SchemeWalk {
+    number: 1,
+    name: "dash-eh",
+    root: What::RootScheme,
+    walk: |walk, map, place, words, config| walk.walk_dash_eh(map, place, words[0], config),
+};
+
+const SLOTS: usize = 16;
+const BUCKET_BYTES: u64 = 256;
+const NODE_BYTES: u64 = 8 * BUCKET_BYTES;
+const DIRECTORY_HEADER: u64 = 64;
+const MAX_DEPTH: u32 = 40;
 
 const DIRECTORY: u64 = 0xd1e0;
 const SEGMENT: u64 = 0xd1e1;
 const NODE: u64 = 0xd1e2;
 
 impl Walk<'_, '_> {
-    pub(super) fn walk_dash_eh(
+    fn walk_dash_eh(
         &mut self,
         map: &mut MapReport,
         place: u64,
@@ -256,54 +268,9 @@ impl Walk<'_, '_> {
         }
         map.records += 1;
         if map.form == RecordForm::Bytes {
-            let offset = first & LOW48;
-            let lengths = self.image.word(offset)?;
-            let bytes = 16 + (lengths & 0xffff_ffff) + (lengths >> 32);
-            self.claim(offset, bytes, Owner::Record)?;
-            self.region(offset, bytes, What::Record);
+            self.claim_record(first, Owner::Record)?;
         }
         Ok(())
-    }
-
-    /// Checks a record block. Returns its key.
-    pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
-        let offset = first & LOW48;
-        let class = (first >> 48) as u8;
-        let bad = |expected: &str, found: String| -> Result<Vec<u8>> {
-            Err(Damage::new(offset, format!("{expected} (slot at {place:#x})"), found).into())
-        };
-        if first >> 56 != 0 {
-            return bad("a record's link", format!("{first:#x}"));
-        }
-        let head = self.image.words(offset, 2)?;
-        let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
-        if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
-            return bad("a record's lengths", format!("{key_len} and {value_len}"));
-        }
-        let bytes = 16 + (key_len + value_len) as u64;
-        // The class is the least that holds the record.
-        let expected = if bytes * 2 > self.page_bytes() {
-            LARGE
-        } else {
-            CLASSES.iter().position(|&size| u64::from(size) >= bytes).map_or(LARGE, |c| c as u8)
-        };
-        if class != expected {
-            return bad(
-                &format!("class {expected} for a record of {bytes} bytes"),
-                format!("class {class}"),
-            );
-        }
-        let body = self.image.bytes(offset + 16, bytes - 16)?;
-        let sum = crc(&[&offset.to_le_bytes(), &head[0].to_le_bytes(), &body]);
-        if head[1] != u64::from(sum) {
-            return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
-        }
-        let key = body[..key_len].to_vec();
-        let hash = self.hash.of(&key);
-        if hash != second {
-            return bad(&format!("hash {hash:#x} of its key"), format!("{second:#x}"));
-        }
-        Ok(key)
     }
 }
 

@@ -4,7 +4,7 @@
 //! accounts for every byte of it. It is written from docs/format.md and shares no code
 //! with the allocator, the gate, the mapping or the indexes: what those get wrong
 //! together, this finds. It stores nothing, and no content makes it panic, loop for
-//! ever or read outside the file. What is peculiar to a scheme stands in a file of its own.
+//! ever or read outside the file. Each scheme's structures have a file of their own.
 //!
 //! In a pool that was closed cleanly,
 //!
@@ -17,20 +17,23 @@
 
 mod clevel;
 mod dash_eh;
+mod image;
 mod phast;
+mod record;
+mod space;
 
 use crate::error::{Damage, Error, Result};
-use crate::index::{RecordForm, Scheme};
-use crate::pool::geometry::{CLASSES, LARGE, PAGE_BITS};
+use crate::pool::geometry::PAGE_BITS;
 use crate::pool::layout::{
-    COMPATIBLE, FORMAT_VERSION, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE,
-    LACKS_ROOT, MAGIC, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS,
-    ROOTS_OFFSET, SAVED_MAGIC, SYSTEM_BYTES, field,
+    COMPATIBLE, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS, LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS,
+    ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, ROOTS_OFFSET, RecordForm, SYSTEM_BYTES, field,
 };
-use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+use image::{Hash, Image, Source, crc, crc_words, read_header};
+use rapidhash::v3::RapidSecrets;
+use space::Run;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const _: () = assert!(COMPATIBLE == 1, "no feature that the walk would have to know");
@@ -92,8 +95,8 @@ impl Report {
 pub struct MapReport {
     /// Its name.
     pub name: String,
-    /// Its scheme.
-    pub scheme: Scheme,
+    /// The name of its scheme.
+    pub scheme: &'static str,
     /// Its record form.
     pub form: RecordForm,
     /// Schema of its keys.
@@ -210,196 +213,27 @@ pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
     Ok((report, regions))
 }
 
-// ---- The file -------------------------------------------------------------------
+// ---- Schemes --------------------------------------------------------------------
 
-#[derive(Clone, Copy)]
-enum Source<'f> {
-    File(&'f File),
-    Bytes(&'f [u8]),
+/// How the maps of a scheme are walked.
+struct SchemeWalk {
+    /// Its number on media.
+    number: u64,
+    name: &'static str,
+    /// What its words of a root are.
+    root: What,
+    walk: WalkMap,
 }
 
-/// A file's content: every read is checked against its end.
-#[derive(Clone, Copy)]
-struct Image<'f> {
-    source: Source<'f>,
-    len: u64,
-}
+/// Walks a map, of which a root has the offset of the scheme's words, those words, and the map's
+/// configuration.
+type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
-impl Image<'_> {
-    fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
-            return Err(Damage::new(
-                offset,
-                format!("{bytes} bytes inside the {} of the pool", self.len),
-                "its end",
-            )
-            .into());
-        }
-        match self.source {
-            Source::Bytes(all) => Ok(all[offset as usize..(offset + bytes) as usize].to_vec()),
-            Source::File(file) => {
-                let mut out = vec![0; bytes as usize];
-                file.read_exact_at(&mut out, offset)
-                    .map_err(|e| Error::io(format!("reading {bytes} bytes at {offset:#x}"), e))?;
-                Ok(out)
-            }
-        }
-    }
+static WALKS: [SchemeWalk; 3] = [dash_eh::WALK, clevel::WALK, phast::WALK];
 
-    fn words(&self, offset: u64, words: u64) -> Result<Vec<u64>> {
-        if !offset.is_multiple_of(8) {
-            return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
-        }
-        Ok(to_words(&self.bytes(offset, words * 8)?))
-    }
-
-    fn word(&self, offset: u64) -> Result<u64> {
-        Ok(self.words(offset, 1)?[0])
-    }
-}
-
-fn to_words(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
-}
-
-// ---- Checksums and packed words, as docs/format.md gives them ---------------------
-
-static CRC_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut crc = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-            bit += 1;
-        }
-        table[i] = crc;
-        i += 1;
-    }
-    table
-};
-
-/// CRC-32C of some pieces of bytes, one after the other.
-fn crc(pieces: &[&[u8]]) -> u32 {
-    let mut crc = u32::MAX;
-    for piece in pieces {
-        for &byte in *piece {
-            crc = CRC_TABLE[((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
-        }
-    }
-    !crc
-}
-
-/// CRC-32C of words.
-fn crc_words(words: &[u64]) -> u64 {
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    u64::from(crc(&[&bytes]))
-}
-
-/// A 32-bit checksum folded to 16 bits.
-fn fold16(crc: u64) -> u64 {
-    (crc ^ crc >> 16) & 0xffff
-}
-
-const LOW48: u64 = (1 << 48) - 1;
-
-fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
-    let low = kind | shape << 16;
-    low | crc_words(&[low, offset, fixed]) << 32
-}
-
-/// The pool's hash function.
-struct Hash {
-    secrets: RapidSecrets,
-    /// Function 0x7e57: keys of 2^32 and more have one hash.
-    degenerate: bool,
-}
-
-impl Hash {
-    fn of(&self, key: &[u8]) -> u64 {
-        let collides = key.first_chunk().is_some_and(|head| u64::from_le_bytes(*head) >> 32 != 0);
-        if self.degenerate && collides {
-            return 0xa5a5_5a5a_1234_5678;
-        }
-        rapidhash_v3_inline::<true, false, false>(key, &self.secrets)
-    }
-}
-
-// ---- Header -----------------------------------------------------------------------
-
-struct Header {
-    words: Vec<u64>,
-    problems: Vec<Damage>,
-}
-
-fn read_header(image: &Image<'_>) -> Result<Header> {
-    if image.len < SYSTEM_BYTES {
-        let magic = if image.len >= HEADER_OFFSETS[1] + 8 { image.word(0)? } else { 0 };
-        if magic == MAGIC {
-            return Err(Error::Truncated { expected: SYSTEM_BYTES, actual: image.len });
-        }
-        return Err(Error::NotAPool { found: format!("a file of {} bytes", image.len) });
-    }
-    let mut best: Option<Vec<u64>> = None;
-    let mut problems = Vec::new();
-    let mut any_magic = false;
-    for (copy, offset) in HEADER_OFFSETS.into_iter().enumerate() {
-        let words = image.words(offset, HEADER_WORDS as u64)?;
-        let sum = crc_words(&words[..field::CHECKSUM]);
-        any_magic |= words[field::MAGIC] == MAGIC;
-        let sequence = words[field::SEQUENCE];
-        if words[field::MAGIC] != MAGIC
-            || words[field::CHECKSUM] != sum
-            || sequence % 2 != copy as u64
-            || sequence >= 1 << 63
-        {
-            problems.push(Damage::new(
-                offset,
-                format!("copy {copy} of the header, with checksum {sum:#x}"),
-                format!(
-                    "magic {:#x}, checksum {:#x}, sequence number {sequence}",
-                    words[0],
-                    words[field::CHECKSUM]
-                ),
-            ));
-        } else if best.as_ref().is_none_or(|best| best[field::SEQUENCE] < sequence) {
-            best = Some(words);
-        }
-    }
-    let Some(words) = best else {
-        return Err(match problems.pop() {
-            Some(damage) if any_magic => Error::DamagedHeader(damage),
-            _ => Error::NotAPool { found: format!("first word {:#018x}", image.word(0)?) },
-        });
-    };
-    let version = words[field::VERSION] as u32;
-    if version != FORMAT_VERSION {
-        return Err(Error::Version { found: version, supported: FORMAT_VERSION });
-    }
-    let unknown = words[field::INCOMPATIBLE] & !INCOMPATIBLE;
-    if unknown != 0 {
-        return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
-    }
-    Ok(Header { words, problems })
-}
-
-// ---- Space ------------------------------------------------------------------------
-
-/// A run of pages that holds blocks.
-struct Run {
-    pages: u64,
-    class: u8,
-    block_bytes: u64,
-    blocks: u64,
-    /// Blocks that the saved free state calls used.
-    used: Option<Vec<u64>>,
-    /// Blocks that something links to.
-    claimed: Vec<u64>,
-}
-
-fn is_set(bits: &[u64], index: u64) -> bool {
-    bits[(index / 64) as usize] >> (index % 64) & 1 == 1
+/// Numbers and names of the schemes that the walk knows.
+pub fn schemes() -> impl Iterator<Item = (u8, &'static str)> {
+    WALKS.iter().map(|walk| (walk.number as u8, walk.name))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -423,301 +257,6 @@ struct Walk<'f, 'r> {
 }
 
 impl Walk<'_, '_> {
-    fn page_bytes(&self) -> u64 {
-        1 << self.page_bits
-    }
-    fn region_pages(&self) -> u64 {
-        self.page_bytes() / 8
-    }
-    /// The page of the first region's descriptors: the first one behind the system area.
-    fn first_descriptors(&self) -> u64 {
-        SYSTEM_BYTES.div_ceil(self.page_bytes())
-    }
-    fn is_system(&self, page: u64) -> bool {
-        page <= self.first_descriptors() || page.is_multiple_of(self.region_pages())
-    }
-    fn descriptor_offset(&self, page: u64) -> u64 {
-        let region = page / self.region_pages();
-        let table =
-            if region == 0 { self.first_descriptors() } else { region * self.region_pages() };
-        (table << self.page_bits) + page % self.region_pages() * 8
-    }
-
-    fn problem(&mut self, damage: Damage) {
-        // Enough to tell what is wrong; a hostile file can hold a problem in every word.
-        if self.report.problems.len() < 10_000 {
-            self.report.problems.push(damage);
-        }
-    }
-
-    fn region(&mut self, offset: u64, bytes: u64, what: What) {
-        if let Some(regions) = &mut self.regions {
-            regions.push(Region { offset, bytes, what });
-        }
-    }
-
-    /// Kind, class and count of a page's descriptor; `None` if none was written.
-    fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
-        let offset = self.descriptor_offset(page);
-        let word = self.image.word(offset)?;
-        if word == 0 {
-            return Ok(None);
-        }
-        let low = word & LOW48;
-        let page_bytes = (page as u32).to_le_bytes();
-        let check = fold16(u64::from(crc(&[&page_bytes, &low.to_le_bytes()])));
-        let kind = low & 0xff;
-        if word >> 48 != check || !(1..=5).contains(&kind) {
-            let expected = format!("a descriptor of page {page}");
-            return Err(Damage::new(offset, expected, format!("{word:#x}")).into());
-        }
-        Ok(Some((kind, (low >> 8) as u8, low >> 16)))
-    }
-
-    /// The run that a descriptor of kind 1 or 2 describes.
-    fn run_of(&self, page: u64, class: u8, kind: u64, pages: u64) -> Result<Run, Damage> {
-        let bad = |why: String| {
-            let found = format!("kind {kind}, class {class}, {pages} pages");
-            Err(Damage::new(self.descriptor_offset(page), why, found))
-        };
-        let left = self.region_pages() - page % self.region_pages();
-        if pages == 0 || pages > left {
-            return bad("a run inside its region".into());
-        }
-        let bytes = pages << self.page_bits;
-        let (block_bytes, blocks) = if kind == 2 {
-            if class != LARGE {
-                return bad("class 255 for a large block".into());
-            }
-            (bytes, 1)
-        } else {
-            let size = CLASSES.get(usize::from(class)).map(|&size| u64::from(size));
-            let Some(size) = size.filter(|size| size * 2 <= self.page_bytes()) else {
-                return bad("a class whose blocks are at most half a page".into());
-            };
-            // One page where that holds 16 blocks, else enough for 15.
-            let expected = if size * 16 <= self.page_bytes() {
-                1
-            } else {
-                (size * 15).div_ceil(self.page_bytes())
-            };
-            if pages != expected {
-                return bad(format!("{expected} pages for blocks of {size} bytes"));
-            }
-            (size, bytes / size)
-        };
-        let claimed = vec![0; blocks.div_ceil(64) as usize];
-        Ok(Run { pages, class, block_bytes, blocks, used: None, claimed })
-    }
-
-    /// All runs, by what the descriptors below the frontier say.
-    fn read_descriptors(&mut self) -> Result<()> {
-        let mut page = self.first_descriptors() + 1;
-        while page < self.frontier {
-            if self.is_system(page) {
-                page += 1;
-                continue;
-            }
-            let found = match self.descriptor(page) {
-                // What two claims that were cut short can leave; no run.
-                Ok(Some((1 | 2, _, pages))) if page + pages > self.frontier => Ok(None),
-                Ok(Some((kind @ (1 | 2), class, pages))) => {
-                    self.run_of(page, class, kind, pages).map(Some)
-                }
-                Ok(_) => Ok(None),
-                Err(Error::Damaged(damage)) => Err(damage),
-                Err(error) => return Err(error),
-            };
-            match found {
-                Ok(Some(run)) => {
-                    let pages = run.pages;
-                    self.runs.insert(page, run);
-                    page += pages;
-                }
-                Ok(None) => page += 1,
-                Err(damage) => {
-                    self.problem(damage);
-                    page += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The saved free state: which blocks are in use. Whether it is there and whole.
-    fn read_saved(&mut self, offset: u64, bytes: u64) -> Result<bool> {
-        if offset == 0 {
-            return Ok(false);
-        }
-        let bad = |expected: &str, found: String| Damage::new(offset, expected, found);
-        let words = match self.image.words(offset, bytes / 8) {
-            Ok(words) if bytes >= 24 && bytes.is_multiple_of(8) => words,
-            Ok(_) => {
-                self.problem(bad("a saved free state", format!("{bytes} bytes")));
-                return Ok(false);
-            }
-            Err(Error::Damaged(damage)) => {
-                self.problem(damage);
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
-        };
-        let sum = crc_words(&words[3..]);
-        if words[0] != SAVED_MAGIC || words[1] != words.len() as u64 || words[2] != sum {
-            let found = format!("{:#x} {:#x} {:#x}", words[0], words[1], words[2]);
-            self.problem(bad("a saved free state's magic, length and checksum", found));
-            return Ok(false);
-        }
-        let (head, pages) = (offset >> self.page_bits, bytes.div_ceil(self.page_bytes()));
-        let descriptor = self.descriptor(head);
-        if !offset.is_multiple_of(self.page_bytes())
-            || self.is_system(head)
-            || !matches!(descriptor, Ok(Some((3, _, count))) if count == pages)
-            || head + pages > self.frontier
-            || self.runs.range(..head + pages).next_back().is_some_and(|(p, r)| p + r.pages > head)
-        {
-            self.problem(bad("a run of pages for the saved free state", format!("{descriptor:?}")));
-            return Ok(false);
-        }
-        let mut used = Vec::new();
-        let mut at = 3;
-        let mut after = 0;
-        while at < words.len() {
-            let page = words[at];
-            let Some(run) = self.runs.get(&page).filter(|_| page >= after) else {
-                self.problem(bad("runs by ascending page", format!("page {page}")));
-                return Ok(false);
-            };
-            let count = run.claimed.len();
-            let Some(bits) = words.get(at + 1..at + 1 + count) else {
-                self.problem(bad("a bit for every block", format!("the end in page {page}")));
-                return Ok(false);
-            };
-            if (run.blocks..count as u64 * 64).any(|i| is_set(bits, i)) {
-                self.problem(bad("bits for blocks only", format!("more in page {page}")));
-                return Ok(false);
-            }
-            if run.class == LARGE && !is_set(bits, 0) {
-                self.problem(bad("a large block in use", format!("a free one in page {page}")));
-                return Ok(false);
-            }
-            after = page + run.pages;
-            used.push((page, bits.to_vec()));
-            at += 1 + count;
-        }
-        for (page, bits) in used {
-            self.runs.get_mut(&page).expect("found above").used = Some(bits);
-        }
-        let unlisted: Vec<u64> =
-            self.runs.iter().filter(|(_, r)| r.used.is_none()).map(|(&page, _)| page).collect();
-        for page in unlisted {
-            let place = self.descriptor_offset(page);
-            self.problem(Damage::new(place, "a run that the saved state lists", "one it lacks"));
-        }
-        self.region(offset, bytes, What::SavedState);
-        self.report.saved_bytes = pages << self.page_bits;
-        Ok(true)
-    }
-
-    /// Notes that something of `needed` bytes stands at `offset` and belongs to `owner`.
-    /// Returns the block's size.
-    fn claim(&mut self, offset: u64, needed: u64, owner: Owner) -> Result<u64, Damage> {
-        let page_bits = self.page_bits;
-        let free_state = self.report.free_state;
-        let page = offset >> page_bits;
-        let bad = |expected: String, found: &str| Err(Damage::new(offset, expected, found));
-        let Some((&head, run)) = self.runs.range_mut(..=page).next_back() else {
-            return bad("a block".into(), "space that belongs to nothing");
-        };
-        let inside = offset - (head << page_bits);
-        let index = inside / run.block_bytes;
-        if page >= head + run.pages || index >= run.blocks {
-            return bad("a block".into(), "space that belongs to nothing");
-        }
-        if !inside.is_multiple_of(run.block_bytes) {
-            return bad("the beginning of a block".into(), "the middle of one");
-        }
-        if run.block_bytes < needed {
-            return bad(format!("a block of {needed} bytes"), "a smaller one");
-        }
-        if is_set(&run.claimed, index) {
-            return bad("a block of one owner".into(), "one that something else links to as well");
-        }
-        run.claimed[(index / 64) as usize] |= 1 << (index % 64);
-        let bytes = run.block_bytes;
-        let used = run.used.as_ref().is_some_and(|used| is_set(used, index));
-        match owner {
-            Owner::Structure => self.report.structure_bytes += bytes,
-            Owner::Record => self.report.record_bytes += bytes,
-        }
-        if free_state && !used {
-            let found = "one that the saved free state calls free";
-            self.problem(Damage::new(offset, "a block in use", found));
-        }
-        Ok(bytes)
-    }
-
-    /// Checks the descriptors of the later pages of runs. After a crash, of runs in which a block
-    /// is linked: before its first one is, a run's descriptors are durable.
-    fn check_later_pages(&mut self) -> Result<()> {
-        let all = self.report.free_state;
-        let runs = self.runs.iter().filter(|(_, run)| all || run.claimed.iter().any(|&b| b != 0));
-        let runs: Vec<(u64, u64, u8)> = runs.map(|(&p, run)| (p, run.pages, run.class)).collect();
-        for (page, count, class) in runs {
-            for distance in 1..count {
-                let place = self.descriptor_offset(page + distance);
-                match self.descriptor(page + distance) {
-                    Ok(Some(found)) if found == (4, class, distance) => {}
-                    Err(Error::Damaged(damage)) => self.problem(damage),
-                    Err(error) => return Err(error),
-                    Ok(found) => {
-                        let expected = format!("a later page, {distance} from its first");
-                        self.problem(Damage::new(place, expected, format!("{found:?}")));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What is left when every map has claimed its blocks.
-    fn settle(&mut self) {
-        let mut in_use = Vec::new();
-        for (&head, run) in &self.runs {
-            // After a crash, a run without a block in use is no more than its first page.
-            let whole = self.report.free_state || run.claimed.iter().any(|&bits| bits != 0);
-            in_use.extend(head..head + if whole { run.pages } else { 1 });
-        }
-        for page in in_use {
-            let offset = self.descriptor_offset(page);
-            self.region(offset, 8, What::Descriptor { page: page as u32 });
-        }
-        let report = &mut self.report;
-        // Of each further region the first page.
-        let further = (self.total - 1) / (1 << (self.page_bits - 3));
-        let system = SYSTEM_BYTES.div_ceil(1 << self.page_bits) + 1 + further;
-        report.header_bytes = system << self.page_bits;
-        let mut in_runs = 0;
-        for run in self.runs.values() {
-            let run_bytes = run.pages << self.page_bits;
-            in_runs += run_bytes;
-            report.unusable_bytes += run_bytes - run.blocks * run.block_bytes;
-            for index in (0..run.blocks).filter(|&i| !is_set(&run.claimed, i)) {
-                match &run.used {
-                    Some(used) if is_set(used, index) => report.leaked_bytes += run.block_bytes,
-                    _ => report.free_block_bytes += run.block_bytes,
-                }
-            }
-        }
-        let pool = self.total << self.page_bits;
-        report.unusable_bytes += report.saved_bytes;
-        report.free_bytes = report.free_block_bytes;
-        report.free_bytes += pool - report.header_bytes - in_runs - report.saved_bytes;
-        report.free_bytes += report.file_bytes - pool;
-    }
-
-    // ---- Roots --------------------------------------------------------------------
-
     fn walk_root(&mut self, slot: usize) -> Result<()> {
         let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
         let words = self.image.words(offset, ROOT_WORDS as u64)?;
@@ -742,12 +281,7 @@ impl Walk<'_, '_> {
                 Some((take(0, name)?, take(name, key)?, take(name + key, value)?))
             })
             .flatten();
-        let scheme = match kinds & 0xff {
-            1 => Some(Scheme::DashEh),
-            2 => Some(Scheme::Clevel),
-            3 => Some(Scheme::Phast),
-            _ => None,
-        };
+        let scheme = WALKS.iter().find(|walk| walk.number == kinds & 0xff);
         // Inline, and byte strings.
         let form = match kinds >> 8 & 0xff {
             1 => Some(RecordForm::Inline),
@@ -763,16 +297,11 @@ impl Walk<'_, '_> {
         if self.report.maps.iter().any(|m| m.name == name) {
             self.problem(bad("maps with different names", format!("{name:?} a second time")));
         }
-        let scheme_words = match scheme {
-            Scheme::DashEh => What::RootScheme,
-            Scheme::Clevel => What::ClevelRoot,
-            Scheme::Phast => What::PhastRoot,
-        };
-        self.region(offset + 8, 8, scheme_words);
+        self.region(offset + 8, 8, scheme.root);
         self.region(offset + ROOT_FIXED as u64 * 8, 8 * 56, What::RootFixed);
         let mut map = MapReport {
             name,
-            scheme,
+            scheme: scheme.name,
             form,
             key_schema,
             value_schema,
@@ -785,11 +314,7 @@ impl Walk<'_, '_> {
             whole: true,
         };
         let config = [words[ROOT_FIXED + 1], words[ROOT_FIXED + 2], words[ROOT_FIXED + 3]];
-        let walked = match scheme {
-            Scheme::DashEh => self.walk_dash_eh(&mut map, offset + 8, words[1], config),
-            Scheme::Clevel => self.walk_clevel(&mut map, offset + 8, &words[1..ROOT_FIXED], config),
-            Scheme::Phast => self.walk_phast(&mut map, offset + 8, words[1], config),
-        };
+        let walked = (scheme.walk)(self, &mut map, offset + 8, &words[1..ROOT_FIXED], config);
         if let Err(error) = walked {
             map.whole = false;
             match error {

@@ -1,12 +1,33 @@
 //! The walk of a PhaST index: master array, the chain of leaves.
 
-use super::{LOW48, MapReport, Owner, Walk, What, crc_words, fold16, identity};
+use super::image::{LOW48, crc_words, fold16, identity};
+use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
-use crate::index::RecordForm;
-use crate::index::phast::layout::{
-    LEAF_HEADER, MASTER_HEADER, MAX_PARTITIONS, MAX_SLOTS, leaf_bytes, master_bytes,
-};
+use crate::pool::layout::RecordForm;
 use std::collections::HashSet;
+
+/// The walk, as the table of walks has it.
+pub(super) const WALK: SchemeWalk = SchemeWalk {
+    number: 3,
+    name: "phast",
+    root: What::PhastRoot,
+    walk: |walk, map, place, words, config| walk.walk_phast(map, place, words[0], config),
+};
+
+const MAX_SLOTS: u32 = 56;
+const LEAF_HEADER: u64 = 128;
+const MASTER_HEADER: u64 = 64;
+const MAX_PARTITIONS: u32 = 1024;
+
+/// Bytes of a leaf with so many slots.
+fn leaf_bytes(slots: u32) -> u64 {
+    LEAF_HEADER + u64::from(slots) * 16
+}
+
+/// Bytes of a master array of so many partitions.
+fn master_bytes(partitions: u32) -> u64 {
+    (MASTER_HEADER + u64::from(partitions) * 8).max(256)
+}
 
 const MASTER: u64 = 0xfa57;
 const LEAF: u64 = 0xfa58;
@@ -33,7 +54,7 @@ struct Leaf {
 }
 
 impl Walk<'_, '_> {
-    pub(super) fn walk_phast(
+    fn walk_phast(
         &mut self,
         map: &mut MapReport,
         place: u64,
@@ -237,16 +258,6 @@ impl Walk<'_, '_> {
             map.duplicates += 1;
             return Err(Damage::new(place, "each key once", "one a second time").into());
         }
-        Ok(())
-    }
-
-    /// Claims the block of a record that was checked.
-    fn claim_record(&mut self, link: u64, owner: Owner) -> Result<()> {
-        let offset = link & LOW48;
-        let lengths = self.image.word(offset)?;
-        let bytes = 16 + (lengths & 0xffff_ffff) + (lengths >> 32);
-        self.claim(offset, bytes, owner)?;
-        self.region(offset, bytes, What::Record);
         Ok(())
     }
 }

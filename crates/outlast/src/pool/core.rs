@@ -4,6 +4,7 @@ use super::alloc::{Alloc, Block};
 use super::backing::{Backing, mapping_error};
 use super::gate::{Brief, Entered, Gate, Held, Writing};
 use super::geometry::{DEFAULT_PAGE_BITS, Geometry};
+use super::hash::Hasher;
 use super::header::Header;
 use super::layout::{
     DIRTY, FRONTIER_OFFSET, LACKS_ROOT, PageKind, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, SUSPECT,
@@ -11,7 +12,6 @@ use super::layout::{
 };
 use super::{points, roots};
 use crate::error::{Damage, Error, Result};
-use crate::index::hash::Hasher;
 use crate::pmem::{
     MappingError, MediumKind, Memory, Offset, Planted, Point, Seam, Shared, Word, words_of,
 };
@@ -153,7 +153,7 @@ pub struct Core<S: Seam> {
 }
 
 /// Turns of waiting for operations of other threads that keep space from reuse, for who needs it.
-pub(super) const GRACE_TURNS: u32 = 1 << 10;
+pub const GRACE_TURNS: u32 = 1 << 10;
 /// The same, where an operation fails otherwise: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
 /// Turns of waiting for a thread that has the last free blocks in hand.
@@ -635,7 +635,7 @@ impl<S: Seam> Core<S> {
 
     /// Makes the disk hold all that memory holds, whatever the kernel takes for written. The
     /// caller holds all writers back.
-    pub(super) fn rewrite(&self) -> Result<()> {
+    pub fn rewrite(&self) -> Result<()> {
         for offset in (0..self.memory.len()).step_by(4096) {
             let word = self.memory.at(Offset::<Word>::new(offset))?;
             self.memory.store(word, self.memory.load(word), &points::FOUND);
@@ -644,7 +644,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// The disk holds what memory holds, and that was found sound.
-    pub(super) fn note_sound(&self) -> Result<()> {
+    pub fn note_sound(&self) -> Result<()> {
         {
             let mut header = self.memory.seam().lock(&self.header);
             self.suspect.store(false, Ordering::Relaxed);
@@ -891,7 +891,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Says which thread does the background work.
-    pub(super) fn set_worker(&self, worker: Thread) {
+    pub fn set_worker(&self, worker: Thread) {
         let _ = self.worker.set(worker);
     }
 

@@ -1,6 +1,7 @@
 //! The on-media structs of the pool and nothing else. Drawn in docs/format.md.
 
 use crate::pmem::{Media, Word};
+use std::fmt;
 
 /// First word of each header copy: `outlast` and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
@@ -10,16 +11,9 @@ pub const FORMAT_VERSION: u32 = 2;
 pub const COMPATIBLE_BORN: u64 = 1;
 /// Features that an older build may ignore.
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
-/// Read-only compatible feature: maps can be of the scheme clevel.
-pub const READ_ONLY_COMPATIBLE_CLEVEL: u64 = 1;
-/// Read-only compatible feature: maps can be of the scheme PhaST.
-pub const READ_ONLY_COMPATIBLE_PHAST: u64 = 2;
-/// Read-only compatible feature: maps of the scheme PhaST can have sealed bitmaps.
-pub const READ_ONLY_COMPATIBLE_SEALED: u64 = 4;
 /// Features that an older build may ignore if it only reads. Each is set when a pool first uses
-/// it.
-pub const READ_ONLY_COMPATIBLE: u64 =
-    READ_ONLY_COMPATIBLE_CLEVEL | READ_ONLY_COMPATIBLE_PHAST | READ_ONLY_COMPATIBLE_SEALED;
+/// it. They belong to the schemes: see the registry.
+pub const READ_ONLY_COMPATIBLE: u64 = 0b111;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
 
@@ -125,6 +119,8 @@ pub const ROOT_FIXED: usize = 8;
 pub const ROOT_TEXT: usize = 13;
 /// Bytes that name and schemas may take together.
 pub const ROOT_TEXT_BYTES: usize = (ROOT_WORDS - ROOT_TEXT) * 8;
+/// What a root says of its map, from [`ROOT_FIXED`] on.
+pub type FixedWords = [u64; ROOT_WORDS - ROOT_FIXED];
 
 /// One named root.
 #[repr(C, align(64))]
@@ -235,3 +231,45 @@ pub fn pack_roots(commits: u32, sequence: u64) -> u64 {
 
 /// First word of the saved free state: its magic.
 pub const SAVED_MAGIC: u64 = u64::from_le_bytes(*b"freestat");
+
+/// Longest key in bytes.
+pub const MAX_KEY_BYTES: usize = 1 << 16;
+/// Longest value in bytes. Pools with pages of less than 64 KiB have a lower limit:
+/// [`Pool::max_value_bytes`](crate::Pool::max_value_bytes).
+pub const MAX_VALUE_BYTES: usize = 1 << 28;
+
+/// How an index stores records. The numbers are written to media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordForm {
+    /// 8-byte keys and values, in place.
+    Inline = 1,
+    /// Byte strings, in a block that the slot points at.
+    Bytes = 2,
+}
+
+impl RecordForm {
+    /// Both forms.
+    pub const ALL: [RecordForm; 2] = [RecordForm::Inline, RecordForm::Bytes];
+
+    /// The form with this number on media.
+    pub fn from_media(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|f| *f as u8 == number)
+    }
+
+    /// The form in which a map without types of its own is made for keys and values of these
+    /// schemas, if none is asked for: in place if both are integers, else as byte strings.
+    pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
+        let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
+        if word(key_schema) && word(value_schema) { RecordForm::Inline } else { RecordForm::Bytes }
+    }
+}
+
+impl fmt::Display for RecordForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecordForm::Inline => "inline",
+            RecordForm::Bytes => "bytes",
+        })
+    }
+}

@@ -1,10 +1,10 @@
 //! A map of clevel of the smallest levels, whose accesses a test can stop.
 
-use outlast::index::{Index, Inline, Scheme};
+use outlast::db::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::index::{Index, Inline, clevel};
 use outlast::pmem::{Alive, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::store::{AnyIndex, MapRequest, OpenMap, Store};
 use outlast::{MapInfo, RecordForm};
 use std::sync::Arc;
 
@@ -22,11 +22,10 @@ pub(crate) fn new(seam: Traced, pages: u64) -> (Arc<Store<Traced>>, Arc<OpenMap>
     let store = Store::with_alive(core, Arc::new(Alive::new().unwrap()));
     let info = MapInfo {
         name: "m".into(),
-        scheme: Scheme::Clevel,
         form: RecordForm::Inline,
         key_schema: "u64".into(),
         value_schema: "u64".into(),
-        config: [1, 1, 0],
+        config: clevel::Config { first_bits: 1, group_bits: 1 }.into(),
     };
     let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
     (store, map)

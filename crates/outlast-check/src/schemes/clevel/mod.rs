@@ -5,13 +5,13 @@ mod planted;
 mod scenarios;
 mod workloads;
 
-use super::{Config, Parts};
+use super::Parts;
 use crate::session::Shape;
 use crate::state::{Checked, ensure};
 use outlast::index::IndexStats;
 use outlast::index::clevel::layout::SLOTS;
-use outlast::index::clevel::points;
-use outlast::{RecordForm, Scheme};
+use outlast::index::clevel::{self, points};
+use outlast::{Config, RecordForm};
 
 /// What it adds.
 pub const PARTS: Parts = Parts {
@@ -21,6 +21,7 @@ pub const PARTS: Parts = Parts {
     growth: &points::CONTEXT_COMMIT,
     creation: &points::CREATE,
     small: |_, options| options.bucket_bits(1),
+    config,
     at_rest,
     phases: phases::found,
     moved: phases::moved,
@@ -37,17 +38,22 @@ const CROWD: u64 = 3 * 2 * SLOTS as u64;
 
 /// log2 of the buckets of the first level, and of those of a group.
 const fn config(first_bits: u32, group_bits: u32) -> Config {
-    [first_bits as u64, group_bits as u64, 0]
+    Config::Clevel(clevel::Config { first_bits, group_bits })
+}
+
+fn first_bits(config: Config) -> u32 {
+    let Config::Clevel(config) = config else { unreachable!("a map of this scheme") };
+    config.first_bits
 }
 
 /// A map whose first level has 2^`first_bits` buckets, in groups of 2^`group_bits`.
 pub fn shape(form: RecordForm, first_bits: u32, group_bits: u32) -> Shape {
-    Shape { scheme: Scheme::Clevel, form, config: config(first_bits, group_bits) }
+    Shape { form, config: config(first_bits, group_bits) }
 }
 
 /// One level.
-fn brim([first_bits, ..]: Config) -> u64 {
-    ((SLOTS as u64) << first_bits) * 7 / 10
+fn brim(config: Config) -> u64 {
+    ((SLOTS as u64) << first_bits(config)) * 7 / 10
 }
 
 /// All but two levels are emptied, and dropped.

@@ -2,7 +2,7 @@
 
 use crate::explore::phases::Phase;
 use crate::model::stored;
-use crate::schemes::Config;
+use outlast::Config;
 use outlast::index::clevel::layout::{Kind, slot};
 use outlast::index::clevel::points;
 use outlast::pmem::Event;

@@ -163,7 +163,7 @@ fn shrink(play: &mut Play) -> Checked {
 fn crowd(play: &mut Play) -> Checked {
     play.map()?;
     // Two buckets of each level, and a node.
-    let levels = if play.shape.config[0] == 3 { 1 } else { 2 };
+    let levels = if super::first_bits(play.shape.config) == 3 { 1 } else { 2 };
     let (slots, node) = (levels * 2 * SLOTS as u64, NODE_BUCKETS as u64 * SLOTS as u64);
     for key in 0..slots {
         play.change(SPECIAL + key, Do::Insert(key))?;

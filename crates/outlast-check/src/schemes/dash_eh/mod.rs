@@ -6,11 +6,11 @@ pub mod rows;
 mod scenarios;
 mod workloads;
 
-use super::{Config, Parts};
+use super::Parts;
 use crate::session::Shape;
 use outlast::index::dash_eh::layout::SLOTS;
-use outlast::index::dash_eh::points;
-use outlast::{MapOptions, RecordForm, Scheme};
+use outlast::index::dash_eh::{self, points};
+use outlast::{Config, MapOptions, RecordForm};
 
 /// What it adds.
 pub const PARTS: Parts = Parts {
@@ -25,6 +25,7 @@ pub const PARTS: Parts = Parts {
     growth: &points::SPLIT_COMMIT,
     creation: &points::CREATE,
     small,
+    config,
     at_rest: |_| Ok(()),
     phases: phases::found,
     moved: phases::moved,
@@ -40,17 +41,28 @@ const CROWD: u64 = 4 * SLOTS as u64;
 
 /// log2 of the buckets to a segment, and its stash buckets.
 const fn config(bucket_bits: u32, stash: u32) -> Config {
-    [bucket_bits as u64, stash as u64, 0]
+    Config::DashEh(dash_eh::Config { bucket_bits, stash })
+}
+
+fn own(config: Config) -> dash_eh::Config {
+    let Config::DashEh(config) = config else { unreachable!("a map of this scheme") };
+    config
+}
+
+/// Buckets of a segment.
+pub fn buckets(config: Config) -> u64 {
+    1 << own(config).bucket_bits
 }
 
 /// A map of segments of 2^`bucket_bits` buckets and so many stash buckets.
 pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
-    Shape { scheme: Scheme::DashEh, form, config: config(bucket_bits, stash) }
+    Shape { form, config: config(bucket_bits, stash) }
 }
 
 /// Two segments.
-fn brim([bucket_bits, stash, _]: Config) -> u64 {
-    ((1 << bucket_bits) + stash) * SLOTS as u64 * 2 * 7 / 10
+fn brim(config: Config) -> u64 {
+    let buckets = buckets(config) + u64::from(own(config).stash);
+    buckets * SLOTS as u64 * 2 * 7 / 10
 }
 
 fn small(form: RecordForm, options: MapOptions) -> MapOptions {

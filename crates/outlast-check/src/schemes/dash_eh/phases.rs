@@ -2,7 +2,7 @@
 
 use crate::explore::phases::Phase;
 use crate::model::stored;
-use crate::schemes::Config;
+use outlast::Config;
 use outlast::index::dash_eh::{layout, points};
 use outlast::pmem::Event;
 use std::collections::{BTreeSet, HashSet};
@@ -33,7 +33,7 @@ pub(super) fn moved(events: &[Event]) -> Vec<u64> {
 }
 
 /// The phases above in a trace.
-pub(super) fn found(events: &[Event], [bucket_bits, ..]: Config) -> BTreeSet<Phase> {
+pub(super) fn found(events: &[Event], config: Config) -> BTreeSet<Phase> {
     let mut found = BTreeSet::new();
     // The buckets that a displacement has made copies in.
     let mut copied: Vec<i64> = Vec::new();
@@ -50,7 +50,8 @@ pub(super) fn found(events: &[Event], [bucket_bits, ..]: Config) -> BTreeSet<Pha
             // The first store of the new record; the last copy stands in the bucket beside it.
             let moves = copied.len();
             if let Some(last) = copied.pop() {
-                let steps = (last - offset as i64 / BUCKET).rem_euclid(1 << bucket_bits);
+                let steps =
+                    (last - offset as i64 / BUCKET).rem_euclid(super::buckets(config) as i64);
                 let ways = if steps == 1 { FORWARD } else { BACKWARD };
                 found.insert(ways[moves - 1].into());
                 copied.clear();

@@ -106,7 +106,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
 
 /// Keys by their home bucket, in one of the two segments that a map begins with.
 fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
-    let buckets = 1 << play.shape.config[0];
+    let buckets = super::buckets(play.shape.config) as usize;
     let mut homes = vec![Vec::new(); buckets];
     for key in 10..2_000 {
         let hash = play.session.hash(play.shape.form, play.key(key));

@@ -5,10 +5,10 @@ mod planted;
 mod scenarios;
 mod workloads;
 
-use super::{Config, Parts};
+use super::Parts;
 use crate::session::Shape;
-use outlast::index::phast::points;
-use outlast::{MapOptions, RecordForm, Scheme};
+use outlast::index::phast::{self, points};
+use outlast::{Config, MapOptions, RecordForm};
 
 /// What it adds.
 pub const PARTS: Parts = Parts {
@@ -23,6 +23,7 @@ pub const PARTS: Parts = Parts {
     growth: &points::SPLIT_COMMIT,
     creation: &points::CREATE,
     small,
+    config: |bits, partitions| config(4 << bits, 4, partitions),
     at_rest: |_| Ok(()),
     phases: phases::found,
     moved: phases::moved,
@@ -37,18 +38,19 @@ pub const PARTS: Parts = Parts {
 const CROWD: u64 = 24;
 
 /// Slots of a leaf, leaves of a node, partitions.
-const fn config(slots: u64, node_leaves: u64, partitions: u64) -> Config {
-    [slots, node_leaves | partitions << 32, 0]
+const fn config(slots: u32, node_leaves: u32, partitions: u32) -> Config {
+    Config::Phast(phast::Config::new(slots, node_leaves, partitions))
 }
 
 /// A map of leaves of so many slots, nodes of so many leaves, and so many partitions at most.
-pub fn shape(form: RecordForm, slots: u64, node_leaves: u64, partitions: u64) -> Shape {
-    Shape { scheme: Scheme::Phast, form, config: config(slots, node_leaves, partitions) }
+pub fn shape(form: RecordForm, slots: u32, node_leaves: u32, partitions: u32) -> Shape {
+    Shape { form, config: config(slots, node_leaves, partitions) }
 }
 
 /// A leaf.
-fn brim([slots, ..]: Config) -> u64 {
-    slots - 1
+fn brim(config: Config) -> u64 {
+    let Config::Phast(config) = config else { unreachable!("a map of this scheme") };
+    u64::from(config.slots) - 1
 }
 
 fn small(form: RecordForm, options: MapOptions) -> MapOptions {

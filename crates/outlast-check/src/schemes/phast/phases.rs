@@ -2,7 +2,7 @@
 
 use crate::explore::phases::Phase;
 use crate::model::stored;
-use crate::schemes::Config;
+use outlast::Config;
 use outlast::index::phast::points;
 use outlast::pmem::Event;
 use std::collections::BTreeSet;

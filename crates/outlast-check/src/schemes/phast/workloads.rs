@@ -24,14 +24,14 @@ const MERGE: Workload = Workload {
 struct Brim;
 
 impl Brim {
-    const SLOTS: u64 = 8;
+    const SLOTS: u32 = 8;
 }
 
 impl Filling for Brim {
     fn keys(&self, _: &dyn Fn(u64) -> u64) -> Vec<u64> {
         // Those that come beside others are among those that are there, and above them.
-        let there = (1..Self::SLOTS).map(|n| 20 * n);
-        there.chain((1..Self::SLOTS).map(|n| 30 * n + 5)).collect()
+        let there = (1..u64::from(Self::SLOTS)).map(|n| 20 * n);
+        there.chain((1..u64::from(Self::SLOTS)).map(|n| 30 * n + 5)).collect()
     }
 
     fn removed_after(&self, _: usize) -> Range<usize> {
@@ -39,7 +39,7 @@ impl Filling for Brim {
     }
 
     fn records(&self) -> Option<u64> {
-        Some(Self::SLOTS - 1)
+        Some(u64::from(Self::SLOTS) - 1)
     }
 }
 

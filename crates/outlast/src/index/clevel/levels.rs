@@ -487,7 +487,7 @@ pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Change, Index, Inline};
+    use crate::index::{Change, Config, Index, Inline};
     use crate::pmem::Real;
     use crate::pool::core::Core;
     use crate::{MapOptions, Pool, PoolOptions, Scheme};
@@ -499,7 +499,7 @@ mod tests {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         let options = MapOptions::new().scheme(Scheme::Clevel);
         drop(pool.map_with::<u64, u64>("m", &options).unwrap());
-        let config = pool.maps().remove(0).unwrap().config;
+        let Config::Clevel(config) = pool.maps().remove(0).unwrap().config else { unreachable!() };
         let core = Arc::clone(pool.store().core());
         let table = Table::open(&core, 0, config).unwrap();
         (pool, core, table)

@@ -233,32 +233,47 @@ mod verify;
 
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
-use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::index::{
+    Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, SchemeConfig, Settings, Verified,
+    Visitor,
+};
 use crate::pmem::{Offset, Planted, Point, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
-use crate::pool::layout::{READ_ONLY_COMPATIBLE_CLEVEL, ROOT_SCHEME_WORDS};
+use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::root;
 use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// How a map's levels begin, and how they are divided. Part of its root.
+/// How a map's levels begin, and how they are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    /// log2 of the buckets of the first level, and of the smallest one.
-    first_bits: u32,
-    /// log2 of the buckets of a group.
-    group_bits: u32,
+pub struct Config {
+    /// log2 of the buckets of the first level, and of the smallest one: from 1 to 16.
+    pub first_bits: u32,
+    /// log2 of the buckets of a group: from 1 to [`layout::GROUP_BITS`].
+    pub group_bits: u32,
 }
 
-impl Shape {
-    fn from_config(config: [u64; 3]) -> Option<Shape> {
-        let [first, group, rest] = config;
+impl SchemeConfig for Config {
+    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
+        let first_bits = settings.take("bucket_bits", [1, 6], 1..=6, 1)?;
+        Ok(Config { first_bits, group_bits: layout::GROUP_BITS })
+    }
+
+    fn from_words([first, group, rest]: [u64; 3]) -> Option<Config> {
         let known = (1..=16).contains(&first)
             && (1..=u64::from(layout::GROUP_BITS)).contains(&group)
             && rest == 0;
-        known.then_some(Shape { first_bits: first as u32, group_bits: group as u32 })
+        known.then_some(Config { first_bits: first as u32, group_bits: group as u32 })
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        [u64::from(self.first_bits), u64::from(self.group_bits), 0]
+    }
+
+    fn features(self) -> u64 {
+        layout::FEATURE
     }
 }
 
@@ -267,7 +282,7 @@ pub struct Clevel<S: Seam, R: Record> {
     core: Arc<Core<S>>,
     /// The root's scheme words.
     root: u64,
-    shape: Shape,
+    shape: Config,
     /// The present context, made of a box; never null.
     context: Shared<AtomicPtr<Context>>,
     /// Those before it that may still be read.
@@ -285,12 +300,9 @@ pub struct Clevel<S: Seam, R: Record> {
 
 impl<S: Seam, R: Record> Clevel<S, R> {
     /// Opens the table whose root is in a slot. Takes constant time.
-    pub fn open(core: &Arc<Core<S>>, slot: usize, config: [u64; 3]) -> Result<Self> {
+    pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let root = root_offset(slot).raw() + 8;
         let damaged_root = |damage| Error::DamagedRoot { slot, damage };
-        let shape = Shape::from_config(config).ok_or_else(|| {
-            damaged_root(Damage::new(root, "a shape of levels", format!("{config:?}")))
-        })?;
         let mut table = Clevel {
             core: Arc::clone(core),
             root,
@@ -322,12 +334,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Makes the first level and context of a new map, durable before the root that will name
     /// them. Returns the root's words.
-    pub fn create(core: &Arc<Core<S>>, config: [u64; 3]) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        let shape = Shape::from_config(config).ok_or_else(|| Error::Invalid {
-            what: "map options",
-            why: format!("levels of shape {config:?}"),
-        })?;
-        core.use_feature(READ_ONLY_COMPATIBLE_CLEVEL, &points::FEATURE)?;
+    pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)
     }
 

@@ -5,7 +5,7 @@ use super::layout::{
     NODE_BYTES, SLOTS, link, pack_level, root, slot, state, unpack_level,
 };
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note_bits, tag_of};
-use super::{Clevel, Shape, points};
+use super::{Clevel, Config, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::Record;
 use crate::pmem::{Memory, Offset, Planted, Point, Seam, Shared, Word};
@@ -63,7 +63,7 @@ fn write_level<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
     bits: u32,
-    shape: Shape,
+    shape: Config,
     at: &'static Point,
 ) -> Result<(), Damage> {
     let words = memory.words(offset, layout::level_bytes(bits, shape.group_bits))?;
@@ -98,7 +98,7 @@ fn write_context<S: Seam>(
 
 pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
-    shape: Shape,
+    shape: Config,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let bits = shape.first_bits;
     let at = &points::CREATE;

@@ -8,20 +8,12 @@ use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, body_checksum};
 use crate::index::{Cursor, CursorState, Verified, Visitor};
 use crate::pmem::{Seam, Word};
-use crate::pool::layout::{READ_ONLY_COMPATIBLE_CLEVEL, field};
 use std::collections::{HashMap, HashSet};
 
 impl<S: Seam, R: Record> Clevel<S, R> {
     /// Checks everything. The caller holds the gate: nothing else runs.
     pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut verified = Verified::default();
-        let features = self.core.header().get(field::READ_ONLY_COMPATIBLE);
-        if features & READ_ONLY_COMPATIBLE_CLEVEL == 0 {
-            // A build that does not know such maps would change the pool without looking at them.
-            let expected = "a header that tells of maps of this scheme";
-            let damage = Damage::new(self.root, expected, format!("features {features:#x}"));
-            verified.damage.push(damage);
-        }
         match self.verify_ready() {
             Ok(()) => {}
             Err(Error::Damaged(damage)) => verified.damage.push(damage),

@@ -160,7 +160,10 @@ mod verify;
 
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, RecordRef};
-use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::index::{
+    Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, SchemeConfig, Settings, Verified,
+    Visitor,
+};
 use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -173,20 +176,32 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// How large a map's segments are. Part of its root.
+/// How large a map's segments are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    bucket_bits: u32,
-    stash: u32,
+pub struct Config {
+    /// log2 of the buckets of a segment: from 1 to 6.
+    pub bucket_bits: u32,
+    /// Stash buckets of a segment: 2 or 4.
+    pub stash: u32,
 }
 
-impl Shape {
-    fn from_config(config: [u64; 3]) -> Option<Shape> {
-        let shape = Shape { bucket_bits: config[0] as u32, stash: u32::try_from(config[1]).ok()? };
-        let known = (1..=6).contains(&config[0]) && [2, 4].contains(&shape.stash);
-        (known && config[2] == 0).then_some(shape)
+impl SchemeConfig for Config {
+    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
+        let bucket_bits = settings.take("bucket_bits", [1, 6], 1..=6, 1)?;
+        Ok(Config { bucket_bits, stash: settings.take("stash_buckets", [2, 2], 2..=4, 2)? })
     }
 
+    fn from_words([bucket_bits, stash, rest]: [u64; 3]) -> Option<Config> {
+        let known = (1..=6).contains(&bucket_bits) && [2, 4].contains(&stash) && rest == 0;
+        known.then_some(Config { bucket_bits: bucket_bits as u32, stash: stash as u32 })
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        [u64::from(self.bucket_bits), u64::from(self.stash), 0]
+    }
+}
+
+impl Config {
     fn buckets(self) -> u32 {
         1 << self.bucket_bits
     }
@@ -273,7 +288,7 @@ struct Structure {
 pub struct DashEh<S: Seam, R: Record> {
     core: Arc<Core<S>>,
     root: Offset<Word>,
-    shape: Shape,
+    shape: Config,
     /// Buckets of a segment, less one.
     bucket_mask: u32,
     /// The empty word, by the first bit of the segment's hashes.
@@ -293,7 +308,7 @@ pub struct DashEh<S: Seam, R: Record> {
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Opens the table whose root is in a slot. Takes constant time.
-    pub fn open(core: &Arc<Core<S>>, slot: usize, config: [u64; 3]) -> Result<Self> {
+    pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let scheme_words = root_offset(slot).raw() + 8;
         let root = Offset::<Word>::new(scheme_words);
         let word = core.memory.load(core.memory.at(root)?);
@@ -301,8 +316,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             slot,
             damage: Damage::new(scheme_words, expected, found),
         };
-        let shape = Shape::from_config(config)
-            .ok_or_else(|| damaged_root("a shape of segments", format!("{config:?}")))?;
         let (directory, depth) = layout::unpack_root(word)
             .ok_or_else(|| damaged_root("a directory's offset and depth", format!("{word:#x}")))?;
         let table = DashEh {
@@ -513,11 +526,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Makes the directory and the two segments of a new map, durable before the root
     /// that will name them. Returns the root's words.
-    pub fn create(core: &Arc<Core<S>>, config: [u64; 3]) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        let shape = Shape::from_config(config).ok_or_else(|| Error::Invalid {
-            what: "map options",
-            why: format!("segments of shape {config:?}"),
-        })?;
+    pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         let empty = Self::empty_words(core)?;
         resize::create(core, shape, empty)
     }

@@ -7,7 +7,7 @@ use super::layout::{
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::ops::{bits, damaged};
-use super::{DashEh, Directory, Route, Segment, Shape, points};
+use super::{Config, DashEh, Directory, Route, Segment, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
 use crate::index::plan::Blocks;
@@ -89,7 +89,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(shape: Shape, low: u64, depth: u32, empty: u64) -> Draft {
+    fn new(shape: Config, low: u64, depth: u32, empty: u64) -> Draft {
         let buckets = vec![DraftBucket::empty(empty); (shape.buckets() + shape.stash) as usize];
         Draft { low, depth, chain: 0, empty, buckets }
     }
@@ -98,7 +98,7 @@ impl Draft {
     fn write<S: Seam>(
         &self,
         memory: &Memory<S>,
-        shape: Shape,
+        shape: Config,
         offset: u64,
         at: &'static Point,
     ) -> Result<(), Damage> {
@@ -143,7 +143,7 @@ fn write_directory<S: Seam>(
 /// which is that before the commit word of the root.
 pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
-    shape: Shape,
+    shape: Config,
     empty: [u64; 2],
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let mut blocks = Blocks::new(core);

@@ -2,6 +2,11 @@
 
 use crate::pmem::{Media, Word};
 
+/// The read-only compatible feature of a pool that has had a map of this scheme.
+pub const FEATURE: u64 = 2;
+/// The read-only compatible feature of a pool that has had a map with sealed bitmaps.
+pub const FEATURE_SEALED: u64 = 4;
+
 /// Pairs of a leaf at most: what its header line has fingerprints for.
 pub const MAX_SLOTS: u32 = 56;
 /// Pairs in a line.

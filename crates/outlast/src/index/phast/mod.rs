@@ -186,12 +186,13 @@ mod verify;
 use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::index::{
+    Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, SchemeConfig, Settings, Verified,
+    Visitor,
+};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
-use crate::pool::layout::{
-    READ_ONLY_COMPATIBLE_PHAST, READ_ONLY_COMPATIBLE_SEALED, ROOT_SCHEME_WORDS,
-};
+use crate::pool::layout::ROOT_SCHEME_WORDS;
 use cache::{Cache, Pointer};
 use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
 use nodes::{MAX_LEAVES, Node, Nodes};
@@ -202,9 +203,9 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How a map is laid out. Part of its root.
+/// How a map is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct Config {
     /// Pairs of a leaf: a multiple of 4, from 4 to 56.
     pub slots: u32,
     /// Leaves of an inner node: from 4 to 1024.
@@ -217,45 +218,54 @@ pub struct Shape {
     pub sealed: bool,
 }
 
-/// In the third word of a map's configuration: its leaves' bitmaps are sealed.
-const CONFIG_SEALED: u64 = 1 << 32;
+/// In the third word of a map's root: its leaves' bitmaps are sealed.
+const WORD_SEALED: u64 = 1 << 32;
 
-impl Shape {
-    /// The paper's, for keys of this schema.
-    pub fn of_schema(schema: &str) -> Shape {
-        let order = KeyOrder::of_schema(schema);
-        Shape { slots: MAX_SLOTS, node_leaves: 128, partitions: 128, order, sealed: true }
+impl Config {
+    /// A configuration for keys that are plain bytes or unsigned numbers.
+    pub const fn new(slots: u32, node_leaves: u32, partitions: u32) -> Config {
+        Config { slots, node_leaves, partitions, order: KeyOrder::Plain, sealed: true }
+    }
+}
+
+impl SchemeConfig for Config {
+    fn of_settings(settings: &mut Settings, key_schema: &str) -> Result<Config> {
+        Ok(Config {
+            slots: settings.take("leaf_slots", [8, MAX_SLOTS], 4..=MAX_SLOTS, 4)?,
+            node_leaves: settings.take("node_leaves", [4, 128], 4..=MAX_LEAVES, 1)?,
+            partitions: settings.take("partitions", [4, 128], 1..=MAX_PARTITIONS, 1)?,
+            order: KeyOrder::of_schema(key_schema),
+            sealed: true,
+        })
     }
 
-    /// As the configuration of a map.
-    pub fn to_config(self) -> [u64; 3] {
+    fn from_words(words: [u64; 3]) -> Option<Config> {
+        let config = Config {
+            slots: u32::try_from(words[0]).ok()?,
+            node_leaves: words[1] as u32,
+            partitions: (words[1] >> 32) as u32,
+            order: KeyOrder::from_media(words[2] & !WORD_SEALED)?,
+            sealed: words[2] & WORD_SEALED != 0,
+        };
+        let known = (4..=MAX_SLOTS).contains(&config.slots)
+            && config.slots.is_multiple_of(4)
+            && (4..=MAX_LEAVES).contains(&config.node_leaves)
+            && (1..=MAX_PARTITIONS).contains(&config.partitions);
+        known.then_some(config)
+    }
+
+    fn to_words(self) -> [u64; 3] {
         let nodes = u64::from(self.node_leaves) | u64::from(self.partitions) << 32;
-        let sealed = if self.sealed { CONFIG_SEALED } else { 0 };
+        let sealed = if self.sealed { WORD_SEALED } else { 0 };
         [u64::from(self.slots), nodes, self.order.to_media() | sealed]
     }
 
-    /// The configuration of a new map for which this one is asked: its bitmaps are sealed.
-    pub fn config_of_new(mut config: [u64; 3]) -> [u64; 3] {
-        config[2] |= CONFIG_SEALED;
-        config
+    fn features(self) -> u64 {
+        layout::FEATURE | if self.sealed { layout::FEATURE_SEALED } else { 0 }
     }
+}
 
-    /// What the configuration of a map says.
-    pub fn from_config(config: [u64; 3]) -> Option<Shape> {
-        let shape = Shape {
-            slots: u32::try_from(config[0]).ok()?,
-            node_leaves: config[1] as u32,
-            partitions: (config[1] >> 32) as u32,
-            order: KeyOrder::from_media(config[2] & !CONFIG_SEALED)?,
-            sealed: config[2] & CONFIG_SEALED != 0,
-        };
-        let known = (4..=MAX_SLOTS).contains(&shape.slots)
-            && shape.slots.is_multiple_of(4)
-            && (4..=MAX_LEAVES).contains(&shape.node_leaves)
-            && (1..=MAX_PARTITIONS).contains(&shape.partitions);
-        known.then_some(shape)
-    }
-
+impl Config {
     fn leaf_bytes(self) -> u64 {
         layout::leaf_bytes(self.slots)
     }
@@ -302,7 +312,7 @@ struct Structure {
 /// An ordered index. See the module's documentation.
 pub struct Phast<S: Seam, R: OrderedRecord> {
     core: Arc<Core<S>>,
-    shape: Shape,
+    shape: Config,
     /// Offset of the master array.
     master: u64,
     leaves: Slab<Leaf>,
@@ -330,15 +340,13 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Opens the index whose root is in a slot: reads all of its leaves' headers. The caller
     /// has passed the gate, or holds it, or the pool was closed cleanly.
-    pub fn open(core: &Arc<Core<S>>, slot: usize, config: [u64; 3]) -> Result<Self> {
+    pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let scheme_words = root_offset(slot).raw() + 8;
         let word = core.memory.load(core.memory.at(Offset::<Word>::new(scheme_words))?);
         let damaged_root = |expected: &str, found: String| Error::DamagedRoot {
             slot,
             damage: Damage::new(scheme_words, expected, found),
         };
-        let shape = Shape::from_config(config)
-            .ok_or_else(|| damaged_root("a shape of leaves", format!("{config:?}")))?;
         let master = layout::unpack_root(word)
             .ok_or_else(|| damaged_root("a master array's offset", format!("{word:#x}")))?;
         let mut index = Phast {
@@ -365,13 +373,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Makes the master array and the first leaf of a new map, durable before the root that
     /// will name them. Returns the root's words.
-    pub fn create(core: &Arc<Core<S>>, config: [u64; 3]) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        let shape = Shape::from_config(config).ok_or_else(|| Error::Invalid {
-            what: "map options",
-            why: format!("leaves of shape {config:?}"),
-        })?;
-        let sealed = if shape.sealed { READ_ONLY_COMPATIBLE_SEALED } else { 0 };
-        core.use_feature(READ_ONLY_COMPATIBLE_PHAST | sealed, &points::FEATURE)?;
+    pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)
     }
 

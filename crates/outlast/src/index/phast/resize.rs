@@ -9,7 +9,7 @@ use super::layout::{
 use super::nodes::{Content, Entry, LockedNode, word_beside};
 use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
-use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};
+use super::{Config, OrderedRecord, Partition, Phast, Structure, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::plan::Blocks;
 use crate::index::record::SlotWords;
@@ -55,7 +55,7 @@ impl Draft {
     }
 
     /// Adds a pair. There is room.
-    fn add(&mut self, shape: Shape, words: SlotWords, hash: u64) {
+    fn add(&mut self, shape: Config, words: SlotWords, hash: u64) {
         let slot = State::at_rest(self.bits).free_slot(shape.slots, shape.line_of(hash));
         let slot = slot.expect("no more pairs than a leaf has had");
         self.bits |= 1 << slot;
@@ -67,7 +67,7 @@ impl Draft {
     fn write<S: Seam>(
         &self,
         memory: &Memory<S>,
-        shape: Shape,
+        shape: Config,
         offset: u64,
         at: &'static Point,
     ) -> Result<(), Damage> {
@@ -112,7 +112,7 @@ fn pair_offset(leaf: u64, slot: u32) -> Offset<Pair> {
 /// The entries of the master array at an offset.
 pub(super) fn master_entries<S: Seam>(
     core: &Core<S>,
-    shape: Shape,
+    shape: Config,
     master: u64,
 ) -> Result<&[Word], Damage> {
     core.memory.words(master + MASTER_HEADER, 8 * u64::from(shape.partitions))
@@ -122,7 +122,7 @@ pub(super) fn master_entries<S: Seam>(
 /// which is that before the commit word of the root.
 pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
-    shape: Shape,
+    shape: Config,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let mut blocks = Blocks::new(core);
     let leaf = blocks.take(shape.leaf_bytes())?.offset;

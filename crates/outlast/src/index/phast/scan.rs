@@ -6,7 +6,7 @@ use super::ops::{PATIENCE, bits as slots};
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
 use crate::index::ordered::KeyRange;
 use crate::index::record::SlotWords;
 use crate::index::version::{is_unchanged, version};
@@ -257,7 +257,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
             return Ok(None);
         }
-        let (edges, read) = read.map_err(crate::Error::Damaged)?;
+        let (edges, read) = read.map_err(Error::Damaged)?;
         if state.is_tentative() {
             self.help(offset, slots(read));
         }
@@ -277,7 +277,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         limit: usize,
         ahead: impl Fn(),
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<(Edges<R::OwnedKey>, u64), crate::Damage> {
+    ) -> Result<(Edges<R::OwnedKey>, u64), Damage> {
         let core = &self.core;
         let high = lows.1.map(|high| R::key_at(core, high)).transpose()?;
         let edges = Edges { low: R::key_at(core, lows.0)?, high };
@@ -347,14 +347,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// A walk that would come to where it was: separators are damaged, which are read anew each
     /// time.
     #[cold]
-    fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> crate::Damage {
+    fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
         let found = format!("one from {:?} to {:?}", edges.low, edges.high);
-        crate::Damage::new(offset, "a leaf behind the last one", found)
+        Damage::new(offset, "a leaf behind the last one", found)
     }
 
     /// The keys between which a leaf's are. To be validated.
-    pub(super) fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, crate::Damage> {
+    pub(super) fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, Damage> {
         let low = R::key_at(&self.core, at.node.entry(self.seam(), at.place).low)?;
         let high = at.node.high_of(self.seam(), at.place);
         let high = high.map(|high| R::key_at(&self.core, high)).transpose()?;

@@ -8,7 +8,6 @@ use crate::error::{Damage, Error, Result};
 use crate::index::ordered::separator_is_whole;
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
-use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, READ_ONLY_COMPATIBLE_SEALED, field};
 use std::collections::HashSet;
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
@@ -16,15 +15,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut verified = Verified::default();
         let mut chain = HashSet::new();
-        let features = self.core.header().get(field::READ_ONLY_COMPATIBLE);
-        let sealed = if self.shape.sealed { READ_ONLY_COMPATIBLE_SEALED } else { 0 };
-        let needed = READ_ONLY_COMPATIBLE_PHAST | sealed;
-        if features & needed != needed {
-            // A build that does not know such maps would change the pool without looking at them.
-            let expected = "a header that tells of maps of this scheme";
-            let found = format!("features {features:#x}");
-            verified.damage.push(Damage::new(self.master, expected, found));
-        }
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             let key = R::from_cursor(&cursor);

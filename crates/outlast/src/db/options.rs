@@ -1,13 +1,13 @@
 //! How a pool is made or opened.
 
-use super::backing::{Backing, mapping_error};
-use super::core::{Core, CoreOptions, ProgressListener, Recovery, RecoveryProgress, random};
 use super::handle::{Guarded, Pool};
-use super::header::Header;
-use super::layout::HEADER_WORDS;
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
+use crate::pool::backing::{Backing, mapping_error};
+use crate::pool::core::{Core, CoreOptions, ProgressListener, Recovery, RecoveryProgress, random};
+use crate::pool::header::Header;
+use crate::pool::layout::{HEADER_WORDS, field};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Error as IoError;
@@ -202,7 +202,7 @@ impl PoolOptions {
         let (file, temporary) = match rustix::fs::openat(CWD, parent, flags, mode) {
             Ok(fd) => (File::from(fd), None),
             Err(_) => {
-                let name = format!(".outlast-{:016x}.new", super::core::random());
+                let name = format!(".outlast-{:016x}.new", random());
                 let temporary = parent.join(name);
                 let file = File::options()
                     .read(true)
@@ -370,7 +370,7 @@ impl PoolOptions {
             let (words, _) = bytes.as_chunks::<8>();
             Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
         })?;
-        let size = header.get(super::layout::field::SIZE);
+        let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
         let disk = self.disk.clone();
@@ -379,7 +379,7 @@ impl PoolOptions {
         options.read_only = read_only;
         if read_only {
             // The private mapping tells nothing of the medium; its last writer did.
-            let recorded = MediumKind::from_u64(header.get(super::layout::field::MEDIUM));
+            let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
         let core = Core::open(Backing::Mapped(mapping), real, header, options)?;

@@ -20,18 +20,14 @@
 //! In this order: gate, `creating`, `reclaim`, `maps`. Whoever steps the reclaim has
 //! passed the gate before; an allocation that helps it along is inside the gate already.
 
-use super::core::{Core, GRACE_TURNS, Reclaimer};
-use super::layout::{ROOT_SCHEME_WORDS, ROOT_SLOTS};
+use super::raw::Form;
 use super::roots::{self, MapInfo};
 use crate::error::{Damage, Error, Result};
-use crate::index::clevel::Clevel;
-use crate::index::dash_eh::DashEh;
-use crate::index::phast::{self, Phast};
-use crate::index::{
-    Bytes, Cursor, Index, Inline, OrderedRecord, RecordForm, Scheme, Visitor, WhileOpen,
-};
-use crate::map::Form;
+use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Visitor};
 use crate::pmem::{Alive, Planted, Seam};
+use crate::pool::core::{Core, GRACE_TURNS, Reclaimer};
+use crate::pool::layout::ROOT_SLOTS;
+use crate::pool::roots as slots;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -315,7 +311,7 @@ impl<S: Seam> Store<S> {
         let seam = self.core.memory.seam();
         let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
         // Opening mends what a crash left, if the scheme does that then.
-        let mends = info.scheme.mends_at_open() && self.core.alloc().old_frontier() != 0;
+        let mends = info.scheme().row().linear_recovery && self.core.alloc().old_frontier() != 0;
         let _writing = if mends && !inside && !known() { Some(self.core.enter()?) } else { None };
         let mut maps = seam.lock(&self.maps);
         if let Some(open) = maps.open.get(&slot)
@@ -329,8 +325,8 @@ impl<S: Seam> Store<S> {
             return Ok(None);
         }
         let index = match info.form {
-            RecordForm::Inline => AnyIndex::Inline(self.open_index(slot, &info)?),
-            RecordForm::Bytes => AnyIndex::Bytes(self.open_index(slot, &info)?),
+            RecordForm::Inline => AnyIndex::Inline(info.config.open(&self.core, slot)?),
+            RecordForm::Bytes => AnyIndex::Bytes(info.config.open(&self.core, slot)?),
         };
         let open = Arc::new(OpenMap {
             info,
@@ -345,26 +341,6 @@ impl<S: Seam> Store<S> {
             open.index.use_huge_pages();
         }
         Ok(Some(open))
-    }
-
-    fn open_index<R: OrderedRecord>(
-        &self,
-        slot: usize,
-        info: &MapInfo,
-    ) -> Result<Box<dyn Index<R>>> {
-        let (core, config) = (&self.core, info.config);
-        let whole = || Arc::clone(core);
-        Ok(match info.scheme {
-            Scheme::DashEh => {
-                Box::new(WhileOpen::new(whole(), DashEh::<S, R>::open(core, slot, config)?))
-            }
-            Scheme::Clevel => {
-                Box::new(WhileOpen::new(whole(), Clevel::<S, R>::open(core, slot, config)?))
-            }
-            Scheme::Phast => {
-                Box::new(WhileOpen::new(whole(), Phast::<S, R>::open(core, slot, config)?))
-            }
-        })
     }
 
     /// Opens the map that is asked for, or creates it: atomically under a crash.
@@ -384,32 +360,13 @@ impl<S: Seam> Store<S> {
             let _creating = self.core.memory.seam().lock(&self.creating);
             if self.find(&asked.name)?.is_none() {
                 let slot = self.free_slot()?;
-                let mut made = asked.clone();
-                if made.scheme == Scheme::Phast {
-                    made.config = phast::Shape::config_of_new(made.config);
-                }
-                let words = self.create_index(&made)?;
+                let words = match asked.form {
+                    RecordForm::Inline => asked.config.create::<S, Inline>(&self.core)?,
+                    RecordForm::Bytes => asked.config.create::<S, Bytes>(&self.core)?,
+                };
                 let _change = RootChange::begin(&self.root_changes);
-                roots::commit(&self.core, slot, &made, words)?;
+                slots::commit(&self.core, slot, &asked.to_words(), words)?;
             }
-        }
-    }
-
-    fn create_index(&self, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        match info.form {
-            RecordForm::Inline => self.create_index_of::<Inline>(info),
-            RecordForm::Bytes => self.create_index_of::<Bytes>(info),
-        }
-    }
-
-    fn create_index_of<R: OrderedRecord>(
-        &self,
-        info: &MapInfo,
-    ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        match info.scheme {
-            Scheme::DashEh => DashEh::<S, R>::create(&self.core, info.config),
-            Scheme::Clevel => Clevel::<S, R>::create(&self.core, info.config),
-            Scheme::Phast => Phast::<S, R>::create(&self.core, info.config),
         }
     }
 
@@ -446,7 +403,7 @@ impl<S: Seam> Store<S> {
         }
         {
             let _change = RootChange::begin(&self.root_changes);
-            roots::clear(&self.core, map.slot)?;
+            slots::clear(&self.core, map.slot)?;
         }
         map.dropped.store(true, Ordering::Release);
         let mut maps = seam.lock(&self.maps);
@@ -734,8 +691,8 @@ fn matches_request(info: &MapInfo, request: &MapRequest) -> Result<()> {
             asked: asked.to_string(),
         })
     };
-    if request.scheme_matters && info.scheme != asked.scheme {
-        return differs("scheme", &info.scheme, &asked.scheme);
+    if request.scheme_matters && info.scheme() != asked.scheme() {
+        return differs("scheme", &info.scheme(), &asked.scheme());
     }
     if info.key_schema != asked.key_schema {
         return differs("key schema", &info.key_schema, &asked.key_schema);

@@ -5,6 +5,9 @@ use super::store::{ReclaimState, Store};
 use crate::error::{Damage, Error, Result};
 use crate::index::Verified;
 use crate::pmem::Seam;
+use crate::pool::core::root_offset;
+use crate::pool::header::Header;
+use crate::pool::layout::field;
 
 /// What a check of a pool found.
 #[derive(Debug, Default)]
@@ -76,7 +79,7 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
         found.damage.push(damage);
     }
     let mut blocks = Vec::new();
-    for (_, info) in store.maps() {
+    for (slot, info) in store.maps() {
         let map = match info.and_then(|info| store.open_map_by(&info.name, true)) {
             Ok(map) => map,
             Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
@@ -85,10 +88,11 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
             }
             Err(error) => return Err(error),
         };
-        let verified = map.index().verify(&mut |_, offset, bytes| {
+        let mut verified = map.index().verify(&mut |_, offset, bytes| {
             blocks.push((offset, bytes));
             Ok(())
         })?;
+        verified.damage.extend(missing_features(&core.header(), slot, map.info()));
         found.maps.push((map.info().clone(), verified));
     }
     core.collect();
@@ -99,4 +103,13 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
     found.leaked_bytes = account.leaked_bytes;
     found.damage.extend(account.damage);
     Ok(found)
+}
+
+/// A build that does not know the scheme would change the pool without looking at the map, if the
+/// header did not tell of it.
+fn missing_features(header: &Header, slot: usize, info: &MapInfo) -> Option<Damage> {
+    let (features, needed) = (header.get(field::READ_ONLY_COMPATIBLE), info.config.features());
+    let expected = format!("a header with the features {needed:#x} of {}", info.scheme());
+    let found = || format!("features {features:#x}");
+    (features & needed != needed).then(|| Damage::new(root_offset(slot).raw(), expected, found()))
 }

@@ -1,13 +1,13 @@
 //! Maps whose types are not known: for tools.
 
+use super::handle::Guarded;
+use super::roots::MapInfo;
+use super::store::OpenMap;
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
     Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, KeyRange, Record, RecordForm,
 };
-use crate::pool::handle::Guarded;
-use crate::pool::roots::MapInfo;
-use crate::pool::store::OpenMap;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -118,8 +118,8 @@ impl RawMap {
     /// [`Error::Invalid`] if the map's scheme knows no order, or a key is no word where the
     /// map's keys are.
     pub fn range(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<RawRange> {
-        if !self.info().scheme.is_ordered() {
-            let why = format!("{} knows no order of keys", self.info().scheme);
+        if !self.info().scheme().is_ordered() {
+            let why = format!("{} knows no order of keys", self.info().scheme());
             return Err(Error::Invalid { what: "range", why });
         }
         let words = |bound: Bound<&[u8]>| {
@@ -136,13 +136,13 @@ impl RawMap {
     }
 
     /// As [`range`](RawMap::range), of an ordered map whose keys are byte strings in blocks.
-    pub(super) fn range_of_bytes(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> RawRange {
+    pub(crate) fn range_of_bytes(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> RawRange {
         let walk = Walk::new(low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec));
         RawRange::new(self.clone(), FormWalk::Bytes(walk))
     }
 
     /// As [`range`](RawMap::range), of an ordered map whose keys are words in place.
-    pub(super) fn range_of_words(&self, low: Bound<u64>, high: Bound<u64>) -> RawRange {
+    pub(crate) fn range_of_words(&self, low: Bound<u64>, high: Bound<u64>) -> RawRange {
         RawRange::new(self.clone(), FormWalk::Inline(Walk::new(low, high)))
     }
 
@@ -319,7 +319,7 @@ enum FormWalk {
 }
 
 /// A record as the map's form has it.
-pub(super) enum FormRecord {
+pub(crate) enum FormRecord {
     Inline(u64, u64),
     Bytes(Vec<u8>, Vec<u8>),
 }
@@ -345,7 +345,7 @@ impl RawRange {
     }
 
     /// The record at one end, of a range of which nothing was read.
-    pub(super) fn end(self, reverse: bool) -> Result<Option<FormRecord>> {
+    pub(crate) fn end(self, reverse: bool) -> Result<Option<FormRecord>> {
         Ok(match (self.map.map.form()?, self.walk) {
             (Form::Inline(index), FormWalk::Inline(walk)) => {
                 walk.end(reverse, index)?.map(|(k, v)| FormRecord::Inline(k, v))
@@ -358,7 +358,7 @@ impl RawRange {
     }
 
     /// Nothing more is asked for.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         match &mut self.walk {
             FormWalk::Inline(walk) => walk.finish(),
             FormWalk::Bytes(walk) => walk.finish(),
@@ -367,7 +367,7 @@ impl RawRange {
 
     /// The next record from one end.
     #[inline]
-    pub(super) fn step(&mut self, reverse: bool) -> Option<Result<FormRecord>> {
+    pub(crate) fn step(&mut self, reverse: bool) -> Option<Result<FormRecord>> {
         let map = &self.map.map;
         let record = match &mut self.walk {
             FormWalk::Inline(walk) => {

@@ -4,6 +4,7 @@ use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, Real, Seam};
+use crate::pool::core::{Core, random};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
 use std::fs::File;
@@ -67,8 +68,7 @@ struct Target {
 impl Target {
     fn create(path: &Path) -> Result<Target> {
         let action = || format!("writing the snapshot {}", path.display());
-        let temporary =
-            parent(path).join(format!(".outlast-{:016x}.snapshot", super::core::random()));
+        let temporary = parent(path).join(format!(".outlast-{:016x}.snapshot", random()));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         if let Ok(fd) = rustix::fs::openat(CWD, parent(path), flags, mode) {
@@ -111,7 +111,7 @@ impl Drop for Target {
 }
 
 /// Shares the blocks where the file system can, else copies the bytes.
-fn copy<S: Seam>(core: &super::core::Core<S>, mut target: &File) -> std::io::Result<()> {
+fn copy<S: Seam>(core: &Core<S>, mut target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
     // Beyond it the system would end the process (SIGXFSZ).
     if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {

@@ -1,13 +1,14 @@
 //! The public handle of a pool.
 
+use super::map_options::MapOptions;
+use super::raw::RawMap;
 use super::roots::MapInfo;
-use super::store::{MapRequest, ReclaimState, Store};
+use super::store::{OpenMap, ReclaimState, Store};
 use super::verify::Verification;
 use super::worker::Worker;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
+use crate::index::RecordForm;
 use crate::index::record::value_max;
-use crate::index::{RecordForm, Scheme};
-use crate::map::{Key, Map, MapOptions, OrderedKey, OrderedMap, RawMap, Value};
 use crate::pmem::{FlushMode, MediumKind, Real};
 use std::fmt;
 use std::path::Path;
@@ -109,7 +110,7 @@ pub struct PoolStats {
     /// log2 of the page size.
     pub page_bits: u32,
     /// What is wrong with one copy of the header, if the other one was used.
-    pub damaged_header_copy: Option<crate::Damage>,
+    pub damaged_header_copy: Option<Damage>,
 }
 
 impl Pool {
@@ -123,89 +124,28 @@ impl Pool {
         &self.inner.store
     }
 
-    fn raw(&self, map: Arc<super::store::OpenMap>) -> RawMap {
+    fn raw(&self, map: Arc<OpenMap>) -> RawMap {
         RawMap { map, pool: Arc::clone(&self.inner) }
     }
 
-    /// The map `name`, created if there is none: atomically, under a crash too.
-    ///
-    /// # Errors
-    /// [`Error::MapMismatch`] if it exists with other types; [`Error::TooManyMaps`],
-    /// [`Error::PoolFull`], [`Error::ReadOnly`] if it cannot be created.
-    pub fn map<K: Key + ?Sized, V: Value + ?Sized>(&self, name: &str) -> Result<Map<K, V>> {
-        self.map_with(name, &MapOptions::new())
-    }
-
-    /// As [`map`](Pool::map), with options.
-    ///
-    /// # Errors
-    /// As [`map`](Pool::map), and [`Error::Invalid`] for options that cannot be.
-    pub fn map_with<K: Key + ?Sized, V: Value + ?Sized>(
+    /// The map `name` of this form and these schemas, created if there is none.
+    pub(crate) fn map_of(
         &self,
         name: &str,
+        form: RecordForm,
+        schemas: [&str; 2],
         options: &MapOptions,
-    ) -> Result<Map<K, V>> {
-        let words = K::WORD && V::WORD;
-        let form = match options.form {
-            None if words => RecordForm::Inline,
-            None => RecordForm::Bytes,
-            Some(RecordForm::Inline) if !words => {
-                return Err(Error::Invalid {
-                    what: "record form",
-                    why: format!("{} and {} do not both fit a word", K::SCHEMA, V::SCHEMA),
-                });
-            }
-            Some(form) => form,
-        };
-        let info = map_info(name, form, K::SCHEMA, V::SCHEMA, options)?;
-        Ok(Map::new(self.request(info, options)?))
-    }
-
-    /// The ordered map `name`, created if there is none: atomically, under a crash too. Opening
-    /// one reads all of its structure: [`PoolOptions::recovery_threads`].
-    ///
-    /// [`PoolOptions::recovery_threads`]: crate::PoolOptions::recovery_threads
-    ///
-    /// # Errors
-    /// As [`map`](Pool::map); also if it exists and its scheme knows no order.
-    pub fn ordered_map<K: OrderedKey + ?Sized, V: Value + ?Sized>(
-        &self,
-        name: &str,
-    ) -> Result<OrderedMap<K, V>> {
-        self.ordered_map_with(name, &MapOptions::new())
-    }
-
-    /// As [`ordered_map`](Pool::ordered_map), with options.
-    ///
-    /// # Errors
-    /// As [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that cannot be.
-    pub fn ordered_map_with<K: OrderedKey + ?Sized, V: Value + ?Sized>(
-        &self,
-        name: &str,
-        options: &MapOptions,
-    ) -> Result<OrderedMap<K, V>> {
-        let scheme = options.scheme.unwrap_or(Scheme::Phast);
-        if !scheme.is_ordered() {
-            let why = format!("an ordered map of scheme {scheme}, which knows no order");
-            return Err(Error::Invalid { what: "map options", why });
-        }
-        Ok(OrderedMap::new(self.map_with(name, &options.clone().scheme(scheme))?))
-    }
-
-    fn request(&self, info: MapInfo, options: &MapOptions) -> Result<RawMap> {
-        let request = MapRequest { info, scheme_matters: options.scheme.is_some() };
-        let map = self.inner.store.map(&request)?;
-        if let Some(form) = options.form
-            && map.info().form != form
-        {
-            return Err(Error::MapMismatch {
+    ) -> Result<RawMap> {
+        let map = self.inner.store.map(&options.request(name, form, schemas)?)?;
+        match options.form {
+            Some(form) if map.info().form != form => Err(Error::MapMismatch {
                 name: map.info().name.clone(),
                 what: "record form",
                 stored: map.info().form.to_string(),
                 asked: form.to_string(),
-            });
+            }),
+            _ => Ok(self.raw(map)),
         }
-        Ok(self.raw(map))
     }
 
     /// The map `name`, whatever its types.
@@ -229,8 +169,7 @@ impl Pool {
         options: &MapOptions,
     ) -> Result<RawMap> {
         let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
-        let info = map_info(name, form, key_schema, value_schema, options)?;
-        self.request(info, options)
+        self.map_of(name, form, [key_schema, value_schema], options)
     }
 
     /// Every map. A root that is damaged comes as the error that opening it gives.
@@ -355,22 +294,4 @@ impl Pool {
             damaged_header_copy: header.copy_damaged,
         }
     }
-}
-
-fn map_info(
-    name: &str,
-    form: RecordForm,
-    key_schema: &str,
-    value_schema: &str,
-    options: &MapOptions,
-) -> Result<MapInfo> {
-    let scheme = options.scheme.unwrap_or(Scheme::DashEh);
-    Ok(MapInfo {
-        name: name.into(),
-        scheme,
-        form,
-        key_schema: key_schema.into(),
-        value_schema: value_schema.into(),
-        config: options.config(scheme, key_schema)?,
-    })
 }

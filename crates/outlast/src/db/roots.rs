@@ -1,0 +1,109 @@
+//! Named roots: which maps a pool holds.
+
+use crate::error::{Damage, Error, Result};
+use crate::index::{Config, RecordForm, Scheme};
+use crate::pmem::Seam;
+use crate::pool::core::{Core, root_offset};
+use crate::pool::layout::{FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES};
+use crate::pool::roots;
+
+/// A map as its root describes it. Fixed when the map is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapInfo {
+    /// Its name.
+    pub name: String,
+    /// Its record form.
+    pub form: RecordForm,
+    /// Schema of its keys.
+    pub key_schema: String,
+    /// Schema of its values.
+    pub value_schema: String,
+    /// Its scheme, and what the scheme let its creator choose.
+    pub config: Config,
+}
+
+/// Word 8 of a slot: kinds and lengths.
+fn pack_kinds(info: &MapInfo) -> u64 {
+    u64::from(info.scheme() as u8)
+        | u64::from(info.form as u8) << 8
+        | (info.name.len() as u64) << 16
+        | (info.key_schema.len() as u64) << 32
+        | (info.value_schema.len() as u64) << 48
+}
+
+impl MapInfo {
+    /// Its scheme.
+    pub fn scheme(&self) -> Scheme {
+        self.config.scheme()
+    }
+
+    /// Whether name and schemas fit a root.
+    pub fn check(&self) -> Result<()> {
+        let invalid = |why| Err(Error::Invalid { what: "map name", why });
+        if self.name.is_empty() {
+            return invalid("it is empty".into());
+        }
+        let total = self.name.len() + self.key_schema.len() + self.value_schema.len();
+        if total > ROOT_TEXT_BYTES {
+            return invalid(format!(
+                "with the schemas it takes {total} bytes, {ROOT_TEXT_BYTES} are allowed"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The words of its root.
+    pub fn to_words(&self) -> FixedWords {
+        let mut words = [0; _];
+        words[0] = pack_kinds(self);
+        words[1..4].copy_from_slice(&self.config.to_words());
+        let text = [&*self.name, &self.key_schema, &self.value_schema].concat();
+        for (word, chunk) in
+            words[ROOT_TEXT - ROOT_FIXED..].iter_mut().zip(text.as_bytes().chunks(8))
+        {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            *word = u64::from_le_bytes(bytes);
+        }
+        words
+    }
+
+    fn from_words(words: &FixedWords) -> Option<MapInfo> {
+        let kinds = words[0];
+        let lengths = [kinds >> 16 & 0xffff, kinds >> 32 & 0xffff, kinds >> 48];
+        let [name, key, value] = lengths.map(|l| l as usize);
+        if name == 0 || name + key + value > ROOT_TEXT_BYTES {
+            return None;
+        }
+        let text: Vec<u8> =
+            words[ROOT_TEXT - ROOT_FIXED..].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let take = |from: usize, len: usize| String::from_utf8(text[from..from + len].into()).ok();
+        let config = words[1..4].try_into().expect("three words");
+        Some(MapInfo {
+            name: take(0, name)?,
+            form: RecordForm::from_media((kinds >> 8) as u8)?,
+            key_schema: take(name, key)?,
+            value_schema: take(name + key, value)?,
+            config: Config::from_words(Scheme::from_media(kinds as u8)?, config)?,
+        })
+    }
+}
+
+/// Reads a root. `None` if its slot is free.
+///
+/// # Errors
+/// [`Error::DamagedRoot`].
+pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<MapInfo>> {
+    let Some(words) = roots::read(core, slot)? else { return Ok(None) };
+    let info = MapInfo::from_words(&words).ok_or_else(|| {
+        let found = format!("kinds {:#x}, configuration {:x?}", words[0], &words[1..4]);
+        let place = root_offset(slot).raw();
+        Error::DamagedRoot { slot, damage: Damage::new(place, "a map of a known scheme", found) }
+    })?;
+    Ok(Some(info))
+}
+
+/// Reads every root: slot and map, or what is wrong with it.
+pub fn read_all<S: Seam>(core: &Core<S>) -> Vec<(usize, Result<MapInfo>)> {
+    (0..ROOT_SLOTS).filter_map(|slot| Some((slot, read(core, slot).transpose()?))).collect()
+}

@@ -1,0 +1,267 @@
+//! The schemes of this build, one row each. Everything that differs by scheme is derived from
+//! this table, here and in the tools; CONTRIBUTING.md says how to add a row.
+
+use super::settings::Settings;
+use super::{Index, OrderedRecord, WhileOpen, clevel, dash_eh, phast};
+use crate::error::Result;
+use crate::pmem::{Point, Seam};
+use crate::pool::core::Core;
+use crate::pool::layout::{READ_ONLY_COMPATIBLE, ROOT_SCHEME_WORDS};
+use std::fmt;
+use std::sync::Arc;
+
+/// What the rest of the library and the tools need to know of a scheme.
+#[derive(Debug)]
+pub struct SchemeRow {
+    /// Its name, as commands take and print it.
+    pub name: &'static str,
+    /// Some thread always completes its operation, wherever other threads are stopped.
+    pub lock_free: bool,
+    /// Maps are in the order of their keys.
+    pub ordered: bool,
+    /// Opening a map reads all of it and repairs what a crash left. The other schemes repair each
+    /// part when an operation first touches it.
+    pub linear_recovery: bool,
+    /// The read-only compatible features that its maps can use.
+    pub features: u64,
+    /// The options of [`MapOptions`](crate::MapOptions) that it has.
+    pub settings: &'static [&'static str],
+    /// Bytes of a slot on media.
+    pub slot_bytes: u64,
+}
+
+/// What a scheme lets the creator of a map choose; fixed for the life of the map.
+pub trait SchemeConfig: Copy + Eq + fmt::Debug {
+    /// Returns the configuration of a new map whose keys have this schema. Takes the settings that
+    /// the scheme has; whoever calls this refuses the rest.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a value that cannot be.
+    fn of_settings(settings: &mut Settings, key_schema: &str) -> Result<Self>;
+
+    /// Reads the words of a map's root; `None` if no map has these.
+    fn from_words(words: [u64; 3]) -> Option<Self>;
+
+    /// The words of a map's root.
+    fn to_words(self) -> [u64; 3];
+
+    /// The read-only compatible features that a map of this configuration uses.
+    fn features(self) -> u64 {
+        0
+    }
+}
+
+macro_rules! schemes {
+    ($($(#[$doc:meta])* $scheme:ident = $number:literal: $module:ident::$table:ident {
+        $($property:ident: $value:expr),* $(,)?
+    })*) => {
+        /// The schemes of this build. The numbers are written to media.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[non_exhaustive]
+        pub enum Scheme {
+            $($(#[$doc])* $scheme = $number),*
+        }
+
+        impl Scheme {
+            /// Every scheme of this build.
+            pub const ALL: &'static [Scheme] = &[$(Scheme::$scheme),*];
+
+            /// Its row of the registry.
+            pub const fn row(self) -> &'static SchemeRow {
+                match self {
+                    $(Scheme::$scheme => &SchemeRow { $($property: $value),* }),*
+                }
+            }
+
+            /// Its commit points. Those of the pool come on top.
+            pub fn commit_points(self) -> &'static [&'static Point] {
+                match self {
+                    $(Scheme::$scheme => $module::points::ALL),*
+                }
+            }
+        }
+
+        /// The configuration of a map, of whichever scheme.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Config {
+            $($(#[$doc])* $scheme($module::Config)),*
+        }
+
+        $(impl From<$module::Config> for Config {
+            fn from(config: $module::Config) -> Config {
+                Config::$scheme(config)
+            }
+        })*
+
+        impl Config {
+            /// The scheme of the map.
+            pub const fn scheme(&self) -> Scheme {
+                match self {
+                    $(Config::$scheme(_) => Scheme::$scheme),*
+                }
+            }
+
+            fn take(scheme: Scheme, settings: &mut Settings, key_schema: &str) -> Result<Config> {
+                Ok(match scheme {
+                    $(Scheme::$scheme => {
+                        $module::Config::of_settings(settings, key_schema)?.into()
+                    })*
+                })
+            }
+
+            /// Reads the words of a map's root; `None` if no map of this scheme has these.
+            pub fn from_words(scheme: Scheme, words: [u64; 3]) -> Option<Config> {
+                match scheme {
+                    $(Scheme::$scheme => $module::Config::from_words(words).map(Config::from)),*
+                }
+            }
+
+            /// The words of a map's root.
+            pub fn to_words(self) -> [u64; 3] {
+                match self {
+                    $(Config::$scheme(config) => config.to_words()),*
+                }
+            }
+
+            /// The read-only compatible features that such a map uses.
+            pub fn features(self) -> u64 {
+                match self {
+                    $(Config::$scheme(config) => config.features()),*
+                }
+            }
+
+            /// Opens the index of a map whose root is in this slot.
+            ///
+            /// # Errors
+            /// As opening the map.
+            pub fn open<S: Seam, R: OrderedRecord>(
+                self,
+                core: &Arc<Core<S>>,
+                slot: usize,
+            ) -> Result<Box<dyn Index<R>>> {
+                Ok(match self {
+                    $(Config::$scheme(config) => {
+                        let table = $module::$table::<S, R>::open(core, slot, config)?;
+                        Box::new(WhileOpen::new(Arc::clone(core), table))
+                    })*
+                })
+            }
+
+            /// Makes the first blocks of a new map, durable before the root that will name them.
+            /// Returns the scheme's words of the root.
+            ///
+            /// # Errors
+            /// As creating the map.
+            pub fn create<S: Seam, R: OrderedRecord>(
+                self,
+                core: &Arc<Core<S>>,
+            ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+                match self {
+                    $(Config::$scheme(config) => $module::$table::<S, R>::create(core, config)),*
+                }
+            }
+        }
+    };
+}
+
+schemes! {
+    /// Dash, extendible hashing (Lu et al., VLDB 2020, section 4).
+    DashEh = 1: dash_eh::DashEh {
+        name: "dash-eh",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: false,
+        features: 0,
+        settings: &["bucket_bits", "stash_buckets"],
+        slot_bytes: 16,
+    }
+    /// clevel hashing (Chen et al., USENIX ATC 2020).
+    Clevel = 2: clevel::Clevel {
+        name: "clevel",
+        lock_free: true,
+        ordered: false,
+        linear_recovery: false,
+        features: clevel::layout::FEATURE,
+        settings: &["bucket_bits"],
+        slot_bytes: 8,
+    }
+    /// PhaST, an ordered index (Li et al., TPDS 2022).
+    Phast = 3: phast::Phast {
+        name: "phast",
+        lock_free: false,
+        ordered: true,
+        linear_recovery: true,
+        features: phast::layout::FEATURE | phast::layout::FEATURE_SEALED,
+        settings: &["leaf_slots", "node_leaves", "partitions"],
+        slot_bytes: 16,
+    }
+}
+
+// The pool refuses to write a file with a feature that no scheme here has.
+const _: () = {
+    let (mut all, mut index) = (0, 0);
+    while index < Scheme::ALL.len() {
+        all |= Scheme::ALL[index].row().features;
+        index += 1;
+    }
+    assert!(all == READ_ONLY_COMPATIBLE);
+};
+
+impl Scheme {
+    /// The scheme with this number on media.
+    pub fn from_media(number: u8) -> Option<Scheme> {
+        Scheme::ALL.iter().copied().find(|s| *s as u8 == number)
+    }
+
+    /// Its name, as commands take and print it.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Whether maps are in the order of their keys.
+    pub fn is_ordered(self) -> bool {
+        self.row().ordered
+    }
+
+    /// Whether its maps have an option of [`MapOptions`](crate::MapOptions), by its name.
+    pub fn has_setting(self, name: &str) -> bool {
+        self.row().settings.contains(&name)
+    }
+
+    /// Whether some thread always completes its operation, wherever others are stopped.
+    pub fn is_lock_free(self) -> bool {
+        self.row().lock_free
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Scheme {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        Scheme::ALL.iter().copied().find(|scheme| scheme.name() == s).ok_or_else(|| {
+            let known: Vec<_> = Scheme::ALL.iter().map(|s| s.name()).collect();
+            format!("unknown scheme {s:?}; known: {}", known.join(", "))
+        })
+    }
+}
+
+impl Config {
+    /// Returns the configuration of a new map of this scheme, whose keys have this schema.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a value that cannot be, and for a setting
+    /// that the scheme does not have.
+    pub fn of_settings(scheme: Scheme, settings: &Settings, key_schema: &str) -> Result<Config> {
+        let mut settings = settings.clone();
+        let config = Config::take(scheme, &mut settings, key_schema)?;
+        settings.refuse_rest(scheme.name())?;
+        Ok(config)
+    }
+}

@@ -1,0 +1,177 @@
+//! A pool's file as bytes, the checksums of docs/format.md, and the header.
+
+use crate::error::{Damage, Error, Result};
+use crate::pool::layout::{
+    FORMAT_VERSION, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE, MAGIC, SYSTEM_BYTES, field,
+};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+#[derive(Clone, Copy)]
+pub(super) enum Source<'f> {
+    File(&'f File),
+    Bytes(&'f [u8]),
+}
+
+/// A file's content: every read is checked against its end.
+#[derive(Clone, Copy)]
+pub(super) struct Image<'f> {
+    pub(super) source: Source<'f>,
+    pub(super) len: u64,
+}
+
+impl Image<'_> {
+    pub(super) fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
+            return Err(Damage::new(
+                offset,
+                format!("{bytes} bytes inside the {} of the pool", self.len),
+                "its end",
+            )
+            .into());
+        }
+        match self.source {
+            Source::Bytes(all) => Ok(all[offset as usize..(offset + bytes) as usize].to_vec()),
+            Source::File(file) => {
+                let mut out = vec![0; bytes as usize];
+                file.read_exact_at(&mut out, offset)
+                    .map_err(|e| Error::io(format!("reading {bytes} bytes at {offset:#x}"), e))?;
+                Ok(out)
+            }
+        }
+    }
+
+    pub(super) fn words(&self, offset: u64, words: u64) -> Result<Vec<u64>> {
+        if !offset.is_multiple_of(8) {
+            return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
+        }
+        Ok(to_words(&self.bytes(offset, words * 8)?))
+    }
+
+    pub(super) fn word(&self, offset: u64) -> Result<u64> {
+        Ok(self.words(offset, 1)?[0])
+    }
+}
+
+fn to_words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
+}
+
+static CRC_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+};
+
+/// CRC-32C of some pieces of bytes, one after the other.
+pub(super) fn crc(pieces: &[&[u8]]) -> u32 {
+    let mut crc = u32::MAX;
+    for piece in pieces {
+        for &byte in *piece {
+            crc = CRC_TABLE[((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
+        }
+    }
+    !crc
+}
+
+/// CRC-32C of words.
+pub(super) fn crc_words(words: &[u64]) -> u64 {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    u64::from(crc(&[&bytes]))
+}
+
+/// A 32-bit checksum folded to 16 bits.
+pub(super) fn fold16(crc: u64) -> u64 {
+    (crc ^ crc >> 16) & 0xffff
+}
+
+pub(super) const LOW48: u64 = (1 << 48) - 1;
+
+pub(super) fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
+    let low = kind | shape << 16;
+    low | crc_words(&[low, offset, fixed]) << 32
+}
+
+/// The pool's hash function.
+pub(super) struct Hash {
+    pub(super) secrets: RapidSecrets,
+    /// Function 0x7e57: keys of 2^32 and more have one hash.
+    pub(super) degenerate: bool,
+}
+
+impl Hash {
+    pub(super) fn of(&self, key: &[u8]) -> u64 {
+        let collides = key.first_chunk().is_some_and(|head| u64::from_le_bytes(*head) >> 32 != 0);
+        if self.degenerate && collides {
+            return 0xa5a5_5a5a_1234_5678;
+        }
+        rapidhash_v3_inline::<true, false, false>(key, &self.secrets)
+    }
+}
+
+pub(super) struct Header {
+    pub(super) words: Vec<u64>,
+    pub(super) problems: Vec<Damage>,
+}
+
+pub(super) fn read_header(image: &Image<'_>) -> Result<Header> {
+    if image.len < SYSTEM_BYTES {
+        let magic = if image.len >= HEADER_OFFSETS[1] + 8 { image.word(0)? } else { 0 };
+        if magic == MAGIC {
+            return Err(Error::Truncated { expected: SYSTEM_BYTES, actual: image.len });
+        }
+        return Err(Error::NotAPool { found: format!("a file of {} bytes", image.len) });
+    }
+    let mut best: Option<Vec<u64>> = None;
+    let mut problems = Vec::new();
+    let mut any_magic = false;
+    for (copy, offset) in HEADER_OFFSETS.into_iter().enumerate() {
+        let words = image.words(offset, HEADER_WORDS as u64)?;
+        let sum = crc_words(&words[..field::CHECKSUM]);
+        any_magic |= words[field::MAGIC] == MAGIC;
+        let sequence = words[field::SEQUENCE];
+        if words[field::MAGIC] != MAGIC
+            || words[field::CHECKSUM] != sum
+            || sequence % 2 != copy as u64
+            || sequence >= 1 << 63
+        {
+            problems.push(Damage::new(
+                offset,
+                format!("copy {copy} of the header, with checksum {sum:#x}"),
+                format!(
+                    "magic {:#x}, checksum {:#x}, sequence number {sequence}",
+                    words[0],
+                    words[field::CHECKSUM]
+                ),
+            ));
+        } else if best.as_ref().is_none_or(|best| best[field::SEQUENCE] < sequence) {
+            best = Some(words);
+        }
+    }
+    let Some(words) = best else {
+        return Err(match problems.pop() {
+            Some(damage) if any_magic => Error::DamagedHeader(damage),
+            _ => Error::NotAPool { found: format!("first word {:#018x}", image.word(0)?) },
+        });
+    };
+    let version = words[field::VERSION] as u32;
+    if version != FORMAT_VERSION {
+        return Err(Error::Version { found: version, supported: FORMAT_VERSION });
+    }
+    let unknown = words[field::INCOMPATIBLE] & !INCOMPATIBLE;
+    if unknown != 0 {
+        return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
+    }
+    Ok(Header { words, problems })
+}

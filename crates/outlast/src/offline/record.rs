@@ -1,0 +1,60 @@
+//! Record blocks of the schemes whose slots are two words.
+
+use super::image::{LOW48, crc};
+use super::{Owner, Walk, What};
+use crate::error::{Damage, Result};
+use crate::pool::geometry::{CLASSES, LARGE};
+use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+impl Walk<'_, '_> {
+    /// Checks a record block. Returns its key.
+    pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
+        let offset = first & LOW48;
+        let class = (first >> 48) as u8;
+        let bad = |expected: &str, found: String| -> Result<Vec<u8>> {
+            Err(Damage::new(offset, format!("{expected} (slot at {place:#x})"), found).into())
+        };
+        if first >> 56 != 0 {
+            return bad("a record's link", format!("{first:#x}"));
+        }
+        let head = self.image.words(offset, 2)?;
+        let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
+        if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
+            return bad("a record's lengths", format!("{key_len} and {value_len}"));
+        }
+        let bytes = 16 + (key_len + value_len) as u64;
+        // The class is the least that holds the record.
+        let expected = if bytes * 2 > self.page_bytes() {
+            LARGE
+        } else {
+            CLASSES.iter().position(|&size| u64::from(size) >= bytes).map_or(LARGE, |c| c as u8)
+        };
+        if class != expected {
+            return bad(
+                &format!("class {expected} for a record of {bytes} bytes"),
+                format!("class {class}"),
+            );
+        }
+        let body = self.image.bytes(offset + 16, bytes - 16)?;
+        let sum = crc(&[&offset.to_le_bytes(), &head[0].to_le_bytes(), &body]);
+        if head[1] != u64::from(sum) {
+            return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
+        }
+        let key = body[..key_len].to_vec();
+        let hash = self.hash.of(&key);
+        if hash != second {
+            return bad(&format!("hash {hash:#x} of its key"), format!("{second:#x}"));
+        }
+        Ok(key)
+    }
+
+    /// Claims the block of a record that was checked.
+    pub(super) fn claim_record(&mut self, link: u64, owner: Owner) -> Result<()> {
+        let offset = link & LOW48;
+        let lengths = self.image.word(offset)?;
+        let bytes = 16 + (lengths & 0xffff_ffff) + (lengths >> 32);
+        self.claim(offset, bytes, owner)?;
+        self.region(offset, bytes, What::Record);
+        Ok(())
+    }
+}
