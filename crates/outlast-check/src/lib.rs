@@ -41,6 +41,7 @@ pub mod schedule;
 pub mod schemes;
 pub mod session;
 pub mod state;
+pub mod stop;
 pub mod suite;
 pub mod tally;
 pub mod torture;

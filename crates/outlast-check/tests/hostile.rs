@@ -12,6 +12,8 @@
 
 use outlast::offline::{self, Region, What};
 use outlast::pmem::Alive;
+use outlast::pool::geometry::Geometry;
+use outlast::pool::layout::{Descriptor, PageKind};
 use outlast::{Error, PoolOptions, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, small_images};
 use outlast_check::fuzz::operate::use_pool;
@@ -361,4 +363,44 @@ fn use_file(path: &std::path::Path, image: &Image) {
         let _ = pool.verify();
         let _ = pool.close();
     }
+}
+
+/// A saved free state that calls blocks free which are linked: they are handed out again, and chains
+/// of overflow nodes lead back into themselves.
+#[test]
+fn a_free_state_that_lies_makes_no_endless_chain() {
+    let mut tried = 0;
+    for image in IMAGES.iter().filter(|image| image.clean) {
+        let is_node = |region: &&Region| matches!(region.what, What::Node | What::ChainNode);
+        let nodes: Vec<u64> = image.regions.iter().filter(is_node).map(|r| r.offset).collect();
+        let saved = image.regions.iter().find(|region| region.what == What::SavedState);
+        let Some(saved) = saved.filter(|_| !nodes.is_empty()) else { continue };
+        let mut bytes = image.bytes.clone();
+        let geometry = Geometry::new(image.page_bits).unwrap();
+        let (mut at, end) = (saved.offset + 24, saved.offset + saved.bytes);
+        while at < end {
+            let page = image.word(at) as u32;
+            let run = Descriptor::unpack(page, image.word(geometry.descriptor_offset(page)));
+            let run = run.expect("a run that the saved state lists");
+            let blocks = match run.kind {
+                PageKind::Large => 1,
+                _ => geometry.run_blocks(geometry.class_bytes(run.class).unwrap(), run.count),
+            };
+            let pages = page..page + run.count;
+            let has_nodes = nodes.iter().any(|&node| pages.contains(&geometry.page_of(node)));
+            for _ in 0..blocks.div_ceil(64) {
+                at += 8;
+                if has_nodes {
+                    set_word(&mut bytes, at, 0);
+                }
+            }
+            at += 8;
+        }
+        repair::repair(&mut bytes, saved);
+        let mut random = Random::new(7);
+        let case = format!("{}: no node is in use", image.name);
+        watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, false, &mut random)).unwrap();
+        tried += 1;
+    }
+    assert!(tried > 1, "{tried} images with overflow nodes");
 }

@@ -14,47 +14,8 @@ use outlast::{RecordForm, Scheme};
 use outlast_check::explore::catalogue;
 use outlast_check::schedule::workload;
 use outlast_check::session::{Do, GARBAGE, PoolShape, Session, Shape, alive, recorder};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use outlast_check::stop::Stops;
 use std::sync::{Arc, OnceLock};
-
-thread_local! {
-    /// Whether this thread is the one that is stopped.
-    static STOPS: Cell<bool> = const { Cell::new(false) };
-}
-
-#[derive(Default)]
-struct StopAt {
-    /// Accesses left before the stop.
-    left: AtomicU64,
-    stopped: AtomicBool,
-    go_on: AtomicBool,
-    turns: AtomicU64,
-}
-
-struct Shared(Arc<StopAt>);
-
-impl Control for Shared {
-    fn before(&self, _thread: usize, waiting: bool) {
-        let stop = &self.0;
-        if !STOPS.get() {
-            // The other one waits: perhaps for us.
-            if waiting && stop.turns.fetch_add(1, Ordering::Relaxed) > 50 {
-                stop.go_on.store(true, Ordering::SeqCst);
-            }
-            return;
-        }
-        if waiting || stop.left.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        if stop.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            stop.stopped.store(true, Ordering::SeqCst);
-            while !stop.go_on.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-        }
-    }
-}
 
 /// Opens `file` and stops a step of its reclaim before each access in turn, while
 /// `operation` runs; then finishes the reclaim and verifies.
@@ -65,28 +26,19 @@ fn beside_the_trace(
     operation: &dyn Fn(&mut Session),
 ) {
     for stop_at in 1.. {
-        let stop = Arc::new(StopAt { left: AtomicU64::new(stop_at), ..StopAt::default() });
-        let seam = Traced::with_control(Box::new(Shared(Arc::clone(&stop))));
+        let stops = Stops::default();
+        let seam = stops.seam();
         let mut session = Session::open(file, capacity, alive, seam, None).unwrap();
         let universe: Vec<u64> = (0..1_000).collect();
         let known = session.observe(&universe, true).unwrap();
         session.settle(&known, &universe, true).unwrap();
         let store = Arc::clone(session.store());
-        let reached = std::thread::scope(|scope| {
-            let tracer = scope.spawn(|| {
-                STOPS.set(true);
-                while store.step().unwrap() {}
-                STOPS.set(false);
-            });
-            while !stop.stopped.load(Ordering::SeqCst) && !tracer.is_finished() {
-                std::thread::yield_now();
-            }
-            let reached = stop.stopped.load(Ordering::SeqCst);
+        let trace = || while store.step().unwrap() {};
+        let (done, reached) = stops.during(stop_at - 1, trace, |reached| {
             operation(&mut session);
-            stop.go_on.store(true, Ordering::SeqCst);
-            tracer.join().unwrap();
             reached
         });
+        done.unwrap();
         session.verify().unwrap_or_else(|fault| panic!("stopped before access {stop_at}: {fault}"));
         // What was freed in error is handed out again.
         for key in 500..560 {

@@ -1,76 +1,21 @@
 //! A thread of clevel stopped before each of its accesses in turn, while another one does much: many
-//! inserts, expansions, rehashing, drops, and what was freed is used for something else. Then the first one
-//! goes on. Nothing may be lost, and nobody may fail.
+//! inserts, expansions, rehashing, drops, and what was freed is used for something else. Then the
+//! first one goes on. Nothing may be lost, and nobody may fail.
 //!
-//! Schedules that switch threads now and then do not come here: the second thread has to replace the
-//! context twice while the first one is between two accesses.
+//! The second thread has to replace the context twice while the first one is between two accesses.
 
-mod clevel_table;
-
+use super::{create, inline, map};
+use outlast::RecordForm;
 use outlast::db::store::{OpenMap, Store};
+use outlast::index::clevel::{self, points};
 use outlast::index::{Change, Index, Inline};
-use outlast::pmem::{Control, Traced};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::thread::{JoinHandle, yield_now};
-
-thread_local! { static IS_STOPPED: Cell<bool> = const { Cell::new(false) }; }
+use outlast::pmem::Traced;
+use outlast_check::stop::{Role, Stops};
+use std::sync::Arc;
 
 const PAGES: u64 = 1024;
-/// Turns of waiting after which the second thread counts as waiting for the first.
-const PATIENCE: u64 = 20_000;
-
-#[derive(Default)]
-struct Stop {
-    /// Accesses of the first thread.
-    count: AtomicU64,
-    /// It stops before this one.
-    at: AtomicU64,
-    /// What the second thread does meanwhile.
-    beside: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    waits: AtomicU64,
-}
-
-#[derive(Clone, Default)]
-struct Hook(Arc<Stop>);
-
-/// Says that the second thread is done, however it ends.
-struct Done(Arc<AtomicBool>);
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
-impl Control for Hook {
-    fn before(&self, _: usize, waiting: bool) {
-        let stop = &self.0;
-        if waiting || !IS_STOPPED.get() {
-            if waiting {
-                stop.waits.fetch_add(1, SeqCst);
-                yield_now();
-            }
-            return;
-        }
-        if stop.count.fetch_add(1, SeqCst) == stop.at.load(SeqCst)
-            && let Some(beside) = stop.beside.lock().unwrap().take()
-        {
-            let over = Arc::new(AtomicBool::new(false));
-            let done = Done(Arc::clone(&over));
-            let thread = std::thread::spawn(move || {
-                let _done = done;
-                beside();
-            });
-            *stop.thread.lock().unwrap() = Some(thread);
-            while !over.load(SeqCst) && stop.waits.load(SeqCst) < PATIENCE {
-                yield_now();
-            }
-        }
-    }
-}
+/// The smallest levels.
+pub(super) const SMALLEST: clevel::Config = clevel::Config { first_bits: 1, group_bits: 1 };
 
 /// A map of clevel, of the smallest levels.
 #[derive(Clone)]
@@ -80,15 +25,15 @@ struct Table {
 }
 
 impl Table {
-    fn new(hook: &Hook) -> Table {
-        let seam = Traced::with_control(Box::new(hook.clone()));
-        let (store, map) = clevel_table::new(seam, PAGES);
+    fn new(stops: &Stops) -> Table {
+        let store = create(&stops.seam(), PAGES, 1);
+        let map = map(&store, RecordForm::Inline, SMALLEST);
         Table { store, map }
     }
 
     /// With keys from 1 to `keys`.
-    fn filled(hook: &Hook, keys: u64, steps: bool) -> Table {
-        let table = Table::new(hook);
+    fn filled(stops: &Stops, keys: u64, steps: bool) -> Table {
+        let table = Table::new(stops);
         for key in 1..=keys {
             table.insert(key, steps);
         }
@@ -96,7 +41,7 @@ impl Table {
     }
 
     fn index(&self) -> &dyn Index<Inline> {
-        clevel_table::index(&self.map)
+        inline(&self.map)
     }
 
     fn insert(&self, key: u64, steps: bool) {
@@ -124,7 +69,7 @@ impl Table {
             for _ in 0..40 {
                 let Ok(block) = core.allocate(bytes) else { break };
                 let words = core.memory.words(block.offset, 8).unwrap();
-                core.memory.store(&words[0], 77, &outlast::index::clevel::points::RECORD);
+                core.memory.store(&words[0], 77, &points::RECORD);
             }
         }
     }
@@ -132,7 +77,7 @@ impl Table {
 
 /// The keys before the insert of another one that expands for the `n`th time.
 fn before_expansion(n: u64, steps: bool) -> u64 {
-    let table = Table::new(&Hook::default());
+    let table = Table::new(&Stops::default());
     let mut keys = 0;
     while table.expansions() < n {
         keys += 1;
@@ -146,27 +91,29 @@ fn before_expansion(n: u64, steps: bool) -> u64 {
 fn each_stop(
     name: &str,
     (keys, more, steps): (u64, u64, bool),
-    first: impl Fn(&Table),
-    beside: impl Fn(&Table) + Send + Copy + 'static,
+    first: impl Fn(&Table) + Sync,
+    beside: impl Fn(&Table),
 ) -> u64 {
     let run = |at: u64| {
-        let hook = Hook::default();
-        hook.0.at.store(at, SeqCst);
-        let table = Table::filled(&hook, keys, steps);
-        let other = table.clone();
-        *hook.0.beside.lock().unwrap() = Some(Box::new(move || beside(&other)));
-        IS_STOPPED.set(true);
-        first(&table);
-        IS_STOPPED.set(false);
-        let thread = hook.0.thread.lock().unwrap().take();
-        let came = thread.map(|thread| thread.join().is_ok());
-        assert_ne!(came, Some(false), "{name}, stop {at}: the second thread panicked");
-        (hook.0.count.load(SeqCst), came.is_some(), table)
+        let stops = Stops::default();
+        let table = Table::filled(&stops, keys, steps);
+        let (done, stopped) = stops.during(
+            at,
+            || first(&table),
+            |stopped| {
+                if stopped {
+                    beside(&table);
+                }
+                stopped
+            },
+        );
+        assert!(done.is_ok(), "{name}, stop {at}: the stopped thread panicked");
+        (stops.accesses(Role::First), stopped, table)
     };
     let (accesses, ..) = run(u64::MAX);
     for at in 0..accesses {
-        let (_, came, table) = run(at);
-        assert!(came, "{name}: no stop {at}");
+        let (_, stopped, table) = run(at);
+        assert!(stopped, "{name}: no stop {at}");
         let lost: Vec<u64> = (1..=keys + more)
             .filter(|&key| table.index().get(key).unwrap() != Some(key + 7))
             .collect();

@@ -1,0 +1,402 @@
+//! Runs in which threads meet, of a scheme whose threads never wait for one another.
+
+use super::{Plan, joined, marks, plans};
+use crate::canary::tape::{Allowed, Tape, placed};
+use crate::codec::Form;
+use crate::model::{Image, stored};
+use crate::response::is_durable;
+use crate::session::{Do, PAGE_BITS, Step, recorder};
+use crate::state::{Checked, Fault, State};
+use crate::stop::{Role, Stops};
+use crate::with_form;
+use outlast::db::store::{OpenMap, Store};
+use outlast::index::{Change, Index, Record};
+use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
+use outlast::{RecordForm, Scheme};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::thread;
+
+/// Records those in which threads meet, where one does not wait for another.
+///
+/// # Errors
+/// If one goes wrong, or what `each` finds.
+pub fn met(
+    scheme: Scheme,
+    form: RecordForm,
+    alive: &Arc<Alive>,
+    each: &mut dyn FnMut(Tape) -> Checked,
+) -> Checked {
+    let plans = plans(scheme, form).into_iter().filter(|_| scheme.is_lock_free());
+    for plan in plans {
+        let mut stops: Option<(u64, Op, Vec<u64>)> = None;
+        let effect = plan.effect(alive)?;
+        for (n, first, second) in plan.meetings(alive)? {
+            let known = stops.take().filter(|known| (known.0, known.1) == (n, first));
+            let (_, _, at) = match known {
+                Some(known) => stops.insert(known),
+                None => stops.insert((n, first, plan.stops(n, first, alive)?)),
+            };
+            for &stop_at in at.iter() {
+                if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
+                    each(tape)?;
+                }
+                // What stands behind something that may not be durable is not, either: the second
+                // one is stopped, too, where it has taken effect.
+                let key = plan.first + n;
+                if first.key() == Some(key) && second == Op::Get(key) {
+                    let Some(effect) = effect else { continue };
+                    if let Some(tape) = plan.behind(n, stop_at, effect, alive)? {
+                        each(tape)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a thread does when two meet.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Op {
+    Change(u64, Do),
+    Get(u64),
+    Background,
+}
+
+/// What it was told: whether it applied and whether the key was there, or the key's value.
+#[derive(PartialEq)]
+enum Told {
+    Changed(bool, bool),
+    Value(Option<u64>),
+    Nothing,
+}
+
+impl Op {
+    fn ask(self, store: &Store<Traced>, map: &OpenMap) -> Checked<Told> {
+        with_form!(map.index(), R, index => Ok(match self {
+            Op::Background => {
+                store.step()?;
+                Told::Nothing
+            }
+            Op::Get(key) => {
+                let found = Index::<R>::get(&**index, R::key_of(&R::nth_key(key)))?;
+                Told::Value(found.as_ref().and_then(R::value_number))
+            }
+            Op::Change(key, what) => {
+                let value = R::nth_value(match what {
+                    Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
+                    Do::Remove => 0,
+                });
+                let change = match what {
+                    Do::Remove => Change::Remove,
+                    Do::Insert(_) => Change::Insert(R::value_of(&value)),
+                    Do::Put(_) => Change::Put(R::value_of(&value)),
+                    Do::Update(_) | Do::Swap(..) => Change::Update(R::value_of(&value)),
+                };
+                let done = Index::<R>::change(&**index, R::key_of(&R::nth_key(key)), change, false)?;
+                Told::Changed(done.applied, done.present)
+            }
+        }))
+    }
+
+    /// The state after it, and what it tells.
+    fn on(self, state: &State) -> (State, Told) {
+        let mut state = state.clone();
+        let Some(map) = state.maps.get_mut("m") else { return (state, Told::Nothing) };
+        match self {
+            Op::Background => (state, Told::Nothing),
+            Op::Get(key) => {
+                let told = Told::Value(map.records.get(&key).copied());
+                (state, told)
+            }
+            Op::Change(key, what) => {
+                let before = map.records.get(&key).copied();
+                let (applies, after) = what.on(before);
+                match after {
+                    Some(value) => map.records.insert(key, value),
+                    None => map.records.remove(&key),
+                };
+                (state, Told::Changed(applies, before.is_some()))
+            }
+        }
+    }
+
+    fn key(self) -> Option<u64> {
+        match self {
+            Op::Change(key, _) | Op::Get(key) => Some(key),
+            Op::Background => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The pairs that meet, after so many inserts. What the first one does takes different ways
+    /// after each of these numbers.
+    fn meetings(&self, alive: &Arc<Alive>) -> Checked<Vec<(u64, Op, Op)>> {
+        let mut all = Vec::new();
+        for n in self.chosen(alive)?.into_keys().filter(|&n| n > 0) {
+            let (new, old, other) = (self.first + n, self.first, self.first + n + 1);
+            let insert = |key| Op::Change(key, Do::Insert(61));
+            let update = |key| Op::Change(key, Do::Update(62));
+            let remove = |key| Op::Change(key, Do::Remove);
+            // It changes nothing, but what it finds on its way may count on from there.
+            all.push((n, Op::Change(new, Do::Insert(51)), update(other)));
+            for first in
+                [Op::Change(new, Do::Insert(51)), Op::Change(old, Do::Update(52)), remove(old)]
+            {
+                let key = first.key().unwrap_or(old);
+                let seconds = [Op::Get(key), insert(key), update(key), remove(key), insert(other)];
+                all.extend(seconds.map(|second| (n, first, second)));
+            }
+            for second in [Op::Get(old), update(old), remove(old), insert(new)] {
+                all.push((n, Op::Background, second));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Two threads meet: one is stopped before its access `stop_at`, or after its operation, and
+    /// the other one does something; then the first goes on. `None` if the second has to wait.
+    fn meet(
+        &self,
+        n: u64,
+        (first, second): (Op, Op),
+        stop_at: u64,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Tape>> {
+        let stops = Stops::default();
+        let seam = stops.seam();
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let before = Arc::clone(session.state());
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        // Of nobody's key.
+        let third = Op::Change(self.first + n + 2, Do::Insert(71));
+        let marked = |name: &str, op: Op| {
+            seam.mark(|| Mark::Begin(format!("{name}: {op:?}")));
+            let told = op.ask(&store, &map)?;
+            seam.mark(|| Mark::End(name.into()));
+            Ok::<Told, Fault>(told)
+        };
+        let meanwhile = |_| {
+            let told = marked("second", second)?;
+            let third = || joined(thread::scope(|s| s.spawn(|| marked("third", third)).join()));
+            third()?;
+            Ok::<_, Fault>((!stops.was_awaited()).then_some(told))
+        };
+        // The mark of its beginning is one access.
+        let (first_done, told) = stops.during(stop_at, || marked("first", first), meanwhile);
+        joined(first_done)?;
+        let met = told?.map(|told| (told, seam.take()));
+        let Some((told, events)) = met else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        // What is there in the end.
+        let mut last = State::clone(&before);
+        for key in [first.key(), second.key(), third.key()].into_iter().flatten() {
+            let found = Op::Get(key).ask(&store, &map)?;
+            let records = last.maps.get_mut("m").map(|map| &mut map.records);
+            match (records, found) {
+                (Some(records), Told::Value(Some(value))) => drop(records.insert(key, value)),
+                (Some(records), _) => drop(records.remove(&key)),
+                (None, _) => {}
+            }
+        }
+        let allowed = met_states(&events, &steps, &before, (first, second, third), &told, last)?;
+        let mut universe: Vec<u64> = used.into_iter().chain([3, 999_999]).collect();
+        universe.extend([first.key(), second.key(), third.key()].into_iter().flatten());
+        universe.sort_unstable();
+        universe.dedup();
+        Ok(Some(Tape {
+            name: format!("{}: {first:?} after {n}, met by {second:?} at {stop_at}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: marks(&events)[marks(&events).len() - 6],
+            events,
+            second: false,
+            allowed,
+            universe,
+            shape: self.shape,
+            images: true,
+        }))
+    }
+
+    /// Where the first of two is stopped: after the last of each row of stores of one commit
+    /// point, and after its operation.
+    fn stops(&self, n: u64, first: Op, alive: &Arc<Alive>) -> Checked<Vec<u64>> {
+        let seam = recorder(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let map = session.store().open_map("m")?;
+        seam.start(true);
+        first.ask(session.store(), &map)?;
+        let events = seam.take();
+        let accesses = events.iter().filter(|e| !matches!(e.access, Access::Mark(_)));
+        let stores: Vec<(u64, Option<&Point>)> = (1..)
+            .zip(accesses)
+            .filter(|(_, event)| stored(event).is_some())
+            .map(|(number, event)| (number, event.point))
+            .collect();
+        let ends = stores.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[0].0);
+        let last = stores.last().map(|store| store.0);
+        Ok(ends.chain(last).map(|number| number + 1).chain([1 << 40]).collect())
+    }
+}
+
+impl Plan {
+    /// The commit point by which an insert takes effect: that of its last durable store.
+    fn effect(&self, alive: &Arc<Alive>) -> Checked<Option<&'static Point>> {
+        let seam = recorder(false);
+        let mut session = self.session(&seam, alive)?;
+        seam.take();
+        seam.start(false);
+        session.change("m", self.first, Do::Insert(Self::value(0)))?;
+        let events = seam.take();
+        let durable = |e: &&Event| stored(e).is_some() && is_durable(e.point);
+        Ok(events.iter().rev().find(durable).and_then(|event| event.point))
+    }
+
+    /// Two inserts, of keys of their own: the first one is stopped before its access `stop_at`,
+    /// the second one when it has taken effect, by its store of the point `effect`, and before
+    /// that is flushed. A third thread looks the second one's key up. `None` if somebody has to
+    /// wait, or is not stopped.
+    fn behind(
+        &self,
+        n: u64,
+        stop_at: u64,
+        effect: &'static Point,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Tape>> {
+        let stops = Stops::default();
+        stops.stop_after(Role::Second, effect);
+        let seam = stops.seam();
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let before = Arc::clone(session.state());
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        let keys = [self.first + n, self.first + n + 1];
+        let ops = keys.map(|key| Op::Change(key, Do::Insert(51)));
+        // The mark of its beginning is one access.
+        stops.limit(Role::First, stop_at);
+        let met = thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
+            let mut threads = Vec::new();
+            for (role, op) in [Role::First, Role::Second].into_iter().zip(ops) {
+                let (store, map, seam) = (&store, &map, &seam);
+                let act = move || {
+                    seam.mark(|| Mark::Begin(format!("{op:?}")));
+                    op.ask(store, map)
+                };
+                let thread = scope.spawn(move || Stops::play(role, act));
+                stops.await_stop(role, &thread);
+                threads.push(thread);
+            }
+            seam.mark(|| Mark::Begin(format!("get {}", keys[1])));
+            let told = Op::Get(keys[1]).ask(&store, &map);
+            seam.mark(|| Mark::End("get".into()));
+            let events = seam.take();
+            let stopped = [Role::First, Role::Second].map(|role| stops.is_stopped(role));
+            let alone = stopped == [true; 2] && !stops.was_awaited();
+            stops.release(Role::First);
+            stops.release(Role::Second);
+            for thread in threads {
+                joined(thread.join())?;
+            }
+            Ok(alone.then_some((told?, events)))
+        })?;
+        let Some((told, events)) = met else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        let mut states = vec![State::clone(&before)];
+        for op in ops {
+            states = states.iter().flat_map(|state| [state.clone(), op.on(state).0]).collect();
+        }
+        let is_told = |state: &&State| Op::Get(keys[1]).on(state).1 == told;
+        let consistent: Vec<State> = states.iter().filter(is_told).cloned().collect();
+        let marks = marks(&events);
+        let [begin, _, _, end] = marks[marks.len() - 4..] else {
+            return Err(Fault("a run without its marks".into()));
+        };
+        let mut allowed = placed(&events, 0, &steps);
+        for (mark, states) in [(begin, states), (end, consistent)] {
+            let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
+            allowed.push(Allowed { from: mark + 1, states });
+        }
+        let universe: BTreeSet<u64> = used.into_iter().chain(keys).chain([3, 999_999]).collect();
+        Ok(Some(Tape {
+            name: format!("{}: two inserts after {n}, stopped at {stop_at}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: begin,
+            events,
+            second: false,
+            allowed,
+            universe: universe.into_iter().collect(),
+            shape: self.shape,
+            images: true,
+        }))
+    }
+}
+
+/// What a crash may leave of a run in which two met, and a third one came later.
+fn met_states(
+    events: &[Event],
+    steps: &[Step],
+    before: &State,
+    (first, second, third): (Op, Op, Op),
+    told: &Told,
+    last: State,
+) -> Checked<Vec<Allowed>> {
+    let mut allowed = placed(events, 0, steps);
+    let marks = marks(events);
+    let mut mark = marks.len() - 6;
+    let mut add = |states: Vec<State>| {
+        let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
+        allowed.push(Allowed { from: marks[mark] + 1, states });
+        mark += 1;
+    };
+    let with_third = |states: &[State]| -> Vec<State> {
+        states.iter().flat_map(|state| [state.clone(), third.on(state).0]).collect()
+    };
+    let (done, _) = first.on(before);
+    let either = vec![before.clone(), done.clone()];
+    add(either.clone());
+    let ended = matches!(&events[marks[marks.len() - 5]].access, Access::Mark(Mark::End(_)));
+    if ended {
+        let after = second.on(&done).0;
+        add(vec![done.clone()]);
+        add(vec![done, after.clone()]);
+        add(vec![after.clone()]);
+        add(with_third(&[after]));
+        add(vec![last]);
+        return Ok(allowed);
+    }
+    // The second one comes first, and the first is in flight, or the other way round.
+    let then = second.on(before);
+    let then_first = second.on(&done);
+    let mut after = Vec::new();
+    if then.1 == *told {
+        after.extend([first.on(&then.0).0, then.0.clone()]);
+    }
+    if then_first.1 == *told {
+        after.push(then_first.0.clone());
+    }
+    crate::state::ensure(!after.is_empty(), || {
+        format!("{second:?} beside {first:?} was told what is not so")
+    })?;
+    let between = [first.on(&then.0).0, then.0, then_first.0].into_iter().chain(either);
+    add(between.collect());
+    add(after.clone());
+    add(with_third(&after));
+    add(after.iter().map(|state| third.on(state).0).collect());
+    add(vec![last]);
+    Ok(allowed)
+}

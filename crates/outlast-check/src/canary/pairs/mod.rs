@@ -1,0 +1,304 @@
+//! Runs of two threads, for fences that only another thread can miss.
+//!
+//! What one thread has flushed and not fenced becomes durable with its next fence,
+//! whatever that was for. So a fence that is missing between a change and its publication
+//! does no harm as long as the same thread goes on. Here it does not: it is stopped for
+//! ever, soon after each of its fences, and another thread builds on what it has done.
+
+mod met;
+mod told;
+
+pub use met::met;
+pub use told::{Meanwhile, lookups, paused, told};
+
+use super::tape::{Allowed, Tape};
+use crate::codec::{Form, SPECIAL};
+use crate::model::Image;
+use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape};
+use crate::state::{Checked, Fault, MapState, State};
+use crate::stop::Stops;
+use crate::with_form;
+use outlast::db::store::{MapRequest, OpenMap};
+use outlast::index::{Change, Index, Record};
+use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
+use outlast::{RecordForm, Scheme};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread;
+
+/// What a thread that was stopped has ended with.
+fn joined<T>(ended: thread::Result<Checked<T>>) -> Checked<T> {
+    ended.unwrap_or_else(|_| Err(Fault("a thread panicked".into())))
+}
+
+/// A map that is filled key by key, and what the second thread does.
+#[derive(Clone, Copy)]
+struct Plan {
+    name: &'static str,
+    pool: PoolShape,
+    shape: Shape,
+    first: u64,
+    keys: u64,
+}
+
+fn plans(scheme: Scheme, form: RecordForm) -> [Plan; 2] {
+    let shape = Shape::smallest(scheme, form);
+    let pool = PoolShape::default();
+    let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..pool };
+    [
+        Plan { name: "two threads", pool, shape, first: 10, keys: 260 },
+        Plan { name: "two threads, one hash", pool: colliding, shape, first: SPECIAL, keys: 70 },
+    ]
+}
+
+/// What the second thread does.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Insert,
+    Update,
+    CreateMap,
+    RemoveAll,
+}
+
+impl Plan {
+    fn value(key: u64) -> u64 {
+        (key & 0xffff) + 100_000
+    }
+
+    fn session(&self, seam: &Traced, alive: &Arc<Alive>) -> Checked<Session> {
+        let mut session = Session::create(self.pool, alive, seam.clone())?;
+        session.create_map("m", self.shape)?;
+        Ok(session)
+    }
+
+    /// The inserts worth stopping in: for each commit point with a fence, the first insert
+    /// that makes it and one later; with the number of accesses up to each of its fences.
+    fn chosen(&self, alive: &Arc<Alive>) -> Checked<BTreeMap<u64, Vec<u64>>> {
+        let seam = Traced::new();
+        let mut session = self.session(&seam, alive)?;
+        let mut seen: BTreeMap<&Point, usize> = BTreeMap::new();
+        let mut chosen = BTreeMap::new();
+        for n in 0..self.keys {
+            seam.take();
+            seam.start(true);
+            session.change("m", self.first + n, Do::Insert(Self::value(n)))?;
+            let mut wanted = false;
+            let mut accesses = 0;
+            let mut fences = Vec::new();
+            let mut points: BTreeSet<&Point> = BTreeSet::new();
+            let events = seam.take();
+            for (i, event) in events.iter().enumerate() {
+                accesses += u64::from(!matches!(event.access, Access::Mark(_)));
+                let Some(point) = event.point else { continue };
+                // Where the fence is missing, the place is that of the flush before it.
+                let next = events.get(i + 1).map(|next| &next.access);
+                let more = matches!(next, Some(Access::Fence | Access::Flush { .. }));
+                let ends = match event.access {
+                    Access::Fence => true,
+                    Access::Flush { .. } => point.fence && !more,
+                    _ => false,
+                };
+                if ends {
+                    fences.push(accesses);
+                    points.insert(point);
+                }
+            }
+            for point in points {
+                let times = seen.entry(point).or_default();
+                *times += 1;
+                wanted |= [1, 3].contains(times);
+            }
+            if wanted {
+                chosen.insert(n, fences);
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// Inserts key number `n` by a thread that is stopped before its access `stop`, while
+    /// this one does something. `None` if it has to wait for the other.
+    fn record(
+        &self,
+        n: u64,
+        stop_at: u64,
+        beside: Beside,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Tape>> {
+        let stops = Stops::default();
+        let seam = stops.seam();
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let before = Arc::clone(session.state());
+        let store = Arc::clone(session.store());
+        let (key, other) = (self.first + n, self.first + n + 1);
+        let insert = |state: &State, key: u64, value: u64| {
+            let mut state = state.clone();
+            if let Some(map) = state.maps.get_mut("m") {
+                map.records.insert(key, value);
+            }
+            state
+        };
+        // The first keys, in the order of their removal.
+        let remove = |state: &State, count: u64| {
+            let mut state = state.clone();
+            if let Some(map) = state.maps.get_mut("m") {
+                map.records.retain(|key, _| !(self.first..self.first + count).contains(key));
+            }
+            state
+        };
+        let value = Self::value(n);
+        let do_beside = |state: &State| {
+            let mut state = state.clone();
+            match beside {
+                Beside::Insert => return insert(&state, other, value + 1),
+                Beside::Update => return insert(&state, self.first, value + 2),
+                Beside::RemoveAll => return remove(&state, n),
+                Beside::CreateMap => {
+                    let map = MapState { form: self.shape.form, records: BTreeMap::new() };
+                    state.maps.insert("n".into(), map);
+                }
+            }
+            state
+        };
+        let map = store.open_map("m")?;
+        let first = || {
+            seam.mark(|| Mark::Begin(format!("insert of key {key}")));
+            change(&map, key, Do::Insert(value))
+        };
+        // The mark of its beginning is one access.
+        let (first_done, events) = stops.during(stop_at, first, |reached| {
+            seam.mark(|| Mark::Begin("beside it".into()));
+            let made = match beside {
+                Beside::Insert => change(&map, other, Do::Insert(value + 1)),
+                Beside::Update => change(&map, self.first, Do::Update(value + 2)),
+                Beside::RemoveAll => {
+                    (0..n).try_for_each(|i| change(&map, self.first + i, Do::Remove))
+                }
+                Beside::CreateMap => {
+                    let request = MapRequest { info: self.shape.info("n"), scheme_matters: true };
+                    store.map(&request).map(|_| ()).map_err(Fault::from)
+                }
+            };
+            seam.mark(|| Mark::End("beside it".into()));
+            made.map(|()| (reached && !stops.was_awaited()).then(|| seam.take()))
+        });
+        joined(first_done)?;
+        let Some(events) = events? else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        let first = insert(&before, key, value);
+        let marks = marks(&events);
+        let [begin_first, begin_second, end_second] = marks[marks.len() - 3..] else {
+            return Err(Fault("a run without its marks".into()));
+        };
+        let mut allowed = super::tape::placed(&events, 0, &steps);
+        let states =
+            |states: Vec<Option<Arc<State>>>, after: usize| Allowed { from: after + 1, states };
+        allowed.push(states(
+            vec![Some(Arc::clone(&before)), Some(Arc::new(first.clone()))],
+            begin_first,
+        ));
+        let mut mixed =
+            vec![State::clone(&before), first.clone(), do_beside(&before), do_beside(&first)];
+        if beside == Beside::RemoveAll {
+            mixed.extend((1..n).flat_map(|i| [remove(&before, i), remove(&first, i)]));
+        }
+        allowed.push(states(mixed.into_iter().map(|s| Some(Arc::new(s))).collect(), begin_second));
+        let after = vec![Some(Arc::new(do_beside(&before))), Some(Arc::new(do_beside(&first)))];
+        allowed.push(states(after, end_second));
+        let mut universe: Vec<u64> = used.into_iter().chain([key, other, 3, 999_999]).collect();
+        universe.sort_unstable();
+        universe.dedup();
+        Ok(Some(Tape {
+            name: format!("{}: insert {n} stopped before access {stop_at}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: begin_first,
+            events,
+            second: false,
+            allowed,
+            universe,
+            shape: self.shape,
+            images: true,
+        }))
+    }
+}
+
+fn marks(events: &[Event]) -> Vec<usize> {
+    let is_mark = |e: &Event| matches!(e.access, Access::Mark(_));
+    (0..events.len()).filter(|&i| is_mark(&events[i])).collect()
+}
+
+fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
+    with_form!(map.index(), R, index => {
+        let key = R::nth_key(key);
+        let v = match what {
+            Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
+            Do::Remove => 0,
+        };
+        let value = R::nth_value(v);
+        let change = match what {
+            Do::Remove => Change::Remove,
+            Do::Insert(_) => Change::Insert(R::value_of(&value)),
+            _ => Change::Update(R::value_of(&value)),
+        };
+        let done = Index::<R>::change(&**index, R::key_of(&key), change, false)?;
+        crate::state::ensure(done.applied, || format!("{what:?} was not applied"))
+    })
+}
+
+/// A key's value, as text.
+fn value(map: &OpenMap, key: u64) -> Checked<Option<String>> {
+    with_form!(map.index(), R, index => {
+        let key = R::nth_key(key);
+        let found = Index::<R>::get(&**index, R::key_of(&key))?;
+        Ok(found.map(|value| format!("{value:?}")))
+    })
+}
+
+/// Records all runs.
+///
+/// # Errors
+/// If one goes wrong.
+pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let mut tapes = stopped(scheme, form, alive)?;
+    met(scheme, form, alive, &mut |tape| {
+        tapes.push(tape);
+        Ok(())
+    })?;
+    Ok(tapes)
+}
+
+/// Records those in which one thread is stopped for ever.
+///
+/// # Errors
+/// If one goes wrong.
+pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let mut tapes = Vec::new();
+    for plan in plans(scheme, form) {
+        for (n, fences) in plan.chosen(alive)? {
+            for (i, &fence) in fences.iter().enumerate() {
+                // As soon after the fence as the other thread can pass.
+                let end = fences.get(i + 1).copied().unwrap_or(fence + 140);
+                for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
+                {
+                    if n == 0 && matches!(beside, Beside::Update | Beside::RemoveAll) {
+                        continue;
+                    }
+                    for distance in [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130] {
+                        if fence + distance > end {
+                            break;
+                        }
+                        if let Some(tape) = plan.record(n, fence + distance, beside, alive)? {
+                            tapes.push(tape);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(tapes)
+}

@@ -1,0 +1,243 @@
+//! What a thread is told while another one is stopped, before what it was told of is durable.
+
+use super::{Plan, change, joined, marks, plans, value};
+use crate::canary::tape::{Allowed, Tape, least_and, placed};
+use crate::model::{Image, Timeline};
+use crate::session::{Do, PAGE_BITS, open_bytes, recorder};
+use crate::state::{Checked, Fault, State};
+use crate::stop::Stops;
+use outlast::db::store::MapRequest;
+use outlast::pmem::{Access, Alive, Mark, Seam};
+use outlast::{RecordForm, Scheme};
+use std::sync::Arc;
+
+/// Records lookups that make durable what another thread has not yet: it is stopped for ever
+/// before each of its accesses in turn, and this one looks its key up. Those runs are kept in
+/// which the lookup flushes; a scheme whose lookups never do has none.
+///
+/// # Errors
+/// If a run goes wrong.
+pub fn lookups(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
+    let plan = plans(scheme, form)[0];
+    let mut tapes = Vec::new();
+    for what in [Do::Insert(55), Do::Update(66), Do::Remove] {
+        for stop_at in 1..2_000 {
+            let Some(tape) = plan.looked_up(stop_at, what, alive)? else { break };
+            tapes.extend(tape);
+        }
+    }
+    Ok(tapes)
+}
+
+impl Plan {
+    /// `None` if the first thread has fewer accesses; `Some(None)` if the lookup flushes nothing.
+    fn looked_up(
+        &self,
+        stop_at: u64,
+        what: Do,
+        alive: &Arc<Alive>,
+    ) -> Checked<Option<Option<Tape>>> {
+        let stops = Stops::default();
+        let seam = stops.seam();
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..8 {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let key = self.first + if matches!(what, Do::Insert(_)) { 20 } else { 3 };
+        let before = Arc::clone(session.state());
+        let mut after = State::clone(&before);
+        if let Some(map) = after.maps.get_mut("m") {
+            match what.on(map.records.get(&key).copied()).1 {
+                Some(value) => map.records.insert(key, value),
+                None => map.records.remove(&key),
+            };
+        }
+        let after = Arc::new(after);
+        let map = session.store().open_map("m")?;
+        let old = value(&map, key)?;
+        let first = || {
+            seam.mark(|| Mark::Begin(format!("{what:?} of key {key}")));
+            change(&map, key, what)
+        };
+        // The mark of its beginning is one access.
+        let (first_done, seen) = stops.during(stop_at, first, |reached| {
+            seam.mark(|| Mark::Begin("lookup beside it".into()));
+            let found = value(&map, key);
+            seam.mark(|| Mark::End("lookup beside it".into()));
+            found.map(|found| reached.then(|| (found, seam.take())))
+        });
+        joined(first_done)?;
+        let Some((found, events)) = seen? else { return Ok(None) };
+        let (steps, _, used) = session.finish();
+        let marks = marks(&events);
+        let [begin_first, begin_second, end_second] = marks[marks.len() - 3..] else {
+            return Err(Fault("a run without its marks".into()));
+        };
+        let flushes = events[begin_second..].iter();
+        if !flushes.clone().any(|event| matches!(event.access, Access::Flush { .. })) {
+            return Ok(Some(None));
+        }
+        let either = vec![Some(Arc::clone(&before)), Some(Arc::clone(&after))];
+        let told = if found == old { either.clone() } else { vec![Some(after)] };
+        let mut allowed = placed(&events, 0, &steps);
+        allowed.push(Allowed { from: begin_first + 1, states: either });
+        allowed.push(Allowed { from: end_second + 1, states: told });
+        let mut universe: Vec<u64> = used.into_iter().chain([key, 3, 999_999]).collect();
+        universe.sort_unstable();
+        universe.dedup();
+        Ok(Some(Some(Tape {
+            name: format!("{}: lookup beside {what:?} stopped before {stop_at}", self.name),
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start: begin_first,
+            events,
+            second: false,
+            allowed,
+            universe,
+            shape: self.shape,
+            images: true,
+        })))
+    }
+}
+
+/// What a second thread asks while the first is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// It looks the first thread's key up.
+    Get,
+    /// It inserts that key, and is told whether it is there.
+    Insert,
+    /// It opens the map that the first thread creates, and inserts into it.
+    OpenMap,
+}
+
+/// Stops a thread for ever before each of its accesses in turn, while this one asks; then
+/// everything is lost that a power loss can take. What was told must still be so.
+///
+/// # Errors
+/// If it is not.
+pub fn told(scheme: Scheme, form: RecordForm, ask: Meanwhile, alive: &Arc<Alive>) -> Checked {
+    let plan = plans(scheme, form)[0];
+    let changes: &[Do] = match ask {
+        Meanwhile::Get => &[Do::Insert(55), Do::Update(66)],
+        Meanwhile::Insert | Meanwhile::OpenMap => &[Do::Insert(55)],
+    };
+    for &what in changes {
+        for stop_at in 1..2_000 {
+            if !plan.told_at(stop_at, what, ask, alive)? {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// `false` if the first thread has fewer accesses.
+    fn told_at(&self, stop_at: u64, what: Do, ask: Meanwhile, alive: &Arc<Alive>) -> Checked<bool> {
+        let stops = Stops::default();
+        let seam = stops.seam();
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..8 {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let key = self.first + if matches!(what, Do::Insert(_)) { 20 } else { 3 };
+        let store = Arc::clone(session.store());
+        let map = store.open_map("m")?;
+        let request = MapRequest { info: self.shape.info("n"), scheme_matters: true };
+        let first = || match ask {
+            Meanwhile::OpenMap => store.map(&request).map(|_| ()).map_err(Fault::from),
+            Meanwhile::Get | Meanwhile::Insert => {
+                // It may have been inserted by the other one.
+                let _ = change(&map, key, what);
+                Ok(())
+            }
+        };
+        let (first_done, (reached, seen, events)) = stops.during(stop_at - 1, first, |reached| {
+            let seen = match ask {
+                Meanwhile::Get => value(&map, key),
+                // Either it was there, or it is now.
+                Meanwhile::Insert => {
+                    let _ = change(&map, key, Do::Insert(77));
+                    Ok(Some(String::new()))
+                }
+                Meanwhile::OpenMap => match store.open_map("n") {
+                    Ok(map) => change(&map, key, what).map(|()| Some(String::new())),
+                    Err(_) => Ok(None),
+                },
+            };
+            (reached, seen, seam.take())
+        });
+        joined(first_done)?;
+        let seen = seen?.filter(|_| !stops.was_awaited());
+        let Some(seen) = seen else { return Ok(reached) };
+        let base = Image::of_file(&[], self.pool.max_pages << PAGE_BITS);
+        let mut timeline = Timeline::new(&base, self.pool.pages << PAGE_BITS, &events);
+        timeline.advance(events.len());
+        let open = |name: &str| -> Checked<Option<String>> {
+            let capacity = base.bytes.len() as u64;
+            let least = least_and(&timeline, &[]).bytes;
+            let left = open_bytes(&least, capacity, recorder(false), alive)?;
+            value(&*left.open_map(name)?, key)
+        };
+        let found = open(if ask == Meanwhile::OpenMap { "n" } else { "m" });
+        let same = match (&found, ask) {
+            (Ok(Some(found)), Meanwhile::Get) => *found == seen,
+            (Ok(found), _) => found.is_some(),
+            (Err(_), _) => false,
+        };
+        crate::state::ensure(same, || {
+            format!(
+                "{ask:?} beside {what:?}, stopped before access {stop_at}, was told of what a \
+                 power loss took back: {found:?}"
+            )
+        })?;
+        Ok(reached)
+    }
+}
+
+/// Stops a thread before one of its accesses while another one inserts until things are
+/// not as the first had found them; then both go on, and everything must be there.
+///
+/// # Errors
+/// If it is not.
+pub fn paused(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked {
+    let plan = plans(scheme, form)[0];
+    for (n, fences) in plan.chosen(alive)? {
+        let last = fences.last().copied().unwrap_or(1);
+        for stop_at in (2..last + 10).step_by(3) {
+            plan.paused_at(n, stop_at, alive).map_err(|fault| {
+                Fault(format!("insert {n} paused before access {stop_at}: {fault}"))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn paused_at(&self, n: u64, stop_at: u64, alive: &Arc<Alive>) -> Checked {
+        const MORE: u64 = 24;
+        let stops = Stops::default();
+        let seam = stops.seam();
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..n {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        let map = session.store().open_map("m")?;
+        let first = || change(&map, self.first + n, Do::Insert(Self::value(n)));
+        let (first_done, made) = stops.during(stop_at - 1, first, |_| {
+            (n + 1..n + 1 + MORE)
+                .try_for_each(|i| session.change("m", self.first + i, Do::Insert(Self::value(i))))
+        });
+        joined(first_done)?;
+        made?;
+        for i in 0..n + 1 + MORE {
+            let found = value(&map, self.first + i)?;
+            crate::state::ensure(found.is_some(), || format!("key {i} is lost"))?;
+        }
+        let found = outlast::db::verify::verify(session.store())?;
+        crate::session::check_verification(&found, n + 1 + MORE)
+    }
+}

@@ -1,0 +1,277 @@
+//! Threads that stop before an access of memory that is chosen, while others work.
+//!
+//! A test gives one or two threads a *role*. Only their accesses are counted, and only they stop.
+//! Where another thread waits for a stopped one, all of them go on: that interleaving cannot be.
+
+use outlast::pmem::{Access, Control, Point, Traced};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{ScopedJoinHandle, scope, sleep, yield_now};
+use std::time::Duration;
+
+thread_local! { static ROLE: Cell<Option<Role>> = const { Cell::new(None) }; }
+
+/// Turns of waiting after which a thread counts as waiting for a stopped one.
+const PATIENCE: u64 = 500;
+
+/// A thread that can stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The one that begins. It never waits for a stopped thread.
+    First,
+    /// Another one.
+    Second,
+}
+
+/// Stops the threads that have a role. Clones stop the same ones.
+#[derive(Clone, Default)]
+pub struct Stops(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    threads: [Thread; 2],
+    /// Turns that others have waited.
+    waits: AtomicU64,
+    /// Another thread had to wait for a stopped one.
+    was_awaited: AtomicBool,
+    exchanges: Mutex<Vec<Exchange>>,
+}
+
+struct Thread {
+    /// Accesses so far.
+    accesses: AtomicU64,
+    /// It stops before the access of this number.
+    limit: AtomicU64,
+    /// It stops before the access that follows its first store of this commit point.
+    after: OnceLock<&'static Point>,
+    is_stopped: AtomicBool,
+}
+
+impl Default for Thread {
+    fn default() -> Self {
+        Thread {
+            accesses: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+            after: OnceLock::new(),
+            is_stopped: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A word that a thread with a role has exchanged.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange {
+    /// The thread.
+    pub role: Role,
+    /// How many accesses it had made before.
+    pub access: u64,
+    /// The commit point.
+    pub point: &'static Point,
+    /// Where the word stands.
+    pub offset: u64,
+    /// What it was.
+    pub old: u64,
+    /// What it is now.
+    pub new: u64,
+}
+
+impl Control for Stops {
+    fn before(&self, _: usize, waiting: bool) {
+        let role = ROLE.get();
+        if waiting {
+            self.wait(role);
+            return;
+        }
+        let Some(role) = role else { return };
+        let thread = self.thread(role);
+        let access = thread.accesses.fetch_add(1, SeqCst);
+        if access < thread.limit.load(SeqCst) {
+            return;
+        }
+        thread.is_stopped.store(true, SeqCst);
+        while access >= thread.limit.load(SeqCst) {
+            yield_now();
+        }
+        thread.is_stopped.store(false, SeqCst);
+    }
+
+    fn after(&self, access: &Access, point: Option<&'static Point>) {
+        let (Some(role), Some(point)) = (ROLE.get(), point) else { return };
+        let thread = self.thread(role);
+        let next = thread.accesses.load(SeqCst);
+        let exchanged = match *access {
+            Access::Store { .. } => None,
+            Access::CompareExchange { offset, found: old, new, exchanged: true, .. } => {
+                Some(Exchange { role, access: next - 1, point, offset, old, new })
+            }
+            _ => return,
+        };
+        if thread.after.get().is_some_and(|after| *after == point) {
+            thread.limit.fetch_min(next, SeqCst);
+        }
+        if let Some(exchanged) = exchanged {
+            self.0.exchanges.lock().expect("nothing panics under it").push(exchanged);
+        }
+    }
+}
+
+impl Stops {
+    /// A recorder whose accesses these stops control. It does not record yet.
+    pub fn seam(&self) -> Traced {
+        Traced::with_control(Box::new(self.clone()))
+    }
+
+    fn thread(&self, role: Role) -> &Thread {
+        &self.0.threads[role as usize]
+    }
+
+    fn wait(&self, role: Option<Role>) {
+        if role == Some(Role::First) || self.0.waits.fetch_add(1, SeqCst) < PATIENCE {
+            return yield_now();
+        }
+        self.0.was_awaited.store(true, SeqCst);
+        self.release(Role::First);
+        self.release(Role::Second);
+        // They must get a processor before this thread gives up.
+        self.0.waits.store(0, SeqCst);
+        sleep(Duration::from_micros(20));
+    }
+
+    /// Gives the calling thread a role while it acts.
+    pub fn play<T>(role: Role, act: impl FnOnce() -> T) -> T {
+        ROLE.set(Some(role));
+        let done = act();
+        ROLE.set(None);
+        done
+    }
+
+    /// Lets a thread go on up to its access of this number, counted from 0.
+    pub fn limit(&self, role: Role, access: u64) {
+        self.thread(role).limit.store(access, SeqCst);
+    }
+
+    /// Has a thread stop after its first store of a commit point.
+    pub fn stop_after(&self, role: Role, point: &'static Point) {
+        let _ = self.thread(role).after.set(point);
+    }
+
+    /// Waits until a thread has stopped, or has ended.
+    pub fn await_stop<T>(&self, role: Role, thread: &ScopedJoinHandle<'_, T>) {
+        while !self.is_stopped(role) && !thread.is_finished() {
+            yield_now();
+        }
+    }
+
+    /// Lets a thread make its accesses before the one of this number, and waits until it has made
+    /// them, or has ended. Returns whether it has come so far.
+    pub fn run_to<T>(&self, role: Role, access: u64, thread: &ScopedJoinHandle<'_, T>) -> bool {
+        self.limit(role, access);
+        while self.accesses(role) <= access && !thread.is_finished() {
+            yield_now();
+        }
+        self.accesses(role) > access
+    }
+
+    /// Lets a thread go on, and stops it no more.
+    pub fn release(&self, role: Role) {
+        self.limit(role, u64::MAX);
+    }
+
+    /// Whether a thread is stopped now.
+    pub fn is_stopped(&self, role: Role) -> bool {
+        self.thread(role).is_stopped.load(SeqCst)
+    }
+
+    /// Whether another thread has had to wait for a stopped one.
+    pub fn was_awaited(&self) -> bool {
+        self.0.was_awaited.load(SeqCst)
+    }
+
+    /// How many accesses a thread has made or is about to make.
+    pub fn accesses(&self, role: Role) -> u64 {
+        self.thread(role).accesses.load(SeqCst)
+    }
+
+    /// The first exchange of a thread at a commit point that is as asked for.
+    pub fn exchange(
+        &self,
+        role: Role,
+        point: &Point,
+        is: impl Fn(&Exchange) -> bool,
+    ) -> Option<Exchange> {
+        let exchanges = self.0.exchanges.lock().expect("nothing panics under it");
+        exchanges.iter().find(|e| e.role == role && e.point == point && is(e)).copied()
+    }
+
+    /// Runs `act` in a thread that stops before its access number `at`, counted from 0. Once it has
+    /// stopped or ended, runs `meanwhile`, which is told whether it has stopped. Then the thread
+    /// goes on to its end.
+    pub fn during<T: Send, M>(
+        &self,
+        at: u64,
+        act: impl FnOnce() -> T + Send,
+        meanwhile: impl FnOnce(bool) -> M,
+    ) -> (std::thread::Result<T>, M) {
+        self.limit(Role::First, at);
+        scope(|scope| {
+            let thread = scope.spawn(|| Stops::play(Role::First, act));
+            self.await_stop(Role::First, &thread);
+            let made = meanwhile(self.is_stopped(Role::First));
+            self.release(Role::First);
+            (thread.join(), made)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast::index::dash_eh::points;
+    use outlast::pmem::Seam;
+    use outlast::pool::backing::{Backing, Heap};
+    use outlast::pool::core::{Core, CoreOptions};
+
+    /// Four stores by a thread that stops before the third. What `meanwhile` sees, and how many are
+    /// made in the end.
+    fn four_stores<T>(
+        stops: &Stops,
+        meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T,
+    ) -> (T, usize) {
+        let options =
+            CoreOptions { page_bits: 12, initial_size: 1 << 18, ..CoreOptions::default() };
+        let (heap, seam) = (Backing::Heap(Heap::new(&[], 1 << 18, 0)), stops.seam());
+        let core = Core::create(heap, seam.clone(), options).unwrap();
+        let block = core.allocate(64).unwrap();
+        let words = core.memory.words(block.offset, 32).unwrap();
+        words.iter().for_each(|word| core.memory.store(word, 0, &points::RECORD));
+        let stored = || words.iter().filter(|word| core.memory.load(word) == 1).count();
+        let act = || words.iter().for_each(|word| core.memory.store(word, 1, &points::RECORD));
+        let (done, seen) = stops.during(2, act, |stopped| {
+            assert!(stopped);
+            meanwhile(&stored, &seam)
+        });
+        assert!(done.is_ok());
+        (seen, stored())
+    }
+
+    #[test]
+    fn a_thread_stops_where_it_is_told_to() {
+        let stops = Stops::default();
+        assert_eq!(four_stores(&stops, |stored, _| stored()), (2, 4));
+        assert!(!stops.was_awaited());
+    }
+
+    #[test]
+    fn a_stopped_thread_goes_on_if_another_one_waits() {
+        let stops = Stops::default();
+        let wait = |stored: &dyn Fn() -> usize, seam: &Traced| {
+            let mut turn = 0;
+            while stored() < 4 {
+                seam.wait(&mut turn);
+            }
+        };
+        assert_eq!(four_stores(&stops, wait), ((), 4));
+        assert!(stops.was_awaited());
+    }
+}

@@ -1,0 +1,123 @@
+//! Two threads that rehash clevel and one that removes, in an order that was chosen: a copy that
+//! a removal has withdrawn is not confirmed, though another thread has put the same record into
+//! the same slot since.
+//!
+//! Which accesses the threads stop before is found by runs of the same beginning that let them go on.
+
+use super::clevel::SMALLEST;
+use super::{create, inline, map};
+use outlast::RecordForm;
+use outlast::db::store::{OpenMap, Store};
+use outlast::index::{Change, clevel};
+use outlast::pmem::{Point, Traced};
+use outlast_check::stop::{Exchange, Role, Stops};
+use std::sync::Arc;
+use std::thread::{ScopedJoinHandle, scope};
+
+const A: Role = Role::First;
+const B: Role = Role::Second;
+const PAGES: u64 = 400;
+
+struct Run {
+    stops: Stops,
+    store: Arc<Store<Traced>>,
+    map: Arc<OpenMap>,
+}
+
+impl Run {
+    /// A table that has a level to be emptied; with one record, if a key is given.
+    fn new(only: Option<u64>) -> Run {
+        let stops = Stops::default();
+        let seam = stops.seam();
+        seam.start(false);
+        let store = create(&seam, PAGES, 1);
+        let map = map(&store, RecordForm::Inline, SMALLEST);
+        let mut key = 1;
+        while inline(&map).stats().unwrap().segments < 3 {
+            assert!(inline(&map).change(key, Change::Insert(key + 7), false).unwrap().applied);
+            key += 1;
+        }
+        for other in (1..key).filter(|key| only.is_some_and(|only| *key != only)) {
+            assert!(inline(&map).change(other, Change::Remove, false).unwrap().applied);
+        }
+        Run { stops, store, map }
+    }
+
+    /// Makes a step of rehashing.
+    fn rehash(&self, role: Role) {
+        let _writing = self.store.core().enter().unwrap();
+        Stops::play(role, || inline(&self.map).step().unwrap());
+    }
+
+    /// Lets a thread go on to its end.
+    fn finish(&self, role: Role, thread: ScopedJoinHandle<'_, ()>) {
+        self.stops.release(role);
+        thread.join().unwrap();
+    }
+
+    fn exchange(&self, role: Role, point: &Point, is: impl Fn(&Exchange) -> bool) -> Exchange {
+        self.stops.exchange(role, point, is).expect("an exchange of that kind")
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        let memory = &self.store.core().memory;
+        memory.load(&memory.words(offset, 8).unwrap()[0])
+    }
+}
+
+/// The offset of the record that a slot's word is of, copies' included.
+fn record(word: u64) -> u64 {
+    word & ((1 << 48) - 16)
+}
+
+#[test]
+fn a_copy_is_confirmed_by_its_maker_alone() {
+    // A key in the level that is emptied.
+    let run = Run::new(None);
+    run.rehash(A);
+    let copy = run.exchange(A, &clevel::points::COPY, |_| true);
+    let key = run.word(record(copy.new) + 16);
+
+    // Where A copies its record.
+    let run = Run::new(Some(key));
+    run.rehash(A);
+    let copy = run.exchange(A, &clevel::points::COPY, |_| true);
+
+    // Before it looks at the slot, for it chooses by Bloom filters, which B changes.
+    let before = copy.access - 2;
+
+    // Where B confirms its copy, if A has stopped before its own.
+    let run = Run::new(Some(key));
+    run.stops.limit(A, before);
+    scope(|scope| {
+        let a = scope.spawn(|| run.rehash(A));
+        run.stops.await_stop(A, &a);
+        run.rehash(B);
+        run.finish(A, a);
+    });
+    let same = |e: &Exchange| record(e.old) == record(copy.new);
+    let confirmed = run.exchange(B, &clevel::points::CONFIRM, same);
+    assert_eq!(confirmed.offset, copy.offset, "both take the same slot");
+
+    // Both stop there, and the record is removed: the removal withdraws B's copy.
+    let run = Run::new(Some(key));
+    run.stops.limit(A, before);
+    run.stops.limit(B, confirmed.access);
+    scope(|scope| {
+        let a = scope.spawn(|| run.rehash(A));
+        run.stops.await_stop(A, &a);
+        let b = scope.spawn(|| run.rehash(B));
+        run.stops.await_stop(B, &b);
+        assert!(inline(&run.map).change(key, Change::Remove, false).unwrap().applied);
+        assert_eq!(run.word(copy.offset), 0);
+        // A copies into the slot, and stops before it looks at the record again.
+        assert!(run.stops.run_to(A, copy.access + 1, &a));
+        assert_eq!(record(run.word(copy.offset)), record(copy.new));
+        // B must not take A's copy for its own.
+        run.finish(B, b);
+        assert_ne!(run.word(copy.offset), record(copy.new) | copy.new & 0x3fff << 48);
+        run.finish(A, a);
+    });
+    assert_ne!(record(run.word(copy.offset)), record(copy.new), "a slot of a removed record");
+    assert_eq!(inline(&run.map).get(key).unwrap(), None);
+}

@@ -1,0 +1,252 @@
+//! Dash-EH, and the pool below it: one thread stopped before an access of memory, another one that
+//! works until it has its answer, and then a crash. Two files are tried: the least that a power loss
+//! leaves, and all that the death of the process leaves. The pool must open from them, and know what
+//! the second thread was told.
+
+use super::{bytes, create, inline, left_by, map, open};
+use outlast::RecordForm::{Bytes, Inline};
+use outlast::db::store::{OpenMap, Store};
+use outlast::index::{Change, Cursor, dash_eh};
+use outlast::pmem::{Access, Event, Traced};
+use outlast_check::session::recorder;
+use outlast_check::stop::Stops;
+use std::sync::Arc;
+
+const SMALLEST: dash_eh::Config = dash_eh::Config { bucket_bits: 1, stash: 2 };
+
+/// The number of the first access that is as asked for.
+fn find(events: &[Event], is: impl Fn(&Event) -> bool) -> Option<u64> {
+    let mut accesses = events.iter().filter(|event| !matches!(event.access, Access::Mark(_)));
+    accesses.position(is).map(|number| number as u64)
+}
+
+fn is(event: &Event, name: &str, flush: bool) -> bool {
+    event.point.is_some_and(|point| point.name == name)
+        && matches!(event.access, Access::Flush { .. }) == flush
+}
+
+fn insert(map: &OpenMap, key: u64, value: u64) -> bool {
+    inline(map).change(key, Change::Insert(value), false).unwrap().applied
+}
+
+/// A map of words with keys up to `keys`, by `key`.
+fn words(
+    seam: &Traced,
+    hash: u32,
+    keys: std::ops::Range<u64>,
+) -> (Arc<Store<Traced>>, Arc<OpenMap>) {
+    let store = create(seam, 200, hash);
+    let map = map(&store, Inline, SMALLEST);
+    for key in keys {
+        insert(&map, key, key + 7);
+    }
+    (store, map)
+}
+
+/// Keys from here on have one hash, under the hash function of this number.
+const COLLIDING: (u32, u64) = (0x7e57, 1 << 32);
+
+#[test]
+fn an_overflow_node_is_used_once_its_link_is_durable() {
+    let (hash, first) = COLLIDING;
+    // Which insert links a node, and when.
+    let seam = Traced::new();
+    let (_store, map) = words(&seam, hash, 0..0);
+    let links = |key: u64| {
+        seam.start(true);
+        insert(&map, key, key + 7);
+        Some((key, find(&seam.take(), |event| is(event, "overflow: link", true))?))
+    };
+    let (key, access) = (first..first + 400).find_map(links).expect("a node");
+
+    let stops = Stops::default();
+    let seam = stops.seam();
+    seam.start(false);
+    let (_store, map) = words(&seam, hash, first..key);
+    let act = || inline(&map).change(key, Change::Insert(key + 7), false).is_ok();
+    let (_, events) = stops.during(access, act, |stopped| {
+        assert!(stopped && insert(&map, first + 5000, 99));
+        seam.take()
+    });
+    let [least, _] = left_by(&events);
+    let store = open(&least, recorder(false));
+    let map = store.open_map("m").unwrap();
+    assert_eq!(inline(&map).get(first + 5000).unwrap(), Some(99), "acknowledged insert lost");
+}
+
+#[test]
+fn a_map_is_used_once_its_root_is_durable() {
+    let seam = Traced::new();
+    let store = create(&seam, 200, 1);
+    seam.start(true);
+    map(&store, Inline, SMALLEST);
+    let root = &outlast::pool::points::ROOT_COMMIT;
+    let flushes = |event: &Event| {
+        event.point.is_some_and(|point| std::ptr::eq(point, root))
+            && matches!(event.access, Access::Flush { .. })
+    };
+    let access = find(&seam.take(), flushes).unwrap();
+
+    let stops = Stops::default();
+    let seam = stops.seam();
+    seam.start(false);
+    let store = create(&seam, 200, 1);
+    let act = || drop(map(&store, Inline, SMALLEST));
+    let (done, events) = stops.during(access, act, |stopped| {
+        assert!(stopped && insert(&map(&store, Inline, SMALLEST), 5, 99));
+        seam.take()
+    });
+    done.unwrap();
+    let [least, _] = left_by(&events);
+    let store = open(&least, recorder(false));
+    let map = store.open_map("m").expect("the map that acknowledged an insert");
+    assert_eq!(inline(&map).get(5).unwrap(), Some(99));
+}
+
+#[test]
+fn new_space_is_used_once_the_size_is_durable() {
+    let setup = |seam: &Traced, keys: u64| {
+        let store = create(seam, 40, 1);
+        let map = map(&store, Inline, SMALLEST);
+        (0..keys).for_each(|key| assert!(insert(&map, key, key + 7)));
+        (store, map)
+    };
+    let seam = Traced::new();
+    let (_store, map) = setup(&seam, 0);
+    let size = &outlast::pool::points::HEADER_SIZE;
+    let grows = |key: u64| {
+        seam.start(true);
+        insert(&map, key, key + 7);
+        let tells = |event: &Event| event.point.is_some_and(|point| std::ptr::eq(point, size));
+        find(&seam.take(), tells).filter(|_| key > 0).map(|access| (key, access))
+    };
+    let (key, access) = (0..5000).find_map(grows).unwrap();
+
+    let stops = Stops::default();
+    let seam = stops.seam();
+    seam.start(false);
+    let (_store, map) = setup(&seam, key);
+    let act = || inline(&map).change(key, Change::Insert(key + 7), false).is_ok();
+    let more = 100_000..100_400;
+    let (_, events) = stops.during(access, act, |stopped| {
+        assert!(stopped);
+        more.clone().for_each(|key| assert!(insert(&map, key, key + 7)));
+        seam.take()
+    });
+    for (what, file) in ["power loss", "process death"].into_iter().zip(left_by(&events)) {
+        let store = open(&file, recorder(false));
+        let map = store.open_map("m").unwrap();
+        for key in more.clone() {
+            assert_eq!(inline(&map).get(key).unwrap(), Some(key + 7), "{what}");
+        }
+    }
+}
+
+fn text(number: u64) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+/// A map of byte strings with so many keys.
+fn texts(seam: &Traced, keys: u64) -> (Arc<Store<Traced>>, Arc<OpenMap>) {
+    let store = create(seam, 300, 1);
+    let map = map(&store, Bytes, SMALLEST);
+    for key in 0..keys {
+        let value = [key as u8; 40];
+        bytes(&map).change(&text(key), Change::Insert(&value[..]), false).unwrap();
+    }
+    (store, map)
+}
+
+#[test]
+fn the_trace_misses_no_record_that_a_split_takes_back() {
+    for fill in [40, 60, 80, 100] {
+        let seam = Traced::new();
+        seam.start(false);
+        texts(&seam, fill);
+        let [_, file] = left_by(&seam.take());
+        for access in (0..).step_by(3) {
+            let stops = Stops::default();
+            let store = open(&file, stops.seam());
+            let map = store.open_map("m").unwrap();
+            // First touches.
+            (0..fill).for_each(|key| assert!(bytes(&map).get(&text(key)).unwrap().is_some()));
+            let trace = || while store.step().unwrap() {};
+            let (done, stopped) = stops.during(access, trace, |stopped| {
+                for key in 1000..1060 {
+                    let change = Change::Insert(&[7; 40][..]);
+                    bytes(&map).change(&text(key), change, false).unwrap();
+                }
+                stopped
+            });
+            done.unwrap();
+            let found = outlast::db::verify::verify(&store).unwrap();
+            let damage: Vec<_> = found.all_damage().take(2).collect();
+            assert!(found.is_sound(), "{fill} keys, stopped before {access}: {damage:?}");
+            if !stopped {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_found_after_a_kill_survives_a_power_loss() {
+    let seam = Traced::new();
+    let (_store, map) = words(&seam, 1, 0..0);
+    seam.start(true);
+    insert(&map, 5, 99);
+    let access = find(&seam.take(), |event| is(event, "insert: slot", true)).unwrap();
+
+    let stops = Stops::default();
+    let seam = stops.seam();
+    seam.start(false);
+    let (_store, map) = words(&seam, 1, 0..0);
+    let (_, mut events) = stops.during(access, || insert(&map, 5, 99), |_| seam.take());
+    // SIGKILL here: the caches live on.
+    let [_, file] = left_by(&events);
+    let seam = recorder(true);
+    let store = open(&file, seam.clone());
+    let map = store.open_map("m").unwrap();
+    insert(&map, 5, 100);
+    let told = inline(&map).get(5).unwrap();
+    let later = seam.take().into_iter();
+    events.extend(later.map(|event| Event { thread: event.thread + 1000, ..event }));
+    let [least, _] = left_by(&events);
+    let store = open(&least, recorder(false));
+    let map = store.open_map("m").unwrap();
+    let found = inline(&map).get(5).unwrap();
+    assert_eq!(found, told, "what the second process was told is gone after the power loss");
+}
+
+#[test]
+fn a_scan_reports_no_record_twice_beside_changes_of_the_stash() {
+    for fill in [44, 70, 90] {
+        for access in 0.. {
+            let stops = Stops::default();
+            let (_store, map) = texts(&stops.seam(), fill);
+            let scan = || {
+                let (mut cursor, mut out) = (Cursor::start(), vec![]);
+                while !cursor.is_done() {
+                    bytes(&map).scan(&mut cursor, &mut out).unwrap();
+                }
+                out
+            };
+            let (found, stopped) = stops.during(access, scan, |stopped| {
+                // The latest keys are those most likely in the stash.
+                for key in fill - 12..fill {
+                    bytes(&map).change(&text(key), Change::Remove, false).unwrap();
+                    let change = Change::Insert(&[1; 40][..]);
+                    bytes(&map).change(&text(key + 5000), change, false).unwrap();
+                }
+                stopped
+            });
+            let mut keys: Vec<_> = found.unwrap().into_iter().map(|(key, _)| key).collect();
+            keys.sort();
+            let twice = keys.windows(2).find(|pair| pair[0] == pair[1]);
+            assert_eq!(twice, None, "{fill} keys, stopped before access {access}");
+            if !stopped {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! One thread stopped before an access of memory that is chosen, while others work: bugs that were
+//! there, each kept out by a test.
+//!
+//! The schedules of the harness switch threads now and then. Here one thread does a great deal while
+//! another one stands between two of its accesses.
+
+mod clevel;
+mod copies;
+mod dash_eh;
+mod phast;
+
+use outlast::db::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::index::{Bytes, Index, Inline};
+use outlast::pmem::{Alive, Event, MediumKind, Traced};
+use outlast::pool::backing::{Backing, Heap};
+use outlast::pool::core::{Core, CoreOptions};
+use outlast::{Config, MapInfo, RecordForm};
+use outlast_check::model::{Image, Timeline};
+use outlast_check::session::{PAGE_BITS, open_bytes};
+use std::sync::{Arc, LazyLock};
+
+static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(outlast_check::session::alive);
+
+/// What every pool here can grow to.
+const CAPACITY: u64 = 1024 << PAGE_BITS;
+
+/// A new pool.
+fn create(seam: &Traced, pages: u64, hash_function: u32) -> Arc<Store<Traced>> {
+    let options = CoreOptions {
+        page_bits: PAGE_BITS,
+        initial_size: pages << PAGE_BITS,
+        hash_function,
+        identity: Some((0x5eed, 1)),
+        medium: MediumKind::Bytes,
+        ..CoreOptions::default()
+    };
+    let heap = Backing::Heap(Heap::new(&[], CAPACITY, 0));
+    let core = Core::create(heap, seam.clone(), options).unwrap();
+    Store::with_alive(core, Arc::clone(&ALIVE))
+}
+
+/// Opens what a crash has left.
+fn open(file: &[u8], seam: Traced) -> Arc<Store<Traced>> {
+    open_bytes(file, CAPACITY, seam, &ALIVE).unwrap()
+}
+
+/// The map `m`, created if there is none.
+fn map(store: &Store<Traced>, form: RecordForm, config: impl Into<Config>) -> Arc<OpenMap> {
+    let schema = if form == RecordForm::Inline { "u64" } else { "[u8]" };
+    let info = MapInfo {
+        name: "m".into(),
+        form,
+        key_schema: schema.into(),
+        value_schema: schema.into(),
+        config: config.into(),
+    };
+    store.map(&MapRequest { info, scheme_matters: true }).unwrap()
+}
+
+fn inline(map: &OpenMap) -> &dyn Index<Inline> {
+    match map.index() {
+        AnyIndex::Inline(index) => &**index,
+        AnyIndex::Bytes(_) => unreachable!("it was made of 8-byte records"),
+    }
+}
+
+fn bytes(map: &OpenMap) -> &dyn Index<Bytes> {
+    match map.index() {
+        AnyIndex::Bytes(index) => &**index,
+        AnyIndex::Inline(_) => unreachable!("it was made of byte strings"),
+    }
+}
+
+/// The file after these events of a new pool and a crash: a power loss that takes everything that
+/// was not durable, or the death of the process, which takes nothing.
+fn left_by(events: &[Event]) -> [Vec<u8>; 2] {
+    let mut timeline = Timeline::new(&Image::of_file(&[], CAPACITY), CAPACITY, events);
+    timeline.advance(events.len());
+    let (mut least, mut all) = (Image::default(), Image::default());
+    timeline.least_and(&[], &mut least);
+    timeline.all_but(&[], &mut all);
+    [least.bytes, all.bytes]
+}

@@ -1,0 +1,196 @@
+//! PhaST, one thread stopped before each of its accesses of memory while others work: bugs that
+//! were there, each kept out by a test.
+
+use super::{bytes as index, create, left_by, map, open};
+use outlast::RecordForm;
+use outlast::db::store::{OpenMap, Store};
+use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, phast};
+use outlast::pmem::{Planted, Traced};
+use outlast_check::session::recorder;
+use outlast_check::stop::{Role, Stops};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::thread::scope;
+
+/// A map of byte strings, with leaves of so many pairs.
+struct Table {
+    stops: Stops,
+    seam: Traced,
+    map: Arc<OpenMap>,
+    _store: Arc<Store<Traced>>,
+}
+
+impl Table {
+    fn new(slots: u32) -> Table {
+        let stops = Stops::default();
+        let seam = stops.seam();
+        seam.start(false);
+        let store = create(&seam, 128, 1);
+        let map = map(&store, RecordForm::Bytes, phast::Config::new(slots, 4, 4));
+        Table { stops, seam, map, _store: store }
+    }
+
+    fn index(&self) -> &dyn Index<Bytes> {
+        index(&self.map)
+    }
+}
+
+/// All records.
+fn records(index: &dyn Index<Bytes>) -> outlast::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (mut cursor, mut found) = (Cursor::start(), Vec::new());
+    while !cursor.is_done() {
+        index.scan(&mut cursor, &mut found)?;
+    }
+    Ok(found)
+}
+
+fn change(index: &dyn Index<Bytes>, key: &[u8], change: Change<'_, Bytes>) -> bool {
+    index.change(key, change, false).unwrap().applied
+}
+
+/// Tries each pair of moments: at the first another thread inserts the key that this one is
+/// about to insert, at the second it replaces it, so often that the block of the first record
+/// is used again. Whether there is one after which the key stands twice.
+fn a_key_can_stand_twice(put: bool) -> bool {
+    for first in 0.. {
+        for second in first + 1.. {
+            let table = Table::new(16);
+            for key in [b"zz", b"aa", b"bb"] {
+                change(table.index(), key, Change::Insert(&[9; 20][..]));
+            }
+            let mine = if put { Change::Put(&[3; 20][..]) } else { Change::Insert(&[3; 20][..]) };
+            let others = table.index();
+            table.stops.limit(Role::First, first);
+            let left = scope(|scope| {
+                let act = || change(others, b"kk", mine);
+                let thread = scope.spawn(|| Stops::play(Role::First, act));
+                table.stops.await_stop(Role::First, &thread);
+                if !table.stops.is_stopped(Role::First) {
+                    return 2;
+                }
+                change(others, b"kk", Change::Insert(&[1; 20][..]));
+                if !table.stops.run_to(Role::First, second, &thread) {
+                    return 1;
+                }
+                change(others, b"kk", Change::Put(&[2; 20][..]));
+                for value in 0..40 {
+                    change(others, b"zz", Change::Put(&[value; 20][..]));
+                }
+                table.stops.release(Role::First);
+                0
+            });
+            if records(table.index()).unwrap().iter().filter(|(key, _)| key == b"kk").count() > 1 {
+                return true;
+            }
+            match left {
+                0 => {}
+                _ if second == first + 1 => return false,
+                _ => break,
+            }
+        }
+    }
+    unreachable!("it ends with the accesses");
+}
+
+/// The insert compared its key with what stood in the block by then, did not find it there,
+/// and went on: the bits had not changed.
+#[test]
+fn a_key_that_is_replaced_beside_an_insert_of_it_stands_once() {
+    for put in [false, true] {
+        assert!(!a_key_can_stand_twice(put));
+    }
+    let bug = Some(Planted::InsertReadsFreed);
+    assert!(Traced::planting(bug, || a_key_can_stand_twice(false)), "this test finds it");
+}
+
+/// The first record, or the last, as the typed map has it.
+fn end(index: &dyn Index<Bytes>, reverse: bool) -> Option<Vec<u8>> {
+    let range = KeyRange::<Bytes>::new(Bound::Unbounded, Bound::Unbounded);
+    index.ordered().unwrap().end(range, reverse).unwrap().map(|(key, _)| key)
+}
+
+/// The leaf at the end is empty, and stays empty but for one record that comes before the one in
+/// the next leaf goes. So what comes after that one is at no moment at the end.
+#[test]
+fn the_first_and_the_last_are_so_at_some_moment() {
+    for reverse in [false, true] {
+        let mut found = 0;
+        for access in 0.. {
+            let table = Table::new(4);
+            let key = |n: u8| vec![b'b' + n];
+            for n in 0..12 {
+                change(table.index(), &key(n), Change::Insert(&[n][..]));
+            }
+            let emptied = if reverse { 9..12 } else { 0..3 };
+            emptied.for_each(|n| assert!(change(table.index(), &key(n), Change::Remove)));
+            let gone = end(table.index(), reverse).unwrap();
+            let never = vec![if reverse { gone[0] - 1 } else { gone[0] + 1 }];
+            let others = |stopped| {
+                let key = if reverse { b"z" } else { b"a" };
+                change(table.index(), key, Change::Insert(&[1][..]));
+                change(table.index(), &gone, Change::Remove);
+                stopped
+            };
+            let act = || end(table.index(), reverse);
+            let (answer, stopped) = table.stops.during(access, act, others);
+            let answer = answer.unwrap();
+            found += u64::from(answer == Some(never));
+            if !stopped {
+                break;
+            }
+        }
+        assert_eq!(found, 0, "reverse: {reverse}");
+    }
+}
+
+/// A thread splits a leaf; at each of its accesses another one removes a record of the upper
+/// half, and replaces one of another leaf until the first one's block holds it. Then the process
+/// dies. Whether there is a moment after which a pool is left that is not as it was.
+fn a_split_can_leave_what_it_moved() -> bool {
+    for access in 0.. {
+        let table = Table::new(4);
+        let key = |n: u8| vec![b'a' + n];
+        for n in 0..=12 {
+            change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
+        }
+        // Into the last leaf, which is full. Keys come in order, so the greatest one is moved.
+        let act = || {
+            (13..15).for_each(|n| {
+                change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
+            })
+        };
+        let (done, events) = table.stops.during(access, act, |stopped| {
+            assert!(change(table.index(), &key(12), Change::Remove));
+            for value in 0..40 {
+                change(table.index(), &key(0), Change::Put(&[value; 20][..]));
+            }
+            stopped.then(|| table.seam.take())
+        });
+        done.unwrap();
+        let Some(events) = events else { return false };
+        let [_, file] = left_by(&events);
+        let store = open(&file, recorder(false));
+        let map = store.open_map("m").unwrap();
+        // A block that holds another record by now can be met as damage, too.
+        let Ok(found) = records(index(&map)) else { return true };
+        let of = |n: u8| found.iter().filter(|(found, _)| *found == key(n)).count();
+        let is_right = found.is_sorted()
+            && of(12) == 0
+            && (0..12).all(|n| of(n) == 1)
+            && found.iter().any(|(found, value)| *found == key(0) && value[..] == [39; 20])
+            && outlast::db::verify::verify(&store).unwrap().all_damage().next().is_none();
+        if !is_right {
+            return true;
+        }
+    }
+    unreachable!("it ends with the accesses");
+}
+
+/// Opening took the pairs that were moved out of the lower half by the keys that they led to, and
+/// one led to a record of another leaf by then.
+#[test]
+fn what_a_split_has_moved_is_in_one_leaf_after_a_crash() {
+    assert!(!a_split_can_leave_what_it_moved());
+    let bug = Some(Planted::SplitOpenedEarly);
+    assert!(Traced::planting(bug, a_split_can_leave_what_it_moved), "this test finds it");
+}
