@@ -347,7 +347,7 @@ impl PoolOptions {
             })?;
         let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
         if !meta.is_file() {
-            return Err(Error::NotAPool { found: "something that is no regular file".into() });
+            return Err(Error::NotAPool { found: "something that is not a regular file".into() });
         }
         let how = if read_only {
             FlockOperation::NonBlockingLockShared

@@ -119,7 +119,7 @@ impl RawMap {
     /// not 8 bytes long.
     pub fn range(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<RawRange> {
         if !self.info().scheme().is_ordered() {
-            let why = format!("{} knows no order of keys", self.info().scheme());
+            let why = format!("{} keeps no key order", self.info().scheme());
             return Err(Error::Invalid { what: "range", why });
         }
         let words = |bound: Bound<&[u8]>| {

@@ -44,7 +44,7 @@ fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     let invalid = |why: &str| Error::Invalid { what: "snapshot path", why: why.into() };
     let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
     if !meta.is_file() {
-        return Err(invalid("it names something that is no regular file"));
+        return Err(invalid("it names something that is not a regular file"));
     }
     let own = store.core().backing().identity()?;
     if own.inode != 0 && (own.device, own.inode) == (meta.dev(), meta.ino()) {

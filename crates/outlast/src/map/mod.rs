@@ -77,7 +77,7 @@ impl Pool {
     ) -> Result<OrderedMap<K, V>> {
         let scheme = options.scheme.unwrap_or(Scheme::Phast);
         if !scheme.is_ordered() {
-            let why = format!("an ordered map of scheme {scheme}, which knows no order");
+            let why = format!("an ordered map of scheme {scheme}, which keeps no key order");
             return Err(Error::Invalid { what: "map options", why });
         }
         Ok(OrderedMap::new(self.map_with(name, &options.clone().scheme(scheme))?))
