@@ -1,8 +1,8 @@
 //! outlast: crash-proof concurrent indexes in a mapped file.
 //!
 //! Open a file and get a concurrent hash map about as fast as one in DRAM. After a crash the map is
-//! complete and consistent within milliseconds, however large it is. A map in key order,
-//! [`OrderedMap`], is there too.
+//! complete and consistent within milliseconds, however large it is. [`OrderedMap`] also keeps its
+//! keys in order.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {

@@ -88,7 +88,7 @@ pub struct PoolStats {
     pub limit: u64,
     /// Bytes in pages known to be free.
     pub free_page_bytes: u64,
-    /// Bytes unlinked but kept from reuse by guards ([`Map::get_ref`]).
+    /// Bytes unlinked but kept from reuse by guards ([`Map::get_ref`](crate::Map::get_ref)).
     pub held_bytes: u64,
     /// Number of live guards.
     pub guards: usize,

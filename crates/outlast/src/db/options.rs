@@ -27,7 +27,7 @@ const RESERVE: u64 = 1 << 40;
 /// # let path = dir.path().join("index.pool");
 /// use outlast::PoolOptions;
 /// let options = PoolOptions::new().max_size(1 << 30);
-/// // SAFETY: nobody else writes this file while the pool is open.
+/// // SAFETY: no one else writes this file while the pool is open.
 /// let pool = unsafe { options.open_or_create(&path)? };
 /// # Ok(())
 /// # }
@@ -121,9 +121,9 @@ impl PoolOptions {
         self
     }
 
-    /// Sets a function that is told the progress of such an opening. Any of the opening threads may
-    /// call it, at any time during the opening. It must not use the pool: the opening thread holds
-    /// the lock under which other maps are opened.
+    /// Sets a function that receives the progress of such an opening. Any of the opening threads
+    /// may call it, at any time during the opening. It must not use the pool: the opening thread
+    /// holds the lock under which other maps are opened.
     #[must_use]
     pub fn recovery_progress(
         mut self,

@@ -30,8 +30,8 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
 /// Locks the file that `path` names already, if any, so that no one can open it as a pool.
 ///
 /// # Errors
-/// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is this one: a process
-/// that has it open would go on with a file that no longer has a name.
+/// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is this one. Replacing
+/// either would leave a process with an open file that no longer has a name.
 fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     let action = || format!("opening {}", path.display());
     let options =

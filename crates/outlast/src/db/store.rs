@@ -387,8 +387,8 @@ impl<S: Seam> Store<S> {
         Err(Error::TooManyMaps { max: ROOT_SLOTS })
     }
 
-    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it whole or
-    /// gone. Its space is freed once no handle is left.
+    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either whole
+    /// or gone. Its space is freed once no handle is left.
     pub fn drop_map(&self, name: &str) -> Result<()> {
         let map = self.open_map(name)?;
         let _writing = self.core.enter_to_change()?;

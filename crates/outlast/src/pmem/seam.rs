@@ -98,7 +98,8 @@ pub enum Planted {
     DisplaceRemovesFirst,
     /// A displacement unlocks the bucket with the copy before the old slot is filled.
     MovedUnlockedEarly,
-    /// In a chain of displacements, only the home of the record copied first is marked as changing.
+    /// When several records in a row are displaced, only the home of the one copied first is marked
+    /// as changing.
     RowHomeUnmarked,
     /// Recovery keeps the second copy of a record.
     SecondCopyKept,
@@ -290,10 +291,10 @@ pub trait Seam: Clone + Send + Sync + 'static {
         mutex.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether the allocator reuses a freed block at once, before any other, checks on every
-    /// retirement which retired blocks can be freed, and overwrites what is freed. Code that still
-    /// follows a link to a freed block then finds other content. For the test harness only; release
-    /// builds spread their reuse.
+    /// Whether the allocator exposes uses of freed blocks. If so, it reuses a freed block at once,
+    /// before any other; it checks on every retirement which retired blocks can be freed; and it
+    /// overwrites what is freed. Code that still follows a link to a freed block then finds other
+    /// content. For the test harness only; release builds spread their reuse.
     #[inline(always)]
     fn reuses_at_once(&self) -> bool {
         false

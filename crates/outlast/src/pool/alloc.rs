@@ -1155,9 +1155,9 @@ impl RunGuard<'_> {
 }
 
 impl Space {
-    /// Finds the lowest run of free pages that is long enough, and takes its lowest pages. So the
-    /// first page of a free run gets a new descriptor before its later pages do, and a descriptor
-    /// whose release is not durable never covers a later claim.
+    /// Finds the lowest run of free pages that is long enough. The claim takes its lowest pages. So
+    /// the first page of a free run gets a new descriptor before its later pages do, and a
+    /// descriptor whose release is not durable never covers a later claim.
     fn fit(&self, pages: u32) -> Option<u32> {
         if self.free_pages < pages {
             return None;

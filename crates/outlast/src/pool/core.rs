@@ -671,8 +671,9 @@ impl<S: Seam> Core<S> {
         then(self)
     }
 
-    /// Marks a pool dirty if a process that died left it dirty and no one has changed it since. It
-    /// then takes the same steps to sync or close it as after a change. The caller holds `control`.
+    /// Sets this process's dirty mark on a pool that a dead process left dirty and that no one has
+    /// changed since. A sync or close then takes the same steps as after a change. The caller holds
+    /// `control`.
     fn mark_what_was_found(&self) -> Result<()> {
         let found = self.gate.is_clean() && self.header().is_dirty() && !self.is_suspect();
         if found { self.mark_dirty_controlled() } else { Ok(()) }
@@ -749,8 +750,8 @@ impl<S: Seam> Core<S> {
         // from now on, so no thread may store before the dirty mark is on the disk again.
         held.now_clean();
         self.fsync(Backing::sync_header)?;
-        // A reclaim after a crash waits for the next change: only the user ends the promise that
-        // the pool survives a power loss.
+        // A reclaim after a crash waits for the next change by the user: background work must not
+        // end the state in which the pool survives a power loss.
         self.at_rest.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -2,8 +2,8 @@
 //! the blocks hold.
 //!
 //! From the bottom up: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
-//! classes), [`header`], [`gate`] (who may store, and when), [`alloc`] (space), [`core`] (all of
-//! these together, for the indexes), [`roots`] (the table of roots).
+//! classes), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
+//! (all of these together, for the indexes), [`roots`] (the table of roots).
 
 pub mod alloc;
 pub mod backing;
