@@ -134,7 +134,7 @@ impl PoolOptions {
     }
 
     /// Opens the pool even if a power loss may have torn it ([`Error::PossiblyTorn`]), so that it
-    /// can be verified and what is readable can be salvaged.
+    /// can be verified and its readable records salvaged.
     #[must_use]
     pub fn accept_possibly_torn(mut self, accept: bool) -> Self {
         self.core.accept_possibly_torn = accept;

@@ -55,8 +55,8 @@ pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
     store.finish_reclaim()?;
     let found = store.stand_still(|store| {
         let suspect = core.is_suspect();
-        // The kernel may have dropped pages that it could not write. After this, what is read is
-        // what the disk holds.
+        // The kernel may have dropped pages that it could not write. After the rewrite, the disk
+        // holds what the checks below read.
         let rewritten = !suspect || core.options().read_only || core.rewrite().is_ok();
         let found = check(store)?;
         if suspect && rewritten && found.is_sound() {

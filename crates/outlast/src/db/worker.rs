@@ -27,8 +27,8 @@ const PART: u64 = 64 << 10;
 const REST: Duration = Duration::from_millis(100);
 /// Nearly idle: the other threads used less than one part in this many of one processor.
 const REST_SHARE: u32 = 20;
-/// How long after an opening the worker builds no huge pages. The first operations then get the
-/// small pages that the kernel has at hand.
+/// How long after an opening the worker leaves pages alone: it pre-faults none and allows no huge
+/// ones. The first operations then get the small pages that the kernel has at hand.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The pause between two huge pages that are built for a pool at rest.
 const BREATH: Duration = Duration::from_millis(20);

@@ -26,8 +26,8 @@ pub enum MappingError {
     /// The file system or the kernel reported an error.
     #[error("cannot map the file: {0}")]
     Io(#[from] io::Error),
-    /// The file system could not write the file back. What the disk holds of anything stored so far
-    /// is unknown.
+    /// The file system could not write the file back. It is unknown how much of what was stored so
+    /// far is on the disk.
     #[error("cannot write the file back: {0}")]
     WriteBack(io::Error),
     /// The file system has no room for the file to grow.
@@ -53,8 +53,8 @@ pub enum MappingError {
 pub enum Access {
     /// Stores change the file.
     ReadWrite,
-    /// Stores stay in this mapping, so the file can be open for reading only. What lazy recovery
-    /// repairs is repaired for this reader alone.
+    /// Stores stay in this mapping, so the file can be open for reading only. Lazy recovery repairs
+    /// the pool for this reader alone.
     Private,
 }
 
@@ -179,8 +179,8 @@ impl Mapping {
         self.range.base()
     }
 
-    /// Address of the shadow's first byte. The shadow is DRAM for what is known about the mapped
-    /// bytes: an eighth of their size, zeroed at first. Its address never changes.
+    /// Address of the shadow's first byte. The shadow is DRAM for volatile metadata about the
+    /// mapped bytes: an eighth of their size, zeroed at first. Its address never changes.
     pub fn shadow(&self) -> *const u8 {
         self.range.shadow()
     }

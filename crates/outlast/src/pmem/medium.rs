@@ -9,7 +9,7 @@ const REGIONS: &str = "/sys/bus/nd/devices";
 
 /// The kind of memory that a pool is on.
 ///
-/// | medium | how it is detected | what an operation costs | after process death, keeps | after a power loss, keeps |
+/// | medium | how it is detected | what an operation costs | kept after process death | kept after a power loss |
 /// |---|---|---|---|---|
 /// | DAX | `MAP_SYNC` is accepted; a region's `persistence_domain` is not `cpu_cache` | `clwb`, else `clflushopt`, else `clflush`; `sfence` | all operations that returned | all operations that returned |
 /// | DAX, persistent caches (eADR) | `persistence_domain` is `cpu_cache` for every region | a fence | all operations that returned | all operations that returned |
@@ -67,7 +67,7 @@ impl fmt::Display for MediumKind {
 /// A medium, and how it is flushed on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Medium {
-    /// What the pool lies on.
+    /// The kind of memory that the pool is on.
     pub kind: MediumKind,
     /// What makes a store durable on it.
     pub flush: FlushMode,

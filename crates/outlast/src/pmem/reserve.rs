@@ -20,7 +20,7 @@ const RESERVE_MAX: u64 = 1 << 48;
 pub const SHADOW_SHARE: u64 = 8;
 
 /// Reserved addresses without memory, unmapped when this is dropped. Before the range itself lies
-/// its *shadow*, an eighth of its size, for what is kept about it in DRAM.
+/// its *shadow*, an eighth of its size, for volatile metadata about the range in DRAM.
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,
