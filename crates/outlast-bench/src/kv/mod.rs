@@ -1,10 +1,10 @@
 //! `kv`: outlast next to embedded stores on the same file system. Every row names the failures that
-//! survive.
+//! a change survives.
 //!
 //! Each store makes every operation a transaction of its own, as a server needs before it answers a
-//! client. Each store is measured with what it promises per operation by default, and again with
-//! the least that it can be told to promise. A store that waits for the disk on every insert makes
-//! few of them, so inserts end after a given time.
+//! client. Each store is measured with what it promises per operation, and again with the least
+//! that it can be told to promise. A store that waits for the disk on every insert makes few of
+//! them, so inserts end after a given time.
 
 mod library;
 #[cfg(feature = "stores")]

@@ -63,8 +63,8 @@ impl PoolOptions {
         }
     }
 
-    /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (to 4 KiB
-    /// where [`page_bits`](Self::page_bits) is below 16) and capped at
+    /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (in a
+    /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
     /// [`max_size`](Self::max_size). Default: 2 MiB.
     #[must_use]
     pub fn initial_size(mut self, bytes: u64) -> Self {
