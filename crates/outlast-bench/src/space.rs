@@ -1,7 +1,7 @@
 //! `space`: where every byte of a pool's file goes, after inserts alone.
 //!
-//! A pool is filled and closed. Then [`outlast::offline`] walks its file, which shares no code with
-//! the allocator. The kinds of bytes add up to the file's size.
+//! A pool is filled and closed. Then [`outlast::offline`] walks its file; that walk shares no code
+//! with the allocator. The kinds of bytes add up to the file's size.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};

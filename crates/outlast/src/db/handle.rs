@@ -177,9 +177,9 @@ impl Pool {
         self.inner.store.maps().into_iter().map(|(_, info)| info).collect()
     }
 
-    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it whole or
-    /// gone. Other handles to it fail with [`Error::MapDropped`], and its space is freed once they
-    /// are gone.
+    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either whole
+    /// or gone. Other handles to it fail with [`Error::MapDropped`], and its space is freed once
+    /// they are gone.
     ///
     /// # Errors
     /// [`Error::NoSuchMap`], [`Error::ReadOnly`].

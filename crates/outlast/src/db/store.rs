@@ -372,8 +372,8 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// Finds a slot that is free and not still read by the last users of a dropped map, or by the
-    /// thread that frees that map's blocks.
+    /// Finds a slot that is free, and that neither the last users of a dropped map nor the thread
+    /// that frees its blocks still read.
     fn free_slot(&self) -> Result<usize> {
         let maps = self.core.memory.seam().lock(&self.maps);
         let in_use =

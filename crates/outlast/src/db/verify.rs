@@ -105,8 +105,8 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
     Ok(found)
 }
 
-/// If the header did not name the feature, a build that does not know the scheme would change the
-/// pool without looking at the map.
+/// Checks that the header names the features of the map's scheme. Without them, a build that does
+/// not know the scheme would change the pool without looking at the map.
 fn missing_features(header: &Header, slot: usize, info: &MapInfo) -> Option<Damage> {
     let (features, needed) = (header.get(field::READ_ONLY_COMPATIBLE), info.config.features());
     let expected = format!("a header with the features {needed:#x} of {}", info.scheme());
