@@ -1,7 +1,7 @@
 //! `counts`: what operations cost in persistent memory, counted and not timed.
 //!
-//! The library runs over its recorder, on memory of the process. The figures do not depend
-//! on the machine, and are never mixed with measured ones.
+//! The library runs on its recorder, in memory of the process. The counts do not depend on the
+//! machine, and are never mixed with measurements.
 
 use crate::Fallible;
 use crate::form::{Hand, Reads};
@@ -20,26 +20,26 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What is to be counted.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The scheme.
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// Bytes of a key.
+    /// Key size in bytes.
     pub key_bytes: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     pub value_bytes: usize,
-    /// Records that are there before anything is counted.
+    /// Records inserted before anything is counted.
     pub records: u64,
-    /// Operations of each kind.
+    /// Number of operations of each kind.
     pub operations: u64,
-    /// Stash buckets of a Dash segment.
+    /// Stash buckets per Dash segment.
     pub stash_buckets: u32,
     /// Sizes of an ordered map's nodes.
     pub nodes: NodeSizes,
-    /// Of keys and hash function.
+    /// Seed of the keys and the hash function.
     pub seed: u64,
 }
 
@@ -58,7 +58,7 @@ impl Options {
         limits::fits_memory(self.records + self.operations, self.key_bytes + self.value_bytes)
     }
 
-    /// How the run is made.
+    /// Prints the row that describes the run.
     pub(crate) fn run(&self, command: &'static str, report: &mut Report) -> Fallible {
         self.check()?;
         #[derive(Serialize)]
@@ -72,42 +72,42 @@ impl Options {
     }
 }
 
-/// What one kind of operation costs: means of so many operations.
+/// The cost of one kind of operation: means over the operations counted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which. `insert` includes splits and doublings; `insert_simple` leaves out inserts
-    /// that made one.
+    /// The kind. `insert` includes splits and doublings; `insert_simple` leaves out inserts that
+    /// caused one.
     pub operation: String,
     /// The record form.
     pub record: String,
-    /// Operations counted.
+    /// Number of operations counted.
     pub operations: u64,
-    /// Lines written back.
+    /// Lines flushed.
     pub lines_flushed: f64,
     /// Fences.
     pub fences: f64,
     /// Distinct lines of the pool that were read.
     pub lines_read: f64,
-    /// Distinct lines that were stored to, those included that are never written back.
+    /// Distinct lines that were stored to, including those that are never flushed.
     pub lines_stored: f64,
     /// Distinct 256-byte blocks of the medium that were read.
     pub blocks_read: f64,
-    /// Distinct 256-byte blocks that lines were written back to.
+    /// Distinct 256-byte blocks that lines were flushed to.
     pub blocks_flushed: f64,
-    /// The most lines that one of the operations wrote back.
+    /// The most lines that a single operation flushed.
     pub lines_flushed_max: u64,
-    /// Splits among them.
+    /// Number of splits among the operations.
     pub splits: u64,
-    /// Doublings among them.
+    /// Number of doublings among the operations.
     pub doublings: u64,
 }
 
-/// Bytes of a line.
+/// Bytes per line.
 const LINE: u64 = 64;
 /// Bytes that the medium reads and writes at once.
 pub const BLOCK: u64 = 256;
 
-/// What one operation did.
+/// The cost of one operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     lines_flushed: u64,
@@ -119,7 +119,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of the events of an operation.
+    /// Sums up the events of one operation.
     pub fn of(events: &[Event]) -> Cost {
         let mut cost = Cost::default();
         let (mut read, mut stored) = (HashSet::new(), HashSet::new());
@@ -156,7 +156,7 @@ impl Cost {
     }
 }
 
-/// A map under the recorder.
+/// A map on the recorder.
 struct Recorded {
     seam: Traced,
     map: Arc<OpenMap>,
@@ -165,7 +165,7 @@ struct Recorded {
     _store: Arc<Store<Traced>>,
 }
 
-/// A change by words.
+/// A change of a record of words.
 #[derive(Clone, Copy)]
 enum Do {
     Insert(u64),
@@ -204,7 +204,7 @@ impl Recorded {
         }
     }
 
-    /// Whether a change applied.
+    /// Makes a change. Returns whether it applied.
     fn change(&mut self, key: u64, what: Do) -> Fallible<bool> {
         let word = match what {
             Do::Insert(value) | Do::Update(value) => value,
@@ -238,7 +238,7 @@ impl Recorded {
         })
     }
 
-    /// One operation and what it did.
+    /// Runs one operation and counts what it does.
     fn count(&mut self, operation: impl FnOnce(&mut Self) -> Fallible<bool>) -> Fallible<Counted> {
         let before = self.growth();
         self.seam.start(true);
@@ -282,10 +282,10 @@ fn row(options: &Options, operation: &str, counted: &[&Counted]) -> Row {
     }
 }
 
-/// Counts. A row for each kind of operation.
+/// Counts the operations. Returns one row per kind.
 ///
 /// # Errors
-/// As the operations; a wrong answer is one.
+/// As the operations. A wrong result is an error, too.
 pub fn count(options: &Options) -> Fallible<Vec<Row>> {
     options.check()?;
     let keys = Keys::new(options.seed);
@@ -329,10 +329,10 @@ pub fn count(options: &Options) -> Fallible<Vec<Row>> {
     Ok(rows)
 }
 
-/// Counts, and prints.
+/// Counts the operations and prints the rows.
 ///
 /// # Errors
-/// As [`count`]; if it cannot be printed.
+/// As [`count`], and if the rows cannot be printed.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.run("counts", report)?;
     let rows = count(options)?;

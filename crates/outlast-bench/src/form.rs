@@ -1,46 +1,46 @@
-//! What the words of a workload look like as records: words themselves, or byte strings.
+//! The encoding of a workload's words as records: as words, or as byte strings.
 
 use outlast::pool::hash::Hasher as OurHasher;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// The longest keys and values of a workload, in bytes.
+/// The greatest size of keys and values, in bytes.
 pub const BYTES_MAX: usize = 4096;
 
-/// How reads of byte strings answer.
+/// How a read of a byte string returns the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// With a copy of the value, allocated for the caller: `Map::get`, and for maps in DRAM
-    /// a clone of the boxed value.
+    /// As a copy of the value, allocated for the caller: `Map::get`. For maps in DRAM, a clone of
+    /// the boxed value.
     Owned,
-    /// With a look at the value where it stands: `Map::get_ref`, and for maps in DRAM a
-    /// reference under the map's guard.
+    /// As a view of the value in place: `Map::get_ref`. For maps in DRAM, a reference under the
+    /// map's guard.
     Borrowed,
 }
 
-/// What a thread needs to turn words into records: buffers, of the sizes that were asked for.
+/// A thread's buffers for encoding words as records of the requested sizes.
 #[derive(Debug, Clone)]
 pub struct Hand {
     word: u64,
     key: Vec<u8>,
     value: Vec<u8>,
     found: Vec<u8>,
-    /// How reads answer, and how long values are.
+    /// How reads return values, and how long values are.
     pub reading: Reading,
 }
 
-/// How values are read back.
+/// How values are decoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// How reads answer.
+    /// How reads return values.
     pub reads: Reads,
     bytes: usize,
 }
 
 impl Reading {
-    /// The word that a value spells. One of another length, or whose end does not fit its
-    /// beginning, comes out as a word that belongs to no key.
+    /// Decodes the word of a value. If the value has another length, or its end does not match its
+    /// beginning, the result is a word that belongs to no key.
     #[inline(always)]
     pub fn word(self, bytes: &[u8]) -> u64 {
         let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) else { return 0 };
@@ -51,7 +51,7 @@ impl Reading {
 }
 
 impl Hand {
-    /// Buffers for keys and values of these sizes.
+    /// Creates buffers for keys and values of these sizes.
     pub fn new(key_bytes: usize, value_bytes: usize, reads: Reads) -> Hand {
         Hand {
             word: 0,
@@ -62,14 +62,14 @@ impl Hand {
         }
     }
 
-    /// The byte string of a key.
+    /// Encodes a key as a byte string.
     #[inline(always)]
     pub fn key_bytes(&mut self, key: u64) -> &[u8] {
         spell(&mut self.key, key);
         &self.key
     }
 
-    /// The byte strings of a key and of a value.
+    /// Encodes a key and a value as byte strings.
     #[inline(always)]
     pub fn pair_bytes(&mut self, key: u64, value: u64) -> (&[u8], &[u8]) {
         spell(&mut self.key, key);
@@ -77,20 +77,21 @@ impl Hand {
         (&self.key, &self.value)
     }
 
-    /// Room for a value that is copied out, and the length that it must have.
+    /// Returns a buffer for a value to be copied into. Its length is the length that values must
+    /// have.
     #[inline(always)]
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.found
     }
 
-    /// The word that was copied to [`room`](Hand::room).
+    /// Decodes the word that was copied into [`room`](Hand::room).
     #[inline(always)]
     pub fn read_room(&self) -> u64 {
         self.reading.word(&self.found)
     }
 }
 
-/// Writes a word at the beginning and, turned, at the end of a byte string of 8 bytes or more.
+/// Writes a word at the beginning of a byte string of at least 8 bytes and, rotated, at its end.
 #[inline(always)]
 fn spell(bytes: &mut [u8], word: u64) {
     let tail = bytes.len() - 8;
@@ -98,7 +99,7 @@ fn spell(bytes: &mut [u8], word: u64) {
     bytes[..8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// The word that a key spells; of one that is too short, another one.
+/// Decodes the word of a key. If the key is too short, the result is another word.
 #[inline(always)]
 pub fn spelled(key: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
@@ -106,22 +107,22 @@ pub fn spelled(key: &[u8]) -> u64 {
 
 /// A record form, for maps of any key and value type.
 pub trait Form: 'static {
-    /// What a map stores as a key.
+    /// The type that a map stores as a key.
     type Key: Ord + Hash + Borrow<Self::Lookup> + Clone + Send + Sync;
-    /// What it is asked for.
+    /// The type that a map is searched with.
     type Lookup: Ord + Hash + ?Sized;
-    /// What it stores as a value.
+    /// The type that a map stores as a value.
     type Value: Clone + Send + Sync;
 
-    /// A key to look for.
+    /// Encodes a key to search for.
     fn lookup(hand: &mut Hand, key: u64) -> &Self::Lookup;
-    /// A key to store.
+    /// Encodes a key to store.
     fn key(hand: &mut Hand, key: u64) -> Self::Key;
-    /// A value to store.
+    /// Encodes a value to store.
     fn value(hand: &mut Hand, value: u64) -> Self::Value;
-    /// The word of a value that was found.
+    /// Decodes the word of a value that was found.
     fn word(reading: Reading, value: &Self::Value) -> u64;
-    /// The word of a key that was found.
+    /// Decodes the word of a key that was found.
     fn key_word(key: &Self::Lookup) -> u64;
 }
 
@@ -192,12 +193,13 @@ impl Form for Strings {
     }
 }
 
-/// Our hash function for maps in DRAM: of the 8 bytes of a word key, of the bytes of a string.
+/// Our hash function, for maps in DRAM. It hashes the 8 bytes of a word key, or the bytes of a
+/// string.
 #[derive(Debug, Clone, Copy)]
 pub struct OurBuild(&'static OurHasher);
 
 impl OurBuild {
-    /// The function with a seed, as a pool with this seed has it. Kept for ever.
+    /// Creates the function with a seed, as a pool with this seed uses it. Never freed.
     pub fn new(seed: u64) -> crate::Fallible<OurBuild> {
         Ok(OurBuild(Box::leak(Box::new(OurHasher::from_media(1, seed)?))))
     }
@@ -212,7 +214,7 @@ impl BuildHasher for OurBuild {
     }
 }
 
-/// One hash being computed.
+/// One hash computation.
 #[derive(Debug, Clone, Copy)]
 pub struct OurState {
     function: &'static OurHasher,
@@ -224,7 +226,7 @@ impl Hasher for OurState {
     fn write_u64(&mut self, word: u64) {
         self.hash = self.function.word(word);
     }
-    /// The length before a slice's bytes: the function takes that in by itself.
+    /// Ignores the length that precedes a slice's bytes, because the function includes it itself.
     #[inline(always)]
     fn write_usize(&mut self, _: usize) {}
     #[inline(always)]

@@ -1,14 +1,14 @@
 //! The keys and values of all workloads, computed where they are needed.
 //!
-//! Key number *i* is a mix of *i* and the seed that no other number has, so that a range of
-//! numbers is a set of distinct keys without an array of them, which would cost a cache
-//! miss of its own for every operation. Values are made from keys; they are never equal
-//! to them but by a chance of one in 2^64, and carry a version that updates change.
+//! Key number *i* is a hash of *i* and the seed that no other number has. So a range of numbers is
+//! a set of distinct keys, without an array of keys that would cost a cache miss of its own per
+//! operation. Values are computed from keys. They equal their key only with a chance of one in
+//! 2^64, and contain a version that updates change.
 
-/// Numbers from here on are never inserted.
+/// Key numbers from here on are never inserted.
 pub const ABSENT: u64 = 1 << 40;
 
-/// A mix of 64 bits that can be undone: distinct numbers stay distinct.
+/// A bijective mix of 64 bits: distinct numbers stay distinct.
 #[inline(always)]
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,34 +23,34 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys of a seed.
+    /// Returns the keys of a seed.
     pub fn new(seed: u64) -> Keys {
         Keys { seed: mix(seed) }
     }
 
-    /// Key number `number`.
+    /// Returns key number `number`.
     #[inline(always)]
     pub fn key(self, number: u64) -> u64 {
         mix(number.wrapping_add(self.seed))
     }
 }
 
-/// The value that a key has in its version `version`.
+/// Returns the value of a key in version `version`.
 #[inline(always)]
 pub fn value(key: u64, version: u8) -> u64 {
     (!key).rotate_left(23) & !0xff | u64::from(version)
 }
 
-/// Whether a value belongs to a key, in whatever version.
+/// Whether a value belongs to a key, in any version.
 #[inline(always)]
 pub fn belongs(key: u64, value: u64) -> bool {
     (value ^ (!key).rotate_left(23)) <= 0xff
 }
 
-/// Of the greatest `count` keys, the least: from a greater one on, less than so many are left.
-/// 0 if there are not so many.
+/// Returns the least of the `count` greatest keys: from any greater key on, fewer than `count` keys
+/// are left. Returns 0 if there are not that many keys.
 pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
-    // Ascending, and one at most more than wanted.
+    // Ascending, with at most one more than wanted.
     let mut greatest: Vec<u64> = Vec::new();
     for key in keys {
         if greatest.len() < count || key > greatest[0] {
@@ -64,34 +64,34 @@ pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
     if greatest.len() == count { greatest[0] } else { 0 }
 }
 
-/// Uniform draws, with replacement.
+/// Uniform random draws, with replacement.
 #[derive(Debug, Clone)]
 pub struct Draw {
     state: u64,
 }
 
 impl Draw {
-    /// A sequence of its own for each seed.
+    /// Creates a sequence that depends only on the seed.
     pub fn new(seed: u64) -> Draw {
         Draw { state: mix(seed ^ 0x6a09_e667_f3bc_c908) }
     }
 
-    /// Any 64 bits.
+    /// Draws any 64 bits.
     #[inline(always)]
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
-    /// A number below `bound`.
+    /// Draws a number below `bound`.
     #[inline(always)]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// Every number below a bound once, in leaps of about 0.618 of it: in another order than
-/// the one in which they were inserted.
+/// Visits every number below a bound once, in leaps of about 0.618 of the bound, and so in another
+/// order than that of insertion.
 #[derive(Debug, Clone)]
 pub struct Walk {
     at: u64,
@@ -100,7 +100,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk over the numbers below `bound`.
+    /// Creates a walk over the numbers below `bound`.
     pub fn new(bound: u64) -> Walk {
         let mut leap = ((bound as f64 * 0.618_033_988_75) as u64).max(1);
         while gcd(leap, bound) != 1 {
@@ -109,7 +109,7 @@ impl Walk {
         Walk { at: 0, leap, bound }
     }
 
-    /// The next number. After `bound` of them, it begins again.
+    /// Returns the next number. After `bound` numbers, the walk starts again.
     #[inline(always)]
     pub fn step(&mut self) -> u64 {
         let at = self.at;

@@ -1,60 +1,60 @@
-//! The distribution of operations' times.
+//! The distribution of the times that operations take.
 
 use crate::Fallible;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// The longest time that is told apart from longer ones.
+/// The longest time that is distinguished from longer ones, in nanoseconds.
 const MAX_NS: u64 = 60_000_000_000;
 
-/// Times of operations, to three digits.
+/// A histogram of times, accurate to three digits.
 #[derive(Debug, Clone)]
 pub struct Latency(Histogram<u64>);
 
-/// What a table shows of them.
+/// The percentiles that tables show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Half of the operations took no longer.
+    /// Half of the operations took at most this long.
     pub p50_ns: u64,
-    /// 99 of a hundred.
+    /// 99 percent took at most this long.
     pub p99_ns: u64,
-    /// 999 of a thousand.
+    /// 99.9 percent took at most this long.
     pub p999_ns: u64,
-    /// 9,999 of ten thousand.
+    /// 99.99 percent took at most this long.
     pub p9999_ns: u64,
-    /// All of them.
+    /// The longest time.
     pub max_ns: u64,
 }
 
 impl Latency {
-    /// No times yet.
+    /// Creates an empty histogram.
     pub fn new() -> Fallible<Latency> {
         Ok(Latency(Histogram::new_with_bounds(1, MAX_NS, 3)?))
     }
 
-    /// One more.
+    /// Adds a time.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// All those of another.
+    /// Adds all times of another histogram.
     pub fn add(&mut self, other: &Latency) -> Fallible {
         Ok(self.0.add(&other.0)?)
     }
 
-    /// How many there are.
+    /// Number of times recorded.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// How many took from `least` to `most` nanoseconds.
+    /// Number of times from `least` to `most` nanoseconds.
     pub fn count_between(&self, least: u64, most: u64) -> u64 {
         self.0.count_between(least, most.min(MAX_NS))
     }
 
-    /// The table's figures.
+    /// Returns the percentiles that tables show.
     pub fn percentiles(&self) -> Percentiles {
         Percentiles {
             p50_ns: self.0.value_at_quantile(0.5),
@@ -65,21 +65,21 @@ impl Latency {
         }
     }
 
-    /// The time at a quantile from 0 to 1.
+    /// Returns the time at a quantile from 0 to 1.
     pub fn at(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
 }
 
-/// What a loop of operations is watched by.
+/// Observes a loop of operations.
 pub trait Watch {
-    /// The loop begins.
+    /// Called when the loop begins.
     fn begin(&mut self);
-    /// An operation has ended.
+    /// Called after each operation.
     fn tick(&mut self);
 }
 
-/// Nothing: the loop runs as fast as it can.
+/// Observes nothing, so the loop runs at full speed.
 #[derive(Debug)]
 pub struct Unwatched;
 
@@ -90,17 +90,17 @@ impl Watch for Unwatched {
     fn tick(&mut self) {}
 }
 
-/// A clock that is read before and after each operation. What lies between two readings is
-/// the operation, the computing of its key and of the check, and one reading.
+/// Reads a clock before and after each operation. The time between two readings includes the
+/// operation, the computation of its key, the check of its result, and one reading.
 #[derive(Debug)]
 pub struct Clock {
     last: Instant,
-    /// What it has measured.
+    /// The times measured.
     pub latency: Latency,
 }
 
 impl Clock {
-    /// A clock that has measured nothing.
+    /// Creates a clock that has measured nothing yet.
     pub fn new() -> Fallible<Clock> {
         Ok(Clock { last: Instant::now(), latency: Latency::new()? })
     }
@@ -115,13 +115,13 @@ impl Watch for Clock {
     fn tick(&mut self) {
         let now = Instant::now();
         self.latency.record((now - self.last).as_nanos() as u64);
-        // Recording a time costs a little; it is not part of the next one.
+        // Restarts here, so that recording a time is not part of the next one.
         self.last = Instant::now();
     }
 }
 
-/// The time between two readings of the clock with nothing between them: the median, which
-/// every measured latency contains.
+/// Returns the median time between two readings of the clock with nothing between them. Every
+/// measured latency contains this time.
 pub fn clock_ns() -> Fallible<u64> {
     let mut clock = Clock::new()?;
     clock.begin();

@@ -1,14 +1,13 @@
-//! The measuring instrument of outlast: workloads, rivals, reports.
+//! The benchmarks of outlast: workloads, competing systems, reports.
 //!
-//! From below to above: [`keys`] (which keys and values there are), [`form`] (what they look
-//! like as records), [`systems`] (what is measured), [`team`] (threads), [`latency`] and
-//! [`usage`] (what is observed), and one module for each command: [`micro`], [`kv`],
-//! [`load_factor`], [`recovery`], [`counts`], [`space`], [`stalls`], [`model`]. [`report`] prints rows,
-//! [`progress`] how far a run is, [`machine`] and [`run`] say where they come from,
-//! [`limits`] what options may be, [`scratch`] has the
-//! directories that they leave nothing in.
+//! From the bottom up: [`keys`] (the keys and values of workloads), [`form`] (their encoding as
+//! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`]
+//! (what is observed). Each command has a module: [`micro`], [`kv`], [`load_factor`], [`recovery`],
+//! [`counts`], [`space`], [`stalls`], [`model`], [`node_sizes`]. [`report`] prints rows, and
+//! [`progress`] shows how far a run is. [`machine`] and [`run`] say where rows come from,
+//! [`limits`] checks options, and [`scratch`] makes directories that do not outlive the program.
 //!
-//! The method, and what can be concluded from the figures, is in docs/benchmarks.md.
+//! docs/benchmarks.md describes the method, and what can be concluded from the results.
 
 pub mod counts;
 pub mod form;
@@ -34,8 +33,8 @@ pub mod systems;
 pub mod team;
 pub mod usage;
 
-/// Why a measurement could not be made, or counts for nothing.
+/// Why a measurement could not be made or is invalid.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A result of the instrument.
+/// The result of a function of the benchmarks.
 pub type Fallible<T = ()> = Result<T, Failure>;

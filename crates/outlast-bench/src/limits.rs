@@ -1,5 +1,5 @@
-//! What options may be. What cannot be is refused at once, by the option's name, and the
-//! program ends with 2 and not with 1.
+//! The limits of options. An invalid option is refused at once, by name, and the program exits with
+//! 2 instead of 1.
 
 use crate::report::thousands;
 use crate::{Failure, Fallible};
@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Options that cannot be.
+/// An invalid option.
 #[derive(Debug)]
 pub struct Refused(String);
 
@@ -19,21 +19,22 @@ impl Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The failure that says why options cannot be.
+/// Creates a failure that says why an option is invalid.
 pub fn refused(why: impl Into<String>) -> Failure {
     Box::new(Refused(why.into()))
 }
 
-/// The most records, and operations: numbers of keys beyond them mean absent ones.
+/// The greatest number of records and of operations. Key numbers beyond are reserved for absent
+/// keys.
 pub const RECORDS_MAX: u64 = crate::keys::ABSENT / 4;
-/// The most threads of a run.
+/// The greatest number of threads in a run.
 pub const THREADS_MAX: usize = 1024;
-/// The most rounds, kills, and the like.
+/// The greatest number of rounds, kills and the like.
 pub const ROUNDS_MAX: usize = 1000;
-/// The longest time that can be added to a flush or a fence: a millisecond.
+/// The longest delay that can be added to a flush or a fence, in nanoseconds: a millisecond.
 pub const DELAY_NS_MAX: u64 = 1_000_000;
 
-/// A number must be in a range.
+/// Checks that a number is in a range.
 ///
 /// # Errors
 /// If it is not.
@@ -41,7 +42,7 @@ pub fn range<N: Display + PartialOrd>(option: &str, number: N, of: RangeInclusiv
     if of.contains(&number) {
         return Ok(());
     }
-    // What is not a number is not below the least one either.
+    // NaN counts as below the lower bound.
     let bound = if number > *of.end() {
         format!("at most {}", of.end())
     } else {
@@ -50,10 +51,10 @@ pub fn range<N: Display + PartialOrd>(option: &str, number: N, of: RangeInclusiv
     Err(refused(format!("--{option} {number}: {bound}")))
 }
 
-/// Numbers of threads: there are some, each once, and none is too many.
+/// Checks a list of thread counts: not empty, none twice, none too great.
 ///
 /// # Errors
-/// If not.
+/// If a check fails.
 pub fn threads(numbers: &[usize]) -> Fallible {
     if numbers.is_empty() {
         return Err(refused("--threads: at least one number"));
@@ -62,10 +63,10 @@ pub fn threads(numbers: &[usize]) -> Fallible {
     each_once("threads", numbers)
 }
 
-/// A list names nothing twice.
+/// Checks that a list has no item twice.
 ///
 /// # Errors
-/// If it does.
+/// If it has one.
 pub fn each_once<T: Display + PartialEq>(option: &str, list: &[T]) -> Fallible {
     for (at, item) in list.iter().enumerate() {
         if list[..at].contains(item) {
@@ -75,10 +76,10 @@ pub fn each_once<T: Display + PartialEq>(option: &str, list: &[T]) -> Fallible {
     Ok(())
 }
 
-/// Records of so many bytes each must fit the file system that a directory is on.
+/// Checks that `records` records of `record_bytes` bytes each fit the file system of a directory.
 ///
 /// # Errors
-/// If there is no such directory, or if not even their keys and values fit.
+/// If the directory does not exist, or if not even the keys and values fit.
 pub fn fits(dir: &Path, records: u64, record_bytes: usize) -> Fallible {
     let stat = rustix::fs::statvfs(dir)
         .map_err(|e| refused(format!("--pool-dir {}: {e}", dir.display())))?;
@@ -86,10 +87,10 @@ pub fn fits(dir: &Path, records: u64, record_bytes: usize) -> Fallible {
     room(records, record_bytes, free, &format!("{} has", dir.display()))
 }
 
-/// Records of so many bytes each must fit the machine's memory.
+/// Checks that `records` records of `record_bytes` bytes each fit the machine's memory.
 ///
 /// # Errors
-/// If not even their keys and values do.
+/// If not even the keys and values fit.
 pub fn fits_memory(records: u64, record_bytes: usize) -> Fallible {
     let memory = crate::machine::memory_bytes().unwrap_or(u64::MAX);
     room(records, record_bytes, memory, "this machine has")

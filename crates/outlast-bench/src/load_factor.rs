@@ -10,24 +10,24 @@ use crate::systems::{self, Setup, map_options};
 use outlast::{PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The scheme.
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// Records in the end.
+    /// Number of records at the end.
     pub records: u64,
-    /// Inserts between two samples.
+    /// Number of inserts between two samples.
     pub every: u64,
-    /// Stash buckets of a segment, one table for each.
+    /// Stash buckets per segment; one table for each number.
     pub stash_buckets: Vec<u32>,
-    /// Of keys and hash function.
+    /// Seed of the keys and the hash function.
     pub seed: u64,
 }
 
-/// The most samples of a table.
+/// The greatest number of samples of a table.
 const SAMPLES_MAX: u64 = 1_000_000;
 
 impl Options {
@@ -44,7 +44,7 @@ impl Options {
         self.stash_buckets.iter().try_for_each(|&stash| systems::check_stash(self.scheme, stash))
     }
 
-    /// The same as where there is a pool on a file; no directory is asked for.
+    /// Returns the setup that a pool on a file would have, without a directory.
     fn setup(&self) -> Setup {
         let Options { scheme, form, seed, .. } = *self;
         Setup {
@@ -57,30 +57,30 @@ impl Options {
 /// One sample.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Stash buckets of a segment.
+    /// Stash buckets per segment.
     pub stash_buckets: u32,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Record slots.
+    /// Number of record slots.
     pub slots: u64,
-    /// The one by the other.
+    /// Records per slot.
     pub load_factor: f64,
 }
 
-/// What the samples of one table come to.
+/// A summary of the samples of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Peak {
-    /// Stash buckets of a segment.
+    /// Stash buckets per segment.
     pub stash_buckets: u32,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
     /// The highest sample.
     pub peak: f64,
-    /// Records at it.
+    /// Number of records at the highest sample.
     pub peak_records: u64,
-    /// The lowest sample after the first tenth.
+    /// The lowest sample after the first tenth of the samples.
     pub low: f64,
-    /// The mean of the samples.
+    /// The mean of all samples.
     pub mean: f64,
 }
 
@@ -101,10 +101,10 @@ impl Peak {
     }
 }
 
-/// Measures, and prints all samples (as JSON) and the peaks.
+/// Measures the load factors, and prints all samples (as JSON) and the peaks.
 ///
 /// # Errors
-/// For options that cannot be; as inserting into a map.
+/// For invalid options, and as inserting into a map.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Sample>> {
     options.check()?;
     #[derive(Serialize)]
@@ -143,7 +143,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Sample>> {
 
 fn grow(options: &Options, stash_buckets: u32) -> Fallible<Vec<Sample>> {
     let seed = options.seed;
-    // Counted, not timed: memory will do.
+    // Memory will do, because this is counted and not timed.
     let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
     let setup = Setup::plain(options.scheme, options.form, "".into(), seed);
     let map_options = map_options(&Setup { stash_buckets, ..setup });

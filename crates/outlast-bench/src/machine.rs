@@ -1,17 +1,17 @@
-//! Where figures come from: machine, build, file system.
+//! Where results come from: machine, build and file system.
 
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// What a reader has to know beside the figures.
+/// What a reader has to know about the machine to judge the results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Bytes of memory.
+    /// Size of the memory in bytes.
     pub memory_bytes: Option<u64>,
     /// The kernel's release.
     pub kernel: String,
@@ -19,14 +19,14 @@ pub struct Machine {
     pub huge_pages_anonymous: String,
     /// The kernel's setting for huge pages of shared memory (tmpfs).
     pub huge_pages_shared: String,
-    /// What the environment asks of the C library's allocator.
+    /// The tunables that the environment sets for the C library's allocator.
     pub glibc_tunables: String,
-    /// Tasks that wanted to run when the measurement began: more than zero disturbs it.
+    /// Number of runnable tasks when the measurement began. More than zero disturbs it.
     pub load_average: f64,
-    /// The commit that the program was built from, with `-dirty` if the sources were not
-    /// that commit's; `unknown` outside of a repository.
+    /// The commit that the program was built from, with `-dirty` if the sources differed from it;
+    /// `unknown` outside a repository.
     pub commit: String,
-    /// Seconds since 1970 when it began.
+    /// Start time in seconds since 1970.
     pub began: u64,
 }
 
@@ -34,7 +34,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// The one in brackets of a list of settings.
+/// Returns the setting in brackets from a list of settings.
 fn chosen(path: &str) -> String {
     let text = read(path);
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
@@ -46,14 +46,14 @@ fn after<'t>(text: &'t str, field: &str) -> Option<&'t str> {
     line.split_once(':').map(|(_, value)| value.trim())
 }
 
-/// Bytes of this machine's memory.
+/// Size of this machine's memory in bytes.
 pub fn memory_bytes() -> Option<u64> {
     let kb: u64 = after(&read("/proc/meminfo"), "MemTotal")?.split(' ').next()?.parse().ok()?;
     Some(kb * 1024)
 }
 
 impl Machine {
-    /// This machine, now.
+    /// Describes this machine now.
     pub fn here() -> Machine {
         let cpu = read("/proc/cpuinfo");
         let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
@@ -77,7 +77,7 @@ impl Machine {
     }
 }
 
-/// The name of the file system that a directory is on.
+/// Returns the name of a directory's file system.
 pub fn file_system(dir: &Path) -> String {
     let Ok(found) = rustix::fs::statfs(dir) else { return "unknown".into() };
     match found.f_type as u64 {

@@ -1,4 +1,4 @@
-//! The command line of the measuring instrument.
+//! The command line of the benchmarks.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use outlast::{RecordForm, Scheme};
@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Measures outlast beside what one would use instead. The method is in docs/benchmarks.md.
+/// Measures outlast next to what one would use instead. docs/benchmarks.md has the method.
 #[derive(Parser)]
 #[command(name = "outlast-bench", version)]
 struct Cli {
@@ -27,23 +27,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Throughput and latency of single operations, beside maps in DRAM.
+    /// Throughput and latency of single operations, next to maps in DRAM.
     Micro(MicroArgs),
-    /// Inserts and lookups beside embedded stores on the same file system.
+    /// Inserts and lookups, next to embedded stores on the same file system.
     Kv(KvArgs),
     /// How full a table is while it grows by inserts alone.
     LoadFactor(LoadFactorArgs),
-    /// How soon a pool answers after its process was killed with SIGKILL.
+    /// How soon a pool returns its first result after its process was killed with SIGKILL.
     Recovery(RecoveryArgs),
-    /// Lines flushed, fences, lines and blocks read and written: counted, not timed.
+    /// Lines flushed, fences, lines and blocks read and written; counted, not timed.
     Counts(CountsArgs),
     /// Where every byte of a pool goes.
     Space(SpaceArgs),
-    /// The slowest inserts of a growing table, and what they waited for.
+    /// The slowest inserts of a growing table, and what each one waited for.
     Stalls(StallsArgs),
-    /// What the counts would take on other media. A model.
+    /// What the counted operations would take on other media. A model, not a measurement.
     Model(ModelArgs),
-    /// What the sizes of an ordered map's nodes do to inserts and lookups.
+    /// The effect of an ordered map's node sizes on inserts and lookups.
     NodeSizes(NodeSizesArgs),
     #[command(hide = true)]
     RecoveryChild(RecoveryChildArgs),
@@ -51,7 +51,7 @@ enum Command {
 
 #[derive(Args)]
 struct OutputArgs {
-    /// Prints rows as JSON, one object a line, instead of a table.
+    /// Prints rows as JSON, one object per line, instead of a table.
     #[arg(long, conflicts_with = "table")]
     json: bool,
     /// Prints a table (the default).
@@ -76,32 +76,32 @@ struct RecordArgs {
     /// The record form: inline or bytes.
     #[arg(long, value_parser = record_form, default_value = "inline")]
     record: RecordForm,
-    /// Bytes of a key.
+    /// Key size in bytes.
     #[arg(long, default_value_t = 8)]
     key_size: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     #[arg(long, default_value_t = 8)]
     value_size: usize,
-    /// Stash buckets of a Dash segment: 2 or 4.
+    /// Stash buckets per Dash segment: 2 or 4.
     #[arg(long, default_value_t = 2)]
     stash: u32,
-    /// Of keys, draws and hash functions.
+    /// Seed of keys, draws and hash functions.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 #[derive(Args)]
 struct PoolArgs {
-    /// What the pool's file is treated as lying on.
+    /// The medium that the pool's file is treated as.
     #[arg(long, value_enum, default_value = "page-cache")]
     medium: MediumName,
-    /// Emulated PM: nanoseconds added for every line flushed. Makes figures a model's.
+    /// Emulated PM: nanoseconds added per line flushed. Turns the results into a model's.
     #[arg(long, default_value_t = 0)]
     line_ns: u64,
-    /// Emulated PM: nanoseconds added for every fence. Makes figures a model's.
+    /// Emulated PM: nanoseconds added per fence. Turns the results into a model's.
     #[arg(long, default_value_t = 0)]
     fence_ns: u64,
-    /// Where pools are made (in directories of their own, removed in the end). Default: the
+    /// Where pools are made, in directories of their own that are removed at the end. Default: the
     /// system's directory for temporary files.
     #[arg(long)]
     pool_dir: Option<PathBuf>,
@@ -135,19 +135,19 @@ fn setup(scheme: Scheme, reads: Reads, record: &RecordArgs, pool: PoolArgs) -> F
     })
 }
 
-/// For commands that make pools of their own kind.
+/// Arguments of commands that make their own kind of pool.
 #[derive(Args)]
 struct PlaceArgs {
-    /// Where pools and stores are made; the file system is part of the result. Default: the
-    /// system's directory for temporary files.
+    /// Where pools and stores are made; the file system affects the results. Default: the system's
+    /// directory for temporary files.
     #[arg(long)]
     pool_dir: Option<PathBuf>,
-    /// Of keys, draws and hash functions.
+    /// Seed of keys, draws and hash functions.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// A pool to be filled.
+/// Arguments of commands that fill a pool.
 #[derive(Args)]
 struct FillArgs {
     #[command(flatten)]
@@ -169,10 +169,10 @@ struct MicroArgs {
     /// The scheme.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     scheme: Scheme,
-    /// Records; the insert phase begins with a tenth of them.
+    /// Number of records; the insert phase begins with a tenth of them.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Operations of each other phase; 0: as many as records.
+    /// Number of operations in each other phase; 0: as many as records.
     #[arg(long, default_value_t = 0)]
     operations: u64,
     /// Numbers of threads.
@@ -180,29 +180,30 @@ struct MicroArgs {
     threads: Vec<usize>,
     #[command(flatten)]
     record: RecordArgs,
-    /// How reads of byte strings answer, for all systems.
+    /// How reads of byte strings return values, for all systems.
     #[arg(long, value_enum, default_value = "owned")]
     reads: Reads,
     #[command(flatten)]
     pool: PoolArgs,
-    /// Rounds of all systems in turn.
+    /// Number of rounds, with all systems in turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Rounds more in which every operation is timed.
+    /// Number of additional rounds in which every operation is timed.
     #[arg(long, default_value_t = 1)]
     latency_rounds: usize,
-    /// The most operations of a phase in those rounds; inserts and removals are all timed.
+    /// The greatest number of operations of a phase in those rounds; inserts and removals are all
+    /// timed.
     #[arg(long, default_value_t = 2_000_000)]
     latency_operations: u64,
-    /// What to measure beside: maps in DRAM (dashmap, papaya, scc, hashbrown; dashmap-u64, which
+    /// What to compare with: maps in DRAM (dashmap, papaya, scc, hashbrown; dashmap-u64, which
     /// holds pairs of words whatever the record form; skiplist and btree, which keep keys in
     /// order), and schemes.
     #[arg(long, value_delimiter = ',', default_values_t = Kind::MAPS.first().copied())]
     rival: Vec<Kind>,
-    /// Phases; insert is always one. Default: all.
+    /// Phases; insert always runs. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     phases: Vec<Phase>,
-    /// Draws bars and latency curves into this file (PNG, or SVG by its name).
+    /// Draws bars and latency curves into this file (PNG, or SVG if its name ends with .svg).
     #[arg(long)]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -214,31 +215,31 @@ struct KvArgs {
     /// The scheme.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     scheme: Scheme,
-    /// Records that are loaded first.
+    /// Number of records loaded first.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Inserts, and lookups, of a round.
+    /// Number of inserts, and of lookups, per round.
     #[arg(long, default_value_t = 1_000_000)]
     operations: u64,
     /// Seconds after which the inserts of a round end.
     #[arg(long, default_value_t = 10.0)]
     insert_seconds: f64,
-    /// How outlast keeps records: inline (of 8 bytes each) or bytes.
+    /// Record form of outlast: inline (keys and values of 8 bytes each) or bytes.
     #[arg(long, value_parser = record_form, default_value = "bytes")]
     record: RecordForm,
-    /// What outlast's pool is treated as lying on.
+    /// The medium that outlast's pool is treated as.
     #[arg(long, value_enum, default_value = "page-cache")]
     medium: MediumName,
-    /// Bytes of a key.
+    /// Key size in bytes.
     #[arg(long, default_value_t = 16)]
     key_size: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     #[arg(long, default_value_t = 100)]
     value_size: usize,
-    /// Rounds of all stores in turn.
+    /// Number of rounds, with all stores in turn.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Stores, with what they promise. Default: all of this build.
+    /// Stores, each with its promise. Default: all of this build.
     #[arg(long, value_delimiter = ',')]
     store: Vec<Store>,
     #[command(flatten)]
@@ -255,19 +256,19 @@ struct LoadFactorArgs {
     /// The record form: inline or bytes.
     #[arg(long, value_parser = record_form, default_value = "inline")]
     record: RecordForm,
-    /// Records in the end.
+    /// Number of records at the end.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Inserts between two samples.
+    /// Number of inserts between two samples.
     #[arg(long, default_value_t = 10_000)]
     every: u64,
-    /// Stash buckets of a Dash segment, a table for each. Default: 2,4
+    /// Stash buckets per Dash segment, one table for each number. Default: 2,4
     #[arg(long, value_delimiter = ',')]
     stash: Vec<u32>,
-    /// Of keys and hash function.
+    /// Seed of the keys and the hash function.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draws load factor over records into a file (PNG, or SVG by its name).
+    /// Draws load factor over records into this file (PNG, or SVG if its name ends with .svg).
     #[arg(long)]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -279,13 +280,13 @@ struct RecoveryArgs {
     /// The scheme.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     scheme: Scheme,
-    /// Sizes of pools.
+    /// Pool sizes, in records.
     #[arg(long, value_delimiter = ',', default_value = "100000,10000000")]
     records: Vec<u64>,
-    /// Kills of each, and of each number of threads.
+    /// Number of kills per size and number of threads.
     #[arg(long, default_value_t = 5)]
     kills: usize,
-    /// Numbers of threads that open a map, where the scheme reads all of it then.
+    /// Numbers of threads that open a map, if its scheme then reads all of it.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<usize>,
     #[command(flatten)]
@@ -296,22 +297,22 @@ struct RecoveryArgs {
 
 #[derive(Args)]
 struct NodeSizesArgs {
-    /// Leaves of an inner node, a map for each; with leaves of 56 pairs.
+    /// Leaves per inner node, one map for each number; with leaves of 56 pairs.
     #[arg(long, value_delimiter = ',', default_value = "32,64,128,256,512,1024")]
     node_leaves: Vec<u32>,
-    /// Pairs of a leaf, a map for each; with 128 leaves to a node.
+    /// Pairs per leaf, one map for each number; with 128 leaves per node.
     #[arg(long, value_delimiter = ',', default_value = "8,16,32,56")]
     leaf_slots: Vec<u32>,
-    /// Records of a map.
+    /// Number of records per map.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Threads that insert them, and then look each of them up.
+    /// Number of threads that insert the records and then look each of them up.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Rounds of all maps in turn.
+    /// Number of rounds, with all maps in turn.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Of keys and hash function.
+    /// Seed of the keys and the hash function.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -339,17 +340,17 @@ struct CountedArgs {
     scheme: Scheme,
     #[command(flatten)]
     record: RecordArgs,
-    /// Records that are there before anything is counted.
+    /// Number of records inserted before anything is counted.
     #[arg(long, default_value_t = 100_000)]
     records: u64,
-    /// Operations of each kind.
+    /// Number of operations of each kind.
     #[arg(long, default_value_t = 10_000)]
     operations: u64,
 }
 
 impl CountedArgs {
     fn options(&self) -> Fallible<counts::Options> {
-        // The same rules for sizes as where there is a pool.
+        // The same rules for sizes apply as with a pool.
         let pool =
             PoolArgs { medium: MediumName::PageCache, line_ns: 0, fence_ns: 0, pool_dir: None };
         setup(self.scheme, Reads::Owned, &self.record, pool)?.check_form()?;
@@ -379,7 +380,7 @@ struct CountsArgs {
 struct ModelArgs {
     #[command(flatten)]
     counted: CountedArgs,
-    /// Nanoseconds of an operation where nothing of the medium is slow, as measured here.
+    /// Nanoseconds per operation if nothing about the medium is slow, as measured on this machine.
     #[arg(long, default_value_t = 100.0)]
     base_ns: f64,
     #[command(flatten)]
@@ -393,25 +394,25 @@ struct SpaceArgs {
     scheme: Scheme,
     #[command(flatten)]
     fill: FillArgs,
-    /// Inserts.
+    /// Number of inserts.
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
 }
 
 #[derive(Args)]
 struct StallsArgs {
-    /// The schemes, one after the other.
+    /// The schemes, measured one after another.
     #[arg(long, value_delimiter = ',', default_values_t = [Scheme::ALL[0]])]
     scheme: Vec<Scheme>,
     #[command(flatten)]
     fill: FillArgs,
-    /// Inserts.
+    /// Number of inserts.
     #[arg(long, default_value_t = 5_000_000)]
     records: u64,
-    /// Threads that share them.
+    /// Number of threads that share them.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// How many of the slowest are shown.
+    /// How many of the slowest inserts to print.
     #[arg(long, default_value_t = 20)]
     slowest: usize,
 }
@@ -425,7 +426,7 @@ fn record_form(text: &str) -> Result<RecordForm, String> {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // Its parent removes what it works on.
+    // The child's parent removes its files.
     if !matches!(command, Command::RecoveryChild(_))
         && let Err(failure) = scratch::remove_on_signals()
     {
@@ -449,7 +450,7 @@ fn main() -> ExitCode {
     scratch::let_signals_finish();
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads the report has read enough of it.
+        // The reader of the report has closed it.
         Err(failure) if is_broken_pipe(&failure) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("outlast-bench: {failure}");
@@ -458,7 +459,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code for arguments that cannot be.
+/// The exit code for invalid arguments.
 const USAGE: u8 = 2;
 
 fn is_broken_pipe(failure: &Failure) -> bool {
@@ -496,7 +497,7 @@ fn run_micro(args: MicroArgs) -> Fallible {
     Ok(())
 }
 
-/// A run may take hours, and is not to end with a file that cannot be written.
+/// A run may take hours, and must not end with a file that cannot be written.
 fn check_plot(path: Option<&Path>) -> Fallible {
     if cfg!(not(feature = "plot")) && path.is_some() {
         return Err(refused("--plot: this build cannot (feature `plot`)"));

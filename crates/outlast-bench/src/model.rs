@@ -1,10 +1,10 @@
-//! `model`: what counted operations would take on persistent memory that is not at hand.
+//! `model`: what counted operations would take on persistent memory that is not available.
 //!
-//! A model and not a measurement. Per operation it adds, to the time that was measured or
-//! assumed for everything else, a read latency for every block of the medium that was read
-//! and a write latency for every line that was written back; and it bounds throughput by the
-//! medium's bandwidth over the bytes of all blocks touched. It leaves out caches (every
-//! block is taken to miss), overlap of accesses, and contention.
+//! This is a model, not a measurement. Per operation, it takes the time that was measured or
+//! assumed for everything else, and adds a read latency for every block of the medium that was read
+//! and a write latency for every line that was flushed. It bounds throughput by the medium's
+//! bandwidth for the bytes of all blocks touched. It ignores caches (every block counts as a miss),
+//! overlapping accesses, and contention.
 
 use crate::Fallible;
 use crate::counts::{self, BLOCK};
@@ -12,22 +12,22 @@ use crate::limits;
 use crate::report::{Report, Show, rounded};
 use serde::{Deserialize, Serialize};
 
-/// Figures of a medium.
+/// Latency and bandwidth of a medium.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MediumFigures {
-    /// Whose figures.
+    /// The medium and the source of the figures.
     pub name: &'static str,
-    /// A random read of a block.
+    /// Latency of a random block read, in nanoseconds.
     pub read_ns: f64,
-    /// A line written back at random.
+    /// Latency of a random line flush, in nanoseconds.
     pub write_ns: f64,
-    /// Random reads, bytes a nanosecond (GB/s).
+    /// Bandwidth of random reads, in bytes per nanosecond (GB/s).
     pub read_gb_s: f64,
-    /// Random writes.
+    /// Bandwidth of random writes, in GB/s.
     pub write_gb_s: f64,
 }
 
-/// Media with published figures, and the plain one of 300 ns a flushed line.
+/// Media with published figures, and a plain one with 300 ns per flushed line.
 pub const MEDIA: &[MediumFigures] = &[
     MediumFigures {
         name: "300 ns a line",
@@ -36,8 +36,8 @@ pub const MEDIA: &[MediumFigures] = &[
         read_gb_s: f64::INFINITY,
         write_gb_s: f64::INFINITY,
     },
-    // PhaST (TPDS 2022), Table 1, random accesses of 64 bytes by 32 threads: the load that
-    // these latencies were taken under is part of them.
+    // PhaST (TPDS 2022), Table 1, random accesses of 64 bytes by 32 threads. These latencies
+    // include the effect of that load.
     MediumFigures {
         name: "Optane DCPMM, 32 threads (PhaST, Table 1)",
         read_ns: 635.0,
@@ -57,30 +57,30 @@ pub const MEDIA: &[MediumFigures] = &[
 /// One operation on one medium.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Always true: none of this was measured.
+    /// Always true: nothing here was measured.
     pub model: bool,
     /// The medium.
     pub medium: &'static str,
-    /// Which operation.
+    /// The operation.
     pub operation: String,
     /// The record form.
     pub record: String,
-    /// Blocks read, per operation.
+    /// Blocks read per operation.
     pub blocks_read: f64,
-    /// Lines written back, per operation.
+    /// Lines flushed per operation.
     pub lines_flushed: f64,
-    /// Time that the medium adds to an operation.
+    /// Nanoseconds that the medium adds per operation.
     pub added_ns: f64,
-    /// With the base time, million operations a second of one thread.
+    /// Million operations per second of one thread, including the base time.
     pub mops_one_thread: f64,
-    /// What the medium's bandwidth allows all threads together; `null` where there is no
-    /// figure.
+    /// Million operations per second that the medium's bandwidth allows all threads together;
+    /// `null` if its bandwidth is unlimited.
     pub mops_bound: Option<f64>,
 }
 
 fn row(medium: &MediumFigures, counted: &counts::Row, base_ns: f64) -> Row {
     let added = counted.blocks_read * medium.read_ns + counted.lines_flushed * medium.write_ns;
-    // A bandwidth of 1 GB/s is one byte a nanosecond.
+    // A bandwidth of 1 GB/s is one byte per nanosecond.
     let bytes_ns = counted.blocks_read * BLOCK as f64 / medium.read_gb_s
         + counted.blocks_flushed * BLOCK as f64 / medium.write_gb_s;
     Row {
@@ -96,8 +96,8 @@ fn row(medium: &MediumFigures, counted: &counts::Row, base_ns: f64) -> Row {
     }
 }
 
-/// Counts, and prints what the model makes of it. `base_ns` is the time of an operation
-/// where nothing of the medium is slow.
+/// Counts operations, and prints what the model makes of the counts. `base_ns` is the time in
+/// nanoseconds of an operation if nothing about the medium is slow.
 ///
 /// # Errors
 /// As counting.
@@ -159,7 +159,7 @@ mod tests {
         };
         let row = row(&medium, &counted, 1000.0);
         assert_eq!((row.added_ns, row.mops_one_thread), (1000.0, 0.5));
-        // 768 bytes at 2.56 bytes a nanosecond, 256 at 0.256.
+        // 768 bytes at 2.56 bytes per nanosecond, 256 at 0.256.
         assert_eq!(row.mops_bound, Some(rounded(1e3 / 1300.0, 4)));
         let plain = super::row(&MEDIA[0], &counted, 400.0);
         assert_eq!((plain.added_ns, plain.mops_one_thread, plain.mops_bound), (600.0, 1.0, None));

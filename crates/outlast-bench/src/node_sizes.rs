@@ -1,9 +1,9 @@
-//! `node-sizes`: what the sizes of an ordered map's nodes do to inserts and lookups (PhaST, TPDS
+//! `node-sizes`: the effect of an ordered map's node sizes on inserts and lookups (PhaST, TPDS
 //! 2022, Figures 13 and 14), with counts that explain it.
 //!
-//! Maps of all sizes take turns, and that is a round; each map's speed is divided by that of
-//! the usual sizes in the same round. Counts come from a smaller map of the same sizes, in which
-//! every flush is recorded.
+//! In each round, maps of all sizes take turns, and each map's speed is divided by that of the
+//! default sizes in the same round. Counts come from a smaller map of the same sizes, with every
+//! flush recorded.
 
 use crate::counts;
 use crate::keys::{Draw, Keys, value};
@@ -18,24 +18,24 @@ use crate::{Failure, Fallible};
 use outlast::Map;
 use serde::{Deserialize, Serialize};
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What pools are made for, but for the sizes.
+    /// The setup of the pools, except for the node sizes.
     pub setup: Setup,
-    /// Leaves of an inner node, a map for each; with leaves of the usual size.
+    /// Leaves per inner node, one map for each number; with leaves of the default size.
     pub node_leaves: Vec<u32>,
-    /// Pairs of a leaf, a map for each; with inner nodes of the usual size.
+    /// Pairs per leaf, one map for each number; with inner nodes of the default size.
     pub leaf_slots: Vec<u32>,
-    /// Records of a map.
+    /// Number of records per map.
     pub records: u64,
-    /// Threads that share them.
+    /// Number of threads that share them.
     pub threads: usize,
-    /// Rounds of all maps.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
-/// Records of the maps in which flushes are counted.
+/// Number of records of the maps in which flushes are counted.
 const COUNTED: u64 = 200_000;
 
 impl Options {
@@ -58,7 +58,7 @@ impl Options {
         Ok(())
     }
 
-    /// All that are measured: the usual ones first.
+    /// Returns all sizes to measure, the default ones first.
     fn sizes(&self) -> Vec<NodeSizes> {
         let usual = NodeSizes::default();
         let nodes = self.node_leaves.iter().map(|&node_leaves| NodeSizes { node_leaves, ..usual });
@@ -68,35 +68,35 @@ impl Options {
     }
 }
 
-/// Maps of some sizes.
+/// The results for maps of some sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The sizes.
     #[serde(flatten)]
     pub sizes: NodeSizes,
-    /// Million inserts a second, from an empty map on: median of the rounds.
+    /// Million inserts per second, starting from an empty map; median of the rounds.
     pub insert_mops: f64,
-    /// The same by that of the usual sizes: median of the rounds' ratios.
+    /// Insert throughput relative to the default sizes; median of the rounds' ratios.
     pub insert_ratio: f64,
-    /// Million lookups of present keys a second.
+    /// Million lookups of present keys per second.
     pub get_mops: f64,
-    /// The same by that of the usual sizes.
+    /// Lookup throughput relative to the default sizes; median of the rounds' ratios.
     pub get_ratio: f64,
-    /// Splits of leaves to a thousand inserts.
+    /// Leaf splits per thousand inserts.
     pub leaf_splits: f64,
-    /// Splits of inner nodes to a thousand inserts.
+    /// Inner node splits per thousand inserts.
     pub node_splits: f64,
-    /// Lines flushed by an insert, those of splits included, in a map of 200,000 records.
+    /// Lines flushed per insert, including those of splits, in a map of 200,000 records.
     pub lines_flushed: f64,
-    /// Fences of an insert, likewise.
+    /// Fences per insert, in the same map.
     pub fences: f64,
-    /// Records to a slot of a leaf, in the end.
+    /// Records per leaf slot at the end.
     pub load_factor: f64,
-    /// Bytes of DRAM to a record.
+    /// Bytes of DRAM per record.
     pub dram: f64,
 }
 
-/// What one turn of a map has found.
+/// The results of one turn of a map.
 struct Turn {
     insert_mops: f64,
     get_mops: f64,
@@ -106,10 +106,10 @@ struct Turn {
     dram_bytes: u64,
 }
 
-/// Measures, and prints a row for each of the sizes.
+/// Measures maps of all sizes, and prints a row for each.
 ///
 /// # Errors
-/// For options that cannot be; as operations of a map; a wrong answer is one.
+/// For invalid options, and as operations of a map. A wrong result is an error, too.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     #[derive(Serialize)]
@@ -206,8 +206,8 @@ fn turn(options: &Options, sizes: NodeSizes) -> Fallible<Turn> {
     })
 }
 
-/// Of the sizes at this place, whose turns have this place in each round; the usual sizes have
-/// the first.
+/// Builds the row of the sizes with this index. Their turns have the same index in each round; the
+/// default sizes have the first.
 fn row(options: &Options, sizes: NodeSizes, turns: &[Vec<Turn>], index: usize) -> Fallible<Row> {
     let of_rounds = |of: &dyn Fn(&Turn) -> f64| {
         let all: Vec<f64> = turns.iter().map(|round| of(&round[index])).collect();

@@ -1,5 +1,5 @@
-//! Plots: of a `micro` run throughput bars by phase and latency curves by percentile, of
-//! `load-factor` a curve for each table. PNG, or SVG where the file's name ends so.
+//! Plots: for a `micro` run, throughput bars by phase and latency curves by percentile; for
+//! `load-factor`, a curve per table. PNG, or SVG if the file's name ends with `.svg`.
 
 use crate::Fallible;
 use crate::load_factor::Sample;
@@ -10,7 +10,7 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::Path;
 
-/// Rows of one number of threads and their latencies.
+/// The rows for one number of threads.
 struct Panel<'r> {
     threads: usize,
     rows: Vec<&'r Row>,
@@ -19,11 +19,11 @@ struct Panel<'r> {
 const WIDTH: u32 = 1500;
 const BARS_HEIGHT: u32 = 460;
 const CURVES_HEIGHT: u32 = 430;
-/// Beside the bars, where it covers none.
+/// The legend is beside the bars, where it covers none.
 const LEGEND_WIDTH: u32 = 130;
 const LEGEND_TOP: i32 = 52;
 const LEGEND_LINE: i32 = 22;
-/// Phases whose latency curves are drawn.
+/// The phases whose latency curves are drawn.
 const CURVES: [Phase; 3] = [Phase::Insert, Phase::GetHit, Phase::Update];
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 90, 160),
@@ -39,7 +39,7 @@ const COLOURS: [RGBColor; 8] = [
 /// Draws a run into a file.
 ///
 /// # Errors
-/// If there is nothing to draw, or the file cannot be written.
+/// If there is nothing to draw, or if the file cannot be written.
 pub fn draw(path: &Path, rows: &[Row], latencies: &Distributions, title: &str) -> Fallible {
     let mut threads: Vec<usize> = rows.iter().map(|row| row.threads).collect();
     threads.sort_unstable();
@@ -58,7 +58,7 @@ pub fn draw(path: &Path, rows: &[Row], latencies: &Distributions, title: &str) -
     to_file(path, height, &Run { panels, latencies, title })
 }
 
-/// Something to be drawn on any backend.
+/// A figure that can be drawn on any backend.
 trait Figure {
     fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Fallible
     where
@@ -92,7 +92,7 @@ impl Figure for Run<'_> {
     }
 }
 
-/// Draws how full each table was while it grew into a file.
+/// Draws into a file how full each table was while it grew.
 ///
 /// # Errors
 /// As [`draw`].
@@ -118,7 +118,7 @@ impl Figure for Growth<'_> {
         let mut chart = ChartBuilder::on(area)
             .caption(format!("{}: load factor over records", self.title), ("sans-serif", 22))
             .margin(12)
-            // The last label stands under the right end.
+            // The last label is centred below the right end.
             .margin_right(48)
             .x_label_area_size(40)
             .y_label_area_size(56)
@@ -180,7 +180,7 @@ where
     Ok(())
 }
 
-/// The systems of a panel, in the order of its rows.
+/// Returns the systems of a panel, in the order of its rows.
 fn systems<'r>(panel: &Panel<'r>) -> Vec<&'r str> {
     let mut systems: Vec<&str> = Vec::new();
     for row in &panel.rows {
@@ -221,7 +221,7 @@ where
         .y_label_style(("sans-serif", 16))
         .light_line_style(WHITE)
         .draw()?;
-    // Names stand under the middle of their groups.
+    // Names are centred below their groups.
     let (_, y) = chart.plotting_area().get_pixel_range();
     for (i, phase) in names.iter().enumerate() {
         let (x, _) = chart.plotting_area().map_coordinate(&(i as f64 + 0.5, 0.0));
@@ -256,7 +256,7 @@ where
     Ok(())
 }
 
-/// The names of the systems beside their colours.
+/// Draws the names of the systems beside their colours.
 fn draw_legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, systems: &[&str]) -> Fallible
 where
     B::ErrorType: 'static,
@@ -270,7 +270,7 @@ where
     Ok(())
 }
 
-/// Quantiles by their distance from 1, as powers of ten: 0 is all, 2 is 99 of a hundred.
+/// Quantiles by their distance from 1, as powers of ten: 0 is quantile 0, and 2 is quantile 0.99.
 const NINES: std::ops::Range<f64> = 0.0..5.0;
 
 fn draw_curves<B: DrawingBackend>(

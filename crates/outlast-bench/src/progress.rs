@@ -1,13 +1,13 @@
-//! How far a long run is, on standard error.
+//! Progress of a long run, on standard error.
 //!
-//! Told between measurements, by the thread that waits for them: nothing ticks beside the
-//! workers.
+//! It is updated between measurements, by the thread that waits for them, so nothing runs next to
+//! the workers.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-/// A run of so many steps; steps should take about as long each.
+/// The progress of a run of `total` steps. Steps should take about equally long.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -17,7 +17,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A run that begins now: a bar on a terminal, else lines.
+    /// Starts the progress of a run that begins now: a bar on a terminal, otherwise lines.
     pub fn new(total: u64) -> Progress {
         let bar = ProgressBar::new(total);
         let style = "{msg:44} {wide_bar:.cyan/blue} {percent:>3}% {prefix}";
@@ -25,20 +25,20 @@ impl Progress {
         Progress { bar, lines: !stderr().is_terminal(), start: Instant::now(), total }
     }
 
-    /// Says what is done next, at the beginning of something that a person waits for.
+    /// Shows what is done next. Called at the beginning of each long step.
     pub fn next(&self, what: &str) {
         let left = remaining(self.start.elapsed(), self.bar.position(), self.total);
         let left = left.map(|left| format!("{} left", HumanDuration(left)));
         if self.lines {
             let left = left.as_ref().map_or(String::new(), |left| format!(" ({left})"));
-            // Who has closed standard error does not want to know.
+            // If standard error is closed, no one is reading.
             let _ = writeln!(stderr(), "{what}{left}");
         }
         self.bar.set_prefix(left.unwrap_or_default());
         self.bar.set_message(what.to_owned());
     }
 
-    /// So many steps more are done.
+    /// Records that `steps` more steps are done.
     pub fn done(&self, steps: u64) {
         self.bar.inc(steps);
     }
@@ -50,7 +50,7 @@ impl Drop for Progress {
     }
 }
 
-/// What is left at the pace so far; `None` while there is none.
+/// Returns the time left at the pace so far, or `None` if nothing was done yet.
 fn remaining(elapsed: Duration, done: u64, total: u64) -> Option<Duration> {
     let left = total.saturating_sub(done);
     (done > 0).then(|| elapsed.mul_f64(left as f64 / done as f64))

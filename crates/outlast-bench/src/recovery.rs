@@ -1,13 +1,13 @@
-//! `recovery`: how long a pool takes to answer again after its process was killed.
+//! `recovery`: how soon a pool returns results again after its process was killed.
 //!
-//! A child fills a pool, says so, and goes on inserting and updating; it is killed with
-//! SIGKILL amid that; the parent opens the pool and looks a key up. The file's pages are in
-//! the page cache, as they are when a process is restarted. Then the pool is closed, and the
-//! same again with another child.
+//! A child process fills a pool, reports that it is ready, and goes on inserting and updating. The
+//! parent kills it with SIGKILL in the middle of that, opens the pool and looks up a key. The
+//! file's pages are in the page cache, as after any restart of a process. Then the parent closes
+//! the pool and repeats this with another child.
 //!
-//! A scheme that reads all of a map when it opens it does so with several numbers of threads. What
-//! they can gain at best is measured beside it: the same threads read the file's lines, two of each
-//! KiB (a leaf's header), from a mapping that was just made, as the pool's is.
+//! If the scheme reads all of a map when it opens it, this is done with several numbers of threads.
+//! The best possible gain from them is measured as well: the same threads read the file's lines,
+//! two per KiB (a leaf's header), from a new mapping like the pool's.
 
 use crate::Fallible;
 use crate::keys::{Draw, Keys, belongs, value};
@@ -26,65 +26,65 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The scheme.
     pub scheme: Scheme,
-    /// Sizes of pools, in records.
+    /// Pool sizes, in records.
     pub records: Vec<u64>,
-    /// Kills of each.
+    /// Number of kills per size.
     pub kills: usize,
-    /// Numbers of threads that open a map, for schemes that read all of it then.
+    /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
     /// Where pools are made.
     pub dir: PathBuf,
-    /// Of keys and hash function.
+    /// Seed of the keys and the hash function.
     pub seed: u64,
-    /// This program.
+    /// The path of this program.
     pub program: PathBuf,
 }
 
-/// One size of pool.
+/// The results for one pool size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Records that the pool held, at least.
+    /// The least number of records that the pool held.
     pub records: u64,
-    /// Bytes of its file.
+    /// Size of its file in bytes.
     pub file_bytes: u64,
-    /// Kills.
+    /// Number of kills.
     pub kills: usize,
-    /// Threads that opened the map.
+    /// Number of threads that opened the map.
     pub threads: usize,
-    /// Opening the pool and its map, median.
+    /// Time to open the pool and its map, median.
     pub open_ms: f64,
     /// The slowest opening.
     pub open_ms_max: f64,
-    /// The first lookup after it, median.
+    /// Time of the first lookup after opening, median.
     pub first_get_us: f64,
     /// The slowest first lookup.
     pub first_get_us_max: f64,
-    /// From the call that opens to the first answer, median.
+    /// Time from the call that opens the pool to the first result, median.
     pub answer_ms: f64,
-    /// The slowest.
+    /// The longest such time.
     pub answer_ms_max: f64,
-    /// Of what opening reads all of the map: what came of its threads.
+    /// The effect of threads, if opening reads all of the map.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reading: Option<Reading>,
 }
 
-/// Opening that reads all of a map.
+/// Measurements of an opening that reads all of a map.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Records of the map to the second of its opening.
+    /// Records of the map per second of opening.
     pub records_per_s: u64,
-    /// The same threads read the file's lines raw, median.
+    /// Time for the same threads to read the file's lines raw, median.
     pub raw_ms: f64,
-    /// How much faster than with the first number of threads.
+    /// Speed-up of opening over the first number of threads.
     pub speed_up: f64,
-    /// How much faster reading raw is than with that.
+    /// Speed-up of reading raw over the first number of threads.
     pub raw_speed_up: f64,
-    /// The one to the other.
+    /// Ratio of the two speed-ups.
     pub of_raw: f64,
 }
 
@@ -96,11 +96,10 @@ fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
     Ok(pool.map_with("bench", &MapOptions::new().scheme(scheme))?)
 }
 
-/// Measures, and prints a row for each size.
+/// Measures all sizes, and prints a row for each.
 ///
 /// # Errors
-/// For options that cannot be, a child that fails, and an answer that is not what the
-/// child had been told was stored.
+/// For invalid options, a child that fails, and a lookup that does not find what the child stored.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     let setup = Setup::plain(options.scheme, RecordForm::Inline, options.dir.clone(), options.seed);
     setup.check()?;
@@ -161,7 +160,7 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
         for (times, &threads) in times.iter_mut().zip(&options.threads) {
             let mut child = Worker::start(options, &path, records)?;
             child.wait_until_ready()?;
-            // Amid whatever it is doing then.
+            // Kills the child in the middle of whatever it is doing.
             std::thread::sleep(Duration::from_millis(20 + draw.below(50)));
             child.kill()?;
             times.push(reopen(options, &path, records, draw.below(records), threads)?);
@@ -208,15 +207,15 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
 struct Times {
     open: Duration,
     first_get: Duration,
-    /// Reading lines raw, where that means something.
+    /// Time to read the lines raw; zero if opening does not read all of the map.
     raw: Duration,
 }
 
-/// Bytes from one leaf's header to the next one's, and of a header.
+/// Bytes from one leaf's header to the next, and bytes per header.
 const LEAF_BYTES: u64 = 1024;
 const HEADER_BYTES: u64 = 128;
 
-/// Reads the first lines of each KiB of a file, by so many threads.
+/// Reads the first lines of each KiB of a file, with `threads` threads.
 fn read_raw(path: &Path, threads: usize) -> Fallible<Duration> {
     let file = std::fs::File::open(path)?;
     let bytes = file.metadata()?.len();
@@ -228,7 +227,7 @@ fn read_raw(path: &Path, threads: usize) -> Fallible<Duration> {
         for leaf in first..first + count {
             for at in (0..HEADER_BYTES).step_by(64) {
                 let place = base + (leaf * LEAF_BYTES + at) as usize;
-                // SAFETY: inside the mapping, which nobody changes.
+                // SAFETY: inside the mapping, which no one changes.
                 let word =
                     unsafe { std::ptr::with_exposed_provenance::<u64>(place).read_volatile() };
                 sum = sum.wrapping_add(word);
@@ -279,17 +278,17 @@ fn check(key: u64, found: Option<u64>) -> Fallible {
     }
 }
 
-/// Whatever ends this program ends the child. It takes no other signals: those that ask to
-/// end are blocked here, and so in it.
+/// Makes the child die with this program, however this program ends. The child accepts no other
+/// signals: those that ask a program to end are blocked here, and so in the child.
 fn die_with_this(command: &mut Command) {
     let parent = std::process::id();
-    // SAFETY: between fork and exec, it makes system calls, and nothing else.
+    // SAFETY: between fork and exec, this only makes system calls.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // Nobody tells of what has died before.
+            // A parent that died before the call is not signalled.
             if libc::getppid().cast_unsigned() != parent {
                 return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -298,7 +297,7 @@ fn die_with_this(command: &mut Command) {
     }
 }
 
-/// A child that works on a pool. Killed when dropped.
+/// A child that works on a pool. It is killed when this is dropped.
 struct Worker(Child);
 
 impl Worker {
@@ -337,17 +336,17 @@ impl Drop for Worker {
     }
 }
 
-/// The child: makes sure that the pool holds its records, says `ready`, and works until it
-/// is killed.
+/// The child process. It makes sure that the pool holds its records, prints `ready`, and works
+/// until it is killed.
 ///
 /// # Errors
-/// As the pool's operations; it never returns otherwise.
+/// As the pool's operations. It never returns otherwise.
 pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64) -> Fallible {
-    // SAFETY: the parent has made the directory for this pool and does not open it meanwhile.
+    // SAFETY: the parent made the directory for this pool, and does not open the pool meanwhile.
     let pool = unsafe { options_of(seed).open_or_create(path)? };
     let map = map_of(&pool, scheme)?;
     let keys = Keys::new(seed);
-    // What an earlier life has stored stays as it is.
+    // Leaves records in place that an earlier child stored.
     for key in (0..records).map(|number| keys.key(number)) {
         map.insert(&key, &value(key, 0))?;
     }
@@ -355,7 +354,7 @@ pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64) -> Fallible {
     writeln!(out, "ready")?;
     out.flush()?;
     let mut draw = Draw::new(draw_seed());
-    // As many new keys as there are removals: the pool keeps its size.
+    // Inserts and removes equally many new keys, so the pool keeps its size.
     for turn in 0.. {
         let key = keys.key(draw.below(records));
         map.update(&key, &value(key, turn as u8))?;
@@ -369,7 +368,7 @@ pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64) -> Fallible {
     Ok(())
 }
 
-/// Another one in each life.
+/// Returns a seed that differs for each child.
 fn draw_seed() -> u64 {
     u64::from(std::process::id())
 }

@@ -1,4 +1,4 @@
-//! Rows, as JSON lines or as a table.
+//! Prints rows as JSON lines or as a table.
 
 use crate::Fallible;
 use crate::run::Run;
@@ -7,16 +7,16 @@ use serde::Serialize;
 use serde_json::Value;
 use std::io::Write;
 
-/// Where rows go.
+/// The format of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One object a line, as soon as it is known.
+    /// One JSON object per line, printed at once.
     Json,
-    /// A table in the end.
+    /// A table at the end.
     Table,
 }
 
-/// Prints rows of one command.
+/// Prints the rows of one command.
 #[derive(Debug)]
 pub struct Report {
     format: Format,
@@ -24,7 +24,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report that has printed nothing.
+    /// Creates a report that has printed nothing yet.
     pub fn new(format: Format) -> Report {
         Report { format, rows: Vec::new() }
     }
@@ -34,7 +34,7 @@ impl Report {
         self.format == Format::Json
     }
 
-    /// One row. Its `event` says of which kind it is.
+    /// Adds a row. `event` says of which kind it is.
     ///
     /// # Errors
     /// If it cannot be printed.
@@ -55,8 +55,8 @@ impl Report {
         Ok(())
     }
 
-    /// The first row: how the run was made, and the options that are the command's own. For
-    /// people, in lines.
+    /// Adds the first row: how the run was made, with the command's own options. In a table report,
+    /// prints it as lines of text.
     ///
     /// # Errors
     /// As [`row`](Report::row).
@@ -80,13 +80,13 @@ impl Report {
         if told.is_empty() { Ok(()) } else { self.note(&format!("Options: {told}.")) }
     }
 
-    /// The rows of one kind so far.
+    /// Returns the rows of one kind so far.
     pub fn rows<'r>(&'r self, event: &'r str) -> impl Iterator<Item = &'r Value> {
         self.rows.iter().filter(move |row| row["event"] == event)
     }
 
-    /// Prints the rows of one kind as a table, unless they were printed as JSON: for each
-    /// column, its heading, where its value is in a row (as a JSON pointer), and its unit.
+    /// Prints the rows of one kind as a table, unless they were printed as JSON. Each column has a
+    /// heading, the location of its value in a row (as a JSON pointer), and a format.
     ///
     /// # Errors
     /// If it cannot be printed.
@@ -96,7 +96,7 @@ impl Report {
             return Ok(());
         }
         let cell = |row: &Value, pointer: &str, show: Show| show.of(row.pointer(pointer));
-        // A column that says nothing anywhere only takes room.
+        // Leaves out columns without any value.
         let told = |(_, pointer, show): &&(&str, &str, Show)| {
             rows.iter().any(|row| !cell(row, pointer, *show).is_empty())
         };
@@ -120,7 +120,7 @@ impl Report {
         Ok(())
     }
 
-    /// A line for people, left out where rows are for programs.
+    /// Prints a line of text, unless rows are printed as JSON.
     ///
     /// # Errors
     /// If it cannot be printed.
@@ -137,11 +137,11 @@ impl Report {
 pub enum Show {
     /// As it is.
     Text,
-    /// A whole number, its digits in threes.
+    /// A whole number, with its digits grouped in threes.
     Count,
-    /// So many digits behind the point.
+    /// A number with this many decimal places.
     Decimal(usize),
-    /// A time in nanoseconds, in a unit that fits it.
+    /// A time in nanoseconds, shown in a suitable unit.
     Nanoseconds,
 }
 
@@ -162,7 +162,7 @@ impl Show {
     }
 }
 
-/// A value without the signs of JSON.
+/// Formats a value without JSON's punctuation.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -175,7 +175,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A whole number, its digits in threes.
+/// Formats a whole number with its digits grouped in threes.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -188,7 +188,7 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
-/// A time in a unit that fits it.
+/// Formats a time in a suitable unit.
 pub fn nanoseconds(ns: f64) -> String {
     match ns {
         ns if ns < 1e4 => format!("{ns:.0} ns"),
@@ -198,7 +198,7 @@ pub fn nanoseconds(ns: f64) -> String {
     }
 }
 
-/// The middle of some numbers; of an even count, the mean of the middle two.
+/// Returns the median; for an even count, the mean of the middle two numbers.
 pub fn median(numbers: &[f64]) -> Option<f64> {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -210,7 +210,8 @@ pub fn median(numbers: &[f64]) -> Option<f64> {
     }
 }
 
-/// A number with so many digits behind the point: more would only look exact.
+/// Rounds a number to this many decimal places. More digits would suggest a precision that is not
+/// there.
 pub fn rounded(number: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits);
     (number * scale).round() / scale

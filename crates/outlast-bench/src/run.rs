@@ -1,4 +1,4 @@
-//! How a run was made: the first row of every report, and what stands above its tables.
+//! How a run was made: the first row of every report, and the lines above its tables.
 
 use crate::Fallible;
 use crate::machine::{Machine, file_system};
@@ -7,7 +7,7 @@ use crate::systems::{self, Setup};
 use outlast::Scheme;
 use serde::Serialize;
 
-/// What the reader of any figure has to know, whatever the command.
+/// What a reader has to know about any result, whatever the command.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// The command.
@@ -15,31 +15,31 @@ pub struct Run {
     /// Machine, build, time.
     #[serde(flatten)]
     pub machine: Machine,
-    /// The scheme, or the schemes that are measured in turn, with commas.
+    /// The scheme, or the schemes measured in turn, separated by commas.
     pub scheme: String,
     /// The record form.
     pub record: String,
-    /// Bytes of a key.
+    /// Key size in bytes.
     pub key_size: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     pub value_size: usize,
-    /// Stash buckets of a Dash segment.
+    /// Stash buckets per Dash segment.
     pub stash_buckets: Vec<u32>,
-    /// What the pool lies on, or is treated as lying on.
+    /// The medium that the pool is on, or is treated as being on.
     pub medium: String,
     /// What makes a line durable there.
     pub flush: String,
-    /// The file system of the pool's directory; none where the pool is in memory.
+    /// The file system of the pool's directory; none if the pool is in memory.
     pub file_system: Option<String>,
-    /// Of keys, draws and hash functions.
+    /// Seed of keys, draws and hash functions.
     pub seed: u64,
 }
 
 impl Run {
-    /// A run with pools on files. Asks one how it flushes.
+    /// Describes a run with pools on files. Creates one pool to find out how it flushes.
     ///
     /// # Errors
-    /// If no pool can be made.
+    /// If no pool can be created.
     pub fn on_files(command: &'static str, setup: &Setup, schemes: &[Scheme]) -> Fallible<Run> {
         let flush = {
             let dir = Scratch::create(&setup.dir)?;
@@ -49,7 +49,7 @@ impl Run {
         Ok(Run { flush, file_system, ..Run::of(command, setup, schemes) })
     }
 
-    /// A run on memory that stands for a medium, which nothing has to be flushed to.
+    /// Describes a run in memory that stands for a medium, so nothing is flushed.
     pub fn in_memory(command: &'static str, setup: &Setup, medium: &str) -> Run {
         let medium = medium.into();
         Run { medium, ..Run::of(command, setup, &[setup.scheme]) }
@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// The same in lines for people.
+    /// Returns the description as lines of text.
     pub(crate) fn lines(&self) -> [String; 3] {
         let Machine { processor, cores, memory_bytes, kernel, load_average, .. } = &self.machine;
         let gib = memory_bytes.map_or(0.0, |bytes| bytes as f64 / (1u64 << 30) as f64);
@@ -103,9 +103,9 @@ impl Run {
     }
 }
 
-/// The day of a time in seconds since 1970, as in a calendar, in UTC.
+/// Returns the calendar date of a time in seconds since 1970, in UTC.
 fn date(seconds: u64) -> String {
-    // Of 400 years from a first of March on, which end with the leap day that there may be.
+    // Counts eras of 400 years from a first of March, so a leap day is the last day of its year.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,9 +1,10 @@
-//! Directories that are gone when the program is, SIGINT and SIGTERM included: a pool on a
-//! file system in memory would hold that memory for ever.
+//! Directories that are removed when the program ends, also by SIGINT or SIGTERM: a pool on an
+//! in-memory file system would otherwise hold that memory for ever.
 //!
-//! The signals that ask a program to end are blocked in all threads but for one, which waits
-//! for them, removes what there is, and lets the signal do what it would have done. Nobody
-//! is interrupted, and what is measured makes no check. What SIGKILL leaves cannot be helped.
+//! The signals that ask a program to end are blocked in all threads but one. That thread waits for
+//! them, removes the directories, and lets the signal do what it would have done. So no other
+//! thread is interrupted, and the code being measured makes no checks. Nothing can be done about
+//! SIGKILL.
 
 use crate::Fallible;
 use std::mem::MaybeUninit;
@@ -11,23 +12,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
-/// The directories that there are. Held while one is made or removed, and by who ends the
-/// program.
+/// The existing directories. Locked while one is created or removed, and by the thread that ends
+/// the program.
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn all() -> MutexGuard<'static, Vec<PathBuf>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory of its own for a pool or a store. Removed when dropped, or by a signal.
+/// A new directory for a pool or a store. Removed when dropped, or by a signal.
 #[derive(Debug)]
 pub struct Scratch(Option<TempDir>);
 
 impl Scratch {
-    /// A new directory in `dir`.
+    /// Creates a directory in `dir`.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn create(dir: &Path) -> Fallible<Scratch> {
         let mut all = all();
         let made = tempfile::Builder::new()
@@ -38,7 +39,7 @@ impl Scratch {
         Ok(Scratch(Some(made)))
     }
 
-    /// Where it is.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         self.0.as_ref().map_or(Path::new(""), TempDir::path)
     }
@@ -48,31 +49,32 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let mut all = all();
         let path = self.path().to_owned();
-        // What cannot be removed is told by nobody: the figures are right.
+        // A failure to remove it is not reported, because the results are still valid.
         self.0 = None;
         all.retain(|other| *other != path);
     }
 }
 
-/// Signals that ask a program to end.
+/// The signals that ask a program to end.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Waits for such a signal from now on. To be called before there is any other thread.
+/// Waits for such a signal from now on. Must be called before there is any other thread.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn remove_on_signals() -> Fallible {
     let set = asked_for();
-    // SAFETY: the set is a valid one, and nothing is asked for.
+    // SAFETY: the set is valid, and the old mask is not requested.
     let answer = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
     if answer != 0 {
         return Err(std::io::Error::from_raw_os_error(answer).into());
     }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut signal = 0;
-        // SAFETY: the set is a valid one, and there is room for the answer.
+        // SAFETY: the set is valid, and `signal` has room for the result.
         while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
-        // Whoever ends meanwhile waits here for ever, and nothing more is made.
+        // Any thread that ends the program now waits here for ever, and no more directories are
+        // created.
         let all = all();
         for dir in all.iter() {
             remove(dir);
@@ -82,17 +84,17 @@ pub fn remove_on_signals() -> Fallible {
     Ok(())
 }
 
-/// Those of the signals that would end this program: `nohup` has some of them ignored.
+/// Returns the signals that would end this program. `nohup`, for example, makes it ignore some.
 fn asked_for() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: it makes the set valid.
+    // SAFETY: the call initialises the set.
     let mut set: libc::sigset_t = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()
     };
     for signal in SIGNALS {
-        // SAFETY: a sigaction is numbers and a null pointer, for which zeros are valid; it is
-        // only asked for, and the set is a valid one.
+        // SAFETY: a sigaction consists of numbers and a null pointer, for which zeros are valid. It
+        // is only queried, and the set is valid.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &mut action);
@@ -104,18 +106,18 @@ fn asked_for() -> libc::sigset_t {
     set
 }
 
-/// Removes a directory that others may still make files in: under another name, they make
-/// no more.
+/// Removes a directory in which other threads may still create files. Once it is renamed, they
+/// cannot create any more.
 fn remove(dir: &Path) {
     let away = dir.with_extension("removed");
     let dir = if std::fs::rename(dir, &away).is_ok() { &away } else { dir };
-    // A file that was being made then may come late.
+    // A file that was being created at that moment may appear late.
     let _ = std::fs::remove_dir_all(dir).or_else(|_| std::fs::remove_dir_all(dir));
 }
 
-/// Ends the program as the signal would have done it: whoever started it is told so.
+/// Ends the program as the signal would have, so that its parent sees that.
 fn end_by(signal: libc::c_int, set: &libc::sigset_t) -> ! {
-    // SAFETY: the handler is the default one, the set a valid one.
+    // SAFETY: the handler is the default one, and the set is valid.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, set, std::ptr::null_mut());
@@ -124,8 +126,8 @@ fn end_by(signal: libc::c_int, set: &libc::sigset_t) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// To be called before the program ends by itself: when a signal has come first, it ends the
-/// program, once all is removed.
+/// Called before the program ends by itself. If a signal came first, it ends the program once
+/// everything is removed.
 pub fn let_signals_finish() {
     drop(all());
 }

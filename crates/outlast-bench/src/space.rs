@@ -1,7 +1,7 @@
 //! `space`: where every byte of a pool's file goes, after inserts alone.
 //!
-//! A pool is filled and closed, and its file walked by [`outlast::offline`], which shares no
-//! code with the allocator. The kinds add up to the file.
+//! A pool is filled and closed. Then [`outlast::offline`] walks its file; that walk shares no code
+//! with the allocator. The kinds of bytes add up to the file's size.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
@@ -12,35 +12,35 @@ use crate::systems::{Setup, create_map, create_pool};
 use outlast::{Scheme, offline};
 use serde::{Deserialize, Serialize};
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the pool is made for.
+    /// The setup of the pool.
     pub setup: Setup,
-    /// Records that are inserted.
+    /// Number of records inserted.
     pub records: u64,
 }
 
-/// Bytes of one kind.
+/// The bytes of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which.
+    /// The kind.
     pub what: String,
-    /// Whether it counts for `bytes_per_record/pool` of `micro`; free pages and the state
-    /// that a close saves do not.
+    /// Whether it counts towards `bytes_per_record/pool` of `micro`. Free pages and the state saved
+    /// by a close do not.
     pub counted: bool,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// The same to a record.
+    /// Bytes per record.
     pub bytes_per_record: f64,
 }
 
-/// Measures, and prints a row for each kind of bytes, their sum without free pages, and the
-/// file.
+/// Measures the pool, and prints a row for each kind of bytes, for their sum without free pages,
+/// and for the file.
 ///
 /// # Errors
-/// For options that cannot be; as the inserts; if the walk finds damage or another number
-/// of records.
+/// For invalid options, as the inserts, and if the walk finds damage or a different number of
+/// records.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     let Options { setup, records } = options;
     setup.check()?;
@@ -92,7 +92,7 @@ fn account(options: &Options) -> Fallible<Vec<Row>> {
     let slots = match setup.scheme {
         // Levels have different sizes.
         Scheme::Clevel => stats.slots,
-        // The walk has counted segments; the index itself may have sampled them.
+        // The walk has counted the segments, while the index may have sampled them.
         _ => found.maps[0].segments * (stats.slots / stats.segments.max(1)),
     };
     let in_nodes = found.structure_bytes.checked_sub(slots * slot);

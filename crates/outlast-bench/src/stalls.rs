@@ -1,15 +1,15 @@
-//! `stalls`: the slowest inserts of a growing table, and what each waited for.
+//! `stalls`: the slowest inserts of a growing table, and what each one waited for.
 //!
-//! Around every insert the thread reads a clock, its own counters (page faults, waits,
-//! preemptions, time on the processor) and the library's (splits, doublings, the size of the
-//! pool). That makes the run slower, and the time of an insert no longer. What changed
-//! between two readings is what the insert did or waited for; with several threads, splits
-//! and growth can be those of another one.
+//! Around every insert, the thread reads a clock, its own counters (page faults, waits,
+//! preemptions, processor time) and the library's counters (splits, doublings, the pool's size).
+//! That makes the run slower, but not the measured time of an insert. The changes between two
+//! readings show what the insert did or waited for. With several threads, splits and growth may be
+//! another thread's.
 //!
-//! A control run then reads the same around as many turns of a loop that does nothing for
-//! as long as an insert took on average: a clock is watched for the same time in all, so
-//! that timer interrupts, and whatever else stops a thread on this machine, come into both
-//! equally often. What inserts have beyond that, in the same bins of time, is their own.
+//! A control run then takes the same readings around as many turns of a loop that does nothing for
+//! as long as an insert took on average. Both runs watch a clock for the same total time. So timer
+//! interrupts, and whatever else stops a thread on this machine, affect both equally often. Any
+//! excess of the inserts, in the same bins of time, is their own.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
@@ -26,22 +26,22 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What pools are made for, but for the scheme.
+    /// The setup of the pools, except for the scheme.
     pub setup: Setup,
-    /// Schemes, one after the other.
+    /// The schemes, measured one after another.
     pub schemes: Vec<Scheme>,
-    /// Inserts.
+    /// Number of inserts.
     pub records: u64,
-    /// Threads that share them.
+    /// Number of threads that share them.
     pub threads: usize,
-    /// How many of the slowest are shown.
+    /// How many of the slowest inserts are printed.
     pub slowest: usize,
 }
 
-/// The most of the slowest that are shown.
+/// The greatest number of slowest inserts that can be printed.
 const SLOWEST_MAX: usize = 100_000;
 
 impl Options {
@@ -54,29 +54,29 @@ impl Options {
     }
 }
 
-/// What takes longer waited for something.
+/// An operation that takes longer than this, in nanoseconds, waited for something.
 const SLOW_NS: u64 = 5_000;
 
-/// Bounds of the bins that slow operations are counted in.
+/// Bounds of the bins in which slow operations are counted, in nanoseconds.
 const BINS_NS: [u64; 8] = [SLOW_NS, 10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, u64::MAX];
 
-/// What an insert waited for, the first of these that applies.
+/// What an insert waited for. The first applicable cause is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The processor was taken from it, for more than half of the time. (Also: it was taken
-    /// from it, and nothing else is counted.)
+    /// The processor was taken from it for more than half of the time. Also named if it was
+    /// preempted and no other cause is counted.
     Preemption,
     /// The directory was doubled.
     Doubling,
     /// The pool's file grew.
     FileGrowth,
-    /// It gave up the processor: a lock, its own or the kernel's, or the file system.
+    /// It gave up the processor: for a lock, its own or the kernel's, or for the file system.
     Wait,
-    /// Nothing of these, but it was on the processor for less than half of the time: the
-    /// machine below stopped it.
+    /// None of the above, but it was on the processor for less than half of the time, so the host
+    /// machine stopped it.
     Host,
-    /// A segment was split, and a page touched for the first time.
+    /// A segment was split, and a page was touched for the first time.
     SplitFault,
     /// A segment was split.
     Split,
@@ -87,7 +87,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them, in the order of their naming.
+    /// All causes, in declaration order.
     pub const ALL: &'static [Cause] = &[
         Cause::Preemption,
         Cause::Doubling,
@@ -116,68 +116,69 @@ impl Cause {
     }
 }
 
-/// An operation and all that changed around it.
+/// An operation, with everything that changed around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slow {
-    /// Which insert of its thread it was.
+    /// The index of the insert among those of its thread.
     pub number: u64,
-    /// How long it took.
+    /// How long it took, in nanoseconds.
     pub ns: u64,
-    /// How long it was on the processor.
+    /// Its processor time, in nanoseconds.
     pub cpu_ns: u64,
     /// What it waited for.
     pub cause: Cause,
-    /// Splits meanwhile.
+    /// Number of splits meanwhile.
     pub splits: u64,
-    /// Doublings meanwhile.
+    /// Number of doublings meanwhile.
     pub doublings: u64,
     /// Bytes that the pool grew by meanwhile.
     pub grown_bytes: u64,
-    /// Page faults of the thread.
+    /// Number of page faults of the thread.
     pub faults: u64,
-    /// Times that it gave up the processor.
+    /// Number of times that it gave up the processor.
     pub waits: u64,
-    /// Times that the processor was taken from it.
+    /// Number of times that the processor was taken from it.
     pub preemptions: u64,
 }
 
-/// All operations of one kind.
+/// A summary of the operations of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     /// The scheme.
     pub scheme: String,
-    /// `insert`, `control`, or the cause that a group of inserts has in common.
+    /// `insert`, `control`, or the common cause of a group of inserts.
     pub what: String,
-    /// How many.
+    /// Number of operations.
     pub operations: u64,
-    /// How long all of them took together, of the two that are runs of their own.
+    /// Total time of all of them in milliseconds; only for the two kinds that are runs of their
+    /// own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub watched_ms: Option<u64>,
-    /// How long they took.
+    /// Percentiles of their times.
     #[serde(flatten)]
     pub latency: Percentiles,
-    /// The most time that one of them was on the processor.
+    /// The greatest processor time of one of them, in nanoseconds.
     pub cpu_max_ns: u64,
 }
 
-/// Slow operations of one length.
+/// Slow operations within one range of times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
     /// The scheme.
     pub scheme: String,
-    /// They took longer than this.
+    /// Lower bound of their times, exclusive, in nanoseconds.
     pub above_ns: u64,
-    /// And no longer than this.
+    /// Upper bound of their times, inclusive, in nanoseconds.
     pub to_ns: u64,
-    /// Turns of the control run.
+    /// Number of turns of the control run.
     pub control: u64,
-    /// Inserts.
+    /// Number of inserts.
     pub inserts: u64,
-    /// The same, by what they waited for.
+    /// Number of inserts by cause.
     pub causes: BTreeMap<Cause, u64>,
 }
 
-/// What is read around an operation.
+/// The readings around an operation.
 #[derive(Clone, Copy)]
 struct Reading {
     usage: ThreadUsage,
@@ -185,7 +186,7 @@ struct Reading {
     pool_bytes: u64,
 }
 
-/// What a thread has seen.
+/// What a thread has observed.
 struct Seen {
     all: Latency,
     /// The sum of all times.
@@ -205,7 +206,7 @@ impl Seen {
     fn note(&mut self, slow: Slow) -> Fallible {
         self.all.record(slow.ns);
         self.watched_ns += slow.ns;
-        // Of what is as quick as it should be, no cause is asked.
+        // Operations that are as quick as they should be need no cause.
         if slow.ns > SLOW_NS {
             let group = match self.by_cause.iter().position(|(cause, ..)| *cause == slow.cause) {
                 Some(index) => &mut self.by_cause[index],
@@ -270,7 +271,7 @@ fn cause_of(slow: &Slow) -> Cause {
     // The readings themselves take a few microseconds at worst.
     let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
     match slow {
-        // Whatever it did meanwhile, that is not what most of the time went to.
+        // Whatever else it did, most of the time did not go into that.
         Slow { preemptions: 1.., waits: 0, .. } if off_processor => Cause::Preemption,
         Slow { doublings: 1.., .. } => Cause::Doubling,
         Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,
@@ -285,10 +286,10 @@ fn cause_of(slow: &Slow) -> Cause {
     }
 }
 
-/// Measures, and prints the distribution, the groups by cause, and the slowest inserts.
+/// Measures all schemes, and prints the distribution, the groups by cause, and the slowest inserts.
 ///
 /// # Errors
-/// For options that cannot be; as the inserts.
+/// For invalid options, and as the inserts.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
     options.check()?;
     #[derive(Serialize)]
@@ -307,7 +308,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
     Ok(groups)
 }
 
-/// Inserts and the control run of the setup's scheme, and their rows.
+/// Runs the inserts and the control run of the setup's scheme, and prints their rows.
 fn one_scheme(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
     let scheme = options.setup.scheme.name();
     let seen = insert(options)?;
@@ -404,7 +405,7 @@ fn insert(options: &Options) -> Fallible<Seen> {
     Ok(all)
 }
 
-/// As [`insert`], of nothing, for so many nanoseconds each.
+/// As [`insert`], but with a loop that does nothing for `spin_ns` nanoseconds per turn.
 fn control(options: &Options, spin_ns: u64) -> Fallible<Seen> {
     let (threads, _) = team::run(options.threads, |thread| {
         let mut seen = Seen::new(options.slowest)?;
@@ -513,7 +514,7 @@ mod tests {
         assert_eq!(of(|s| s.preemptions = 1), Cause::Preemption);
         assert_eq!(of(|s| (s.preemptions, s.waits) = (1, 1)), Cause::Wait);
         assert_eq!(of(|s| (s.waits, s.faults) = (1, 1)), Cause::PageFault);
-        // What kept it off the processor is what it waited for.
+        // The wait that kept it off the processor is the cause.
         assert_eq!(of(|s| (s.cpu_ns, s.waits, s.faults) = (9, 1, 1)), Cause::Wait);
         assert_eq!(of(|s| (s.cpu_ns, s.splits, s.waits) = (9, 1, 1)), Cause::Wait);
         assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::SplitFault);
@@ -522,7 +523,7 @@ mod tests {
         assert_eq!(of(|s| (s.cpu_ns, s.doublings, s.preemptions) = (9, 1, 1)), Cause::Preemption);
         assert_eq!(of(|s| (s.cpu_ns, s.splits) = (9, 1)), Cause::Host);
         assert_eq!(of(|s| (s.cpu_ns, s.splits) = (25_000, 1)), Cause::Split);
-        // Growing a file is a wait for the kernel.
+        // Growing a file waits for the kernel.
         assert_eq!(of(|s| (s.cpu_ns, s.grown_bytes, s.waits) = (9, 1, 1)), Cause::FileGrowth);
         assert_eq!(of(|s| (s.splits, s.grown_bytes) = (1, 4096)), Cause::FileGrowth);
         assert_eq!(of(|s| (s.splits, s.doublings) = (1, 1)), Cause::Doubling);

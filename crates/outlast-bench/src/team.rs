@@ -1,4 +1,4 @@
-//! Threads that begin together, each on a core of its own where there are enough.
+//! Threads that start together, each on its own core if there are enough.
 
 use crate::usage::ThreadUsage;
 use crate::{Failure, Fallible};
@@ -6,45 +6,45 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 pub fn cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
-/// Keeps the calling thread on a core; without one, where it is.
+/// Pins the calling thread to a core, if one is given.
 pub fn pin(core: Option<usize>) {
     if let Some(core) = core {
         let mut set = CpuSet::new();
         set.set(core);
-        // Where it is refused, the figures are worse and not wrong.
+        // If the system refuses, the results are worse but not wrong.
         let _ = sched_setaffinity(None, &set);
     }
 }
 
-/// The part of `total` that falls to one of `threads`: its first number and how many.
+/// Returns the share of `total` that belongs to one of `threads`: its first number and its size.
 pub fn share(total: u64, threads: usize, thread: usize) -> (u64, u64) {
     let (threads, thread) = (threads as u64, thread as u64);
     let first = total * thread / threads;
     (first, total * (thread + 1) / threads - first)
 }
 
-/// What a team has taken.
+/// The time that a team took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Taken {
-    /// From when the first thread began to when the last one ended.
+    /// From the start of the first thread to the end of the last one.
     pub time: Duration,
-    /// Time on the processor, of all threads together. Where something else runs too, this
-    /// is what is left of a measurement.
+    /// Processor time of all threads together, in nanoseconds. This stays meaningful if something
+    /// else runs at the same time.
     pub cpu_ns: u64,
 }
 
-/// Runs `work` in so many threads and hands out what each returned, and what they took.
+/// Runs `work` in `threads` threads. Returns their results, and the time that they took.
 ///
-/// Threads are made and pinned before any of them begins.
+/// All threads are created and pinned before any of them begins to work.
 ///
 /// # Errors
-/// The first thread's error, if any; a panic is one.
+/// The first error of a thread, if any. A panic counts as an error.
 pub fn run<T: Send>(
     threads: usize,
     work: impl Fn(usize) -> Fallible<T> + Sync,
@@ -52,7 +52,7 @@ pub fn run<T: Send>(
     let cores = cores();
     let pinned = threads <= cores.len();
     let barrier = Barrier::new(threads);
-    // Nobody waits for the others before all of them are there.
+    // No thread waits at the barrier until all of them exist.
     let complete = RwLock::new(false);
     let one = |thread: usize| {
         if !*complete.read().unwrap_or_else(PoisonError::into_inner) {

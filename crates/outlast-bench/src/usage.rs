@@ -1,15 +1,14 @@
-//! What the process takes of the machine: heap, huge pages, faults, switches, time.
+//! What the process uses of the machine: heap, huge pages, faults, context switches, time.
 
 use serde::Serialize;
 use std::fs;
 
-/// Bytes of the heap that are in use, allocations of their own mapping included.
-///
-/// As the C library counts them; `None` with one that does not.
+/// Returns the bytes of the heap in use, including allocations with mappings of their own, as the C
+/// library counts them. `None` if the C library does not.
 pub fn heap_bytes() -> Option<u64> {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: it takes no argument and only reads the allocator's counters.
+        // SAFETY: the call takes no argument and only reads the allocator's counters.
         let info = unsafe { libc::mallinfo2() };
         Some((info.uordblks + info.hblkhd) as u64)
     }
@@ -17,11 +16,11 @@ pub fn heap_bytes() -> Option<u64> {
     None
 }
 
-/// Gives free memory of the heap back to the system, so that the next measurement does not
-/// find what the last one left.
+/// Returns free heap memory to the system, so that the next measurement does not benefit from what
+/// the last one left.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it only gives back pages that the allocator does not use.
+    // SAFETY: the call only returns pages that the allocator does not use.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -37,28 +36,28 @@ fn field_kb(text: &str, field: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// What the system has counted for the calling thread.
+/// The system's counters for the calling thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ThreadUsage {
-    /// Page faults that needed no disk.
+    /// Page faults that needed no disk access.
     pub minor_faults: u64,
-    /// Page faults that did.
+    /// Page faults that needed disk access.
     pub major_faults: u64,
-    /// Times it gave up the processor to wait.
+    /// Number of times it gave up the processor to wait.
     pub waits: u64,
-    /// Times the processor was taken from it.
+    /// Number of times the processor was taken from it.
     pub preemptions: u64,
-    /// Time it has run, in nanoseconds.
+    /// Processor time used, in nanoseconds.
     #[serde(skip)]
     pub cpu_ns: u64,
 }
 
 impl ThreadUsage {
-    /// The counters now.
+    /// Reads the counters.
     pub fn now() -> ThreadUsage {
-        // SAFETY: a rusage is numbers, for which zeros are valid.
+        // SAFETY: a rusage consists of numbers, for which zeros are valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: it fills in the structure that it is given.
+        // SAFETY: the call fills in the structure that it is given.
         let answer = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
         debug_assert_eq!(answer, 0, "the arguments are valid");
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -71,7 +70,7 @@ impl ThreadUsage {
         }
     }
 
-    /// What has happened since an earlier look.
+    /// Returns the difference to an earlier reading.
     pub fn since(&self, before: &ThreadUsage) -> ThreadUsage {
         ThreadUsage {
             minor_faults: self.minor_faults - before.minor_faults,
@@ -97,7 +96,7 @@ mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
     fn the_heap_grows_with_what_is_allocated() {
-        // Much more than tests beside this one take or give back; never touched.
+        // Much more than concurrent tests allocate or free, and never touched.
         const BYTES: usize = 1 << 30;
         let before = heap_bytes().unwrap();
         let block = std::hint::black_box(vec![0u8; BYTES]);

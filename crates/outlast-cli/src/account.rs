@@ -1,26 +1,26 @@
-//! Accounting for every byte of a pool's file, by a walk that shares no code with the
-//! library's allocator.
+//! Accounts for every byte of a pool's file, with a walk that shares no code with the library's
+//! allocator.
 
 use crate::failure::Failure;
 use outlast::Damage;
 use outlast::offline::{self, Report};
 use std::path::Path;
 
-/// What a walk over the whole file found.
+/// The result of a walk over the whole file.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// Bytes that are neither used nor free; `None` where the file does not tell, because
-    /// the pool was not closed.
+    /// Bytes that are neither used nor free; `None` if the file does not say, because the pool was
+    /// not closed.
     pub(crate) leaked_bytes: Option<u64>,
     /// Live records of all maps.
     pub(crate) records: u64,
-    /// The file's size.
+    /// The file's size in bytes.
     pub(crate) file_bytes: u64,
-    /// What is not as it should be.
+    /// All damage found.
     pub(crate) problems: Vec<Damage>,
 }
 
-/// Accounts for the pool at `path`, which nobody has open for writing.
+/// Accounts for the pool at `path`, which no process may have open for writing.
 pub(crate) fn account(path: &Path) -> Result<Account, Failure> {
     let report = offline::walk(path)?;
     let mut problems = report.problems.clone();

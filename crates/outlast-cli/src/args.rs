@@ -1,4 +1,4 @@
-//! What the command takes.
+//! The arguments of the command.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -8,15 +8,15 @@ use std::path::PathBuf;
 
 /// Crash-proof concurrent indexes in a mapped file.
 ///
-/// Exit codes: 0 done; 1 failed, or no such key; 2 wrong usage; 3 the pool is damaged.
+/// Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged.
 #[derive(Debug, Parser)]
 #[command(name = "outlast", version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The pool's file [default: outlast-UID.pool in the temporary directory; for the
-    /// demonstration outlast-demo-UID.pool]
+    /// The pool's file [default: outlast-UID.pool in the temporary directory; outlast-demo-UID.pool
+    /// for the demonstration]
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
-    /// Print one JSON object a line, and nothing else
+    /// Print one JSON object per line, and nothing else
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -25,49 +25,48 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Index a directory tree, kill the process that does it again and again, and check
-    /// that nothing acknowledged is lost
+    /// Index a directory tree, kill the indexing process again and again, and check that nothing
+    /// acknowledged is lost
     Demo(DemoArgs),
     /// The process that the demonstration kills
     #[command(hide = true)]
     DemoWorker(WorkerArgs),
-    /// Load records from a file or standard input; the pool and the map are created if
-    /// missing
+    /// Load records from a file or standard input; creates the pool and the map if missing
     Load(LoadArgs),
     /// Print the value of a key
     Get(GetArgs),
-    /// Insert or replace a record; the pool and the map are created if missing
+    /// Insert or replace a record; creates the pool and the map if missing
     Put(PutArgs),
     /// Remove a record
     Del(DelArgs),
-    /// Print records: all, in no particular order; of an ordered map, in the order of its keys,
-    /// and those of a range
+    /// Print records: all of them, in no particular order; for an ordered map, in key order, and
+    /// optionally only a range
     Scan(ScanArgs),
-    /// Print what the pool and its maps are
+    /// Print the properties of the pool and its maps
     Stat(StatArgs),
     /// Check every structure and every record; changes nothing
     Verify(VerifyArgs),
-    /// Copy the pool, as a clean one
+    /// Copy the pool; the copy is cleanly closed
     Snapshot(SnapshotArgs),
 }
 
-/// Which map.
+/// Selects a map.
 #[derive(Debug, Default, ClapArgs)]
 pub(crate) struct MapArgs {
-    /// The map [default: the pool's only one]
+    /// The map [default: the only map of the pool]
     #[arg(long, value_name = "NAME")]
     pub(crate) map: Option<String>,
 }
 
-/// Which map, and how it is made if it is missing.
+/// Selects a map, and says how to create it if it is missing.
 #[derive(Debug, Default, ClapArgs)]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) which: MapArgs,
-    /// Type of a new map's keys: str, bytes, u8 to u64, i8 to i64 [default: str]
+    /// Type of the keys of a new map: str, bytes, u8 to u64, i8 to i64 [default: str]
     #[arg(long, value_name = "TYPE", value_parser = type_name())]
     pub(crate) key_type: Option<String>,
-    /// Type of a new map's values, as for keys [default: str]
+    /// Type of the values of a new map, as for keys [default: str]
     #[arg(long, value_name = "TYPE", value_parser = type_name())]
     pub(crate) value_type: Option<String>,
     /// Scheme of a new map
@@ -75,48 +74,47 @@ pub(crate) struct CreateArgs {
     pub(crate) scheme: Option<Scheme>,
 }
 
-/// How keys and values on the command line are written.
+/// The notation of keys and values on the command line.
 #[derive(Debug, Default, ClapArgs)]
 pub(crate) struct NotationArgs {
-    /// Keys and values are given, and printed as text, in hexadecimal: 0x00ff
+    /// Read and print keys and values in hexadecimal: 0x00ff
     #[arg(long)]
     pub(crate) hex: bool,
 }
 
-/// See [`Command::Demo`].
+/// Arguments of [`Command::Demo`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DemoArgs {
     /// The directory whose files are indexed
     #[arg(default_value = "/usr")]
     pub(crate) dir: PathBuf,
-    /// How often the process is killed
+    /// How many times the process is killed
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) kills: u32,
-    /// Threads that store [default: one for each processor]
+    /// Threads that write [default: one per processor]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) threads: Option<u32>,
-    /// How many files at most
+    /// The greatest number of files
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) files: u32,
-    /// How many records there are to be in the end; where there are not enough files for
-    /// that, generated records are added
+    /// The number of records at the end; if there are too few files, generated records are added
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) records: u32,
     /// Scheme of the map
     #[arg(long, value_parser = scheme())]
     pub(crate) scheme: Option<Scheme>,
-    /// Seed of everything random but the system's timing [default: random]
+    /// Seed for everything random except the system's timing [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Do not remove the pool in the end
+    /// Keep the pool at the end
     #[arg(long)]
     pub(crate) keep: bool,
 }
 
-/// See [`Command::DemoWorker`].
+/// Arguments of [`Command::DemoWorker`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct WorkerArgs {
-    /// Where plan and journals are
+    /// The directory of the plan and the journals
     #[arg(long)]
     pub(crate) work: PathBuf,
     /// The pool
@@ -127,30 +125,30 @@ pub(crate) struct WorkerArgs {
     pub(crate) parent: u32,
 }
 
-/// How records are written in a file.
+/// The format of records in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// A line is a key, a tab and a value; \t \n \r \\ and \xHH are escapes
+    /// Each line is a key, a tab and a value; \t \n \r \\ and \xHH are escapes
     Tsv,
-    /// A line is {"key": ..., "value": ...}; bytes that are not UTF-8 are {"hex": "00ff"}
+    /// Each line is {"key": ..., "value": ...}; bytes that are not UTF-8 are {"hex": "00ff"}
     Ndjson,
 }
 
-/// See [`Command::Load`].
+/// Arguments of [`Command::Load`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct LoadArgs {
-    /// The file, - for standard input
+    /// The file, or - for standard input
     #[arg(default_value = "-")]
     pub(crate) file: PathBuf,
-    /// How the records are written [default: ndjson for files named .ndjson, .jsonl or
-    /// .json, else tsv]
+    /// The format of the records [default: ndjson for files named .ndjson, .jsonl or .json,
+    /// otherwise tsv]
     #[arg(long)]
     pub(crate) format: Option<Format>,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
 }
 
-/// See [`Command::Get`].
+/// Arguments of [`Command::Get`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct GetArgs {
     /// The key
@@ -162,7 +160,7 @@ pub(crate) struct GetArgs {
     pub(crate) notation: NotationArgs,
 }
 
-/// See [`Command::Put`].
+/// Arguments of [`Command::Put`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct PutArgs {
     /// The key
@@ -177,7 +175,7 @@ pub(crate) struct PutArgs {
     pub(crate) notation: NotationArgs,
 }
 
-/// See [`Command::Del`].
+/// Arguments of [`Command::Del`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DelArgs {
     /// The key
@@ -189,19 +187,19 @@ pub(crate) struct DelArgs {
     pub(crate) notation: NotationArgs,
 }
 
-/// See [`Command::Scan`].
+/// Arguments of [`Command::Scan`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ScanArgs {
-    /// Of an ordered map: begin at this key
+    /// Ordered maps only: begin at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) from: Option<OsString>,
-    /// Of an ordered map: end before this key
+    /// Ordered maps only: end before this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) to: Option<OsString>,
-    /// Of an ordered map: the greatest key first
+    /// Ordered maps only: print the greatest key first
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Print this many records at most
+    /// Print at most this many records
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
@@ -213,7 +211,7 @@ pub(crate) struct ScanArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// See [`Command::Stat`].
+/// Arguments of [`Command::Stat`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct StatArgs {
     /// Read a pool that a power loss may have torn
@@ -221,7 +219,7 @@ pub(crate) struct StatArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// See [`Command::Verify`].
+/// Arguments of [`Command::Verify`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct VerifyArgs {
     /// Check a pool that a power loss may have torn
@@ -229,12 +227,12 @@ pub(crate) struct VerifyArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// See [`Command::Snapshot`].
+/// Arguments of [`Command::Snapshot`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SnapshotArgs {
-    /// Where the copy goes
+    /// The path of the copy
     pub(crate) to: PathBuf,
-    /// Replace what is there
+    /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -1,15 +1,15 @@
-//! What a command fails with, and which exit code that is.
+//! The ways in which a command fails, and their exit codes.
 
 use std::error::Error as _;
 use std::process::ExitCode;
 
-/// The exit code after a signal that asked to stop.
+/// The exit code after a signal that asked the program to stop.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It failed. The text is one line, for a person.
+    /// The command failed. The text is one line for the user.
     Failed(String),
     /// There is no such key.
     NotFound(String),
@@ -17,14 +17,14 @@ pub(crate) enum Failure {
     Usage(String),
     /// The pool is damaged.
     Damaged(String),
-    /// Whoever reads standard output has gone.
+    /// The reader of standard output has closed it.
     Closed,
-    /// A signal asked to stop.
+    /// A signal asked the program to stop.
     Interrupted,
 }
 
 impl Failure {
-    /// A failure for `action`.
+    /// Builds a failure of `action`.
     pub(crate) fn io(action: impl std::fmt::Display, error: &std::io::Error) -> Self {
         Failure::Failed(format!("{action}: {error}"))
     }
@@ -40,7 +40,7 @@ impl Failure {
         })
     }
 
-    /// What kind it is, for programs.
+    /// The kind of failure, for programs.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Failure::Failed(_) => "failed",
@@ -52,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// What happened, in one line.
+    /// Describes the failure in one line.
     pub(crate) fn message(&self) -> &str {
         match self {
             Failure::Failed(text)
@@ -64,7 +64,7 @@ impl Failure {
         }
     }
 
-    /// The same, with where it happened before it.
+    /// Puts the place where it happened before the message.
     pub(crate) fn within(self, place: impl std::fmt::Display) -> Self {
         match self {
             Failure::Failed(text) => Failure::Failed(format!("{place}: {text}")),

@@ -11,7 +11,7 @@ extern "C" fn note(_signal: libc::c_int) {
     ASKED.store(true, Ordering::Relaxed);
 }
 
-/// From now on, these signals are noted and kill no more.
+/// From now on, records these signals instead of being killed by them.
 pub(crate) fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is allowed in a handler.
@@ -19,7 +19,8 @@ pub(crate) fn listen() {
     }
 }
 
-/// From now on, such a signal closes the pool and ends the process, whatever it waits for.
+/// From now on, such a signal closes the pool and ends the process, whatever the process is waiting
+/// for.
 pub(crate) fn close(pool: &Pool) {
     listen();
     let pool = pool.clone();
@@ -27,7 +28,7 @@ pub(crate) fn close(pool: &Pool) {
         while !ASKED.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Operations under way end first; others find the pool closed.
+        // Operations under way finish first; later ones find the pool closed.
         let closed = pool.close().map_err(Failure::from);
         let failure = closed.err().unwrap_or(Failure::Interrupted);
         eprintln!("outlast: {}", failure.message());
@@ -35,8 +36,8 @@ pub(crate) fn close(pool: &Pool) {
     });
 }
 
-/// Leaves it to [`close`]'s thread to end the process, if there was such a signal: an operation
-/// has failed because it has closed the pool.
+/// If there was such a signal, waits for the thread of [`close`] to end the process. An operation
+/// has then failed only because that thread closed the pool.
 pub(crate) fn wait_if_asked() {
     while ASKED.load(Ordering::Relaxed) {
         std::thread::park();

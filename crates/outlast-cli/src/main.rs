@@ -1,10 +1,10 @@
-//! The `outlast` command: loads, reads and checks pools, and shows what a crash leaves of
+//! The `outlast` command: loads, reads and checks pools, and demonstrates what a crash leaves of
 //! one.
 //!
-//! Standard output carries results and nothing else: tab-separated text, or with `--json`
-//! one object a line. Progress and errors go to standard error.
+//! Standard output carries only results: tab-separated text, or with `--json` one object per line.
+//! Progress and errors go to standard error.
 //!
-//! Exit codes: 0 done; 1 failed, or no such key; 2 wrong usage; 3 the pool is damaged.
+//! Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged.
 
 mod account;
 mod args;

@@ -7,22 +7,22 @@ use crate::text::{self, Column};
 use outlast::{Error, MapInfo, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
 use std::path::{Path, PathBuf};
 
-/// Free space without which no pool is made.
+/// The least free space, in bytes, with which a pool is created.
 const LEAST_SPACE_BYTES: u64 = 16 << 20;
 
-/// The name of a map that is made without being named.
+/// The name of a map that is created without being named.
 const DEFAULT_MAP: &str = "main";
 
-/// The pool that is meant.
+/// Returns the path of the pool: the given one or the default.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     given.map_or_else(place::default_pool, |path| Ok(path.to_owned()))
 }
 
-/// Opens a pool for reading; nothing is written to it.
+/// Opens a pool for reading. Nothing is written to it.
 pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Failure> {
     let options = PoolOptions::new().accept_possibly_torn(accept_possibly_torn);
-    // SAFETY: whoever names a file to this command leaves it alone while it runs; other
-    // users of the library are kept out by the lock.
+    // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
+    // out other users of the library.
     let pool = unsafe { options.open_read_only(path) };
     pool.map_err(|e| about(path, e))
 }
@@ -34,11 +34,11 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
-/// A map that records are to be put into. Neither it nor its pool is made before that is known to
-/// be possible.
+/// A map that records will be put into. Neither the map nor its pool is created until that is known
+/// to be possible.
 pub(crate) struct Target {
     path: PathBuf,
-    /// If there is one.
+    /// The pool, if it exists.
     pool: Option<Pool>,
     name: String,
     key_type: String,
@@ -48,7 +48,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The map of this name, or the only one, of this pool; whether they are there or not.
+    /// Finds the map with the given name, or the pool's only map. Neither map nor pool need exist.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
         let pool = match path.symlink_metadata() {
             Ok(_) => Some(to_write(path)?),
@@ -67,7 +67,7 @@ impl Target {
         let key_type = schema(&args.key_type, |info| &info.key_schema);
         let value_type = schema(&args.value_type, |info| &info.value_schema);
         let form = match &there {
-            // Not always the usual one for its types.
+            // Not always the default form for its types.
             Some(info) => info.form,
             None => RecordForm::of_schemas(&key_type, &value_type),
         };
@@ -82,12 +82,12 @@ impl Target {
         })
     }
 
-    /// What its keys and values are.
+    /// The types of the map's keys and values.
     pub(crate) fn columns(&self) -> (Column, Column) {
         text::columns_of(&self.key_type, &self.value_type, self.form)
     }
 
-    /// Opens the map, makes it, or makes both it and the pool.
+    /// Opens the map, or creates it, with its pool if necessary.
     pub(crate) fn make(self) -> Result<(Pool, RawMap), Failure> {
         let made = self.pool.is_none();
         let pool = match self.pool {
@@ -101,7 +101,7 @@ impl Target {
         match pool.raw_map_with(&self.name, &self.key_type, &self.value_type, &options) {
             Ok(map) => Ok((pool, map)),
             Err(error) => {
-                // What was made for this map alone is nothing to anybody.
+                // A pool that was created only for this map is of no use to anyone.
                 if made && pool.close().is_ok() {
                     let _ = std::fs::remove_file(&self.path);
                 }
@@ -125,13 +125,13 @@ fn create(path: &Path) -> Result<Pool, Failure> {
 
 fn about(path: &Path, error: Error) -> Failure {
     match error {
-        // They name the path themselves.
+        // These errors name the path themselves.
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
         Error::Locked => Failure::Failed(format!(
-            "{}: in use: another process has it open (one that writes, or readers, at a time)",
+            "{}: in use: another process has it open (one writer, or any number of readers)",
             path.display()
         )),
-        // The library's advice is for programs.
+        // The library's advice is meant for programs.
         Error::PossiblyTorn { reason } => Failure::Damaged(format!(
             "{}: possibly torn: {reason}; verify --accept-possibly-torn checks what is left of it, \
              scan --accept-possibly-torn prints it, for load to put into a new pool",
@@ -141,12 +141,13 @@ fn about(path: &Path, error: Error) -> Failure {
     }
 }
 
-/// The names of all maps. One whose root is damaged has none.
+/// The names of all maps. A map with a damaged root has none.
 fn names(pool: &Pool) -> Vec<String> {
     pool.maps().into_iter().flatten().map(|info: MapInfo| info.name).collect()
 }
 
-/// The pool's only map, if it has just one; else which there are.
+/// Returns the name of the pool's only map, or `None` if there is no map. Fails with a list if
+/// there are several.
 fn only(pool: &Pool) -> Result<Option<String>, Failure> {
     let mut names = names(pool);
     match names.len() {
@@ -158,7 +159,7 @@ fn only(pool: &Pool) -> Result<Option<String>, Failure> {
     }
 }
 
-/// The map of this name, or the only one.
+/// Opens the map of this name, or the only one.
 pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
     let name = match name {
         Some(name) => name.to_owned(),

@@ -1,18 +1,18 @@
-//! Standard output: text, or one JSON object a line.
+//! Standard output: text, or one JSON object per line.
 
 use crate::failure::Failure;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
-/// Where results go.
+/// The destination of results.
 pub(crate) struct Output {
     json: bool,
     to: BufWriter<StdoutLock<'static>>,
 }
 
 impl Output {
-    /// Standard output, held for the process's life.
+    /// Locks standard output for the life of the process.
     pub(crate) fn new(json: bool) -> Self {
         Output { json, to: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
     }
@@ -22,7 +22,7 @@ impl Output {
         self.json
     }
 
-    /// Whether a person is looking at standard output.
+    /// Whether standard output is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.to.get_ref().is_terminal()
     }
@@ -45,7 +45,7 @@ impl Output {
         Ok(())
     }
 
-    /// Hands on what was printed so far.
+    /// Flushes the output.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.to.flush().map_err(closed)
     }
@@ -57,7 +57,7 @@ impl Output {
         }
         let object =
             json!({"event": "error", "kind": failure.kind(), "message": failure.message()});
-        // If nobody listens, there is nobody to tell.
+        // If this fails too, no one is reading.
         let _ = self.object(&object).and_then(|()| self.flush());
         let message = failure.message().replace('\n', " ");
         let _ = writeln!(io::stderr(), "outlast: {message}");

@@ -1,23 +1,23 @@
-//! Where files go, and whether there is space for them.
+//! The default locations of files, and checks for free space.
 
 use crate::failure::Failure;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The pool of all commands but `demo`, if none is named.
+/// The default pool of all commands except `demo`.
 pub(crate) fn default_pool() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();
     own(std::env::temp_dir().join(format!("outlast-{uid}.pool")))
 }
 
-/// The pool of the demonstration, if none is named.
+/// The default pool of the demonstration.
 pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();
     own(std::env::temp_dir().join(format!("outlast-demo-{uid}.pool")))
 }
 
-/// Anyone can put a file under a name that is known beforehand into the temporary
-/// directory, and write to it while it is mapped here.
+/// Refuses a file that does not belong to this user. Anyone can create a file with a predictable
+/// name in the temporary directory, and write to it while it is mapped here.
 fn own(path: PathBuf) -> Result<PathBuf, Failure> {
     match path.symlink_metadata() {
         Ok(meta) if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() => {
@@ -33,7 +33,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Fails if the file system of `dir` has less than `needed` bytes free; with this advice.
+/// Fails, with this advice, if the file system of `dir` has less than `needed` bytes free.
 pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), Failure> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|e| Failure::io(format!("free space in {}", dir.display()), &e.into()))?;

@@ -1,28 +1,28 @@
-//! Progress, on standard error, where a person waits.
+//! Progress on standard error, for a user who waits.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// A bar of `len` steps; hidden if standard error is no terminal.
+/// A bar of `len` steps. Hidden unless standard error is a terminal.
 pub(crate) fn bar(len: u64, what: &str) -> ProgressBar {
     let style = "{msg:32} {wide_bar:.cyan/blue} {human_pos}/{human_len} {elapsed}";
     styled(ProgressBar::new(len), style, what)
 }
 
-/// A bar of `len` bytes; hidden if standard error is no terminal.
+/// A bar of `len` bytes. Hidden unless standard error is a terminal.
 pub(crate) fn bytes(len: u64, what: &str) -> ProgressBar {
     let style = "{msg:32} {wide_bar:.cyan/blue} {bytes}/{total_bytes} {eta}";
     styled(ProgressBar::new(len), style, what)
 }
 
-/// A spinner; hidden if standard error is no terminal.
+/// A spinner. Hidden unless standard error is a terminal.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     let bar = styled(ProgressBar::new_spinner(), "{spinner} {msg} {human_pos} {elapsed}", what);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
 
-/// Nothing.
+/// A bar that is never shown.
 pub(crate) fn none() -> ProgressBar {
     ProgressBar::hidden()
 }

@@ -1,8 +1,8 @@
-//! Tables, of one look.
+//! Tables in one style.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-/// A table with these headings; columns from `first_right` on are aligned to the right.
+/// Creates a table with these headings. Columns from `first_right` on are right-aligned.
 pub(crate) fn table<const N: usize>(headings: [&str; N], first_right: usize) -> Table {
     const LINE: LineStyle = LineStyle::none().fill('─').junction('─');
     let style = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);

@@ -1,4 +1,4 @@
-//! Keys and values as text: by the schema that the map was created with.
+//! Keys and values as text, according to the schema that the map was created with.
 
 use crate::failure::Failure;
 use outlast::{MapInfo, RecordForm};
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 pub(crate) const TYPES: [&str; 10] =
     ["str", "bytes", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"];
 
-/// How the bytes of keys, or of values, are to be read.
+/// How the bytes of keys or values are interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Unsigned {
@@ -20,26 +20,26 @@ enum Kind {
     },
     Str,
     Bytes,
-    /// A type that only its program knows.
+    /// A type that only the program that made the map knows.
     Opaque,
 }
 
-/// One side of a map's records: its keys or its values.
+/// The keys or the values of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
     kind: Kind,
-    /// Stored in place, as words of 8 bytes.
+    /// Whether they are stored inline, as words of 8 bytes.
     word: bool,
-    /// `key` or `value`.
+    /// `key` or `value`, for messages.
     what: &'static str,
 }
 
-/// Keys and values of a map.
+/// Returns the columns for the keys and values of a map.
 pub(crate) fn columns(info: &MapInfo) -> (Column, Column) {
     columns_of(&info.key_schema, &info.value_schema, info.form)
 }
 
-/// Keys and values of these types, in a map of this form.
+/// Returns the columns for keys and values of these types, in a map of this form.
 pub(crate) fn columns_of(keys: &str, values: &str, form: RecordForm) -> (Column, Column) {
     let word = form == RecordForm::Inline;
     let column = |schema: &str, what| Column { kind: Kind::of(schema), word, what };
@@ -65,7 +65,7 @@ impl Kind {
 }
 
 impl Column {
-    /// Reads text. `hex` says that all of it is hexadecimal.
+    /// Parses text. `hex` says that all of it is hexadecimal.
     pub(crate) fn parse(self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
         if hex {
             return self.raw(from_hex(text).ok_or_else(|| self.no("hexadecimal digits", text))?);
@@ -87,7 +87,7 @@ impl Column {
         }
     }
 
-    /// Reads a JSON value.
+    /// Parses a JSON value.
     pub(crate) fn parse_json(self, value: &Value) -> Result<Vec<u8>, Failure> {
         let no = || self.no(&self.kind_name(), value.to_string().as_bytes());
         match value {
@@ -122,7 +122,7 @@ impl Column {
         Ok(self.padded(number.to_le_bytes()[..bytes].to_vec()))
     }
 
-    /// Bytes as the map stores them.
+    /// Checks bytes that are given literally, and pads them as the map stores them.
     fn raw(self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let len = match self.kind {
             Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(bytes),
@@ -165,7 +165,7 @@ impl Column {
         Failure::Usage(format!("the {} {shown:?} is not {expected}", self.what))
     }
 
-    /// The number that `bytes` are, if this is a number.
+    /// Decodes `bytes` as a number, if the type is a number.
     fn to_number(self, bytes: &[u8]) -> Option<i128> {
         let (len, signed) = match self.kind {
             Kind::Unsigned { bytes } => (bytes, false),
@@ -183,7 +183,7 @@ impl Column {
         Some(i128::from_le_bytes(wide))
     }
 
-    /// As text; bytes that are no value of the type are shown as they are.
+    /// Formats bytes as text. Bytes that are not a value of the type are shown in hexadecimal.
     pub(crate) fn plain(self, bytes: &[u8]) -> Vec<u8> {
         match self.kind {
             Kind::Str | Kind::Bytes => bytes.to_vec(),
@@ -194,12 +194,12 @@ impl Column {
         }
     }
 
-    /// As text, or all of it in hexadecimal.
+    /// Formats bytes as text, or entirely in hexadecimal.
     pub(crate) fn written(self, bytes: &[u8], as_hex: bool) -> Vec<u8> {
         if as_hex { format!("0x{}", hex(bytes)).into_bytes() } else { self.plain(bytes) }
     }
 
-    /// As a field of a tab-separated line, appended to `line`.
+    /// Appends bytes to `line` as a field of a tab-separated line.
     pub(crate) fn tsv(self, bytes: &[u8], line: &mut Vec<u8>) {
         for byte in self.plain(bytes) {
             match byte {
@@ -212,7 +212,7 @@ impl Column {
         }
     }
 
-    /// As JSON.
+    /// Formats bytes as JSON.
     pub(crate) fn json(self, bytes: &[u8]) -> Value {
         let as_hex = || json!({ "hex": hex(bytes) });
         match self.kind {
@@ -221,7 +221,7 @@ impl Column {
                 Err(_) => as_hex(),
             },
             _ => match self.to_number(bytes) {
-                // Within 64 bits either way.
+                // Fits 64 bits in either case.
                 Some(number) if number < 0 => json!(number as i64),
                 Some(number) => json!(number as u64),
                 None => as_hex(),
@@ -230,7 +230,7 @@ impl Column {
     }
 }
 
-/// Undoes the escapes of a tab-separated field. `None` for an escape that is none.
+/// Undoes the escapes of a tab-separated field. Returns `None` if an escape is invalid.
 pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field.iter().copied();
@@ -251,7 +251,7 @@ pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -1,23 +1,23 @@
-//! Everything that can go wrong, as one type.
+//! The error type of the library.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// What a call of this library fails with.
+/// Any failure of this library.
 ///
-/// No error loses data: an operation that fails has not happened, and what was
-/// acknowledged before stays.
+/// No error loses data: an operation that fails has no effect, and everything acknowledged before
+/// stays.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file does not begin with the magic of a pool.
     #[error("not a pool: {found}")]
     NotAPool {
-        /// What stands there instead.
+        /// What the file begins with instead.
         found: String,
     },
-    /// The pool's format has a version that this build does not read.
+    /// The pool's format version is one that this build does not read.
     #[error("pool format version {found}, this build reads {supported}")]
     Version {
         /// The version in the header.
@@ -36,12 +36,12 @@ pub enum Error {
     /// The file is shorter than its header says.
     #[error("file truncated: {actual} bytes, the header says {expected}")]
     Truncated {
-        /// Bytes the header promises.
+        /// Bytes that the header promises.
         expected: u64,
-        /// Bytes there are.
+        /// Bytes in the file.
         actual: u64,
     },
-    /// Neither copy of the header is whole.
+    /// Both copies of the header are damaged.
     #[error("damaged header: {0}")]
     DamagedHeader(Damage),
     /// The entry of a named root is damaged.
@@ -49,55 +49,55 @@ pub enum Error {
     DamagedRoot {
         /// Index of the root's slot.
         slot: usize,
-        /// Where, and what was expected.
+        /// Where the damage is, and what was expected.
         damage: Damage,
     },
-    /// An operation met a damaged structure. The pool can be verified and salvaged.
+    /// An operation met a damaged structure. The pool can still be verified and salvaged.
     #[error("damaged structure: {0}")]
     Damaged(Damage),
-    /// The pool was modified since it was last synced, on a medium that a power loss
-    /// can tear, and has since met one (or is a copy of a live pool).
+    /// The pool was modified since its last sync, on a medium that a power loss can tear, and there
+    /// may have been a power loss since; or the file is a copy of a live pool.
     #[error("possibly torn: {reason}; open with `accept_possibly_torn` to verify and salvage")]
     PossiblyTorn {
-        /// Why: another boot, or another file.
+        /// Why it may be torn: an earlier boot, or another file.
         reason: TornReason,
     },
-    /// What the disk holds of the pool is uncertain: the system has failed to write a part of
-    /// it back, or it was opened although a power loss may have torn it. Operations go on, and
-    /// survive the death of the process; nothing is made durable against a power loss before
+    /// The disk may lack part of the pool: the system failed to write a part of it back, or the
+    /// pool was opened although a power loss may have torn it. Operations go on and survive process
+    /// death. Nothing becomes durable against a power loss until
     /// [`Pool::verify`](crate::Pool::verify) has found the pool sound.
     #[error("the disk may not hold what was written; `verify` the pool first")]
     Suspect,
-    /// No space is left, and the pool may not grow further.
+    /// No space is left, and the pool may not grow.
     #[error("pool full: {needed} bytes needed, the pool is limited to {limit} bytes{held}")]
     PoolFull {
-        /// Bytes of the block that was asked for.
+        /// Size in bytes of the block that was needed.
         needed: u64,
-        /// The size that the pool may not exceed.
+        /// The size that the pool may not exceed, in bytes.
         limit: u64,
-        /// What guards keep from reuse, for a person; empty if nothing.
+        /// What guards keep from reuse, as text for the user; empty if nothing.
         held: String,
     },
     /// The file system has no space for the pool to grow.
     #[error("disk full while growing the pool by {needed} bytes")]
     DiskFull {
-        /// Bytes the file was to grow by.
+        /// Bytes that the file was to grow by.
         needed: u64,
-        /// The file system's answer.
+        /// The file system's error.
         source: io::Error,
     },
-    /// Not enough address space (see `ulimit -v`) to map the pool.
+    /// There is not enough address space (see `ulimit -v`) to map the pool.
     #[error(
         "too little address space (see `ulimit -v`): {needed} bytes are needed, {reserved} \
          could be reserved"
     )]
     AddressSpace {
-        /// Bytes to map.
+        /// Bytes needed.
         needed: u64,
         /// Bytes that could be reserved.
         reserved: u64,
     },
-    /// Another process, or another handle of this one, has the pool open.
+    /// Another process, or another handle in this one, has the pool open.
     #[error("pool is locked by another open of it")]
     Locked,
     /// The pool was opened read-only.
@@ -129,18 +129,18 @@ pub enum Error {
         name: String,
         /// What differs: `scheme`, `key schema`, `value schema`, ...
         what: &'static str,
-        /// As the pool has it.
+        /// What the pool has stored.
         stored: String,
-        /// As it was asked for.
+        /// What the caller asked for.
         asked: String,
     },
     /// No map of this name.
     #[error("no map named {name:?}")]
     NoSuchMap {
-        /// The name asked for.
+        /// The name that was looked up.
         name: String,
     },
-    /// The map was dropped while this handle was held.
+    /// The map was dropped through another handle.
     #[error("map was dropped")]
     MapDropped,
     /// The pool has as many maps as it can hold.
@@ -149,38 +149,39 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
-    /// An argument that no pool or map can have.
+    /// An argument is out of range or does not apply.
     #[error("invalid {what}: {why}")]
     Invalid {
         /// Which argument.
         what: &'static str,
-        /// Why not.
+        /// Why it is invalid.
         why: String,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{action}")]
     Io {
-        /// What was being done.
+        /// What the library was doing.
         action: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nothing at this path to open.
+    /// There is no file at this path.
     #[error("no pool at {}", path.display())]
     NoSuchPool {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
     },
 }
 
-/// A result of this library.
+/// A result whose error type is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A damaged place: where, and what was expected there.
+/// A damaged location, with what was expected there and what was found.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at offset {:#x}: expected {}, found {}", .0.offset, .0.expected, .0.found)]
 pub struct Damage(
-    // In a box: what can be damage is passed on by every lookup, most cheaply as one word.
+    // Boxed, because every lookup returns a result that may hold damage, and a one-word error is
+    // the cheapest.
     Box<Place>,
 );
 
@@ -192,23 +193,23 @@ struct Place {
 }
 
 impl Damage {
-    /// Damage at `offset`.
+    /// Describes damage at `offset`.
     #[cold]
     pub fn new(offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Damage(Box::new(Place { offset, expected: expected.into(), found: found.into() }))
     }
 
-    /// Bytes from the pool's start.
+    /// Offset from the start of the pool, in bytes.
     pub fn offset(&self) -> u64 {
         self.0.offset
     }
 
-    /// What should stand there.
+    /// What was expected there.
     pub fn expected(&self) -> &str {
         &self.0.expected
     }
 
-    /// What does.
+    /// What was found there.
     pub fn found(&self) -> &str {
         &self.0.found
     }
@@ -235,22 +236,22 @@ impl From<Damage> for Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TornReason {
-    /// It was modified under another boot of the system, and not synced.
+    /// The pool was modified under an earlier boot of the system and not synced.
     #[error("modified since its last sync, under an earlier boot")]
     EarlierBoot,
-    /// It is another file than the one that was modified: a copy of a live pool.
+    /// The file is not the one that was modified, so it is a copy of a live pool.
     #[error("a copy of a pool that was modified since its last sync")]
     Copy,
 }
 
 impl Error {
-    /// An [`Error::Io`] for `action`.
+    /// Builds an [`Error::Io`] for `action`.
     #[cold]
     pub(crate) fn io(action: impl Into<String>, source: io::Error) -> Self {
         Error::Io { action: action.into(), source }
     }
 
-    /// Whether the pool itself is damaged (as opposed to full, locked, misused, ...).
+    /// Returns whether the pool itself is damaged, as opposed to full, locked, misused and so on.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! outlast as a store of byte strings, and of words.
+//! outlast as a store of byte strings, and as a store of words.
 
 use super::{Client, bytes_in};
 use crate::Fallible;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Library {
     pool: Pool,
     map: Map<[u8], [u8]>,
-    /// The same one, if its scheme keeps an order.
+    /// The same map, if its scheme keeps a key order.
     ordered: Option<OrderedMap<[u8], [u8]>>,
     hand: Hand,
     dir: PathBuf,
@@ -69,17 +69,17 @@ impl Client for Library {
     }
 }
 
-/// outlast with records of words in place.
+/// outlast with inline records of words.
 pub(super) struct Words {
     pool: Pool,
     map: Map<u64, u64>,
-    /// The same one, if its scheme keeps an order.
+    /// The same map, if its scheme keeps a key order.
     ordered: Option<OrderedMap<u64, u64>>,
     dir: PathBuf,
     sync: bool,
 }
 
-/// The number whose order is that of a key's bytes, or back.
+/// Converts between a key and the number whose order is that of the key's bytes.
 fn number(key: u64) -> u64 {
     key.swap_bytes()
 }

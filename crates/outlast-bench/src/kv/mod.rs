@@ -1,9 +1,10 @@
-//! `kv`: beside embedded stores, on one file system, what is survived named on every row.
+//! `kv`: outlast next to embedded stores on the same file system. Every row names the failures that
+//! a change survives.
 //!
-//! Each store makes every operation a transaction of its own, as an answer to a client
-//! would need it. Stores are measured with what they promise per operation, and again with
-//! as little as they can be told to promise. A store that waits for the disk with every
-//! insert makes few of them: inserts end after a given time.
+//! Each store makes every operation a transaction of its own, as a server needs before it answers a
+//! client. Each store is measured with what it promises per operation, and again with the least
+//! that it can be told to promise. A store that waits for the disk on every insert makes few of
+//! them, so inserts end after a given time.
 
 mod library;
 #[cfg(feature = "stores")]
@@ -30,40 +31,40 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Records of one scan.
+/// Number of records per scan.
 const SCANNED: usize = 50;
 
-/// A store with a promise.
+/// A store, together with its promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Store {
     /// outlast on the page cache.
     Outlast,
     /// outlast, with `Pool::sync` after every change.
     OutlastSync,
-    /// redb, durable commits.
+    /// redb with durable commits.
     Redb,
-    /// redb, commits that wait for a later durable one.
+    /// redb with commits that become durable with a later durable one.
     RedbNone,
-    /// LMDB, synchronous commits.
+    /// LMDB with synchronous commits.
     Lmdb,
     /// LMDB with `MDB_NOSYNC`.
     LmdbNoSync,
-    /// fjall, its journal synced after every change.
+    /// fjall, syncing its journal after every change.
     Fjall,
-    /// fjall, its journal handed to the system after every change.
+    /// fjall, writing its journal to the system after every change.
     FjallBuffer,
 }
 
-/// What has returned survives this.
+/// The failures that a change survives once its call has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
-    /// The death of the process.
+    /// Whether it survives process death.
     pub process_death: bool,
-    /// A power loss, at any time.
+    /// Whether it survives a power loss at any time.
     pub power_loss: bool,
     /// What a power loss leaves, in a few words.
     pub after_power_loss: &'static str,
-    /// All of it in words.
+    /// The whole promise in words.
     pub text: &'static str,
 }
 
@@ -84,7 +85,7 @@ impl Store {
         &[Store::Outlast, Store::OutlastSync]
     };
 
-    /// Its name, as commands take and print it.
+    /// Its name, as commands accept and print it.
     pub fn name(self) -> &'static str {
         match self {
             Store::Outlast => "outlast",
@@ -98,7 +99,8 @@ impl Store {
         }
     }
 
-    /// What it promises of a change that has returned; outlast, on this medium.
+    /// Returns what it promises about a change once the call has returned; for outlast, on this
+    /// medium.
     pub fn promise(self, medium: Medium) -> Promise {
         let promise = |process_death, power_loss, after_power_loss, text| Promise {
             process_death,
@@ -112,7 +114,7 @@ impl Store {
                 promise(true, false, "all, were it on PM", text)
             }
             Store::Outlast => promise(true, false, "the last snapshot", "process death"),
-            // A pool that is dirty when the power goes is refused as possibly torn.
+            // A pool that is dirty at the power loss is refused as possibly torn.
             Store::OutlastSync => promise(
                 true,
                 false,
@@ -154,36 +156,36 @@ impl std::str::FromStr for Store {
     }
 }
 
-/// What a store does here. One thread.
+/// The interface of a store in this benchmark. Used by one thread.
 trait Client {
-    /// Inserts many records at once, by the fastest way that the store has.
+    /// Inserts many records at once, in the fastest way that the store has.
     fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible;
-    /// Inserts a record; its promise holds when this returns.
+    /// Inserts a record. The store's promise holds once this returns.
     fn insert(&mut self, key: u64, value: u64) -> Fallible;
-    /// Looks a record up.
+    /// Looks up a record.
     fn get(&mut self, key: u64) -> Fallible<Option<u64>>;
-    /// The records from a key on, so many of them or those that there are, in the order of keys.
-    /// Whether the store keeps one.
+    /// Scans in key order from a key on, up to `records` records. Returns whether the store keeps a
+    /// key order.
     fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool>;
-    /// Bytes on the file system.
+    /// Number of bytes on the file system.
     fn bytes(&mut self) -> Fallible<u64>;
 }
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Sizes, directory, seed. Keys and values are byte strings for all stores but outlast, whose
-    /// records can be words.
+    /// Sizes, directory and seed. Keys and values are byte strings for all stores except outlast,
+    /// whose records can be words.
     pub setup: Setup,
-    /// Records that are loaded first.
+    /// Records loaded first.
     pub records: u64,
-    /// Inserts and lookups of a round.
+    /// Inserts, and lookups, per round.
     pub operations: u64,
     /// Seconds after which the inserts of a round end.
     pub insert_seconds: f64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Which stores, in this order.
+    /// The stores, in this order.
     pub stores: Vec<Store>,
 }
 
@@ -194,42 +196,42 @@ impl Options {
         limits::range("operations", self.operations, 1..=limits::RECORDS_MAX)?;
         limits::range("rounds", self.rounds, 1..=limits::ROUNDS_MAX)?;
         limits::range("insert-seconds", self.insert_seconds, 0.001..=86_400.0)?;
-        // LMDB takes 511.
+        // LMDB accepts up to 511 bytes.
         limits::range("key-size", self.setup.key_bytes, 8..=500)?;
         limits::each_once("store", &self.stores)
     }
 }
 
-/// One row: a phase, a store.
+/// One row: a phase of a store.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// `insert`, `get` or `scan`.
     pub phase: &'static str,
     /// The store.
     pub store: &'static str,
-    /// What a change that has returned survives.
+    /// What a change survives once its call has returned.
     pub guarantee: &'static str,
-    /// Whether that includes the death of the process.
+    /// Whether that includes process death.
     pub survives_process_death: bool,
-    /// Whether it includes a power loss.
+    /// Whether that includes a power loss.
     pub survives_power_loss: bool,
-    /// Records that were there.
+    /// Number of records present.
     pub records: u64,
-    /// Operations in all rounds.
+    /// Number of operations in all rounds.
     pub operations: u64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Throughput.
     #[serde(flatten)]
     pub mops: Mops,
-    /// The same as thousand operations a second: stores that sync are slow.
+    /// Throughput in thousand operations per second, because stores that sync are slow.
     pub kops: f64,
     /// Latency.
     #[serde(flatten)]
     pub latency: Percentiles,
-    /// Bytes on the file system to a record, after the load.
+    /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
-    /// Of `outlast`: to each other store.
+    /// For `outlast`: the ratio to each other store.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ratio_to_rival: BTreeMap<String, Ratio>,
 }
@@ -239,20 +241,20 @@ pub struct Row {
 pub struct Line {
     /// The store.
     pub store: &'static str,
-    /// Whether what has returned survives the death of the process.
+    /// Whether a change survives process death once its call has returned.
     pub survives_process_death: &'static str,
     /// What a power loss leaves.
     pub after_power_loss: &'static str,
-    /// The row of inserts.
+    /// The row of the inserts.
     pub insert: Row,
-    /// The row of lookups.
+    /// The row of the lookups.
     pub get: Row,
-    /// The row of scans, if it keeps an order.
+    /// The row of the scans, if the store keeps a key order.
     pub scan: Option<Row>,
 }
 
 impl Line {
-    /// A line for every store that has both rows, those that promise most first.
+    /// Makes a line for every store with both rows. Stores that promise most come first.
     fn all(rows: &[Row], medium: Medium) -> Vec<Line> {
         let mut stores: Vec<Store> = Store::ALL.to_vec();
         stores.sort_by_key(|store| {
@@ -275,7 +277,7 @@ impl Line {
     }
 }
 
-/// What one phase of a store has come to.
+/// The results of one phase of a store.
 struct Seen {
     operations: u64,
     mops: Vec<f64>,
@@ -287,7 +289,7 @@ impl Seen {
         Ok(Seen { operations: 0, mops: Vec::new(), latency: Latency::new()? })
     }
 
-    /// Runs operations until there are enough or time is up.
+    /// Runs operations until there are enough or time is up. Returns how many were done.
     fn measure(
         &mut self,
         count: u64,
@@ -315,10 +317,10 @@ struct Observed {
     file_bytes: u64,
 }
 
-/// Measures, and prints a row for each store and phase.
+/// Measures all stores, and prints a row for each store and phase.
 ///
 /// # Errors
-/// For options that cannot be, a store that fails, and a wrong answer.
+/// For invalid options, a store that fails, and a wrong result.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let setup = &options.setup;
@@ -393,23 +395,24 @@ fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) ->
     ))
 }
 
-/// What a file system takes to make a change durable: the floor of every store that does.
+/// The time a file system takes to make a change durable. No store that makes changes durable can
+/// be faster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Sync {
-    /// Microseconds to write to one page of a file and to sync it.
+    /// Microseconds to write to one page of a file and sync it.
     written_us: f64,
-    /// The same with a store to a page that is mapped, which the kernel has to find first.
+    /// The same with a store to a mapped page, which the kernel first has to find.
     mapped_us: f64,
 }
 
 impl Sync {
-    /// Changes of a page, for the median.
+    /// Number of page changes, of which the median is taken.
     const CHANGES: u64 = 200;
     const PAGE: u64 = 4096;
 
     fn measure(dir: &Path) -> Fallible<Sync> {
         let file = tempfile::tempfile_in(dir)?;
-        // Written, so that a sync has no blocks to find.
+        // The pages are written first, so that a sync need not allocate blocks.
         for page in 0..Self::CHANGES {
             file.write_all_at(&[1; Self::PAGE as usize], page * Self::PAGE)?;
         }
@@ -421,7 +424,7 @@ impl Sync {
             Ok(file.sync_all()?)
         })?;
         let mapped_us = Self::median_us(|page| {
-            // SAFETY: the page is mapped, and nobody else knows of it.
+            // SAFETY: the page is mapped, and nothing else uses it.
             unsafe {
                 mapping.base().cast_mut().add((page * Self::PAGE) as usize).write_volatile(3)
             };
@@ -484,11 +487,11 @@ fn row(
     })
 }
 
-/// One store, one round: from an empty directory.
+/// Runs one round of one store, in an empty directory.
 fn one(options: &Options, store: Store, result: &mut Observed) -> Fallible {
     let place = Scratch::create(&options.setup.dir)?;
     let measured = |client: &mut dyn Client| measure(options, client, result);
-    // In a thread of its own, on one core.
+    // Runs in a thread of its own, pinned to one core.
     let work = || with(store, &options.setup, place.path(), measured);
     std::thread::scope(|scope| {
         let worker = scope.spawn(move || {
@@ -520,7 +523,7 @@ fn measure(options: &Options, client: &mut dyn Client, result: &mut Observed) ->
         get(draw.below(options.records))?;
     }
     result.get.measure(options.operations, no_end, |_| get(draw.below(options.records)))?;
-    // As bytes, which is how they are stored.
+    // The keys are stored, and so ordered, by their bytes.
     let in_order = |key: u64| key.swap_bytes();
     let all = (0..options.records).map(|number| in_order(keys.key(number)));
     let last_whole = keys::last_whole(all, SCANNED);
@@ -549,7 +552,7 @@ fn measure(options: &Options, client: &mut dyn Client, result: &mut Observed) ->
         let (key, value) = record(options.records + number);
         client.insert(key, value)
     })?;
-    // They are there.
+    // Checks that the inserted records are present.
     for number in (0..done).step_by(1 + done as usize / 1000) {
         let (key, expected) = record(options.records + number);
         if client.get(key)? != Some(expected) {

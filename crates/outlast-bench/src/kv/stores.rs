@@ -1,5 +1,4 @@
-//! redb, LMDB and fjall, each as its documentation would have it used, all with their
-//! default caches.
+//! redb, LMDB and fjall, each used as its documentation recommends, all with their default caches.
 
 use super::{Client, bytes_in};
 use crate::Fallible;
@@ -10,12 +9,12 @@ use redb::{Durability, ReadableDatabase, TableDefinition};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-/// Records of one transaction of a load.
+/// Number of records per transaction of a load.
 const LOAD_BATCH: usize = 10_000;
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("bench");
 
-/// redb: one write transaction for an insert, one read transaction for a lookup.
+/// redb: one write transaction per insert, one read transaction per lookup.
 pub(super) struct Redb {
     database: redb::Database,
     hand: Hand,
@@ -48,7 +47,7 @@ impl Client for Redb {
             }
             transaction.commit()?;
         }
-        // A durable one makes the others so.
+        // A durable commit makes the earlier ones durable.
         Ok(self.database.begin_write()?.commit()?)
     }
 
@@ -84,7 +83,7 @@ impl Client for Redb {
     }
 }
 
-/// LMDB: one write transaction for an insert, one read transaction for a lookup.
+/// LMDB: one write transaction per insert, one read transaction per lookup.
 struct Lmdb<'e> {
     env: &'e heed::Env,
     database: heed::Database<'e, Bytes, Bytes>,
@@ -92,10 +91,10 @@ struct Lmdb<'e> {
     dir: &'e Path,
 }
 
-/// Room for the file to grow into: address space, no bytes on the disk.
+/// Address space for the file to grow into. It takes no bytes on the disk.
 const LMDB_MAP_BYTES: usize = 64 << 30;
 
-/// Makes an LMDB environment and does a job with it.
+/// Creates an LMDB environment and runs a job with it.
 pub(super) fn with_lmdb(
     dir: &Path,
     hand: Hand,
@@ -105,11 +104,11 @@ pub(super) fn with_lmdb(
     let mut options = EnvOpenOptions::new();
     options.map_size(LMDB_MAP_BYTES);
     if !durable {
-        // SAFETY: a power loss can damage the file, which is what is measured; nobody reads
-        // it after one.
+        // SAFETY: a power loss can damage the file. That is the mode being measured, and no one
+        // reads the file after a power loss.
         unsafe { options.flags(EnvFlags::NO_SYNC) };
     }
-    // SAFETY: the directory was made for it; no other process has the file, and it is
+    // SAFETY: the directory was made for this environment. No other process has the file, and it is
     // opened once.
     let env = unsafe { options.open(dir)? };
     let transaction = env.write_txn()?;
@@ -167,7 +166,7 @@ impl Client for Lmdb<'_> {
     }
 }
 
-/// fjall: an insert, and then the journal is synced or not.
+/// fjall: an insert, after which the journal is synced or not.
 pub(super) struct Fjall {
     database: fjall::Database,
     keyspace: fjall::Keyspace,
@@ -195,7 +194,7 @@ impl Client for Fjall {
 
     fn insert(&mut self, key: u64, value: u64) -> Fallible {
         let (key, value) = self.hand.pair_bytes(key, value);
-        // Hands its journal to the system by itself.
+        // Also writes its journal to the system.
         self.keyspace.insert(key, value)?;
         if self.sync {
             self.database.persist(fjall::PersistMode::SyncData)?;

@@ -1,9 +1,9 @@
-//! `micro`: one operation at a time, beside maps in DRAM.
+//! `micro`: one operation at a time, next to maps in DRAM.
 //!
-//! A *turn* is one system under one number of threads, from empty: load, insert, the reads
-//! and updates, remove. Turns of all systems alternate, and that is a round; a ratio to a
-//! rival is taken within a round, between neighbours in time. Latencies come from rounds of
-//! their own, in which a clock is read around every operation; throughput never does.
+//! A *turn* is one system with one number of threads, starting empty: load, insert, the reads and
+//! updates, remove. A *round* is one turn of each system. A ratio to a rival is computed within a
+//! round, between turns that are close in time. Latencies come from separate rounds, in which a
+//! clock is read around every operation. Throughput never does.
 
 mod phase;
 mod rows;
@@ -24,31 +24,32 @@ use phase::Work;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// What is to be measured.
+/// Options of the command.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the systems are made for.
+    /// The setup of the systems.
     pub setup: Setup,
-    /// Records in the end of the insert phase; it begins with a tenth of them.
+    /// Number of records at the end of the insert phase, which begins with a tenth of them.
     pub records: u64,
-    /// Operations of every other phase; 0 for as many as there are records.
+    /// Number of operations in every other phase; 0 for as many as there are records.
     pub operations: u64,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Rounds without a clock.
+    /// Number of rounds without a clock.
     pub rounds: usize,
-    /// Rounds with one.
+    /// Number of rounds with a clock.
     pub latency_rounds: usize,
-    /// The most operations of a phase in those, but for inserts and removals.
+    /// The greatest number of operations of a phase in those rounds, except for inserts and
+    /// removals.
     pub latency_operations: u64,
-    /// Beside whom.
+    /// The systems to compare with.
     pub rivals: Vec<Kind>,
-    /// What is measured; the load and the insert phase are run in any case.
+    /// The phases to measure. The load and the insert phase always run.
     pub phases: Vec<Phase>,
 }
 
 impl Options {
-    /// Operations of the phases that are not over all records.
+    /// Number of operations in the phases that do not cover all records.
     fn operations(&self, watched: bool) -> u64 {
         let operations = if self.operations == 0 { self.records } else { self.operations };
         if watched { operations.min(self.latency_operations) } else { operations }
@@ -63,7 +64,7 @@ impl Options {
         all.filter(move |p| always(*p) || (self.phases.contains(p) && can(*p)))
     }
 
-    /// Operations of all turns with and without a clock, for who wants to know how far it is.
+    /// Number of operations in all turns, with and without a clock, for the progress bar.
     fn all_operations(&self, kinds: &[Kind]) -> u64 {
         let of_turn = |kind: Kind, watched| -> u64 {
             let work =
@@ -102,7 +103,7 @@ impl Options {
     }
 }
 
-/// What the run as a whole has beside the others'.
+/// What the run row of this command has in addition to that of other commands.
 #[derive(Serialize)]
 struct Own<'o> {
     reads: crate::form::Reads,
@@ -117,21 +118,21 @@ struct Own<'o> {
     threads: &'o [usize],
 }
 
-/// What one turn has found.
+/// The results of one turn.
 #[derive(Debug, Clone)]
 struct Turn {
     phases: Vec<(Phase, Observed)>,
 }
 
-/// One phase of one turn.
+/// The results of one phase of one turn.
 #[derive(Debug, Clone)]
 struct Observed {
     operations: u64,
     mops: f64,
-    /// Of one thread, on the processor, per operation.
+    /// Processor time of a thread per operation, in nanoseconds.
     cpu_ns: f64,
     latency: Option<Latency>,
-    /// Records when it ended.
+    /// Number of records at its end.
     records: u64,
     room: Room,
     heap_bytes: Option<u64>,
@@ -139,12 +140,12 @@ struct Observed {
 }
 
 impl Observed {
-    /// What is in DRAM: heap, and what the system keeps beside it.
+    /// Bytes of DRAM: the heap, and what the system keeps beside it.
     fn dram_bytes(&self) -> Option<u64> {
         Some(self.heap_bytes? + self.room.shadow_bytes.unwrap_or(0))
     }
 
-    /// Huge pages of memory that is not the pool's.
+    /// Kilobytes of huge pages in memory other than the pool's.
     fn heap_huge_kb(&self) -> Option<u64> {
         let shadow_kb = self.room.shadow_huge_bytes.unwrap_or(0) / 1024;
         Some(self.anon_huge_kb?.saturating_sub(shadow_kb))
@@ -154,7 +155,7 @@ impl Observed {
 struct OneTurn<'o> {
     options: &'o Options,
     kind: Kind,
-    /// What its system is made for.
+    /// The setup of this turn's system.
     setup: Setup,
     threads: usize,
     watched: bool,
@@ -210,7 +211,7 @@ impl OneTurn<'_> {
         })
     }
 
-    /// Does the work with all threads: what they took, and their watches.
+    /// Does the work with all threads. Returns what they took, and their watches.
     fn pass<S: System, W: Watch + Send>(
         &self,
         system: &S,
@@ -226,16 +227,16 @@ impl OneTurn<'_> {
     }
 }
 
-/// All turns of one number of threads.
+/// All turns with one number of threads.
 type Turns = HashMap<Kind, Vec<Turn>>;
 
 /// The latency distributions of a run, for plots: phase, threads, system.
 pub type Distributions = Vec<(Phase, usize, Kind, Latency)>;
 
-/// Measures, and prints a row for each phase, number of threads and system.
+/// Measures all systems, and prints a row for each phase, number of threads and system.
 ///
 /// # Errors
-/// For options that cannot be, a system that fails, and a wrong answer of any system.
+/// For invalid options, a system that fails, and a wrong result of any system.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distributions)> {
     options.check()?;
     let mut kinds = vec![Kind::Outlast];

@@ -1,4 +1,4 @@
-//! The phases: which operations, on which keys, and what the answers must be.
+//! The phases: their operations, their keys, and the results that are correct.
 
 use crate::form::Hand;
 use crate::keys::{self, ABSENT, Draw, Keys, Walk};
@@ -8,12 +8,12 @@ use crate::{Fallible, team};
 use outlast::RecordForm;
 use serde::{Deserialize, Serialize};
 
-/// Keys of one call of `get_many`.
+/// Number of keys per call of `get_many`.
 const BATCH: u64 = 16;
-/// Records of one scan.
+/// Number of records per scan.
 const SCANNED: usize = 50;
 
-/// A phase of a turn, in the order in which they are run.
+/// A phase of a turn, in the order in which phases run.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize,
 )]
@@ -24,45 +24,46 @@ pub enum Phase {
     Load,
     /// The other nine tenths.
     Insert,
-    /// Lookups of keys that are there, drawn with replacement.
+    /// Lookups of present keys, drawn with replacement.
     GetHit,
     /// Lookups of keys that were never there.
     GetMiss,
-    /// As many lookups of present keys, 16 to a call.
+    /// The same number of lookups of present keys, 16 per call.
     GetMany,
-    /// The same keys as in `get_many`, one to a call.
+    /// Lookups of the same keys as `get_many`, one per call.
     Gets,
-    /// 50 records from a present key on, drawn with replacement. Of systems that keep an order.
+    /// Scans of 50 records from a present key on, drawn with replacement. Only for systems that
+    /// keep a key order.
     Scan,
     /// New values for present keys, drawn with replacement.
     Update,
-    /// Half lookups, half updates, of present keys.
+    /// Half lookups and half updates of present keys.
     #[serde(rename = "mix_50")]
     #[value(name = "mix_50")]
     Mix50,
-    /// 95 of a hundred lookups, the others updates.
+    /// 95 percent lookups and 5 percent updates.
     #[serde(rename = "mix_95")]
     #[value(name = "mix_95")]
     Mix95,
-    /// 80 of a hundred lookups, the others inserts of new keys.
+    /// 80 percent lookups and 20 percent inserts of new keys.
     MixInsert,
-    /// Removal of all records, in another order than that of their insertion.
+    /// Removal of all records, in an order other than that of insertion.
     Remove,
 }
 
-/// In which order a phase comes to its keys.
+/// The order in which a phase visits its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// One number after the other: keys are a mix of the number, so that is any order.
+    /// Ascending numbers. Keys are hashes of their numbers, so this is an arbitrary key order.
     Ascending,
     /// Drawn with replacement.
     Drawn,
-    /// Each once, in leaps.
+    /// Each number once, in leaps.
     Leaping,
 }
 
 impl Phase {
-    /// All of them, in order.
+    /// All phases, in order.
     pub const ALL: &'static [Phase] = &[
         Phase::Load,
         Phase::Insert,
@@ -96,7 +97,7 @@ impl Phase {
         }
     }
 
-    /// How it comes to its keys.
+    /// The order in which it visits its keys.
     pub fn order(self) -> Order {
         match self {
             Phase::Load | Phase::Insert => Order::Ascending,
@@ -105,7 +106,7 @@ impl Phase {
         }
     }
 
-    /// Whether a part of it can be run first to warm up, and leaves things as they were.
+    /// Whether a part of it can run first as a warm-up without changing anything.
     pub fn repeatable(self) -> bool {
         !matches!(self, Phase::Load | Phase::Insert | Phase::MixInsert | Phase::Remove)
     }
@@ -119,22 +120,22 @@ pub(super) struct Work<'s> {
     operations: u64,
     warm_up: bool,
     keys: Keys,
-    /// Scan: from this key on, in their order, less than so many are left.
+    /// For scans: from any greater key on, fewer records are left than a scan returns.
     last_whole: u64,
     setup: &'s Setup,
 }
 
-/// A word that is in the order of others as the key that is made of it is in that of theirs.
+/// Returns a word whose order is that of the key encoded from `key`.
 #[inline(always)]
 fn in_order(setup: &Setup, key: u64) -> u64 {
     match setup.form {
         RecordForm::Inline => key,
-        // Its bytes come lowest first.
+        // The bytes of the word are stored lowest first.
         RecordForm::Bytes => key.swap_bytes(),
     }
 }
 
-/// An answer that cannot be.
+/// Builds the failure for a wrong result.
 #[cold]
 fn wrong(phase: Phase, key: u64, found: impl std::fmt::Debug) -> crate::Failure {
     format!("wrong answer in {}: key {key:#x} gave {found:x?}", phase.name()).into()
@@ -148,7 +149,7 @@ impl<'s> Work<'s> {
             Phase::Insert => records - tenth,
             Phase::Remove => records,
             Phase::GetMany | Phase::Gets => operations.next_multiple_of(BATCH),
-            // Each is of many records.
+            // Each operation covers many records.
             Phase::Scan => (operations / 10).max(1),
             _ => operations,
         };
@@ -156,7 +157,7 @@ impl<'s> Work<'s> {
         Work { phase, records, operations, warm_up: false, keys, last_whole: 0, setup }
     }
 
-    /// The same, ready to be run: it knows what its answers must be.
+    /// Computes what is needed to check results, before the run.
     pub(super) fn prepared(mut self) -> Self {
         if self.phase == Phase::Scan {
             let all = (0..self.records).map(|n| in_order(self.setup, self.keys.key(n)));
@@ -165,18 +166,18 @@ impl<'s> Work<'s> {
         self
     }
 
-    /// A twentieth of it, with other draws.
+    /// Returns a twentieth of the work, with other draws.
     pub(super) fn warm_up(&self) -> Self {
         let operations = (self.operations / 20).next_multiple_of(BATCH);
         Work { operations, warm_up: true, ..self.clone() }
     }
 
-    /// How many operations it has; each key of a batch is one.
+    /// Number of operations. Each key of a batch counts as one.
     pub(super) fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Records that are there when it has ended, if all phases were run.
+    /// Number of records present at its end, if all phases ran.
     pub(super) fn records_after(&self) -> u64 {
         match self.phase {
             Phase::Load => self.operations,
@@ -190,7 +191,8 @@ impl<'s> Work<'s> {
         self.operations / 5
     }
 
-    /// The draws of a thread: the same for every system, and for `gets` as for `get_many`.
+    /// Returns the draws of a thread. They are the same for every system, and for `gets` as for
+    /// `get_many`.
     fn draw(&self, thread: usize) -> Draw {
         let phase = if self.phase == Phase::Gets { Phase::GetMany } else { self.phase };
         Draw::new((thread as u64) << 16 | (phase as u64) << 1 | u64::from(self.warm_up))
@@ -232,7 +234,8 @@ impl<'s> Work<'s> {
                 let (new, inserts) = team::share(self.mixed_inserts(), threads, thread);
                 let (mut new, end) = (self.records + new, self.records + new + inserts);
                 worker.each(count, |w, i| {
-                    // One in five, spread evenly; what is left over of a share comes last.
+                    // One operation in five is an insert, spread evenly; the rest of a share comes
+                    // last.
                     if new < end && (i % 5 == 4 || count - i <= end - new) {
                         new += 1;
                         w.insert(new - 1)
@@ -250,14 +253,14 @@ impl<'s> Work<'s> {
     }
 }
 
-/// Keys of one call of `get_many`, and what it has found.
+/// The keys of one call of `get_many`, and the values found.
 #[derive(Default)]
 struct Batch {
     keys: [u64; BATCH as usize],
     found: Vec<Option<u64>>,
 }
 
-/// One thread at work: each operation comes with its key and the check of its answer.
+/// One working thread. Each operation includes computing its key and checking its result.
 struct Worker<'w, 's, S, W> {
     work: &'w Work<'s>,
     system: &'w S,
@@ -267,7 +270,7 @@ struct Worker<'w, 's, S, W> {
 }
 
 impl<S: System, W: Watch> Worker<'_, '_, S, W> {
-    /// Does an operation so many times.
+    /// Runs an operation `count` times.
     #[inline(always)]
     fn each(
         &mut self,
@@ -281,13 +284,13 @@ impl<S: System, W: Watch> Worker<'_, '_, S, W> {
         Ok(())
     }
 
-    /// A key that is there, drawn with replacement.
+    /// Draws a present key, with replacement.
     #[inline(always)]
     fn present(&mut self) -> u64 {
         self.work.keys.key(self.draw.below(self.work.records))
     }
 
-    /// Whether what a key gave is a value of it.
+    /// Checks that the value found for a key belongs to it.
     #[inline(always)]
     fn check(&self, key: u64, found: Option<u64>) -> Fallible {
         match found {
@@ -370,7 +373,7 @@ impl<S: System, W: Watch> Worker<'_, '_, S, W> {
         Err(wrong(self.work.phase, key, "absent"))
     }
 
-    /// A lookup or an update; so many of a hundred are updates.
+    /// Does a lookup or an update. `updates` of a hundred calls are updates.
     #[inline(always)]
     fn get_or_update(&mut self, version: u64, updates: u64) -> Fallible {
         let key = self.present();

@@ -1,4 +1,4 @@
-//! From turns to rows: medians, spreads, ratios.
+//! Computes rows from turns: medians, spreads and ratios.
 
 use super::{Observed, Options, Phase, Turns};
 use crate::Fallible;
@@ -9,7 +9,7 @@ use crate::systems::{self, Kind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A throughput in million operations a second: the median of the rounds and their spread.
+/// Throughput in million operations per second: the median of the rounds and their spread.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mops {
     /// Median of the rounds.
@@ -21,7 +21,7 @@ pub struct Mops {
 }
 
 impl Mops {
-    /// Of the rounds' figures; there is one at least.
+    /// Summarises the figures of the rounds. Returns `None` if there are none.
     pub fn of(rounds: &[f64]) -> Option<Mops> {
         let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rounds.iter().copied().fold(0.0, f64::max);
@@ -30,12 +30,12 @@ impl Mops {
     }
 }
 
-/// How much faster than another: above 1, this one is.
+/// How much faster one system is than another: above 1, it is faster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// Ratio of the medians of all rounds.
+    /// Ratio of the medians over all rounds.
     pub of_medians: f64,
-    /// Median of the ratios within a round.
+    /// Median of the ratios within each round.
     pub median: f64,
     /// The worst round.
     pub min: f64,
@@ -44,7 +44,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of two systems' figures, round by round.
+    /// Compares the figures of two systems, round by round.
     pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
         let rounds: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
         let of_medians = median(ours)? / median(theirs)?;
@@ -56,88 +56,87 @@ impl Ratio {
     }
 }
 
-/// Bytes to a record.
+/// Bytes per record.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Of the pool's file, without its free pages.
+    /// In the pool's file, without its free pages.
     pub pool: Option<f64>,
-    /// Of the pool's file as it is.
+    /// In the pool's file, with its free pages.
     pub file: Option<f64>,
-    /// Of DRAM: the sum of the next two.
+    /// In DRAM: the sum of the next two.
     pub dram: Option<f64>,
-    /// Of the heap, by the C library's count: what was added since before the system was
-    /// made.
+    /// In the heap, as the C library counts it: the increase since before the system was created.
     pub heap: Option<f64>,
-    /// Of what the pool keeps about its blocks beside the heap: memory, as the kernel counts
-    /// it, in whole pages.
+    /// In the DRAM that the pool keeps about its blocks beside the heap: resident memory as the
+    /// kernel counts it, in whole pages.
     pub shadow: Option<f64>,
-    /// Of DRAM, as the index itself says.
+    /// In DRAM, as the index itself reports.
     pub index_dram: Option<f64>,
 }
 
-/// What is mapped with huge pages.
+/// Memory mapped with huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Huge {
-    /// Of the pool's file.
+    /// In the pool's file.
     pub pool_kb: Option<u64>,
     /// The same in megabytes, for tables.
     pub pool_mb: Option<u64>,
-    /// Of what the pool keeps in DRAM beside the heap.
+    /// In the DRAM that the pool keeps beside the heap.
     pub shadow_kb: Option<u64>,
-    /// Of all other memory of the process, its heap above all.
+    /// In all other memory of the process, mainly its heap.
     pub heap_kb: Option<u64>,
 }
 
-/// One row: a phase, a number of threads, a system.
+/// One row: a phase, with a number of threads, of a system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was done.
+    /// The phase.
     pub phase: Phase,
-    /// By how many threads.
+    /// Number of threads.
     pub threads: usize,
-    /// With which system.
+    /// The system.
     pub system: String,
-    /// The scheme of outlast; `null` for maps in DRAM.
+    /// outlast's scheme; `null` for maps in DRAM.
     pub scheme: Option<String>,
-    /// What an operation that has returned survives.
+    /// What an operation survives once it has returned.
     pub guarantee: String,
     /// The pool's medium; `null` for maps in DRAM.
     pub medium: Option<String>,
-    /// Whether time was added to stand for another medium.
+    /// Whether delays were added to emulate another medium.
     pub model: bool,
     /// The record form.
     pub record: String,
-    /// Bytes of a key.
+    /// Key size in bytes.
     pub key_size: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     pub value_size: usize,
-    /// How reads answer.
+    /// How reads return values.
     pub reads: String,
-    /// Records when the phase ended.
+    /// Number of records at the end of the phase.
     pub records: u64,
-    /// Operations of a round.
+    /// Number of operations per round.
     pub operations: u64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Throughput.
     #[serde(flatten)]
     pub mops: Mops,
-    /// Time on the processor of an operation, median of the rounds: what is left of a
-    /// measurement where something else ran too.
+    /// Processor time per operation in nanoseconds, median of the rounds. This stays meaningful if
+    /// something else ran at the same time.
     pub cpu_ns_per_operation: f64,
     /// Latency; for `get_many` and `gets`, of 16 keys.
     #[serde(flatten)]
     pub latency: Option<Percentiles>,
-    /// Records to a slot.
+    /// Records per slot.
     pub load_factor: Option<f64>,
-    /// Bytes to a record; none after removals.
+    /// Bytes per record; none after removals.
     pub bytes_per_record: Option<Counted>,
     /// Huge pages.
     pub huge_pages: Huge,
-    /// Of the rows of `outlast`: to each rival.
+    /// For `outlast`: the ratio to each rival.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub ratio_to_rival: BTreeMap<String, Ratio>,
-    /// Of the rows of `get_many`: to the same gets one by one.
+    /// For `get_many`: the ratio to the same lookups one by one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ratio_to_gets: Option<Ratio>,
 }
@@ -152,7 +151,7 @@ fn rounds_of(turns: &Turns, kind: Kind, phase: Phase) -> Vec<f64> {
     observed(turns, kind, phase).iter().map(|o| o.mops).collect()
 }
 
-/// The times of all watched rounds together.
+/// Returns the times of all watched rounds together.
 pub(super) fn latency_of(watched: &Turns, kind: Kind, phase: Phase) -> Fallible<Option<Latency>> {
     let mut all: Option<Latency> = None;
     for latency in observed(watched, kind, phase).iter().filter_map(|o| o.latency.as_ref()) {
@@ -164,7 +163,7 @@ pub(super) fn latency_of(watched: &Turns, kind: Kind, phase: Phase) -> Fallible<
     Ok(all)
 }
 
-/// The row of a phase, if it was run.
+/// Returns the row of a phase, if it ran.
 pub(super) fn row(
     options: &Options,
     phase: Phase,
@@ -242,7 +241,7 @@ mod tests {
     #[test]
     fn ratios_are_taken_within_rounds_and_of_medians() {
         let ratio = Ratio::of(&[2.0, 4.0, 9.0], &[1.0, 8.0, 3.0]).unwrap();
-        // Rounds: 2, 0.5, 3; medians: 4 and 3.
+        // Ratios of the rounds: 2, 0.5, 3; medians: 4 and 3.
         let expected = Ratio { of_medians: 1.3333, median: 2.0, min: 0.5, max: 3.0 };
         assert_eq!(ratio, expected);
         assert_eq!(Ratio::of(&[1.0], &[]), None);

@@ -10,22 +10,22 @@ use std::fmt;
 use std::ops::Bound;
 use std::time::Duration;
 
-/// What the pool's file is treated as lying on.
+/// The medium that the pool's file is treated as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// The page cache: no flush is needed for what the process dies of.
+    /// The page cache. Surviving process death takes no flush.
     PageCache,
-    /// Persistent memory: every flush and fence is paid, with so many nanoseconds added.
+    /// Persistent memory: every flush and fence is made, with these delays added.
     EmulatedPm {
-        /// For each line flushed.
+        /// Nanoseconds added per line flushed.
         line_ns: u64,
-        /// For each fence.
+        /// Nanoseconds added per fence.
         fence_ns: u64,
     },
 }
 
 impl Medium {
-    /// What an operation that has returned survives.
+    /// What an operation survives once it has returned.
     pub fn guarantee(self) -> String {
         match self {
             Medium::PageCache => "process death".into(),
@@ -33,7 +33,7 @@ impl Medium {
         }
     }
 
-    /// Whether figures are those of a model: time was added to stand for another medium.
+    /// Whether the results are a model's, because delays were added to emulate another medium.
     pub fn is_model(self) -> bool {
         matches!(self, Medium::EmulatedPm { line_ns, fence_ns } if line_ns + fence_ns > 0)
     }
@@ -51,16 +51,16 @@ impl fmt::Display for Medium {
     }
 }
 
-/// A pool of its own and the map in it.
+/// A pool of its own, with one map.
 pub struct Library<T: ?Sized + OrderedKey> {
     pool: Pool,
     map: Map<T, T>,
-    /// The same one, if its scheme keeps an order.
+    /// The same map, if its scheme keeps a key order.
     ordered: Option<OrderedMap<T, T>>,
     _dir: Scratch,
 }
 
-/// A pool as a setup asks for it, at `path`.
+/// Creates the pool for a setup at `path`.
 ///
 /// # Errors
 /// As [`PoolOptions::create`].
@@ -74,8 +74,7 @@ pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
     Ok(unsafe { options.create(path)? })
 }
 
-/// The map in a pool that a setup asks for, for callers to whom the record form does not
-/// matter.
+/// Creates the map for a setup in a pool, for callers to whom the record form does not matter.
 ///
 /// # Errors
 /// As [`Pool::raw_map_with`].
@@ -87,7 +86,7 @@ pub fn create_map(setup: &Setup, pool: &Pool) -> Fallible<RawMap> {
     Ok(pool.raw_map_with("bench", schema, schema, &map_options(setup))?)
 }
 
-/// How a setup asks for its map to be made.
+/// Returns the map options for a setup.
 pub fn map_options(setup: &Setup) -> MapOptions {
     let mut options = MapOptions::new().scheme(setup.scheme).form(setup.form);
     if setup.scheme.has_setting("stash_buckets") {
@@ -100,7 +99,7 @@ pub fn map_options(setup: &Setup) -> MapOptions {
 }
 
 impl<T: ?Sized + OrderedKey> Library<T> {
-    /// A new pool in a directory of its own; both are gone with this.
+    /// Creates a pool in a directory of its own. Both are removed when this is dropped.
     pub fn create(setup: &Setup) -> Fallible<Self> {
         let dir = Scratch::create(&setup.dir)?;
         let pool = create_pool(setup, &dir.path().join("pool"))?;
@@ -174,7 +173,7 @@ impl System for Library<u64> {
     }
 }
 
-/// Keys of one call of `get_many`.
+/// Number of keys per call of `get_many`.
 const BATCH_MAX: usize = 64;
 
 impl System for Library<[u8]> {

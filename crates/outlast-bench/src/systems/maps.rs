@@ -1,8 +1,8 @@
-//! Maps in DRAM, all with our hash function, all beginning empty.
+//! Maps in DRAM. All use our hash function and begin empty.
 //!
-//! Each is used as its documentation would have it: inserts by `insert` (the keys of a
-//! workload are distinct, so that inserting if absent and replacing are the same), updates
-//! in place where the map allows it.
+//! Each is used as its documentation recommends. Inserts use `insert`: the keys of a workload are
+//! distinct, so inserting if absent and replacing are the same. Updates are made in place if the
+//! map allows it.
 
 use super::{Room, System};
 use crate::Fallible;

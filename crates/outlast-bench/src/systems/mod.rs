@@ -1,8 +1,8 @@
-//! What is measured: the library, and the maps in DRAM that one would use instead.
+//! The systems being measured: the library, and the maps in DRAM that one would use instead.
 //!
-//! A measurement is a [`Job`], written once over [`System`] and compiled for each, so that
-//! none pays for a call that another does not. No system is told how many records are to
-//! come: all begin empty and grow.
+//! A measurement is a [`Job`], written once over [`System`] and compiled for each system, so that
+//! none pays for a call that another does not make. No system is told how many records to expect:
+//! all begin empty and grow.
 
 mod library;
 #[cfg(feature = "maps")]
@@ -19,22 +19,23 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// A map under measurement. Keys and values are words; what is stored for them is the
-/// record form's affair.
+/// A map under measurement. Its keys and values are words; the record form decides how they are
+/// stored.
 pub trait System: Send + Sync {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>>;
 
-    /// Adds a key that is absent. Whether it was.
+    /// Inserts a key that should be absent. Returns whether it was.
     fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool>;
 
-    /// Replaces the value of a key that is there. Whether it was.
+    /// Replaces the value of a key that should be present. Returns whether it was.
     fn update(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool>;
 
-    /// Removes a key. The value that it had.
+    /// Removes a key. Returns its value.
     fn remove(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>>;
 
-    /// The values of many keys; those that have no batched lookup get them one by one.
+    /// Appends the values of many keys to `found`. Systems without batched lookups look them up one
+    /// by one.
     fn get_many(&self, hand: &mut Hand, keys: &[u64], found: &mut Vec<Option<u64>>) -> Fallible {
         for &key in keys {
             found.push(self.get(hand, key)?);
@@ -42,8 +43,8 @@ pub trait System: Send + Sync {
         Ok(())
     }
 
-    /// The records from a key on, in the order of keys: so many of them, or those that there are.
-    /// Of systems that keep an order.
+    /// Appends up to `records` records to `found`, in key order from `from` on. Only for systems
+    /// that keep a key order.
     fn scan(
         &self,
         hand: &mut Hand,
@@ -55,40 +56,41 @@ pub trait System: Send + Sync {
         Err("a system that keeps no order was asked for a range".into())
     }
 
-    /// What it keeps outside the heap, and how full it is, when it holds this many records.
+    /// Returns the space it uses outside the heap and its load factor, when it holds `records`
+    /// records.
     fn room(&self, records: u64) -> Fallible<Room>;
 }
 
-/// What a system takes, as far as only it can tell.
+/// The space that a system uses, as far as only the system itself can tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Room {
-    /// Records to a record slot.
+    /// Records per record slot.
     pub load_factor: Option<f64>,
-    /// Bytes of the pool's file.
+    /// Size of the pool's file in bytes.
     pub file_bytes: Option<u64>,
-    /// Bytes of the pool's file less its free pages.
+    /// Size of the pool's file without its free pages, in bytes.
     pub pool_bytes: Option<u64>,
-    /// Bytes of DRAM that an index says it keeps.
+    /// Bytes of DRAM that the index reports.
     pub index_dram_bytes: Option<u64>,
     /// Bytes of DRAM beside the heap.
     pub shadow_bytes: Option<u64>,
-    /// What of them is in huge pages.
+    /// The part of those bytes in huge pages.
     pub shadow_huge_bytes: Option<u64>,
-    /// Bytes of the pool that are mapped with huge pages.
+    /// Bytes of the pool mapped with huge pages.
     pub huge_bytes: Option<u64>,
 }
 
-/// Which system.
+/// The system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// outlast, with the scheme that was asked for.
+    /// outlast with the requested scheme.
     Outlast,
-    /// outlast with this scheme, as a rival. The same one again shows what the ratio of
-    /// equal things is here.
+    /// outlast with this scheme, as a rival. The requested scheme as its own rival shows how far
+    /// the ratio of equal systems varies.
     Scheme(Scheme),
     /// Shards, each a hash table behind a lock.
     Dashmap,
-    /// The same over pairs of words, whatever the record form of the others.
+    /// The same with pairs of words, whatever the record form of the other systems.
     DashmapU64,
     /// Lock-free open addressing; records in blocks of their own.
     Papaya,
@@ -96,9 +98,9 @@ pub enum Kind {
     Scc,
     /// A hash table behind one lock.
     Hashbrown,
-    /// A lock-free skip list: in the order of keys.
+    /// A lock-free skip list, in key order.
     Skiplist,
-    /// A B-tree behind one lock: in the order of keys.
+    /// A B-tree behind one lock, in key order.
     Btree,
 }
 
@@ -118,12 +120,12 @@ impl Kind {
         &[]
     };
 
-    /// The rivals of this build: maps in DRAM, and schemes.
+    /// Returns the rivals of this build: maps in DRAM, and schemes.
     pub fn rivals() -> impl Iterator<Item = Kind> {
         Kind::MAPS.iter().copied().chain(Scheme::ALL.iter().copied().map(Kind::Scheme))
     }
 
-    /// Its name, as commands take and print it.
+    /// Its name, as commands accept and print it.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Outlast => "outlast",
@@ -138,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// Whether it keeps an order, and can be asked for ranges.
+    /// Whether it keeps a key order and supports range scans.
     pub fn is_ordered(self, setup: &Setup) -> bool {
         match self.scheme(setup) {
             Some(scheme) => scheme.is_ordered(),
@@ -146,7 +148,7 @@ impl Kind {
         }
     }
 
-    /// The scheme, if it is outlast.
+    /// Its scheme, if it is outlast.
     pub fn scheme(self, setup: &Setup) -> Option<Scheme> {
         match self {
             Kind::Outlast => Some(setup.scheme),
@@ -155,7 +157,7 @@ impl Kind {
         }
     }
 
-    /// What it is made for, where a run is made for `setup`.
+    /// Returns the setup of this system in a run with `setup`.
     pub fn setup(self, setup: &Setup) -> Setup {
         let setup = setup.clone();
         match self {
@@ -186,54 +188,54 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// What a system is made for.
+/// The setup of a system.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The scheme of the map.
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// Bytes of a key.
+    /// Key size in bytes.
     pub key_bytes: usize,
-    /// Bytes of a value.
+    /// Value size in bytes.
     pub value_bytes: usize,
-    /// How reads of byte strings answer.
+    /// How reads of byte strings return values.
     pub reads: Reads,
-    /// What the pool is treated as lying on.
+    /// The medium that the pool is treated as being on.
     pub medium: Medium,
-    /// Where the pool's file is made.
+    /// The directory of the pool's file.
     pub dir: PathBuf,
-    /// Stash buckets of a Dash segment.
+    /// Stash buckets per Dash segment.
     pub stash_buckets: u32,
     /// Sizes of an ordered map's nodes.
     pub nodes: NodeSizes,
-    /// Of the hash function.
+    /// Seed of the hash function.
     pub seed: u64,
 }
 
 /// Sizes of the nodes of an ordered map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSizes {
-    /// Pairs of a leaf.
+    /// Pairs per leaf.
     pub leaf_slots: u32,
-    /// Leaves of an inner node.
+    /// Leaves per inner node.
     pub node_leaves: u32,
 }
 
 impl Default for NodeSizes {
-    /// What maps have unless they are told otherwise.
+    /// The library's defaults.
     fn default() -> NodeSizes {
         NodeSizes { leaf_slots: 56, node_leaves: 128 }
     }
 }
 
 impl Setup {
-    /// Buffers for a thread.
+    /// Creates the buffers of a thread.
     pub fn hand(&self) -> Hand {
         Hand::new(self.key_bytes, self.value_bytes, self.reads)
     }
 
-    /// For records of 8 and 8 bytes on the page cache.
+    /// A setup for records of 8-byte keys and values on the page cache.
     pub fn plain(scheme: Scheme, form: RecordForm, dir: PathBuf, seed: u64) -> Setup {
         Setup {
             scheme,
@@ -249,7 +251,7 @@ impl Setup {
         }
     }
 
-    /// Whether records of these sizes can be, in such a table.
+    /// Checks that records of these sizes are possible in such a table.
     pub fn check_form(&self) -> Fallible {
         for (what, bytes) in [("key", self.key_bytes), ("value", self.value_bytes)] {
             if self.form == RecordForm::Inline && bytes != 8 {
@@ -262,7 +264,7 @@ impl Setup {
         check_stash(self.scheme, self.stash_buckets)
     }
 
-    /// Whether such pools can be made.
+    /// Checks that such pools can be created.
     pub fn check(&self) -> Fallible {
         self.check_form()?;
         if let Medium::EmulatedPm { line_ns, fence_ns } = self.medium {
@@ -278,15 +280,15 @@ impl Setup {
         Ok(())
     }
 
-    /// Whether a pool can hold so many records, of which there must be some.
+    /// Checks that a pool can hold this many records, and that there are at least `least`.
     pub fn check_records(&self, records: u64, least: u64) -> Fallible {
         limits::range("records", records, least..=limits::RECORDS_MAX)?;
         limits::fits(&self.dir, records, self.key_bytes + self.value_bytes)
     }
 }
 
-/// Whether a map of this scheme can have so many stash buckets; those without a stash take the
-/// default.
+/// Checks that a map of this scheme can have this many stash buckets. Schemes without a stash
+/// accept only the default.
 pub fn check_stash(scheme: Scheme, stash_buckets: u32) -> Fallible {
     let why = match (scheme.has_setting("stash_buckets"), stash_buckets) {
         (true, 2 | 4) | (false, 2) => return Ok(()),
@@ -296,16 +298,16 @@ pub fn check_stash(scheme: Scheme, stash_buckets: u32) -> Fallible {
     Err(limits::refused(format!("--stash {stash_buckets}: {why}")))
 }
 
-/// Something to be done with any system.
+/// A job that runs on any system.
 pub trait Job {
-    /// What comes of it.
+    /// The job's result.
     type Output;
 
-    /// Does it.
+    /// Runs the job.
     fn run<S: System>(self, system: &S) -> Fallible<Self::Output>;
 }
 
-/// What the answers of a system survive.
+/// What an operation of a system survives once it has returned.
 pub fn guarantee(kind: Kind, setup: &Setup) -> String {
     match kind {
         Kind::Outlast | Kind::Scheme(_) => setup.medium.guarantee(),
@@ -313,7 +315,7 @@ pub fn guarantee(kind: Kind, setup: &Setup) -> String {
     }
 }
 
-/// Makes a system as [`Kind::setup`] has it, and does a job with it.
+/// Creates a system with the setup of [`Kind::setup`], and runs a job on it.
 pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
     let setup = &kind.setup(setup);
     match (kind, setup.form) {

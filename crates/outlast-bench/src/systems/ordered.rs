@@ -1,4 +1,4 @@
-//! Maps in DRAM that keep the order of keys, used as their documentation would have it.
+//! Maps in DRAM that keep keys in order, used as their documentation recommends.
 
 use super::{Room, System};
 use crate::Fallible;
@@ -25,13 +25,13 @@ impl<F: Form> System for Skiplist<F> {
     }
     #[inline]
     fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
-        // The keys of a workload are distinct; whether one was there, the map does not say.
+        // The map does not report whether the key was present. The keys of a workload are distinct.
         self.0.insert(F::key(hand, key), F::value(hand, value));
         Ok(true)
     }
     #[inline]
     fn update(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
-        // An entry is replaced by another one: values cannot be changed in place.
+        // Replaces the entry with another one: values cannot be changed in place.
         if !self.0.contains_key(F::lookup(hand, key)) {
             return Ok(false);
         }

@@ -1,4 +1,4 @@
-//! Records as lines of text.
+//! Reads records from lines of text.
 
 use crate::args::Format;
 use crate::failure::Failure;
@@ -6,7 +6,7 @@ use crate::text::{Column, unescape};
 use serde_json::{Map, Value};
 use std::io::{BufRead, Read};
 
-/// No line is longer: key and value of the largest sizes, all of it escaped.
+/// Upper bound on a line's length in bytes: a key and a value of the largest sizes, fully escaped.
 const LINE_BYTES_MAX: u64 = 1 << 31;
 
 /// Reads records from lines.
@@ -19,18 +19,17 @@ pub(super) struct Records<R> {
 }
 
 impl<R: BufRead> Records<R> {
-    /// Records of `from`, by the types of a map's keys and values.
+    /// Reads records from `from`, with the types of a map's keys and values.
     pub(super) fn new(from: R, format: Format, columns: (Column, Column)) -> Self {
         Records { from, format, columns, line: Vec::new(), number: 0 }
     }
 
-    /// The number of the line read last, from 1.
+    /// The number of the last line read, counted from 1.
     pub(super) fn line_number(&self) -> u64 {
         self.number
     }
 
-    /// Key and value of the next record, as the map stores them. Empty lines are passed
-    /// over.
+    /// Returns the key and the value of the next record, as the map stores them. Skips empty lines.
     #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
     pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
         loop {
@@ -47,7 +46,7 @@ impl<R: BufRead> Records<R> {
                 Some(_) if self.line.len() as u64 + 1 == LINE_BYTES_MAX => {
                     return Err(Failure::Failed(format!("{place}: longer than any record")));
                 }
-                // The last line may lack its end.
+                // The last line may lack its newline.
                 Some(other) => self.line.push(other),
                 None => {}
             }

@@ -1,4 +1,4 @@
-//! `load`: records from a file.
+//! `load`: loads records from a file.
 
 use super::input::Records;
 use crate::args::{Format, LoadArgs};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Result<(), Failure> {
-    // Before a pool is made for nothing.
+    // Comes first, so that no pool is created for an input that cannot be read.
     let (from, bar) = input(&args.file)?;
     let name = args.file.display();
     let target = Target::find(&open::path(pool)?, &args.create)?;

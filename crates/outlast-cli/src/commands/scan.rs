@@ -1,4 +1,4 @@
-//! `scan`: all records, or those of a range.
+//! `scan`: prints all records, or a range of them.
 
 use crate::args::ScanArgs;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Res
     let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());
-    // Where records scroll by, they are the progress.
+    // On a terminal, the records that scroll by are progress enough.
     let bar = if out.is_terminal() {
         progress::none()
     } else {
@@ -51,7 +51,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Res
     Ok(())
 }
 
-/// The records that are asked for.
+/// Returns the requested records.
 fn records(map: &RawMap, keys: Column, args: &ScanArgs) -> Result<Records, Failure> {
     if args.from.is_none() && args.to.is_none() && !args.reverse {
         return Ok(Box::new(map.iter()));

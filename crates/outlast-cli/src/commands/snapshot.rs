@@ -1,4 +1,4 @@
-//! `snapshot`: a clean copy of the pool.
+//! `snapshot`: makes a clean copy of the pool.
 
 use crate::args::SnapshotArgs;
 use crate::failure::Failure;
@@ -46,10 +46,10 @@ fn refuse(from: &Path, args: &SnapshotArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("{to} is the pool itself")));
     }
     if !there.is_file() {
-        return Err(Failure::Failed(format!("{to} is there and is not a regular file")));
+        return Err(Failure::Failed(format!("{to} exists and is not a regular file")));
     }
     if !args.force {
-        return Err(Failure::Failed(format!("{to} is there already; --force replaces it")));
+        return Err(Failure::Failed(format!("{to} exists already; --force replaces it")));
     }
     Ok(())
 }

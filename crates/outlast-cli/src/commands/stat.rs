@@ -1,4 +1,4 @@
-//! `stat`: what a pool and its maps are.
+//! `stat`: prints the properties of a pool and its maps.
 
 use crate::args::StatArgs;
 use crate::failure::Failure;
@@ -48,14 +48,14 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
 fn reclaim(state: &ReclaimState) -> String {
     match state {
         ReclaimState::Done => "done".into(),
-        // A pool that is opened for reading only is in nobody's hands that could do it.
+        // A read-only open cannot run the reclaim.
         ReclaimState::Running => "pending".into(),
         ReclaimState::Stopped(damage) => format!("stopped by damage {damage}"),
         other => format!("{other:?}"),
     }
 }
 
-/// What the pool was last written on.
+/// The medium that the pool was last written on.
 fn medium(pool: &Pool) -> Medium {
     Medium::detect(pool.durability().medium)
 }
@@ -80,9 +80,9 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "damaged_header_copy": stats.damaged_header_copy.as_ref().map(ToString::to_string),
     }))?;
     let survives = if medium.survives_power_loss() {
-        "the death of the process and a loss of power"
+        "process death and power loss"
     } else {
-        "the death of the process; a loss of power only once closed or synced"
+        "process death; power loss only once closed or synced"
     };
     let huge = match stats.huge_page_bytes {
         Some(bytes) => BinaryBytes(bytes).to_string(),
@@ -98,7 +98,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     out.line(format!("pages       {} each", BinaryBytes(1 << stats.page_bits)))?;
     out.line(format!("huge pages  {huge}"))?;
     let goes_on = match stats.reclaim {
-        ReclaimState::Running => ": it goes on while a program has the pool open to write",
+        ReclaimState::Running => ": it runs while a program has the pool open for writing",
         _ => "",
     };
     out.line(format!("reclaim     {}{goes_on}", reclaim(&stats.reclaim)))?;
@@ -108,7 +108,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// To three digits: it is an estimate.
+/// Rounds an estimate to three digits.
 fn rounded(count: u64) -> u64 {
     let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(2));
     count.saturating_add(unit / 2) / unit * unit

@@ -1,4 +1,4 @@
-//! `verify`: checks everything, changes nothing.
+//! `verify`: checks everything and changes nothing.
 
 use crate::account;
 use crate::args::VerifyArgs;
@@ -44,7 +44,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
         print_damage(&map.damage, out)?;
     }
     print_damage(&found.damage, out)?;
-    // Much is found by both; what only the walk over the bytes found is told apart.
+    // Both checks find much of the same damage. Damage found only by the walk over the bytes is
+    // listed separately.
     let known: HashSet<u64> = found.all_damage().map(|d| d.offset()).collect();
     let walked: Vec<Damage> =
         account.problems.into_iter().filter(|d| !known.contains(&d.offset())).collect();
@@ -65,11 +66,11 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
         "verified": sound,
     }))?;
     if let Some(damage) = &found.header_copy {
-        out.line(format!("one copy of the header is damaged, the other one is in use: {damage}"))?;
+        out.line(format!("one copy of the header is damaged, the other is in use: {damage}"))?;
     }
     let leaked = match leaked_bytes {
         Some(bytes) => format!("{} leaked", BinaryBytes(bytes)),
-        None => "leaks not known before a program that writes has ended the reclaim".into(),
+        None => "leaks are not known until a program that writes has finished the reclaim".into(),
     };
     out.line(format!("{} used by maps, {leaked}", BinaryBytes(found.used_bytes)))?;
     if sound {

@@ -12,22 +12,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the journals are looked at.
+/// The interval at which the journals are polled.
 const POLL: Duration = Duration::from_micros(50);
 
-/// A worker that has done nothing for so long hangs.
+/// A worker that makes no progress for this long counts as hung.
 const STALL_MAX: Duration = Duration::from_secs(120);
 
-/// From the moment that operations are seen under way to the worker's end: about as long
-/// as one takes, and random, so that it is struck anywhere.
+/// The longest delay between seeing operations under way and the kill. It is about as long as an
+/// operation takes, and the actual delay is random, so a kill can strike an operation anywhere.
 const DELAY_MAX: Duration = Duration::from_micros(3);
 
-/// How long a worker is watched for an operation under way in every thread, and then in
-/// any thread, before it is killed without.
+/// How long a worker is watched for an operation under way in every thread, and then in any thread.
+/// After that it is killed without one.
 const WATCH_ALL_MAX: Duration = Duration::from_millis(2);
 const WATCH_ANY_MAX: Duration = Duration::from_millis(200);
 
-/// Operations that a thread at its limit is let do at a time, to be struck in one of them.
+/// How many more operations a thread at its limit may do at a time, so that a kill can strike one
+/// of them.
 const MORE_OPERATIONS: u64 = 8;
 
 /// Starts and kills workers.
@@ -39,7 +40,7 @@ pub(super) struct Executioner<'d> {
     bar: ProgressBar,
 }
 
-/// A process that does not outlive this value.
+/// A worker process. It is killed when this value is dropped.
 struct Worker(Child);
 
 impl Drop for Worker {
@@ -60,10 +61,10 @@ impl<'d> Executioner<'d> {
         Executioner { space, plan, journals, kills, bar }
     }
 
-    /// Starts a worker and kills it when it is somewhere within its part of the work.
+    /// Starts a worker and kills it somewhere within its part of the work.
     pub(super) fn kill(&self, number: u32, random: &mut Random) -> Result<(), Failure> {
         self.bar.set_message(format!("kill {number} of {}: working", self.kills));
-        // It gets no further than its part, so that it is alive when it is killed.
+        // The worker gets no further than its part, so it is still alive when it is killed.
         let part = |number: f64| number / f64::from(self.kills);
         let end = part(f64::from(number) - 0.1);
         for (thread, journal) in self.journals.iter().enumerate() {
@@ -87,7 +88,8 @@ impl<'d> Executioner<'d> {
         }
     }
 
-    /// How far a thread gets with this part of all work: never to its end.
+    /// Returns how many operations `thread` may do within this part of all work. This never reaches
+    /// the end of its script.
     fn limit(&self, thread: usize, part: f64) -> u64 {
         let len = self.plan.len_of(thread as u32);
         ((len as f64 * part) as u64).min(len.saturating_sub(1))
@@ -102,8 +104,8 @@ impl<'d> Executioner<'d> {
         self.journals.iter().map(Journal::done).sum()
     }
 
-    /// Waits until operations are under way: between them files are read, and to strike
-    /// then would show little.
+    /// Waits until operations are under way. Between operations the worker reads files, and a kill
+    /// there would show little.
     fn watch(&self, part_end: f64) {
         let start = Instant::now();
         loop {
@@ -113,8 +115,8 @@ impl<'d> Executioner<'d> {
             if under_way >= enough || time > WATCH_ANY_MAX {
                 return;
             }
-            // It came to the end of its part before this process was given a processor: a
-            // few operations more, and then a few more.
+            // The worker reached the end of its part before this process got a processor. Lets it
+            // do a few more operations, repeatedly if necessary.
             if self.journals.iter().all(|j| j.done() >= j.limit()) {
                 if self.limits_reach(part_end) {
                     return;
@@ -128,7 +130,7 @@ impl<'d> Executioner<'d> {
         }
     }
 
-    /// Starts a worker and waits for it to do what is left.
+    /// Starts a worker and waits until it has done the rest of the work.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         self.bar.set_message("the rest of the work");
         self.journals.iter().for_each(|journal| journal.set_limit(u64::MAX));
@@ -163,7 +165,7 @@ impl<'d> Executioner<'d> {
         Ok(Worker(child))
     }
 
-    /// Waits until as much is done, all threads together.
+    /// Waits until the number of operations done by all threads together is `enough`.
     fn wait(&self, worker: &mut Worker, enough: impl Fn(u64) -> bool) -> Result<(), Failure> {
         let mut last = (0, Instant::now());
         let mut next_look = Instant::now();
@@ -173,7 +175,7 @@ impl<'d> Executioner<'d> {
                 self.bar.set_position(done);
                 return Ok(());
             }
-            // What costs more than a look at the journals is done less often.
+            // Checks that cost more than reading the journals are made less often.
             if Instant::now() >= next_look {
                 next_look = Instant::now() + Duration::from_millis(20);
                 interrupt::check()?;

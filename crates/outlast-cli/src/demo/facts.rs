@@ -1,4 +1,4 @@
-//! What is stored about a file, and how it is found out.
+//! The data stored about a file, and how it is collected.
 
 use super::items::Item;
 use super::random::mix;
@@ -9,24 +9,24 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes of a file that are read at most.
+/// The greatest number of bytes that are read from a file.
 pub(super) const READ_BYTES_MAX: usize = 64 << 10;
 
-/// What is stored about a file.
+/// The data stored about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct FileFacts {
     pub(super) size: u64,
     pub(super) modified_ns: i64,
-    /// Of the bytes that were read, seeded with the revision: all of it changes with
+    /// A fingerprint of the bytes that were read, seeded with the revision. Both halves change with
     /// every update, so half an update shows.
     pub(super) fingerprint: [u64; 2],
-    /// How many operations the script has made on this record, this one included.
+    /// How many operations the script has made on this record, including this one.
     pub(super) revision: u64,
 }
 outlast::fixed_record!(FileFacts, "outlast-demo-file/1");
 
-/// Words of the facts, in a journal.
+/// The number of words that the facts take in a journal.
 pub(super) const FACTS_WORDS: usize = size_of::<FileFacts>() / 8;
 
 impl FileFacts {
@@ -41,7 +41,7 @@ impl FileFacts {
     }
 }
 
-/// Reads what an item stands for.
+/// Collects the facts of items.
 pub(super) struct Observer {
     buffer: Vec<u8>,
 }
@@ -51,7 +51,7 @@ impl Observer {
         Observer { buffer: Vec::with_capacity(READ_BYTES_MAX) }
     }
 
-    /// The facts of `item`. Those of a file that cannot be read (any more) are zero.
+    /// Returns the facts of `item`. For a file that cannot be read (any more), they are zero.
     pub(super) fn observe(&mut self, item: &Item, revision: u64) -> FileFacts {
         self.buffer.clear();
         let (size, modified_ns) = match item {
@@ -69,7 +69,7 @@ impl Observer {
     }
 
     fn read(&mut self, item: &Item) -> std::io::Result<(u64, i64)> {
-        // What was a file may be a pipe by now: that must not block.
+        // The file may be a pipe by now, and opening it must not block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(item.path(), flags, Mode::empty())?);
         let meta = file.metadata()?;
@@ -80,7 +80,7 @@ impl Observer {
     }
 }
 
-/// The content of a generated record: up to 4 KiB.
+/// Generates the content of a generated record: up to 4 KiB.
 fn generate(number: u64, buffer: &mut Vec<u8>) {
     let words = 8 + mix(number) % 505;
     buffer.extend((0..words).flat_map(|i| mix(number << 16 | i).to_le_bytes()));

@@ -1,17 +1,17 @@
-//! What records are made of: files, and where there are too few, generated content. The
-//! list is made once and handed to every worker in a file.
+//! The content of records: files, and generated content if there are too few files. The list is
+//! made once and handed to every worker in a file.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// What a record is made of.
+/// The source of a record's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
     /// A file, by its path's bytes.
     File(Vec<u8>),
-    /// Content made up from a number.
+    /// Content generated from a number.
     Generated(u64),
 }
 
@@ -20,16 +20,16 @@ impl Item {
         Item::File(path.as_os_str().as_bytes().to_vec())
     }
 
-    /// The key of its record.
+    /// The key of the item's record.
     pub(super) fn key(&self) -> Vec<u8> {
         match self {
             Item::File(path) => path.clone(),
-            // No path of a file begins like this: those of the list are absolute.
+            // File paths in the list are absolute, so none of them begins like this.
             Item::Generated(number) => format!("generated/{number:08}").into_bytes(),
         }
     }
 
-    /// The path of its file.
+    /// The path of the item's file.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(OsString::from_vec(self.key()))
     }

@@ -1,15 +1,14 @@
-//! What a worker's thread did, kept outside of the pool: every operation is noted before
-//! it begins and after it has returned. Stores to a shared mapping outlive the process
-//! that is killed, in the order of the program, so the notes are never behind or ahead of
-//! what was done by more than one operation.
+//! A journal of what one worker thread did, kept outside the pool. Every operation is recorded
+//! before it begins and after it has returned. Stores to a shared mapping survive the death of the
+//! process, in program order, so the journal differs from what was done by at most one operation.
 //!
-//! | word | of the header | of an entry |
+//! | word | in the header | in an entry |
 //! |---|---|---|
 //! | 0 | operations done | kind, and the item from bit 8 |
-//! | 1 | operations to stop before | 5 words of facts, to word 5 |
-//! | 2 | whether one is under way | |
+//! | 1 | limit: operations to stop before | 5 words of facts, to word 5 |
+//! | 2 | whether an operation is under way | |
 //! | 6 | | state |
-//! | 7 | | 1 if the operation answered something else than it had to |
+//! | 7 | | 1 if the operation returned a wrong result |
 
 use super::facts::{FACTS_WORDS, FileFacts};
 use super::plan::{Kind, Plan};
@@ -19,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
-/// Words of the header, and of an entry.
+/// Number of words in the header, and in an entry.
 const ENTRY_WORDS: usize = 8;
 const DONE: usize = 0;
 const LIMIT: usize = 1;
@@ -31,17 +30,17 @@ const STATE: usize = FACTS + FACTS_WORDS;
 const ANSWER: usize = 7;
 const _: () = assert!(STATE < ANSWER && ANSWER < ENTRY_WORDS);
 
-/// How far an operation is. The numbers stand in the journal.
+/// The state of an operation. The numbers are stored in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum State {
-    /// It has begun; whether it took effect is open.
+    /// It has begun. Whether it took effect is open.
     Begun = 1,
-    /// It has returned: it took effect.
+    /// It has returned, so it took effect.
     Acknowledged = 2,
-    /// It was in flight at a kill, and had taken effect.
+    /// It was in flight at a kill and had taken effect.
     Happened = 3,
-    /// It was in flight at a kill, and never took effect.
+    /// It was in flight at a kill and never took effect.
     Never = 4,
 }
 
@@ -52,26 +51,26 @@ impl State {
             .find(|state| *state as u64 == number)
     }
 
-    /// Whether the operation is in effect for certain.
+    /// Returns whether the operation is certainly in effect.
     pub(super) fn in_effect(self) -> bool {
         matches!(self, State::Acknowledged | State::Happened)
     }
 }
 
-/// A note of one operation.
+/// The journal entry of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) item: u32,
-    /// What it stores; nothing is stored by a removal.
+    /// What it stores. Ignored for a removal.
     pub(super) facts: FileFacts,
     pub(super) state: State,
-    /// Whether it answered something else than it had to.
+    /// Whether it returned a wrong result.
     pub(super) wrong_answer: bool,
 }
 
 impl Entry {
-    /// The record that the operation leaves.
+    /// The record as the operation leaves it.
     pub(super) fn after(&self) -> Option<FileFacts> {
         (self.kind != Kind::Remove).then_some(self.facts)
     }
@@ -82,14 +81,14 @@ pub(super) struct Journal {
     words: SharedWords,
 }
 
-/// The file of a thread's journal.
+/// The path of a thread's journal.
 pub(super) fn path(work: &Path, thread: u32) -> PathBuf {
     work.join(format!("journal-{thread}"))
 }
 
 impl Journal {
-    /// Makes the journal of a thread: with space for its script, and for what is done
-    /// again after kills.
+    /// Creates a thread's journal, with space for its script and for operations that are repeated
+    /// after kills.
     pub(super) fn create(work: &Path, plan: &Plan, thread: u32, kills: u32) -> io::Result<Self> {
         let entries = plan.len_of(thread) as usize + kills as usize + 1;
         let words = SharedWords::create(&path(work, thread), (entries + 1) * ENTRY_WORDS)?;
@@ -97,7 +96,7 @@ impl Journal {
         Ok(Journal { words })
     }
 
-    /// Opens the journal of a thread.
+    /// Opens a thread's journal.
     pub(super) fn open(work: &Path, thread: u32) -> io::Result<Self> {
         Ok(Journal { words: SharedWords::open(&path(work, thread))? })
     }
@@ -112,14 +111,14 @@ impl Journal {
         (self.words.len() / ENTRY_WORDS).saturating_sub(1)
     }
 
-    /// All notes, in their order.
+    /// Returns all entries in order.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
         (0..self.capacity()).map_while(|number| self.read(number))
     }
 
     fn read(&self, number: usize) -> Option<Entry> {
         let words = self.entry(number);
-        // Acquire: with the Release of `begin`, so that the other words are whole.
+        // Acquire: pairs with the Release in `begin`, so that the other words are complete.
         let state = State::from_u64(words[STATE].load(Acquire))?;
         let kind_item = words[KIND_ITEM].load(Relaxed);
         let kind = [Kind::Insert, Kind::Update, Kind::Remove]
@@ -135,62 +134,63 @@ impl Journal {
         })
     }
 
-    /// Notes that an operation begins, as entry `number`.
+    /// Records in entry `number` that an operation begins.
     pub(super) fn begin(&self, number: usize, kind: Kind, item: u32, facts: FileFacts) {
         let words = self.entry(number);
         words[KIND_ITEM].store(kind as u64 | u64::from(item) << 8, Relaxed);
         for (word, value) in words[FACTS..].iter().zip(facts.words()) {
             word.store(value, Relaxed);
         }
-        // Release: no store above may come after it. A kill keeps every store that was
-        // executed, so nothing but the compiler could move the operation's before it.
+        // Release: the stores above stay before this one. A kill keeps every store that was
+        // executed, so only the compiler could move the operation's own stores before this one; the
+        // fence below prevents that.
         words[STATE].store(State::Begun as u64, Release);
         self.words[UNDER_WAY].store(1, Relaxed);
         compiler_fence(SeqCst);
     }
 
-    /// Notes that it has returned.
+    /// Records that the operation of entry `number` has returned.
     pub(super) fn acknowledge(&self, number: usize, right_answer: bool) {
         let words = self.entry(number);
         words[ANSWER].store(u64::from(!right_answer), Relaxed);
         // Release: not before the operation's own stores.
         words[STATE].store(State::Acknowledged as u64, Release);
         self.words[UNDER_WAY].store(0, Relaxed);
-        // This thread is the only one that counts here.
+        // Only this thread updates the count.
         let done = self.words[DONE].load(Relaxed);
         self.words[DONE].store(done + 1, Release);
     }
 
-    /// Decides what became of an operation in flight at a kill.
+    /// Records the outcome of an operation that was in flight at a kill.
     pub(super) fn resolve(&self, number: usize, happened: bool) {
         let state = if happened { State::Happened } else { State::Never };
         self.entry(number)[STATE].store(state as u64, Release);
     }
 
-    /// Counts again what is done: a kill may have come between the two stores of
-    /// [`Journal::acknowledge`], and what was in flight is decided now.
+    /// Recounts the operations done. A kill may have come between the two stores of
+    /// [`Journal::acknowledge`], and operations in flight are decided by now.
     pub(super) fn recount(&self) {
         let done = self.entries().filter(|e| e.state.in_effect()).count();
         self.words[DONE].store(done as u64, Release);
         self.words[UNDER_WAY].store(0, Relaxed);
     }
 
-    /// Whether an operation is under way, about now.
+    /// Returns whether an operation is under way, at about this moment.
     pub(super) fn is_under_way(&self) -> bool {
         self.words[UNDER_WAY].load(Relaxed) != 0
     }
 
-    /// How many operations are done.
+    /// Number of operations done.
     pub(super) fn done(&self) -> u64 {
         self.words[DONE].load(Acquire)
     }
 
-    /// How many operations may be done.
+    /// Number of operations that may be done.
     pub(super) fn limit(&self) -> u64 {
         self.words[LIMIT].load(Relaxed)
     }
 
-    /// Sets how many operations may be done.
+    /// Sets the number of operations that may be done.
     pub(super) fn set_limit(&self, limit: u64) {
         self.words[LIMIT].store(limit, Relaxed);
     }

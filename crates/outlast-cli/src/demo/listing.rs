@@ -1,4 +1,4 @@
-//! A directory as an ordered map has it: one range, its files in order.
+//! A directory listing by a range scan of an ordered map: one range, its files in order.
 
 use super::facts::FileFacts;
 use super::items::Item;
@@ -9,23 +9,23 @@ use outlast::{MapInfo, OrderedMap, Pool};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Names that are printed.
+/// The greatest number of names printed.
 const NAMES: usize = 6;
 
-/// The directory that has most files, as a scan of its part of the map lists it.
+/// The directory with the most files, as a prefix scan of the map lists it.
 #[derive(Debug, Serialize)]
 pub(super) struct Listing {
     event: &'static str,
     directory: String,
     files: u64,
-    /// Files that the scan misses, reports out of order, or should not report.
+    /// Files that the scan misses, returns out of order, or should not return.
     wrong: u64,
     #[serde(skip)]
     names: Vec<String>,
 }
 
 impl Listing {
-    /// Lists it. `None` where the map knows no order, or there are no files.
+    /// Lists the directory. Returns `None` if the map keeps no key order, or if there are no files.
     pub(super) fn make(
         pool: &Pool,
         info: &MapInfo,
@@ -46,7 +46,7 @@ impl Listing {
         }
         let most = |(_, files): &(&Vec<u8>, &Vec<Vec<u8>>)| files.len();
         let Some((directory, _)) = directories.iter().max_by_key(most) else { return Ok(None) };
-        // Those in directories below it begin alike.
+        // Files in subdirectories have the same prefix.
         let mut expected: Vec<&Vec<u8>> = directories
             .range(directory.clone()..)
             .take_while(|(other, _)| other.starts_with(directory))
@@ -73,7 +73,7 @@ impl Listing {
         Ok(Some(listing))
     }
 
-    /// For a person.
+    /// Returns the listing as text.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines =
             vec![format!("  in order {} files of {}, by one scan:", self.files, self.directory)];
@@ -84,7 +84,7 @@ impl Listing {
         lines
     }
 
-    /// Whether it is what it should be.
+    /// Returns whether the listing is what it should be.
     pub(super) fn is_right(&self) -> bool {
         self.wrong == 0
     }

@@ -1,15 +1,15 @@
-//! The demonstration: indexes a directory tree, kills the process that does it again and
-//! again in the middle of its work, and checks each time that everything acknowledged is
-//! there, whole, and once.
+//! The demonstration. It indexes a directory tree, kills the indexing process again and again in
+//! the middle of its work, and checks each time that everything acknowledged is there, whole, and
+//! present once.
 //!
 //! The parent makes a list of files and a script of operations on them (inserts, updates,
-//! removals), and starts a worker: a process that carries the script out from several
-//! threads, and notes every operation in a journal before it begins and after it has
-//! returned. When the worker is well under way, the parent kills it with SIGKILL, opens
-//! the pool, and compares all of it with the journals. Then the next worker goes on.
+//! removals), and starts a worker. The worker is a process that carries out the script from several
+//! threads. It records every operation in a journal before the operation begins and after it has
+//! returned. When the worker is well under way, the parent kills it with SIGKILL, opens the pool,
+//! and compares all of it with the journals. Then the next worker continues.
 //!
-//! What this shows is what a pool survives when a process dies. It says nothing about a
-//! loss of power: SIGKILL leaves the processor's caches alone.
+//! This shows that a pool survives process death. It says nothing about a power loss, because
+//! SIGKILL leaves the processor's caches alone.
 
 mod executioner;
 mod facts;
@@ -43,7 +43,7 @@ use std::path::Path;
 use std::time::Instant;
 use workspace::Workspace;
 
-/// Records that are compared with their files after each kill.
+/// Number of records that are compared with their files after each kill.
 const SAMPLE: usize = 500;
 
 /// Runs the demonstration.
@@ -134,7 +134,7 @@ impl Referee<'_> {
         let pool = workspace::open_pool(&space.pool)?;
         let map = workspace::map(&pool, plan)?;
         if let Some((item, _)) = probe {
-            // Whether it is right is judged below, with all others.
+            // The check below judges this result, with all others.
             map.get(&self.items[item as usize].key()).ok();
         }
         let reopen_ms = start.elapsed().as_secs_f64() * 1000.0;
@@ -145,7 +145,7 @@ impl Referee<'_> {
     }
 }
 
-/// The items, and what the walk found.
+/// Returns the items, and the result of the walk for files.
 fn list(args: &DemoArgs) -> Result<(Vec<Item>, walk::Found), Failure> {
     let bar = progress::spinner("looking for files");
     let mut found = walk::walk(&args.dir, args.files as usize, &bar)?;

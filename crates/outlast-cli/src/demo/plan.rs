@@ -1,17 +1,17 @@
-//! Which operations are made, in which order: a script that depends on nothing but the
-//! number of items and threads, so that each worker can go on where the last stopped.
+//! The script: which operations are made, in which order. It depends only on the number of items
+//! and threads, so each worker can continue where the last one stopped.
 //!
-//! Every item has a fate, a list of operations. A thread works through its own items in
-//! chunks and comes back to an item once in each of the following chunks until its fate is
-//! fulfilled; so inserts, updates and removals are under way side by side all the time.
+//! Every item has a fate, a list of operations. A thread works through its own items in chunks. It
+//! returns to an item once in each of the following chunks until the item's fate is complete. So
+//! inserts, updates and removals are always under way side by side.
 
 use super::random::{Random, mix};
 use serde::{Deserialize, Serialize};
 
-/// Items whose first operation falls into one chunk.
+/// Number of items whose first operation falls into one chunk.
 const CHUNK_ITEMS: usize = 512;
 
-/// A kind of operation. The numbers stand in journals.
+/// A kind of operation. The numbers are stored in journals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -22,7 +22,7 @@ pub(super) enum Kind {
 
 use Kind::{Insert, Remove, Update};
 
-/// Fates: all begin with an insert. One record in six is gone in the end.
+/// The fates. All begin with an insert. One record in six does not exist in the end.
 const FATES: [&[Kind]; 12] = [
     &[Insert],
     &[Insert],
@@ -38,12 +38,12 @@ const FATES: [&[Kind]; 12] = [
     &[Insert, Update, Remove],
 ];
 
-/// What happens to an item.
+/// The fate of an item.
 pub(super) fn fate(item: u32) -> &'static [Kind] {
     FATES[(mix(u64::from(item) + 1) % FATES.len() as u64) as usize]
 }
 
-/// Whether there is a record of the item in the end.
+/// Whether the item has a record in the end.
 pub(super) fn survives(item: u32) -> bool {
     fate(item).last() != Some(&Remove)
 }
@@ -53,7 +53,7 @@ pub(super) fn survives(item: u32) -> bool {
 pub(super) struct Step {
     pub(super) kind: Kind,
     pub(super) item: u32,
-    /// How many operations there are on the item up to this one.
+    /// How many operations the item has had, including this one.
     pub(super) revision: u32,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The script of a thread, in chunks.
+    /// Returns the script of a thread, in chunks.
     pub(super) fn script(&self, thread: u32) -> Vec<Vec<Step>> {
         let own: Vec<u32> = (thread..self.items).step_by(self.threads as usize).collect();
         let mut chunks: Vec<Vec<Step>> = Vec::new();
@@ -88,19 +88,19 @@ impl Plan {
         chunks
     }
 
-    /// Operations of a thread.
+    /// Number of operations of a thread.
     pub(super) fn len_of(&self, thread: u32) -> u64 {
         let own = (thread..self.items).step_by(self.threads as usize);
         own.map(|item| fate(item).len() as u64).sum()
     }
 
-    /// Operations of all threads.
+    /// Number of operations of all threads.
     pub(super) fn len(&self) -> u64 {
         (0..self.threads).map(|thread| self.len_of(thread)).sum()
     }
 }
 
-/// No chunk has two steps of one item, so their order is free.
+/// Shuffles the steps of a chunk. No chunk has two steps of one item, so any order will do.
 fn shuffle(steps: &mut [Step], seed: u64) {
     let mut random = Random::new(seed);
     for i in (1..steps.len()).rev() {
@@ -108,7 +108,7 @@ fn shuffle(steps: &mut [Step], seed: u64) {
     }
 }
 
-/// How many items it takes to have `records` records in the end.
+/// Returns how many items it takes to have `records` records in the end.
 pub(super) fn items_for(records: u32) -> u32 {
     let mut left = records;
     let mut item = 0;

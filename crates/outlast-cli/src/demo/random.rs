@@ -1,4 +1,4 @@
-//! A small generator, so that a seed names a run.
+//! A small random generator, so that a seed identifies a run.
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
@@ -14,28 +14,28 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which must not be 0.
     pub(super) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// A number from 0 to 1.
+    /// Returns a number from 0 to 1.
     pub(super) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Spreads the bits of `z`.
+/// Mixes the bits of `z`.
 pub(super) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// A seed from the system.
+/// Returns a seed from the system.
 pub(super) fn seed() -> u64 {
     let mut bytes = [0; 8];
-    // Without it, the time does: nothing here is a secret.
+    // If the system gives none, the time will do: nothing here is secret.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => u64::from_le_bytes(bytes),
         _ => mix(std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64)),

@@ -1,4 +1,4 @@
-//! How fast the finished map answers.
+//! Measures how fast the finished map is.
 
 use super::facts::FileFacts;
 use super::items::Item;
@@ -10,15 +10,15 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long each is measured.
+/// How long each rate is measured.
 const TIME: Duration = Duration::from_millis(500);
 
-/// Rates, of all threads together.
+/// Rates of all threads together.
 #[derive(Debug)]
 pub(super) struct Rates {
-    /// Lookups of random keys that are there.
+    /// Lookups per second of random keys that are present.
     pub(super) gets_per_s: f64,
-    /// Records of the walk over all of them, by one thread.
+    /// Records per second of a scan over all of them, by one thread.
     pub(super) scan_per_s: f64,
 }
 

@@ -1,9 +1,9 @@
-//! The referee: compares what is in the pool with what the journals say has to be there.
+//! The referee: compares the contents of the pool with what the journals say must be there.
 //!
-//! Each item has one owner, so its operations have an order. What is in effect after the
-//! last of them that returned must be found, exactly; where one was in flight, what it
-//! leaves may be found instead, and nothing else. Which of the two it is is then decided
-//! for ever: it is written to the journal, and the next worker builds on it.
+//! Each item belongs to one thread, so its operations have an order. The effect of the last
+//! operation that returned must be found exactly. If another operation was in flight, its effect
+//! may be found instead, and nothing else. The referee then decides for good which of the two it
+//! is: it writes the outcome to the journal, and the next worker builds on it.
 
 use super::facts::{FileFacts, Observer};
 use super::items::Item;
@@ -13,10 +13,10 @@ use super::random::Random;
 use outlast::Map;
 use std::collections::HashMap;
 
-/// Findings that are described, not only counted.
+/// The greatest number of findings that are described rather than only counted.
 const EXAMPLES_MAX: usize = 5;
 
-/// What the referee looks at.
+/// The contents that the referee examines.
 pub(super) trait Contents {
     fn get(&self, key: &[u8]) -> outlast::Result<Option<FileFacts>>;
     fn records(&self) -> impl Iterator<Item = outlast::Result<(Vec<u8>, FileFacts)>>;
@@ -35,11 +35,11 @@ impl Contents for Map<[u8], FileFacts> {
 /// What the journals say about one item.
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// The record that operations in effect leave.
+    /// The record that the operations in effect leave.
     now: Option<FileFacts>,
-    /// The record that an operation in flight leaves, if it took effect.
+    /// The record that an operation in flight leaves if it took effect.
     in_flight: Option<Option<FileFacts>>,
-    /// Everything that was ever stored.
+    /// Every value that was ever stored.
     stored: Vec<FileFacts>,
 }
 
@@ -52,12 +52,12 @@ struct InFlight {
     after: Option<FileFacts>,
 }
 
-/// What the journals say.
+/// What the journals say about all items.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     known: Vec<Known>,
     in_flight: Vec<InFlight>,
-    /// Operations that returned, or are known to have taken effect.
+    /// Counts of operations that returned or are known to have taken effect.
     pub(super) inserts: u64,
     pub(super) updates: u64,
     pub(super) removals: u64,
@@ -98,17 +98,17 @@ impl Account {
         account
     }
 
-    /// Operations in effect.
+    /// Number of operations in effect.
     pub(super) fn operations(&self) -> u64 {
         self.inserts + self.updates + self.removals
     }
 
-    /// Records that have to be there.
+    /// Number of records that must be present.
     pub(super) fn records(&self) -> u64 {
         self.known.iter().filter(|known| known.now.is_some()).count() as u64
     }
 
-    /// Items whose record has to be there, as it is.
+    /// Returns the items whose record must be present with a known value.
     pub(super) fn certain(&self) -> impl Iterator<Item = (u32, FileFacts)> {
         self.known.iter().enumerate().filter_map(|(item, known)| match known {
             Known { now: Some(facts), in_flight: None, .. } => Some((item as u32, *facts)),
@@ -117,34 +117,33 @@ impl Account {
     }
 }
 
-/// What the referee found.
+/// The referee's findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Operations in flight at the kill.
     pub(super) in_flight: u64,
     /// How many of them took effect.
     pub(super) took_effect: u64,
-    /// Records that are missing or older than acknowledged, and removed ones that are
-    /// there.
+    /// Records that are missing or older than acknowledged, and removed ones that are present.
     pub(super) lost: u64,
-    /// Records with a value that nobody stored.
+    /// Records with a value that no operation stored.
     pub(super) torn: u64,
-    /// Keys that the walk over all records reports more than once.
+    /// Keys that the scan over all records returns more than once.
     pub(super) duplicated: u64,
-    /// Keys that nobody stored.
+    /// Keys that no operation stored.
     pub(super) unknown: u64,
-    /// Operations that answered something else than they had to.
+    /// Operations that returned a wrong result.
     pub(super) wrong_answers: u64,
-    /// Records compared with their files.
+    /// Records that were compared with their files.
     pub(super) compared: u64,
-    /// Files that have changed since they were read: nothing to compare.
+    /// Files that have changed since they were read, so there was nothing to compare.
     pub(super) changed_files: u64,
-    /// Some of what is wrong, in words.
+    /// Descriptions of some of the errors.
     pub(super) examples: Vec<String>,
 }
 
 impl Findings {
-    /// Whether all is as it has to be.
+    /// Returns whether no error was found.
     pub(super) fn is_clean(&self) -> bool {
         [self.lost, self.torn, self.duplicated, self.unknown, self.wrong_answers] == [0; 5]
     }
@@ -172,15 +171,15 @@ fn judge(known: &Known, found: Option<FileFacts>) -> Verdict {
         return Verdict::Right;
     }
     match found {
-        None => Verdict::Lost("acknowledged, and not there"),
+        None => Verdict::Lost("acknowledged but missing"),
         Some(found) if !known.stored.contains(&found) => Verdict::Torn("a value nobody stored"),
-        Some(_) if known.now.is_none() => Verdict::Lost("removed, and there again"),
+        Some(_) if known.now.is_none() => Verdict::Lost("removed but present again"),
         Some(_) => Verdict::Lost("a value that was replaced"),
     }
 }
 
-/// Compares the pool with the journals, and some records with their files; decides what
-/// became of the operations in flight.
+/// Compares the pool with the journals, and some records with their files. Decides the outcome of
+/// the operations in flight.
 pub(super) fn examine(
     contents: &impl Contents,
     items: &[Item],
@@ -191,7 +190,7 @@ pub(super) fn examine(
 ) -> outlast::Result<Findings> {
     let mut findings = Findings { wrong_answers: account.wrong_answers, ..Findings::default() };
     if findings.wrong_answers > 0 {
-        findings.example_of("operations", "answered something else than they had to");
+        findings.example_of("operations", "returned something other than they should have");
     }
     let mut verdicts = vec![Verdict::Right; items.len()];
     let mut found = Vec::with_capacity(items.len());
@@ -233,7 +232,7 @@ pub(super) fn examine(
     Ok(findings)
 }
 
-/// The walk over all records must agree with the lookups.
+/// Checks that the scan over all records agrees with the lookups.
 fn walk(
     contents: &impl Contents,
     items: &[Item],
@@ -250,8 +249,8 @@ fn walk(
             Ok(record) => record,
             Err(error) if error.is_damage() => {
                 findings.torn += 1;
-                findings.example_of("walk over all records", &error.to_string());
-                // A value that is none ends the walk.
+                findings.example_of("scan of all records", &error.to_string());
+                // An undecodable value ends the scan.
                 whole = false;
                 continue;
             }
@@ -265,16 +264,16 @@ fn walk(
         times_seen[number] += 1;
         if times_seen[number] == 2 {
             findings.duplicated += 1;
-            findings.example(&items[number], "reported more than once");
+            findings.example(&items[number], "returned more than once by the scan");
         }
         if found[number] != Some(facts) {
-            let verdict = Verdict::Torn("lookup and walk disagree");
+            let verdict = Verdict::Torn("lookup and scan disagree");
             verdicts[number] = verdicts[number].max(verdict);
         }
     }
     for (number, times) in times_seen.into_iter().enumerate() {
         if whole && times == 0 && found[number].is_some() {
-            let verdict = Verdict::Lost("the walk over all records misses it");
+            let verdict = Verdict::Lost("the scan of all records misses it");
             verdicts[number] = verdicts[number].max(verdict);
         }
     }
@@ -302,7 +301,7 @@ fn compare_with_files(
         {
             findings.changed_files += 1;
         } else {
-            let verdict = Verdict::Torn("not what its file is");
+            let verdict = Verdict::Torn("does not match its file");
             verdicts[number] = verdicts[number].max(verdict);
         }
     }

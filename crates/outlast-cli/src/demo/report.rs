@@ -1,4 +1,4 @@
-//! What a demonstration shows: to a person, or as JSON.
+//! The output of a demonstration, as text or as JSON.
 
 use super::items::Item;
 use super::listing::Listing;
@@ -80,7 +80,7 @@ impl Start {
         lines.push(format!("Indexing {first}{files} files below {}{skipped}.", self.dir));
         if self.generated > 0 {
             let generated = HumanCount(self.generated);
-            lines.push(format!("They are too few: {generated} generated records are added."));
+            lines.push(format!("There are too few: {generated} generated records are added."));
         }
         let kills = match self.kills {
             1 => "once".into(),
@@ -95,23 +95,23 @@ impl Start {
             self.threads,
         ));
         lines.push(String::new());
-        let power = if self.survives_power_loss { "" } else { ", not a loss of power" };
+        let power = if self.survives_power_loss { "" } else { ", not a power loss" };
         lines.push(format!("  pool    {}", self.pool));
         lines.push(format!("  scheme  {}", self.scheme));
-        lines.push(format!("  medium  {}: survives the death of processes{power}", self.medium));
+        lines.push(format!("  medium  {}: survives process death{power}", self.medium));
         lines.push(String::new());
         lines
     }
 }
 
-/// What was found after one worker.
+/// The findings after one worker.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     event: &'static str,
-    /// Which kill; none for the worker that came to its end.
+    /// The number of the kill; none for the worker that finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     kill: Option<u32>,
-    /// How much of the work was done.
+    /// The fraction of the work that was done.
     done: f64,
     acknowledged: u64,
     inserts: u64,
@@ -214,7 +214,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// What is known without the rows.
+    /// Builds the part of the summary that does not depend on the rows.
     pub(super) fn new(
         plan: &Plan,
         records: u64,
@@ -234,7 +234,7 @@ impl Summary {
             lost: 0,
             torn: of_maps(|v| v.torn),
             duplicated: of_maps(|v| v.duplicated),
-            // A closed pool tells what is free. If this one does not, nothing is proved.
+            // A closed pool says what is free. If this one does not, nothing is proved.
             leaked_bytes: account.leaked_bytes.unwrap_or(account.file_bytes),
             reopen_ms_p50: 0.0,
             reopen_ms_max: 0.0,
@@ -264,7 +264,7 @@ impl Summary {
             format!("  scan     {} records a second, one thread", rate(self.scan_per_s)),
             format!("  pool     {}", BinaryBytes(self.pool_bytes)),
             format!(
-                "  reopen   {:.2} ms (median), {:.2} ms (longest), up to the first answer",
+                "  reopen   {:.2} ms (median), {:.2} ms (longest), up to the first result",
                 self.reopen_ms_p50, self.reopen_ms_max
             ),
             format!("  leaked   {} bytes", HumanCount(self.leaked_bytes)),
@@ -279,12 +279,12 @@ impl Summary {
         };
         if self.is_clean() {
             return format!(
-                "{kills}: nothing lost, nothing torn, nothing twice, no byte leaked. ({:.1} s)",
+                "{kills}: nothing lost, torn or duplicated, no byte leaked. ({:.1} s)",
                 self.seconds
             );
         }
         format!(
-            "{kills}: {} lost, {} torn, {} duplicated, {} unknown keys, {} wrong answers, {} bytes \
+            "{kills}: {} lost, {} torn, {} duplicated, {} unknown keys, {} wrong results, {} bytes \
              leaked, {}",
             self.lost,
             self.torn,
@@ -309,14 +309,14 @@ impl<'o> Report<'o> {
         Report { out, rows: Vec::new(), listing: None }
     }
 
-    /// What a scan of a directory found.
+    /// Prints the result of a directory scan.
     pub(super) fn listing(&mut self, listing: Listing) -> Result<(), Failure> {
         self.out.object(&listing)?;
         self.listing = Some(listing);
         Ok(())
     }
 
-    /// What is about to happen.
+    /// Prints what is about to happen.
     pub(super) fn start(&mut self, start: &Start) -> Result<(), Failure> {
         self.out.object(start)?;
         for line in start.lines() {
@@ -325,7 +325,7 @@ impl<'o> Report<'o> {
         self.out.flush()
     }
 
-    /// What was found after a worker.
+    /// Prints the findings after a worker.
     pub(super) fn row(&mut self, row: Row) -> Result<(), Failure> {
         self.out.object(&row)?;
         self.out.flush()?;
@@ -333,7 +333,7 @@ impl<'o> Report<'o> {
         Ok(())
     }
 
-    /// The end. Fails if anything was wrong.
+    /// Prints the summary. Fails if anything was wrong.
     pub(super) fn summary(&mut self, mut summary: Summary, start: Instant) -> Result<(), Failure> {
         for row in &self.rows {
             summary.kills += u64::from(row.kill.is_some());
@@ -341,7 +341,7 @@ impl<'o> Report<'o> {
             summary.torn += row.torn;
             summary.duplicated += row.duplicated;
             summary.unknown += row.unknown;
-            // They stay in the journals: each row has those before it too.
+            // Wrong results stay in the journals, so each row includes those of the rows before it.
             summary.wrong_answers = row.wrong_answers;
             summary.in_flight += row.in_flight;
         }
@@ -389,7 +389,7 @@ impl<'o> Report<'o> {
         for row in &self.rows {
             table.add_row(row.cells());
         }
-        // It is seldom needed, and the rest fits 80 columns.
+        // This column is seldom needed, and the others fit into 80 columns.
         if self.rows.iter().all(|row| row.unknown + row.wrong_answers == 0) {
             table.column_mut(8).expect("the last one").set_constraint(ColumnConstraint::Hidden);
         }

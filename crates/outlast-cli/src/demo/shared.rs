@@ -1,5 +1,5 @@
-//! Words in a file that two processes map: what one has stored is there for the other,
-//! whatever becomes of the first.
+//! Words in a file that two processes map. The stores of one process are visible to the other, even
+//! after the first has died.
 
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -16,17 +16,17 @@ pub(super) struct SharedWords {
     len: usize,
 }
 
-// SAFETY: it owns its mapping and hands out nothing but shared references to atomics.
+// SAFETY: it owns its mapping and hands out only shared references to atomics.
 unsafe impl Send for SharedWords {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Makes a file of `len` words that are 0, with space for all of them.
+    /// Creates a file of `len` zero words, with disk space for all of them.
     pub(super) fn create(path: &Path, len: usize) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         let bytes = len.max(1) as u64 * 8;
-        // A page without space behind it would be a SIGBUS when it is first stored to.
+        // The first store to a page without disk space would raise SIGBUS.
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
             other => other?,
@@ -34,18 +34,18 @@ impl SharedWords {
         Self::map(&file, len)
     }
 
-    /// Maps such a file.
+    /// Maps an existing file.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let len = file.metadata()?.len() / 8;
         Self::map(&file, len as usize)
     }
 
-    /// With all pages there from the start: the first store to one is no wait.
+    /// Maps the file with all pages present, so that the first store to one does not wait.
     fn map(file: &File, len: usize) -> io::Result<Self> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping, where the kernel finds room, touches nothing else.
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing else.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len.max(1) * 8, protection, flags, file, 0)?
         };
@@ -58,16 +58,16 @@ impl Deref for SharedWords {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is as long, aligned to pages, lives as long as `self`, and
-        // any bytes are an atomic word. Others map the file too, and access it atomically;
-        // it lies in a directory of this user's, and nobody truncates it.
+        // SAFETY: the mapping has this length, is aligned to pages, and lives as long as `self`.
+        // Any bytes are a valid atomic word. Other processes that map the file access it
+        // atomically. It lies in a directory of this user's, and no one truncates it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and no reference outlives it.
+        // SAFETY: the mapping belongs to this value, and no reference outlives it.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len.max(1) * 8) };
     }
 }

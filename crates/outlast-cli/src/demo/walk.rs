@@ -1,4 +1,4 @@
-//! The files below a directory.
+//! Finds the files below a directory.
 
 use super::items::Item;
 use crate::failure::Failure;
@@ -8,24 +8,24 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) files: Vec<Item>,
     /// Files and directories that could not be read.
     pub(super) unreadable: u64,
-    /// Whether there are more files than were asked for.
+    /// Whether there are more files than requested.
     pub(super) more: bool,
 }
 
-/// Finds up to `max` regular files below `dir`, in a stable order: those of its file
-/// system, no link followed, whatever bytes their names are of.
+/// Finds up to `max` regular files below `dir`, in a stable order. Stays on one file system and
+/// follows no link. Names may contain any bytes.
 pub(super) fn walk(dir: &Path, max: usize, bar: &ProgressBar) -> Result<Found, Failure> {
     let action = || format!("reading {}", dir.display());
     let dir = dir.canonicalize().map_err(|e| Failure::io(action(), &e))?;
     let root = dir.metadata().map_err(|e| Failure::io(action(), &e))?;
     if !root.is_dir() {
-        return Err(Failure::Failed(format!("{} is no directory", dir.display())));
+        return Err(Failure::Failed(format!("{} is not a directory", dir.display())));
     }
     let mut found = Found::default();
     let mut waiting = vec![dir];
@@ -58,7 +58,7 @@ pub(super) fn walk(dir: &Path, max: usize, bar: &ProgressBar) -> Result<Found, F
                 }
             }
         }
-        // The stack gives the last one first.
+        // The stack returns the last one first.
         waiting[first_below..].reverse();
     }
     Ok(found)

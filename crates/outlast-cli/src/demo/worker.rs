@@ -1,4 +1,4 @@
-//! The process that is killed: goes on with the script where the journals end.
+//! The process that is killed. It continues the script where the journals end.
 
 use super::facts::{FileFacts, Observer};
 use super::items::{self, Item};
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 /// Runs the script of all threads to its end, or until it is killed.
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
-    // Whatever ends the parent ends this process too.
+    // The death of the parent, however it comes, also ends this process.
     let kill = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(kill)
         .map_err(|e| Failure::io("tying the worker to its parent", &e.into()))?;
     if parent_id() != args.parent {
-        return Err(Failure::Failed("the demonstration has gone".into()));
+        return Err(Failure::Failed("the demonstration process is gone".into()));
     }
     let plan = workspace::read_plan(&args.work)?;
     let items = items::read(&workspace::items_path(&args.work))
@@ -46,16 +46,16 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     Ok(pool.close()?)
 }
 
-/// One thread's work.
+/// The work of one thread.
 pub(super) struct Hand<'w> {
     map: &'w Map<[u8], FileFacts>,
     items: &'w [Item],
     journal: &'w Journal,
-    /// What is in effect for each item, by the journal.
+    /// The record in effect for each item, according to the journal.
     now: Vec<Option<FileFacts>>,
-    /// Operations of the script that are in effect.
+    /// Number of the script's operations that are in effect.
     done: usize,
-    /// Entries of the journal.
+    /// Number of entries in the journal.
     entries: usize,
 }
 
@@ -77,7 +77,7 @@ impl<'w> Hand<'w> {
         hand
     }
 
-    /// Does what is left of the script.
+    /// Does the rest of the script.
     pub(super) fn work(&mut self, script: &[Vec<Step>]) -> Result<(), Failure> {
         let mut skip = self.done;
         let mut observer = Observer::new();
@@ -85,8 +85,8 @@ impl<'w> Hand<'w> {
             let skipped = skip.min(chunk.len());
             skip -= skipped;
             let chunk = &chunk[skipped..];
-            // Files are read first, so that the operations come close together, and it is
-            // most likely one of them that a kill strikes.
+            // Reads the files first, so that the operations follow closely on each other and a kill
+            // most likely strikes one of them.
             let prepared: Vec<(Vec<u8>, FileFacts)> = chunk
                 .iter()
                 .map(|step| {

@@ -1,5 +1,5 @@
-//! The files of a demonstration: the pool, and beside it a directory with plan, list of
-//! items and journals. They are gone when this value is.
+//! The files of a demonstration: the pool, and a directory with the plan, the list of items and the
+//! journals. They are removed when this value is dropped.
 
 use super::facts::FileFacts;
 use super::items::{self, Item};
@@ -11,19 +11,19 @@ use outlast::{Error, FixedRecord, Map, MapOptions, OrderedMap, Pool, PoolOptions
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The map of a demonstration's pool.
+/// The name of the map in a demonstration's pool.
 const MAP: &str = "files";
 
-/// What the pool takes for a record at most: key, facts, slot, half-full tables.
+/// Upper bound on the bytes that the pool takes per record: key, facts, slot, half-full tables.
 const RECORD_BYTES: u64 = 400;
-/// What a note of an operation takes.
+/// Bytes of a journal entry.
 const NOTE_BYTES: u64 = 64;
-/// On top: the first pages, growth ahead of use.
+/// Additional bytes, for the first pages and growth ahead of use.
 const SPARE_BYTES: u64 = 32 << 20;
 
-/// See the module's documentation.
+/// The files of a demonstration; see the module's documentation.
 pub(super) struct Workspace {
-    /// Plan, items, journals.
+    /// The directory with the plan, the list of items and the journals.
     pub(super) dir: PathBuf,
     /// The pool.
     pub(super) pool: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// A directory of its own for a demonstration with this pool.
+    /// Creates a new directory for a demonstration with this pool.
     pub(super) fn new(pool: &Path, keep_pool: bool) -> Result<Self, Failure> {
         let name = format!("outlast-demo-{}-{:08x}", std::process::id(), random::seed() as u32);
         let dir = std::env::temp_dir().join(name);
@@ -43,14 +43,14 @@ impl Workspace {
         Ok(Workspace { dir, pool: pool.to_owned(), keep_pool, pool_is_ours: false })
     }
 
-    /// Checks for space, and writes what the workers need.
+    /// Checks that there is enough space, and writes what the workers need.
     pub(super) fn fill(&mut self, plan: &Plan, items: &[Item]) -> Result<(), Failure> {
         let key_bytes: u64 = items.iter().map(|item| item.key().len() as u64).sum();
         let pool_bytes = u64::from(plan.items) * RECORD_BYTES + 2 * key_bytes + SPARE_BYTES;
         let advice = "; name a file elsewhere with --pool";
         place::check_space(place::parent(&self.pool), pool_bytes, advice)?;
         let notes = plan.len() * NOTE_BYTES + key_bytes;
-        let advice = "; TMPDIR names another directory for what the workers note";
+        let advice = "; set TMPDIR to keep the workers' journals in another directory";
         place::check_space(&self.dir, notes + SPARE_BYTES, advice)?;
         let text = serde_json::to_string(plan).expect("a plan is plain data");
         std::fs::write(plan_path(&self.dir), text)
@@ -58,15 +58,15 @@ impl Workspace {
             .map_err(|e| Failure::io(format!("writing to {}", self.dir.display()), &e))
     }
 
-    /// Makes the pool with its map. What an earlier demonstration left is replaced,
-    /// anything else is left alone.
+    /// Creates the pool with its map. Replaces what an earlier demonstration left, but leaves any
+    /// other file alone.
     pub(super) fn create_pool(&mut self, plan: &Plan) -> Result<(), Failure> {
         if self.pool.symlink_metadata().is_ok() {
             refuse_others(&self.pool)?;
             std::fs::remove_file(&self.pool)
                 .map_err(|e| Failure::io(format!("removing {}", self.pool.display()), &e))?;
         }
-        // SAFETY: this process and its workers are the only ones that write the file.
+        // SAFETY: only this process and its workers write the file.
         let pool = unsafe { PoolOptions::new().create(&self.pool)? };
         self.pool_is_ours = true;
         map(&pool, plan)?;
@@ -83,18 +83,19 @@ impl Drop for Workspace {
     }
 }
 
-/// Fails if what is at `path` is not a demonstration's pool that nobody uses.
+/// Fails unless the file at `path` is a demonstration's pool that is not in use.
 fn refuse_others(path: &Path) -> Result<(), Failure> {
     let refuse = |why: &str| {
         let path = path.display();
-        Err(Failure::Failed(format!("{path} is there already and {why}; nothing was changed")))
+        Err(Failure::Failed(format!("{path} exists already and {why}; nothing was changed")))
     };
-    // SAFETY: it may be anything; it is only read, and whoever names it leaves it alone.
+    // SAFETY: the file may be anything. It is only read, and a user who names it leaves it alone
+    // meanwhile.
     let pool = unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(path) };
     let pool = match pool {
         Ok(pool) => pool,
         Err(Error::Locked) => return refuse("is in use"),
-        Err(error) => return refuse(&format!("is no demonstration's pool ({error})")),
+        Err(error) => return refuse(&format!("is not a demonstration's pool ({error})")),
     };
     let maps = pool.maps();
     let is_ours = |info: &outlast::MapInfo| {
@@ -102,29 +103,29 @@ fn refuse_others(path: &Path) -> Result<(), Failure> {
     };
     match &maps[..] {
         [Ok(info)] if is_ours(info) => Ok(()),
-        _ => refuse("is a pool, but no demonstration's"),
+        _ => refuse("is a pool, but not a demonstration's"),
     }
 }
 
 /// Opens the pool of a demonstration.
 pub(super) fn open_pool(path: &Path) -> Result<Pool, Failure> {
-    // SAFETY: parent and workers of a demonstration are the only ones that write the
-    // file, and never two of them at a time.
+    // SAFETY: only the parent and the workers of a demonstration write the file, and never two of
+    // them at a time.
     Ok(unsafe { PoolOptions::new().open(path)? })
 }
 
-/// The map of a demonstration.
+/// Opens the map of a demonstration.
 pub(super) fn map(pool: &Pool, plan: &Plan) -> Result<Map<[u8], FileFacts>, Failure> {
     let scheme = plan.scheme.parse().map_err(Failure::Usage)?;
     Ok(pool.map_with(MAP, &MapOptions::new().scheme(scheme))?)
 }
 
-/// The same map, where its scheme knows an order.
+/// Opens the same map as an ordered one. Its scheme must keep a key order.
 pub(super) fn ordered_map(pool: &Pool) -> Result<OrderedMap<[u8], FileFacts>, Failure> {
     Ok(pool.ordered_map(MAP)?)
 }
 
-/// The list of items.
+/// The path of the list of items.
 pub(super) fn items_path(dir: &Path) -> PathBuf {
     dir.join("items")
 }

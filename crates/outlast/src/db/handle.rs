@@ -14,10 +14,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open pool: a file that holds many maps.
+/// An open pool: one file that holds many maps.
 ///
-/// Handles are cheap to clone and can be shared between threads. The pool is closed by
-/// [`close`](Pool::close), or when the last handle of it and of its maps is dropped.
+/// Handles are cheap to clone and can be shared between threads. The pool closes on
+/// [`close`](Pool::close), or when the last handle to it and its maps is dropped.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Guarded>,
@@ -29,7 +29,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A store and its background thread; closed when it is dropped.
+/// A store and its background thread. Dropping it closes the pool.
 pub(crate) struct Guarded {
     store: Arc<Store<Real>>,
     worker: Option<Worker>,
@@ -45,7 +45,7 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         if !self.store.is_here() {
-            // A forked child: the pool, its thread and its lock are the parent's.
+            // In a forked child, the pool, its thread and its lock belong to the parent.
             if let Some(worker) = self.worker.take() {
                 worker.forget();
             }
@@ -59,57 +59,57 @@ impl Drop for Guarded {
     }
 }
 
-/// What the pool's memory survives, and what an operation costs there.
+/// Which failures the pool's memory survives, and how stores become durable in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Durability {
-    /// The medium; of a pool that is open read-only, the one that its last writer met.
+    /// The medium. If the pool is open read-only: the medium that its last writer found.
     pub medium: MediumKind,
-    /// What makes a store durable on it.
+    /// How a store becomes durable on this medium.
     pub flush: FlushMode,
-    /// Whether what has returned survives the death of the process.
+    /// Whether operations that have returned survive process death.
     pub survives_process_death: bool,
-    /// Whether what has returned survives a power loss. If not, what was there at the
-    /// last [`Pool::sync`] does, if nothing was changed since; [`Pool::snapshot`] is the
-    /// restore point.
+    /// Whether operations that have returned survive a power loss. If not, a power loss keeps the
+    /// state of the last [`Pool::sync`], provided that nothing has changed since.
+    /// [`Pool::snapshot`] makes a restore point.
     pub survives_power_loss: bool,
-    /// The disk may lack something of what was written, and nothing is made durable against a
-    /// power loss before [`Pool::verify`] has found the pool sound: see [`Error::Suspect`].
+    /// Whether the disk may lack something that was written. If so, nothing becomes durable against
+    /// a power loss until [`Pool::verify`] has found the pool sound; see [`Error::Suspect`].
     pub is_suspect: bool,
 }
 
-/// Figures of a pool.
+/// Statistics of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Bytes of the file that belong to the pool.
+    /// Size of the pool within its file, in bytes.
     pub size: u64,
-    /// Bytes that it may grow to.
+    /// Largest size the pool may grow to, in bytes.
     pub limit: u64,
-    /// Bytes in pages that are free, as far as known.
+    /// Bytes in pages known to be free.
     pub free_page_bytes: u64,
-    /// Bytes that were unlinked, and that guards ([`Map::get_ref`]) keep from reuse.
+    /// Bytes unlinked but kept from reuse by guards ([`Map::get_ref`](crate::Map::get_ref)).
     pub held_bytes: u64,
-    /// Guards alive.
+    /// Number of live guards.
     pub guards: usize,
-    /// How far the reclaim of space after a crash is.
+    /// Progress of the reclaim of space after a crash.
     pub reclaim: ReclaimState,
-    /// Blocks that could not be freed because of damage.
+    /// Number of blocks that could not be freed because of damage.
     pub unfreeable_blocks: u64,
-    /// Bytes of the pool mapped by huge pages, where the system tells.
+    /// Bytes of the pool mapped by huge pages, if the system reports it.
     pub huge_page_bytes: Option<u64>,
-    /// Bytes of DRAM that this process keeps about the pool's blocks beside its heap (locks,
-    /// bits and fingerprints of buckets): memory, not addresses, where the system tells.
-    /// Whole pages, and so more than the sum of [`IndexStats::dram_bytes`] where those are
-    /// large ones, and less where much was not touched yet.
+    /// Bytes of DRAM resident for the pool's shadow, which holds the locks, bitmaps and
+    /// fingerprints of buckets beside the heap; `None` if the system does not report it. This
+    /// counts whole resident pages. It exceeds the sum of [`IndexStats::dram_bytes`] where those
+    /// pages are huge, and falls short of it where much has not been touched yet.
     ///
     /// [`IndexStats::dram_bytes`]: crate::IndexStats::dram_bytes
     pub shadow_bytes: Option<u64>,
-    /// What of them is in huge pages.
+    /// The part of [`shadow_bytes`](Self::shadow_bytes) that is in huge pages.
     pub shadow_huge_page_bytes: Option<u64>,
     /// log2 of the page size.
     pub page_bits: u32,
-    /// What is wrong with one copy of the header, if the other one was used.
+    /// The damage in one copy of the header, if the other copy was used.
     pub damaged_header_copy: Option<Damage>,
 }
 
@@ -118,7 +118,7 @@ impl Pool {
         Pool { inner }
     }
 
-    /// The store below, for tests.
+    /// The underlying store, for tests.
     #[doc(hidden)]
     pub fn store(&self) -> &Arc<Store<Real>> {
         &self.inner.store
@@ -128,7 +128,7 @@ impl Pool {
         RawMap { map, pool: Arc::clone(&self.inner) }
     }
 
-    /// The map `name` of this form and these schemas, created if there is none.
+    /// Opens the map `name` with this form and these schemas, or creates it if there is none.
     pub(crate) fn map_of(
         &self,
         name: &str,
@@ -148,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// The map `name`, whatever its types.
+    /// Opens the map `name`, whatever its types.
     ///
     /// # Errors
     /// [`Error::NoSuchMap`], [`Error::DamagedRoot`].
@@ -156,8 +156,8 @@ impl Pool {
         Ok(self.raw(self.inner.store.open_map(name)?))
     }
 
-    /// As [`map_with`](Pool::map_with), with schemas that are not known before the
-    /// program runs. Both `u8` to `u64` or `i8` to `i64` make an inline map.
+    /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are integer
+    /// schemas (`u8` to `u64`, `i8` to `i64`), the map is inline.
     ///
     /// # Errors
     /// As [`map_with`](Pool::map_with).
@@ -172,14 +172,14 @@ impl Pool {
         self.map_of(name, form, [key_schema, value_schema], options)
     }
 
-    /// Every map. A root that is damaged comes as the error that opening it gives.
+    /// Lists every map. A damaged root appears as the error that opening it would return.
     pub fn maps(&self) -> Vec<Result<MapInfo>> {
         self.inner.store.maps().into_iter().map(|(_, info)| info).collect()
     }
 
-    /// Drops a map: it is gone when this returns, whole or not at all under a crash.
-    /// Other handles of it get [`Error::MapDropped`]; its space is freed once they are
-    /// gone.
+    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either whole
+    /// or gone. Other handles to it fail with [`Error::MapDropped`], and its space is freed once
+    /// they are gone.
     ///
     /// # Errors
     /// [`Error::NoSuchMap`], [`Error::ReadOnly`].
@@ -187,7 +187,7 @@ impl Pool {
         self.inner.store.drop_map(name)
     }
 
-    /// What the pool's memory survives.
+    /// Returns which failures the pool's memory survives.
     pub fn durability(&self) -> Durability {
         let core = self.inner.store.core();
         let medium = core.options().medium;
@@ -200,47 +200,48 @@ impl Pool {
         }
     }
 
-    /// Makes everything that has returned durable against a power loss, on media that
-    /// leave that to the kernel. Writers wait meanwhile; readers do not.
+    /// Makes everything that has returned durable against a power loss, on media that leave the
+    /// write-back to the kernel. Writers wait meanwhile; readers do not.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write it all back; the pool is suspect from then
-    /// on, and [`Error::Suspect`] is what further calls get until [`Pool::verify`] has found it
-    /// sound. Nothing is lost as long as the system runs.
+    /// [`Error::Io`] if the system could not write everything back. The pool is suspect from then
+    /// on: further calls fail with [`Error::Suspect`] until [`Pool::verify`] has found it sound.
+    /// Nothing is lost as long as the system runs.
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
     }
 
-    /// Copies the pool to `path`, as a closed one, durable when this returns; replaces
-    /// what is there. Writers wait meanwhile, which is short where the file system can
-    /// share blocks between files.
+    /// Copies the pool to `path` as a cleanly closed pool, and replaces any file there. Once this
+    /// returns, the copy is durable. Writers wait meanwhile; that wait is short where the file
+    /// system can share blocks between files.
     ///
     /// # Errors
-    /// [`Error::Locked`] if a pool at `path` is open, [`Error::Invalid`] if it is this one
-    /// or no regular file; [`Error::Suspect`]; [`Error::Io`]. Nothing is changed at `path` then,
-    /// but for the last step, the sync of its directory: if that fails, a power loss may bring
-    /// back what was there before.
+    /// [`Error::Locked`] if the pool at `path` is open; [`Error::Invalid`] if `path` is this pool
+    /// or not a regular file; [`Error::Suspect`]; [`Error::Io`]. On an error, nothing changes at
+    /// `path`, with one exception: if the last step fails, the sync of the directory, a power loss
+    /// may bring back the previous file.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
         super::snapshot::snapshot(&self.inner.store, path.as_ref())
     }
 
-    /// Checks every structure and every record, and accounts for every block. Writers
-    /// wait meanwhile. Takes time linear in the pool's size. A pool that was clean before is
-    /// clean afterwards. A suspect pool ([`Error::Suspect`]) that is found sound is not suspect
-    /// any more: all of it is written back once more before it is read.
+    /// Checks every structure and every record, and accounts for every block. Writers wait
+    /// meanwhile. Takes time linear in the pool's size.
+    ///
+    /// A clean pool stays clean. A suspect pool ([`Error::Suspect`]) is written back in full before
+    /// it is read, and is no longer suspect if it is found sound.
     ///
     /// # Errors
-    /// Only where the check could not be made; what it finds is in its result.
+    /// Only if the check itself could not be made. Damage that it finds is in its result.
     pub fn verify(&self) -> Result<Verification> {
         super::verify::verify(&self.inner.store)
     }
 
-    /// Closes the pool: durable, and marked as closed cleanly. Calls through other
-    /// handles fail with [`Error::NotOpen`] from now on.
+    /// Closes the pool: makes it durable and marks it as closed cleanly. From then on, calls
+    /// through other handles fail with [`Error::NotOpen`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write it all back, [`Error::Suspect`] if it could
-    /// not before. The pool is closed all the same, and opens as after a crash.
+    /// [`Error::Io`] if the system could not write everything back, [`Error::Suspect`] if that had
+    /// failed before. The pool is closed all the same, and opens as after a crash.
     pub fn close(self) -> Result<()> {
         if let Some(worker) = &self.inner.worker {
             worker.stop();
@@ -248,28 +249,28 @@ impl Pool {
         self.inner.store.close()
     }
 
-    /// One step of background work, for pools opened without a thread for it. Returns
+    /// Does one step of background work, for pools opened without a background thread. Returns
     /// whether there may be more to do.
     ///
     /// # Errors
-    /// As any operation; the work goes on with the next call.
+    /// As any operation. The next call continues the work.
     pub fn step(&self) -> Result<bool> {
         self.inner.store.step()
     }
 
-    /// Bytes of the longest value that a map of this pool takes, whatever its key:
-    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES), or less where pages are small
+    /// Length in bytes of the longest value that every map of this pool accepts, whatever its key.
+    /// This is [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES), or less where pages are small
     /// ([`PoolOptions::page_bits`](crate::PoolOptions::page_bits)).
     pub fn max_value_bytes(&self) -> usize {
         value_max(self.inner.store.core().geometry)
     }
 
-    /// The pool's id: random, given at creation.
+    /// The pool's id: a random number, chosen at creation.
     pub fn id(&self) -> u128 {
         self.inner.store.core().header().id()
     }
 
-    /// Figures.
+    /// Returns the pool's statistics.
     pub fn stats(&self) -> PoolStats {
         let store = &self.inner.store;
         let core = store.core();

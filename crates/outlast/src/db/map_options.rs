@@ -1,14 +1,14 @@
-//! How a map is created.
+//! Options for creating maps.
 
 use super::roots::MapInfo;
 use super::store::MapRequest;
 use crate::error::Result;
 use crate::index::{Config, RecordForm, Scheme, Settings};
 
-/// How a map is created. A map that exists keeps what it was created with; only a scheme or
-/// record form that is given must match.
+/// Options for creating a map. An existing map keeps the options it was created with; only a scheme
+/// or record form that is given here must match.
 ///
-/// An option of another scheme than the map's is refused with
+/// An option that the map's scheme does not have fails with
 /// [`Error::Invalid`](crate::Error::Invalid).
 #[derive(Debug, Clone, Default)]
 pub struct MapOptions {
@@ -18,66 +18,68 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// The defaults: Dash-EH with two stash buckets to a segment (an ordered map: PhaST as
-    /// its paper has it), the record form that the types ask for.
+    /// Returns the defaults: Dash-EH with two stash buckets per segment (for an ordered map, PhaST
+    /// with its paper's parameters), and the record form that suits the types.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Which scheme.
+    /// Sets the scheme.
     #[must_use]
     pub fn scheme(mut self, scheme: Scheme) -> Self {
         self.scheme = Some(scheme);
         self
     }
 
-    /// Dash: stash buckets to a segment, 2 (the default) or 4. Four fill segments more
-    /// before they split, at the price of slower misses in full ones.
+    /// Dash: sets the stash buckets per segment, 2 (the default) or 4. With four, segments fill
+    /// further before they split, but misses in full segments are slower.
     #[must_use]
     pub fn stash_buckets(self, stash_buckets: u32) -> Self {
         self.set("stash_buckets", stash_buckets)
     }
 
-    /// Dash: log2 of the buckets to a segment; clevel: of the buckets of the first level. From 1
-    /// to 6 (the default). Small ones are for tests: a few inserts split or expand them.
+    /// Sets the log2 of a number of buckets: per segment in Dash, of the first level in clevel.
+    /// From 1 to 6 (the default). Small values are for tests: a few inserts then cause a split or
+    /// an expansion.
     #[must_use]
     pub fn bucket_bits(self, bucket_bits: u32) -> Self {
         self.set("bucket_bits", bucket_bits)
     }
 
-    /// PhaST: pairs of a leaf, a multiple of 4 up to 56 (the default). Small leaves are for
-    /// tests: a few inserts split them.
+    /// PhaST: sets the records per leaf, a multiple of 4 up to 56 (the default). Small leaves are
+    /// for tests: a few inserts then cause a split.
     #[must_use]
     pub fn leaf_slots(self, leaf_slots: u32) -> Self {
         self.set("leaf_slots", leaf_slots)
     }
 
-    /// PhaST: leaves of an inner node, from 4 to 1024. Default: 128.
+    /// PhaST: sets the leaves per inner node, from 4 to 1024. Default: 128.
     #[must_use]
     pub fn node_leaves(self, node_leaves: u32) -> Self {
         self.set("node_leaves", node_leaves)
     }
 
-    /// PhaST: partitions at most, from 1 to 1024. They divide the keys that are there, not
-    /// those that could be. More of them make the opening by many threads faster. Default: 128.
+    /// PhaST: sets the greatest number of partitions, from 1 to 1024. Partitions divide the keys
+    /// that are present, not the key space. More of them make opening with many threads faster.
+    /// Default: 128.
     #[must_use]
     pub fn partitions(self, partitions: u32) -> Self {
         self.set("partitions", partitions)
     }
 
-    /// The record form. By default, keys and values that both fit 8 bytes are stored in
-    /// place, others in record blocks.
+    /// Sets the record form. By default, keys and values that both fit 8 bytes are stored inline,
+    /// others in record blocks.
     #[must_use]
     pub fn form(mut self, form: RecordForm) -> Self {
         self.form = Some(form);
         self
     }
 
-    /// What is asked of the store for a map of this name, form and schemas.
+    /// Builds the store's request for a map of this name, form and schemas.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a value that cannot be, and for an option of
-    /// another scheme.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a value out of range, and for an option that
+    /// the scheme does not have.
     #[doc(hidden)]
     pub fn request(
         &self,
@@ -96,7 +98,7 @@ impl MapOptions {
         Ok(MapRequest { info, scheme_matters: self.scheme.is_some() })
     }
 
-    /// For tests: parts that are as small as they can be, where nothing else is set.
+    /// For tests: uses the smallest possible structures wherever nothing else is set.
     #[doc(hidden)]
     #[must_use]
     pub fn small(mut self) -> Self {

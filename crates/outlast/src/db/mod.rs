@@ -1,9 +1,12 @@
-//! A pool with its maps: what a program opens.
+//! A pool with its maps: the part that a program opens.
 //!
-//! [`roots`] (named maps), [`store`] (open maps, the reclaim of space after a crash, sync),
-//! [`verify`] (the check of a whole pool), [`options`] and [`handle`] (how a program opens a pool,
-//! and what it can do with one), [`map_options`] and [`raw`] (the maps, by their bytes), `snapshot`,
-//! `worker` (the background thread).
+//! - [`options`], [`handle`]: opening a pool, and what a program can do with it
+//! - [`map_options`], [`raw`]: creating maps, and using them as bytes
+//! - [`roots`]: named maps
+//! - [`store`]: open maps, the reclaim of space after a crash, sync
+//! - [`verify`]: the check of a whole pool
+//! - `snapshot`: copying a pool
+//! - `worker`: the background thread
 
 pub mod handle;
 pub mod map_options;

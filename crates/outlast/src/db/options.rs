@@ -1,4 +1,4 @@
-//! How a pool is made or opened.
+//! Options for creating and opening pools.
 
 use super::handle::{Guarded, Pool};
 use super::store::Store;
@@ -16,10 +16,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Address space that is reserved for a pool to grow into, if there is that much.
+/// Address space reserved for a pool to grow into, in bytes, if that much is available.
 const RESERVE: u64 = 1 << 40;
 
-/// How a pool is made or opened.
+/// Options for creating and opening pools.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
@@ -27,7 +27,7 @@ const RESERVE: u64 = 1 << 40;
 /// # let path = dir.path().join("index.pool");
 /// use outlast::PoolOptions;
 /// let options = PoolOptions::new().max_size(1 << 30);
-/// // SAFETY: nobody else writes this file while the pool is open.
+/// // SAFETY: no one else writes this file while the pool is open.
 /// let pool = unsafe { options.open_or_create(&path)? };
 /// # Ok(())
 /// # }
@@ -48,8 +48,8 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The defaults: a pool of 2 MiB that grows as it needs to, on whatever medium it is
-    /// found on, with a background thread.
+    /// Returns the defaults: a pool of 2 MiB that grows as needed, on whatever medium the file is
+    /// on, with a background thread.
     pub fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let recovery = Recovery { threads, progress: None };
@@ -63,7 +63,8 @@ impl PoolOptions {
         }
     }
 
-    /// First size of a new pool in bytes; by large pages, and no more than
+    /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (in a
+    /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
     /// [`max_size`](Self::max_size). Default: 2 MiB.
     #[must_use]
     pub fn initial_size(mut self, bytes: u64) -> Self {
@@ -71,46 +72,47 @@ impl PoolOptions {
         self
     }
 
-    /// Size that the pool may not exceed, in bytes; 0 for none, which is the default. Kept in the
-    /// pool; when it is opened, it replaces the size given before.
+    /// Sets the size that the pool may not exceed, in bytes; 0 means no limit and is the default.
+    /// The limit is stored in the pool. When an existing pool is opened, a limit given here
+    /// replaces the stored one.
     #[must_use]
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.core.max_size = bytes;
         self
     }
 
-    /// log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space:
-    /// small ones make small pools. Default: 16.
+    /// Sets the log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space, so
+    /// small pages make small pools. Default: 16.
     ///
-    /// A value has to fit one region of the pool, `2^(2 * page_bits - 3)` bytes less its
-    /// descriptors. So pages below 2^16 bytes take shorter values than
-    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES): 1.8 MB with 2^12, 31 MB with 2^14, 126 MB
-    /// with 2^15 ([`Pool::max_value_bytes`]).
+    /// A value has to fit into one region of the pool, which has `2^(2 * page_bits - 3)` bytes less
+    /// its descriptors. Pools with pages below 2^16 bytes therefore accept shorter values than
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES): 1.8 MB with 2^12, 31 MB with 2^14, 126 MB with
+    /// 2^15 ([`Pool::max_value_bytes`]).
     #[must_use]
     pub fn page_bits(mut self, page_bits: u32) -> Self {
         self.core.page_bits = page_bits;
         self
     }
 
-    /// Treats the file as persistent memory: every operation flushes and fences as it
-    /// would there, with `latency` added. For measuring; what survives is what the file
-    /// below survives.
+    /// Treats the file as persistent memory: every operation flushes and fences as it would there,
+    /// and `latency` is added. This is for measurements. It changes nothing about which failures
+    /// the file survives.
     #[must_use]
     pub fn emulate_pm(mut self, latency: Latency) -> Self {
         self.emulate_pm = Some(latency);
         self
     }
 
-    /// Whether a thread reclaims space after a crash, grows the pool ahead of use and
-    /// touches new pages first. Without it, [`Pool::step`] does. Default: yes.
+    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use
+    /// and pre-faults new pages. Without it, [`Pool::step`] reclaims and grows. Default: yes.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Threads that open a map whose scheme reads all of it then ([`Scheme::Phast`]). Default:
-    /// as many as there are processors.
+    /// Sets how many threads open a map whose scheme reads the whole map when it is opened
+    /// ([`Scheme::Phast`]). Default: the number of processors.
     ///
     /// [`Scheme::Phast`]: crate::Scheme::Phast
     #[must_use]
@@ -119,8 +121,9 @@ impl PoolOptions {
         self
     }
 
-    /// Whom to tell how far such an opening is: from any of those threads, while it goes on. It
-    /// must not use the pool: the map's opening holds what other maps are opened under.
+    /// Sets a function that receives the progress of such an opening. Any of the opening threads
+    /// may call it, at any time during the opening. It must not use the pool: the opening thread
+    /// holds the lock under which other maps are opened.
     #[must_use]
     pub fn recovery_progress(
         mut self,
@@ -130,15 +133,15 @@ impl PoolOptions {
         self
     }
 
-    /// Opens a pool that a power loss may have torn ([`Error::PossiblyTorn`]): verify
-    /// it, and carry over what can be read.
+    /// Opens the pool even if a power loss may have torn it ([`Error::PossiblyTorn`]), so that it
+    /// can be verified and its readable records salvaged.
     #[must_use]
     pub fn accept_possibly_torn(mut self, accept: bool) -> Self {
         self.core.accept_possibly_torn = accept;
         self
     }
 
-    /// For tests: the number of the hash function of a new pool.
+    /// For tests: sets the number of the hash function of a new pool.
     #[doc(hidden)]
     #[must_use]
     pub fn hash_function(mut self, number: u32) -> Self {
@@ -146,8 +149,8 @@ impl PoolOptions {
         self
     }
 
-    /// For tests and benchmarks: the seed of the hash function and the id of a new pool,
-    /// instead of random ones.
+    /// For tests and benchmarks: sets the hash seed and the id of a new pool, instead of random
+    /// ones.
     #[doc(hidden)]
     #[must_use]
     pub fn identity(mut self, seed: u64, id: u128) -> Self {
@@ -155,7 +158,7 @@ impl PoolOptions {
         self
     }
 
-    /// For tests: the file system that the pool's calls go to.
+    /// For tests: sets the file system that the pool's calls go to.
     #[doc(hidden)]
     #[must_use]
     pub fn disk(mut self, disk: Disk) -> Self {
@@ -163,8 +166,8 @@ impl PoolOptions {
         self
     }
 
-    /// For tests: the medium to record and to judge by, instead of the one that is found.
-    /// Says nothing about flushes.
+    /// For tests: sets the medium to record and to judge by, instead of the detected one. Does not
+    /// affect flushing.
     #[doc(hidden)]
     #[must_use]
     pub fn medium(mut self, kind: MediumKind) -> Self {
@@ -172,7 +175,7 @@ impl PoolOptions {
         self
     }
 
-    /// For tests: the boot id, instead of the system's.
+    /// For tests: sets the boot id, instead of the system's.
     #[doc(hidden)]
     #[must_use]
     pub fn boot_id(mut self, boot: u128) -> Self {
@@ -180,11 +183,11 @@ impl PoolOptions {
         self
     }
 
-    /// Creates a pool at `path`. It appears there whole or not at all.
+    /// Creates a pool at `path`. The file appears there complete or not at all.
     ///
     /// # Errors
-    /// [`Error::Io`] if something is at `path` already; [`Error::DiskFull`],
-    /// [`Error::AddressSpace`], [`Error::Invalid`].
+    /// [`Error::Io`] if `path` exists already; [`Error::DiskFull`], [`Error::AddressSpace`],
+    /// [`Error::Invalid`].
     ///
     /// # Safety
     /// As [`open`](PoolOptions::open).
@@ -196,7 +199,7 @@ impl PoolOptions {
             return Err(Error::io(format!("creating {}", path.display()), exists));
         }
         let action = || format!("creating {}", path.display());
-        // A file without a name: nothing is left of a creation that is interrupted.
+        // An unnamed file, so that an interrupted creation leaves nothing behind.
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         let (file, temporary) = match rustix::fs::openat(CWD, parent, flags, mode) {
@@ -235,7 +238,7 @@ impl PoolOptions {
         let (real, options) = self.judge_with(Some(mapping.medium()), options);
         let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
         let directory = open_parent(path)?;
-        // It links a name to a whole pool, and fails if the name is taken.
+        // Links a name to the complete pool, and fails if the name is taken.
         let link = || match temporary {
             None => {
                 let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -245,15 +248,15 @@ impl PoolOptions {
         };
         self.disk.call(Call::Link, file, link).map_err(|e: IoError| Error::io(action(), e))?;
         if let Err(error) = self.disk.fsync_directory(&directory) {
-            // What has failed has not happened.
+            // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
             return Err(Error::io(action(), error));
         }
         self.start(store)
     }
 
-    /// Opens the pool at `path`. After a crash this takes constant time: what has to be
-    /// repaired is repaired when it is first touched.
+    /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
+    /// it is first touched.
     ///
     /// # Errors
     /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`],
@@ -262,15 +265,15 @@ impl PoolOptions {
     /// [`Error::DiskFull`], [`Error::Io`].
     ///
     /// # Safety
-    /// While the pool is open, nobody writes or truncates the file but through it. The
-    /// pool's lock keeps other users of this library out; it cannot keep out others.
-    /// The content may be anything.
+    /// While the pool is open, no one may write or truncate the file except through the pool. The
+    /// pool's lock keeps out other users of this library, but no other program. The content may be
+    /// anything.
     pub unsafe fn open(&self, path: impl AsRef<Path>) -> Result<Pool> {
         self.open_file(path.as_ref(), false)
     }
 
-    /// Opens the pool at `path` for reading, beside other readers and no writer. Nothing
-    /// is written to the file: what has to be repaired is repaired in private memory.
+    /// Opens the pool at `path` for reading. Other readers may have it open, but no writer. Nothing
+    /// is written to the file: repairs are made in private memory.
     ///
     /// # Errors
     /// As [`open`](PoolOptions::open).
@@ -297,7 +300,7 @@ impl PoolOptions {
         }
         // SAFETY: the caller's promise is the same.
         match unsafe { self.create(path) } {
-            // Someone else was faster.
+            // Another process or thread created it first.
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
                 // SAFETY: the caller's promise is the same.
                 unsafe { self.open(path) }
@@ -306,7 +309,7 @@ impl PoolOptions {
         }
     }
 
-    /// Makes a pool in memory: it is gone with its last handle. For tests and caches.
+    /// Creates a pool in memory, for tests and caches. It disappears with its last handle.
     ///
     /// # Errors
     /// [`Error::AddressSpace`], [`Error::Invalid`].
@@ -319,10 +322,10 @@ impl PoolOptions {
         self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?)
     }
 
-    /// Bytes to reserve for a pool of this size and page size.
+    /// Bytes of address space to reserve for a pool of this size and page size.
     fn reserve(&self, size: u64, page_bits: u32) -> u64 {
-        // Pools of small pages are not meant to become huge, and each region that they
-        // may come to have costs a little.
+        // Pools with small pages are not meant to become huge, and each region they might ever have
+        // costs a little memory.
         let regions = RESERVE.min(1 << page_bits.saturating_mul(2).saturating_add(11).min(40));
         match self.core.max_size {
             0 => regions.max(size),
@@ -335,7 +338,7 @@ impl PoolOptions {
         let file = File::options()
             .read(true)
             .write(!read_only)
-            // Opening a pipe must not wait for its other end; it means nothing for files.
+            // Keeps an open of a pipe from waiting for its other end. Has no effect on files.
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(path)
             .map_err(|e| match e.kind() {
@@ -344,7 +347,7 @@ impl PoolOptions {
             })?;
         let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
         if !meta.is_file() {
-            return Err(Error::NotAPool { found: "something that is no regular file".into() });
+            return Err(Error::NotAPool { found: "something that is not a regular file".into() });
         }
         let how = if read_only {
             FlockOperation::NonBlockingLockShared
@@ -355,7 +358,7 @@ impl PoolOptions {
         let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let opened = self.open_locked(path, file, meta.len(), read_only);
         if opened.is_err() {
-            // Closing the file is not enough, see `Backing::unlock`.
+            // Closing the file is not enough; see `Backing::unlock`.
             let _ = rustix::fs::flock(&kept, FlockOperation::Unlock);
         }
         opened
@@ -363,7 +366,7 @@ impl PoolOptions {
 
     fn open_locked(&self, path: &Path, file: File, len: u64, read_only: bool) -> Result<Pool> {
         let action = || format!("opening {}", path.display());
-        // Read, not mapped: nothing is mapped before it is known to be a pool.
+        // Reads instead of mapping: a file is mapped only once it is known to be a pool.
         let header = Header::read(len, |offset| {
             let mut bytes = [0; HEADER_WORDS * 8];
             file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io(action(), e))?;
@@ -378,7 +381,7 @@ impl PoolOptions {
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.read_only = read_only;
         if read_only {
-            // The private mapping tells nothing of the medium; its last writer did.
+            // The private mapping says nothing about the medium, but the last writer recorded it.
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
@@ -386,7 +389,7 @@ impl PoolOptions {
         self.start(Store::new(core)?)
     }
 
-    /// The seam and the options for a medium.
+    /// Chooses the seam and the options for a medium.
     fn judge(&self, found: Option<MediumKind>) -> (Real, CoreOptions) {
         self.judge_with(found, self.core.clone())
     }
@@ -408,7 +411,7 @@ impl PoolOptions {
 
     fn start(&self, store: std::sync::Arc<Store<Real>>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
-        // Else the worker does that, once the first answers are given.
+        // Otherwise the worker does this, after the first operations.
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
@@ -417,7 +420,7 @@ impl PoolOptions {
     }
 }
 
-/// The first size of a pool: by the granule, but no more than it may have.
+/// The first size of a pool: rounded up to `granule`, but no more than its limit.
 fn first_size(options: &CoreOptions, granule: u64) -> u64 {
     let size = options.initial_size.checked_next_multiple_of(granule).unwrap_or(1 << 48);
     match options.max_size {
@@ -433,7 +436,7 @@ fn lock(file: &File, how: FlockOperation) -> Result<()> {
     })
 }
 
-/// The directory that a path is in.
+/// The directory that contains `path`.
 pub(super) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -441,14 +444,14 @@ pub(super) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// The directory that a path is in, to be synced once it has a new name.
+/// Opens the directory that contains `path`, to sync it once it has a new name.
 pub(super) fn open_parent(path: &Path) -> Result<File> {
     let parent = parent(path);
     File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
 }
 
-/// The id of the present boot. Where the system does not tell it, one that no other process
-/// has: a pool that was left dirty is then taken for one of an earlier boot.
+/// The id of the current boot. If the system does not report one, an id that no other process has:
+/// a pool that was left dirty then counts as one from an earlier boot.
 fn boot_id() -> u128 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

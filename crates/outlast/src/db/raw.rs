@@ -1,4 +1,4 @@
-//! Maps whose types are not known: for tools.
+//! Maps whose types are not known at compile time, for tools.
 
 use super::handle::Guarded;
 use super::roots::MapInfo;
@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// A map by its bytes, whatever its types: keys and values are what
-/// [`Value::with_bytes`](crate::Value::with_bytes) shows. Words of the inline form are
-/// their 8 little-endian bytes.
+/// A map seen as bytes, whatever its types. Keys and values are the bytes that
+/// [`Value::with_bytes`](crate::Value::with_bytes) gives; words of the inline form are their 8
+/// little-endian bytes.
 ///
 /// Clones are handles to the same map.
 #[derive(Clone)]
@@ -42,12 +42,12 @@ fn bytes_of(word: u64) -> Vec<u8> {
 }
 
 impl RawMap {
-    /// The map as its root describes it.
+    /// The map's description in its root.
     pub fn info(&self) -> &MapInfo {
         self.map.info()
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(match self.map.form()? {
             Form::Inline(index) => index.get(word(key, "key")?)?.map(bytes_of),
@@ -55,7 +55,7 @@ impl RawMap {
         })
     }
 
-    /// The value of `key`, by reference.
+    /// Returns a reference to the value of `key`.
     pub fn get_ref(&self, key: &[u8]) -> Result<Option<RecordRef>> {
         match self.map.form()? {
             Form::Inline(index) => index.get_ref(word(key, "key")?),
@@ -63,22 +63,22 @@ impl RawMap {
         }
     }
 
-    /// Inserts if absent. Returns whether it did.
+    /// Inserts `value` if `key` is absent. Returns whether it inserted.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(key, Some(value), Kind::Insert, false)?.0)
     }
 
-    /// Inserts or replaces. Returns the value before.
+    /// Inserts `value`, or replaces the value of `key`. Returns the previous value.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.change(key, Some(value), Kind::Put, true)?.1)
     }
 
-    /// Replaces if present. Returns whether it did.
+    /// Replaces the value of `key` if it is present. Returns whether it did.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(key, Some(value), Kind::Update, false)?.0)
     }
 
-    /// Removes if present. Returns the value before.
+    /// Removes `key` if it is present. Returns the previous value.
     pub fn remove(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.change(key, None, Kind::Remove, true)?.1)
     }
@@ -106,20 +106,20 @@ impl RawMap {
         })
     }
 
-    /// Walks all records. See [`Map::iter`](crate::Map::iter) for what it guarantees.
+    /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).
     pub fn iter(&self) -> RawIter {
         RawIter { map: self.clone(), cursor: Cursor::start(), ready: Vec::new().into_iter() }
     }
 
-    /// The records of an ordered map whose keys are in a range, from either end. See
-    /// [`OrderedMap::range`](crate::OrderedMap::range) for what it guarantees.
+    /// Iterates over the records of an ordered map whose keys lie between `low` and `high`, from
+    /// either end, with the guarantees of [`OrderedMap::range`](crate::OrderedMap::range).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the map's scheme knows no order, or a key is no word where the
-    /// map's keys are.
+    /// [`Error::Invalid`] if the map's scheme keeps no key order, or if a bound of an inline map is
+    /// not 8 bytes long.
     pub fn range(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<RawRange> {
         if !self.info().scheme().is_ordered() {
-            let why = format!("{} knows no order of keys", self.info().scheme());
+            let why = format!("{} keeps no key order", self.info().scheme());
             return Err(Error::Invalid { what: "range", why });
         }
         let words = |bound: Bound<&[u8]>| {
@@ -135,18 +135,18 @@ impl RawMap {
         })
     }
 
-    /// As [`range`](RawMap::range), of an ordered map whose keys are byte strings in blocks.
+    /// As [`range`](RawMap::range), for an ordered map whose keys are byte strings in blocks.
     pub(crate) fn range_of_bytes(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> RawRange {
         let walk = Walk::new(low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec));
         RawRange::new(self.clone(), FormWalk::Bytes(walk))
     }
 
-    /// As [`range`](RawMap::range), of an ordered map whose keys are words in place.
+    /// As [`range`](RawMap::range), for an ordered map whose keys are inline words.
     pub(crate) fn range_of_words(&self, low: Bound<u64>, high: Bound<u64>) -> RawRange {
         RawRange::new(self.clone(), FormWalk::Inline(Walk::new(low, high)))
     }
 
-    /// An estimate of the number of records; exact for small maps at rest.
+    /// Estimates the number of records. Exact for small maps at rest.
     pub fn len_estimate(&self) -> Result<u64> {
         match self.map.form()? {
             Form::Inline(index) => index.len_estimate(),
@@ -154,7 +154,7 @@ impl RawMap {
         }
     }
 
-    /// Figures of the index.
+    /// Returns the index's statistics.
     pub fn stats(&self) -> Result<IndexStats> {
         match self.map.form()? {
             Form::Inline(index) => index.stats(),
@@ -162,7 +162,7 @@ impl RawMap {
         }
     }
 
-    /// How often the index has grown since opening: two loads.
+    /// Returns how often the index has grown since opening. Costs two loads.
     pub fn growth(&self) -> Result<Growth> {
         Ok(match self.map.form()? {
             Form::Inline(index) => index.growth(),
@@ -170,7 +170,7 @@ impl RawMap {
         })
     }
 
-    /// How records are stored.
+    /// Returns how records are stored.
     pub fn record_form(&self) -> RecordForm {
         self.info().form
     }
@@ -195,7 +195,7 @@ impl Kind {
     }
 }
 
-/// Walks the records of a [`RawMap`].
+/// An iterator over the records of a [`RawMap`].
 pub struct RawIter {
     map: RawMap,
     cursor: Cursor,
@@ -241,12 +241,12 @@ impl RawIter {
     }
 }
 
-/// What was read of a range and not yet asked for.
+/// The state of a range scan: what remains, and what was read but not returned yet.
 struct Walk<R: Record> {
     range: KeyRange<R>,
-    /// Read from the front, in order.
+    /// Records read from the front, in order.
     front: VecDeque<(R::OwnedKey, R::Owned)>,
-    /// The same from the back, the greatest first.
+    /// Records read from the back, the greatest first.
     back: VecDeque<(R::OwnedKey, R::Owned)>,
 }
 
@@ -259,7 +259,8 @@ impl<R: Record> Walk<R> {
         Walk { range: KeyRange::new(low, high), front, back }
     }
 
-    /// The next record from one end. `index` tells the index, where it has to be asked.
+    /// Returns the next record from one end. `index` gives the index, and is called only when more
+    /// has to be read.
     #[inline]
     fn step<'m>(
         &mut self,
@@ -273,7 +274,7 @@ impl<R: Record> Walk<R> {
                 return Some(Ok(record));
             }
             if self.range.is_done() {
-                // What was read from the other end.
+                // The records read from the other end are all that is left.
                 let rest = if reverse { &mut self.front } else { &mut self.back };
                 return rest.pop_back().map(Ok);
             }
@@ -284,23 +285,23 @@ impl<R: Record> Walk<R> {
         }
     }
 
-    /// Nothing more is asked for.
+    /// Ends the scan.
     fn finish(&mut self) {
         self.range.finish();
         self.front.clear();
         self.back.clear();
     }
 
-    /// The record at one end, of a range of which nothing was read.
+    /// Returns the record at one end of a range from which nothing was read yet.
     fn end(self, reverse: bool, index: &dyn Index<R>) -> Result<Option<Walked<R>>> {
         index.ordered().ok_or_else(unordered)?.end(self.range, reverse)
     }
 
-    /// Reads on, from an end of which all was asked for.
+    /// Reads more records at an end whose buffer is empty.
     fn fill(&mut self, reverse: bool, batch: usize, index: &dyn Index<R>) -> Result<()> {
         let index = index.ordered().ok_or_else(unordered)?;
         let ready = if reverse { &mut self.back } else { &mut self.front };
-        // The same memory each time.
+        // Reuses the buffer.
         let mut records = Vec::from(std::mem::take(ready));
         let read = index.next(&mut self.range, reverse, batch, &mut records);
         *ready = VecDeque::from(records);
@@ -312,19 +313,19 @@ fn unordered() -> Error {
     Error::Invalid { what: "range", why: "of a map without order".into() }
 }
 
-/// By the map's form.
+/// A range scan of either record form.
 enum FormWalk {
     Inline(Walk<Inline>),
     Bytes(Walk<Bytes>),
 }
 
-/// A record as the map's form has it.
+/// A record in the map's form.
 pub(crate) enum FormRecord {
     Inline(u64, u64),
     Bytes(Vec<u8>, Vec<u8>),
 }
 
-/// The records of a range of an ordered map, by their bytes.
+/// An iterator over a range of records of an ordered map, as bytes.
 pub struct RawRange {
     map: RawMap,
     walk: FormWalk,
@@ -336,15 +337,14 @@ impl RawRange {
         RawRange { map, walk, batch: 64 }
     }
 
-    /// Reads at most so many records at once, and keeps those that were not yet asked for.
-    /// Default: 64.
+    /// Sets how many records are read at once and buffered. Default: 64.
     #[must_use]
     pub fn with_batch(mut self, records: usize) -> Self {
         self.batch = records.max(1);
         self
     }
 
-    /// The record at one end, of a range of which nothing was read.
+    /// Returns the record at one end of a range from which nothing was read yet.
     pub(crate) fn end(self, reverse: bool) -> Result<Option<FormRecord>> {
         Ok(match (self.map.map.form()?, self.walk) {
             (Form::Inline(index), FormWalk::Inline(walk)) => {
@@ -357,7 +357,7 @@ impl RawRange {
         })
     }
 
-    /// Nothing more is asked for.
+    /// Ends the scan.
     pub(crate) fn finish(&mut self) {
         match &mut self.walk {
             FormWalk::Inline(walk) => walk.finish(),
@@ -365,7 +365,7 @@ impl RawRange {
         }
     }
 
-    /// The next record from one end.
+    /// Returns the next record from one end.
     #[inline]
     pub(crate) fn step(&mut self, reverse: bool) -> Option<Result<FormRecord>> {
         let map = &self.map.map;

@@ -1,4 +1,4 @@
-//! Named roots: which maps a pool holds.
+//! Named roots: the maps that a pool holds.
 
 use crate::error::{Damage, Error, Result};
 use crate::index::{Config, RecordForm, Scheme};
@@ -7,22 +7,22 @@ use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES};
 use crate::pool::roots;
 
-/// A map as its root describes it. Fixed when the map is created.
+/// A map's description in its root. Fixed when the map is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapInfo {
-    /// Its name.
+    /// The map's name.
     pub name: String,
-    /// Its record form.
+    /// The map's record form.
     pub form: RecordForm,
-    /// Schema of its keys.
+    /// Schema of the keys.
     pub key_schema: String,
-    /// Schema of its values.
+    /// Schema of the values.
     pub value_schema: String,
-    /// Its scheme, and what the scheme let its creator choose.
+    /// The map's scheme and its settings.
     pub config: Config,
 }
 
-/// Word 8 of a slot: kinds and lengths.
+/// Packs word 8 of a slot: the kinds and the lengths.
 fn pack_kinds(info: &MapInfo) -> u64 {
     u64::from(info.scheme() as u8)
         | u64::from(info.form as u8) << 8
@@ -32,12 +32,12 @@ fn pack_kinds(info: &MapInfo) -> u64 {
 }
 
 impl MapInfo {
-    /// Its scheme.
+    /// The map's scheme.
     pub fn scheme(&self) -> Scheme {
         self.config.scheme()
     }
 
-    /// Whether name and schemas fit a root.
+    /// Checks that the name and the schemas fit into a root.
     pub fn check(&self) -> Result<()> {
         let invalid = |why| Err(Error::Invalid { what: "map name", why });
         if self.name.is_empty() {
@@ -52,7 +52,7 @@ impl MapInfo {
         Ok(())
     }
 
-    /// The words of its root.
+    /// Encodes the fixed words of the root.
     pub fn to_words(&self) -> FixedWords {
         let mut words = [0; _];
         words[0] = pack_kinds(self);
@@ -89,7 +89,7 @@ impl MapInfo {
     }
 }
 
-/// Reads a root. `None` if its slot is free.
+/// Reads the root in `slot`. Returns `None` if the slot is free.
 ///
 /// # Errors
 /// [`Error::DamagedRoot`].
@@ -103,7 +103,7 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<MapInfo>> {
     Ok(Some(info))
 }
 
-/// Reads every root: slot and map, or what is wrong with it.
+/// Reads every root. Returns each slot in use with its map, or with the error in reading it.
 pub fn read_all<S: Seam>(core: &Core<S>) -> Vec<(usize, Result<MapInfo>)> {
     (0..ROOT_SLOTS).filter_map(|slot| Some((slot, read(core, slot).transpose()?))).collect()
 }

@@ -13,10 +13,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// See [`Pool::snapshot`](crate::Pool::snapshot).
+/// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot).
 pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     let action = || format!("writing the snapshot {}", path.display());
-    // Held until the copy has its name: nobody opens meanwhile what is being replaced.
+    // Held until the copy has its name, so that no one opens the file that is being replaced.
     let _replaced = lock_target(store, path)?;
     let directory = open_parent(path)?;
     let target = Target::create(path)?;
@@ -27,11 +27,11 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     disk.fsync_directory(&directory).map_err(|e| Error::io(action(), e))
 }
 
-/// What is at the path already, locked against being used as a pool.
+/// Locks the file that `path` names already, if any, so that no one can open it as a pool.
 ///
 /// # Errors
-/// [`Error::Locked`] if it is a pool that is open, and [`Error::Invalid`] if it is this
-/// one: whoever has it open would go on with a file that has no name any more.
+/// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is this one. Replacing
+/// either would leave a process with an open file that no longer has a name.
 fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     let action = || format!("opening {}", path.display());
     let options =
@@ -44,7 +44,7 @@ fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     let invalid = |why: &str| Error::Invalid { what: "snapshot path", why: why.into() };
     let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
     if !meta.is_file() {
-        return Err(invalid("it names something that is no regular file"));
+        return Err(invalid("it names something that is not a regular file"));
     }
     let own = store.core().backing().identity()?;
     if own.inode != 0 && (own.device, own.inode) == (meta.dev(), meta.ino()) {
@@ -57,8 +57,8 @@ fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// The copy while it is written: without a name where the file system allows it, so that
-/// nothing is left of a snapshot that is interrupted.
+/// The copy while it is being written. It has no name where the file system allows that, so an
+/// interrupted snapshot leaves nothing behind.
 struct Target {
     file: File,
     temporary: PathBuf,
@@ -83,7 +83,8 @@ impl Target {
         Ok(Target { file, temporary, named: true })
     }
 
-    /// Gives the copy its name. A link cannot replace a file, a renaming can.
+    /// Gives the copy its name. It is linked under a temporary name and then renamed, because a
+    /// link cannot replace a file.
     fn rename_to(mut self, disk: &Disk, path: &Path) -> Result<()> {
         let action = || format!("writing the snapshot {}", path.display());
         if !self.named {
@@ -110,21 +111,22 @@ impl Drop for Target {
     }
 }
 
-/// Shares the blocks where the file system can, else copies the bytes.
+/// Copies the pool. Shares the file's blocks where the file system can, otherwise copies the bytes.
 fn copy<S: Seam>(core: &Core<S>, mut target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
-    // Beyond it the system would end the process (SIGXFSZ).
+    // A write beyond this limit would kill the process with SIGXFSZ.
     if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
         return Err(IoError::from(ErrorKind::FileTooLarge));
     }
-    // Of a pool that is open read-only, the mapping holds repairs that the file has not.
+    // In a read-only pool, the mapping holds repairs that the file lacks.
     if let Some(source) = core.backing().mapping().and_then(|m| m.as_file())
         && !core.options().read_only
         && rustix::fs::ioctl_ficlone(target, source).is_ok()
     {
         return target.set_len(len);
     }
-    // Through the mapping: a medium of which no file is (or is not yet) the truth.
+    // Copies through the mapping, for media without a file and for pools whose file is not up to
+    // date.
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
     while at < len {

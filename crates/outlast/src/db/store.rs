@@ -2,23 +2,24 @@
 //!
 //! # Reclaim
 //!
-//! After a crash nothing is known of the blocks that were there before it, the *old*
-//! ones. Operations go on at once, in other space; meanwhile, step by step:
+//! After a crash, nothing is known about the blocks from before it, the *old* blocks. Operations
+//! start at once, in other space. Meanwhile the reclaim runs, step by step:
 //!
-//! 1. *Trace*: for each root, its index reports the blocks it owns; they are marked
-//!    alive. What operations move or unlink meanwhile they mark first themselves, so the
-//!    trace need only see what stays put.
-//! 2. *Grace*: whoever began before the trace ended may still be on the way to an old block
-//!    that nothing leads to any more; it is waited for.
-//! 3. *Sweep*: run by run, an old block is free if it is not alive, or was retired since.
+//! 1. *Trace*: for each root, the index reports the blocks that it owns, and the reclaim marks them
+//!    alive. An operation that moves or unlinks a block meanwhile marks it first, so the trace only
+//!    has to find the blocks that stay in place.
+//! 2. *Grace*: an operation that began before the trace ended may still be on its way to an old
+//!    block that nothing leads to any more. The reclaim waits for all such operations.
+//! 3. *Sweep*: run by run, an old block is free if it is not marked alive, or if it was retired
+//!    since the opening.
 //!
-//! A root that cannot be read stops the reclaim before the sweep: nothing is freed. A
-//! pool that may not grow waits for the reclaim before it says that it is full.
+//! A root that cannot be read stops the reclaim before the sweep, so nothing is freed. A pool that
+//! may not grow waits for the reclaim before it fails with [`Error::PoolFull`].
 //!
 //! # Locks
 //!
-//! In this order: gate, `creating`, `reclaim`, `maps`. Whoever steps the reclaim has
-//! passed the gate before; an allocation that helps it along is inside the gate already.
+//! Lock order: gate, `creating`, `reclaim`, `maps`. A thread passes the gate before it steps the
+//! reclaim; an allocation that helps the reclaim is inside the gate already.
 
 use super::raw::Form;
 use super::roots::{self, MapInfo};
@@ -66,18 +67,18 @@ impl AnyIndex {
         each_form!(self, index => index.use_huge_pages());
     }
 
-    /// See [`Index::verify`].
+    /// Verifies the index; see [`Index::verify`].
     pub fn verify(&self, visit: &mut Visitor<'_>) -> Result<crate::index::Verified> {
         each_form!(self, index => index.verify(visit))
     }
 
-    /// See [`Index::stats`].
+    /// Returns the index's statistics; see [`Index::stats`].
     pub fn stats(&self) -> Result<crate::index::IndexStats> {
         each_form!(self, index => index.stats())
     }
 }
 
-/// A map that is open. There is one of each in a process.
+/// An open map. A process has at most one per root.
 pub struct OpenMap {
     info: MapInfo,
     slot: usize,
@@ -87,12 +88,12 @@ pub struct OpenMap {
 }
 
 impl OpenMap {
-    /// The map as its root describes it.
+    /// The map's description in its root.
     pub fn info(&self) -> &MapInfo {
         &self.info
     }
 
-    /// The index, if map and pool are still there.
+    /// Returns the index, if the map and the pool are still open.
     #[inline(always)]
     pub(crate) fn form(&self) -> Result<Form<'_>> {
         if self.dropped.load(Ordering::Acquire) {
@@ -107,30 +108,30 @@ impl OpenMap {
         })
     }
 
-    /// The index, whatever became of the map.
+    /// Returns the index, even if the map was dropped.
     pub fn index(&self) -> &AnyIndex {
         &self.index
     }
 }
 
-/// What is asked of a map that is opened or created.
+/// A request to open or create a map.
 #[derive(Debug, Clone)]
 pub struct MapRequest {
-    /// What the map must be, or is created as; the configuration counts for a new map.
+    /// What the map must be, or is created as. The configuration applies to a new map only.
     pub info: MapInfo,
-    /// Whether the scheme was asked for, and must match.
+    /// Whether the caller named a scheme, which then must match.
     pub scheme_matters: bool,
 }
 
-/// Open maps of a pool.
+/// The open maps of a pool.
 #[derive(Default)]
 struct Maps {
-    /// By slot: in a damaged file two roots can have one name.
+    /// Keyed by slot: in a damaged file, two roots can have the same name.
     open: BTreeMap<usize, Arc<OpenMap>>,
-    /// Dropped, but their blocks are not freed yet: someone may still read them.
+    /// Dropped maps whose blocks are not freed yet, because another thread may still read them.
     dropped: Vec<Arc<OpenMap>>,
-    /// Slots of dropped maps whose blocks are being freed: until that is done, an index may
-    /// read its root's words.
+    /// Slots of dropped maps whose blocks are being freed. Until that is done, an index may read
+    /// the words of the root.
     freeing: Vec<usize>,
 }
 
@@ -142,14 +143,14 @@ enum Phase {
     Stopped(Damage),
 }
 
-/// Marks, while it lives, that a root is changing and its change not durable yet.
+/// While it lives, a root is being changed and the change is not durable yet.
 struct RootChange<'c>(&'c AtomicU64);
 
 impl<'c> RootChange<'c> {
     fn begin(changes: &'c AtomicU64) -> Self {
         changes.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `settled`: whoever reads the changed root sees
-        // that it was changing.
+        // Pairs with the Acquire fence in `settled`: a thread that reads the changed root also sees
+        // that it is changing.
         fence(Ordering::Release);
         RootChange(changes)
     }
@@ -162,15 +163,15 @@ impl Drop for RootChange<'_> {
     }
 }
 
-/// How far the reclaim after a crash is.
+/// Progress of the reclaim after a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReclaimState {
-    /// Nothing to reclaim, or all done.
+    /// Nothing to reclaim, or all of it is done.
     Done,
     /// Under way.
     Running,
-    /// Damage stopped it: no space from before the crash is reused.
+    /// Damage stopped it. No space from before the crash is reused.
     Stopped(Damage),
 }
 
@@ -179,11 +180,11 @@ pub struct Store<S: Seam> {
     core: Arc<Core<S>>,
     maps: Mutex<Maps>,
     creating: Mutex<()>,
-    /// Odd while a root is committed or cleared. Changed under `creating`.
+    /// Odd while a root is being committed or cleared. Changed under `creating`.
     root_changes: AtomicU64,
     reclaim: Mutex<Phase>,
     alive: Arc<Alive>,
-    /// Whether DRAM may be had in large pages: not before the first answers are given.
+    /// Whether huge pages may be used for DRAM. Set after the first operations.
     huge_pages: AtomicBool,
 }
 
@@ -191,14 +192,14 @@ impl<S: Seam> Store<S> {
     /// Wraps a core.
     ///
     /// # Errors
-    /// [`Error::Io`] if the page that tells forked children apart cannot be had.
+    /// [`Error::Io`] if the page that detects forked children cannot be mapped.
     pub fn new(core: Core<S>) -> Result<Arc<Self>> {
         let alive = Alive::new().map_err(|e| Error::io("mapping a page", e))?;
         Ok(Self::with_alive(core, Arc::new(alive)))
     }
 
-    /// As [`Store::new`], with a page that is there already: for crash images, of which
-    /// there are millions.
+    /// As [`Store::new`], with an existing page. Used for crash images, of which there are
+    /// millions.
     pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Arc<Self> {
         let forgets = core.memory.seam().planted(Planted::NotReclaimed);
         let phase = if core.alloc().old_frontier() == 0 || forgets {
@@ -220,19 +221,19 @@ impl<S: Seam> Store<S> {
         store
     }
 
-    /// The core.
+    /// The pool's core.
     pub fn core(&self) -> &Arc<Core<S>> {
         &self.core
     }
 
-    /// Whether this process is the one that opened the pool.
+    /// Returns whether this process is the one that opened the pool.
     pub fn is_here(&self) -> bool {
         self.alive.is_here()
     }
 
     // ---- Maps -------------------------------------------------------------------
 
-    /// Every map: slot and description, or what is wrong with it.
+    /// Lists every map: its slot and description, or the error in reading it.
     pub fn maps(&self) -> Vec<(usize, Result<MapInfo>)> {
         if let Err(error) = self.check() {
             return vec![(0, Err(error))];
@@ -247,12 +248,12 @@ impl<S: Seam> Store<S> {
         maps
     }
 
-    /// Reads roots while none is being committed or cleared: a root that can be seen is
-    /// durable, and so is the absence of one.
+    /// Reads roots at a moment when none is being committed or cleared. So a root that is seen is
+    /// durable, and the absence of one is too.
     fn settled<T>(&self, read: impl Fn() -> T) -> Result<T> {
         let mut turn = 0;
         loop {
-            // Acquire, and the fence: pair with `RootChange`.
+            // The Acquire load and the fence below pair with `RootChange`.
             let before = self.root_changes.load(Ordering::Acquire);
             if before.is_multiple_of(2) || self.core.memory.seam().planted(Planted::RootReadEarly) {
                 let found = read();
@@ -265,13 +266,13 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// The map of this name, opened as it is.
+    /// Opens the map of this name with the types that it has.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
         self.open_map_by(name, false)
     }
 
-    /// As [`open_map`](Store::open_map); `inside` says whether the calling thread has passed
-    /// the gate, or holds it.
+    /// As [`open_map`](Store::open_map). `inside` says whether the calling thread has passed the
+    /// gate or holds it.
     pub(super) fn open_map_by(&self, name: &str, inside: bool) -> Result<Arc<OpenMap>> {
         self.check()?;
         loop {
@@ -291,8 +292,8 @@ impl<S: Seam> Store<S> {
         self.core.check()
     }
 
-    /// A root by name. A damaged root is an error only where the name is not found
-    /// among the others: it may be the one.
+    /// Finds a root by name. If the name is not found and a root is damaged, returns the damage:
+    /// the damaged root may be the one.
     fn find(&self, name: &str) -> Result<Option<(usize, MapInfo)>> {
         let mut damaged = None;
         for (slot, info) in self.maps() {
@@ -305,12 +306,12 @@ impl<S: Seam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
-    /// Opens the map of a slot. `None` if it is not there any more. `inside` says whether the
-    /// calling thread has passed the gate, or holds it.
+    /// Opens the map in a slot. Returns `None` if it is not there any more. `inside` says whether
+    /// the calling thread has passed the gate or holds it.
     fn open(&self, slot: usize, info: MapInfo, inside: bool) -> Result<Option<Arc<OpenMap>>> {
         let seam = self.core.memory.seam();
         let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
-        // Opening mends what a crash left, if the scheme does that then.
+        // In some schemes, opening repairs what a crash left, and so writes.
         let mends = info.scheme().row().linear_recovery && self.core.alloc().old_frontier() != 0;
         let _writing = if mends && !inside && !known() { Some(self.core.enter()?) } else { None };
         let mut maps = seam.lock(&self.maps);
@@ -319,8 +320,8 @@ impl<S: Seam> Store<S> {
         {
             return Ok(Some(Arc::clone(open)));
         }
-        // It can have been dropped since it was found, and its slot used for another. Were
-        // it opened all the same, its blocks would be freed under the new handle.
+        // The map may have been dropped since it was found, and its slot reused for another. If it
+        // were opened anyway, its blocks would be freed under the new handle.
         if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
             return Ok(None);
         }
@@ -336,14 +337,15 @@ impl<S: Seam> Store<S> {
             index,
         });
         maps.open.insert(slot, Arc::clone(&open));
-        // Under the lock: else `use_huge_pages` finds the map there.
+        // Under the lock. If the flag is not set yet, `use_huge_pages` will find the map in the
+        // list.
         if self.huge_pages.load(Ordering::Relaxed) {
             open.index.use_huge_pages();
         }
         Ok(Some(open))
     }
 
-    /// Opens the map that is asked for, or creates it: atomically under a crash.
+    /// Opens the requested map, or creates it. Creation is atomic across a crash.
     pub fn map(&self, request: &MapRequest) -> Result<Arc<OpenMap>> {
         self.check()?;
         let asked = &request.info;
@@ -370,8 +372,8 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// A slot that no map uses, nor the last readers of one that was dropped, nor who frees its
-    /// blocks.
+    /// Finds a slot that is free, and that neither the last users of a dropped map nor the thread
+    /// that frees its blocks still read.
     fn free_slot(&self) -> Result<usize> {
         let maps = self.core.memory.seam().lock(&self.maps);
         let in_use =
@@ -385,8 +387,8 @@ impl<S: Seam> Store<S> {
         Err(Error::TooManyMaps { max: ROOT_SLOTS })
     }
 
-    /// Drops a map: it is gone when this returns, whole or not at all under a crash. Its
-    /// space is freed once no handle is left.
+    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either whole
+    /// or gone. Its space is freed once no handle is left.
     pub fn drop_map(&self, name: &str) -> Result<()> {
         let map = self.open_map(name)?;
         let _writing = self.core.enter_to_change()?;
@@ -396,7 +398,7 @@ impl<S: Seam> Store<S> {
             return Err(Error::NoSuchMap { name: name.into() });
         }
         if self.core.alloc().old_frontier() != 0 && !seam.planted(Planted::DroppedUnmarked) {
-            // The trace will not find it any more, and its last readers still read it.
+            // The trace will not find this map any more, but its last readers still use it.
             self.trace_map(&map, &mut |offset, bytes| {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
             })?;
@@ -425,12 +427,12 @@ impl<S: Seam> Store<S> {
         Ok(())
     }
 
-    /// Whether every block in use has an owner: no dropped map is still held.
+    /// Whether every block in use has an owner, which holds if no dropped map is still in use.
     fn is_settled(&self) -> bool {
         self.core.memory.seam().lock(&self.maps).dropped.is_empty()
     }
 
-    /// Frees the blocks of dropped maps that nobody holds any more. The caller has passed
+    /// Frees the blocks of dropped maps that no handle refers to any more. The caller has passed
     /// the gate, or holds it.
     fn free_dropped(&self) -> Result<()> {
         let seam = self.core.memory.seam();
@@ -443,7 +445,7 @@ impl<S: Seam> Store<S> {
             }
             ready
         };
-        // Pairs with the Release of the handles that are gone: what was done by them is seen.
+        // Pairs with the Release in dropping the last handles: this thread sees what they did.
         fence(Ordering::Acquire);
         for map in ready {
             let mut blocks = Vec::new();
@@ -451,11 +453,11 @@ impl<S: Seam> Store<S> {
                 blocks.push((offset, bytes));
                 Ok(())
             });
-            // The blocks are known: nothing reads the root any more.
+            // The blocks are collected, so nothing reads the root any more.
             seam.lock(&self.maps).freeing.retain(|&slot| slot != map.slot);
             if let Err(error) = traced {
-                // The map is gone all the same. What cannot be found cannot be freed now;
-                // the free state is not saved, and the next open traces what is left.
+                // The map is gone all the same. Blocks that cannot be found cannot be freed now.
+                // The free state is not saved, and the next open traces what is left.
                 tracing::warn!(%error, "the blocks of a dropped map cannot be freed");
                 self.core.note_unfreeable();
                 continue;
@@ -467,7 +469,7 @@ impl<S: Seam> Store<S> {
         Ok(())
     }
 
-    /// The blocks of dropped maps that someone still holds. The caller holds the gate.
+    /// Visits the blocks of dropped maps that still have handles. The caller holds the gate.
     pub(super) fn visit_dropped(&self, visit: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let dropped = self.core.memory.seam().lock(&self.maps).dropped.clone();
         for map in dropped {
@@ -481,7 +483,7 @@ impl<S: Seam> Store<S> {
 
     // ---- Background work ---------------------------------------------------------
 
-    /// One step of background work: that of the indexes, reclaim, dropped maps, growth ahead
+    /// Does one step of background work: on the indexes, the reclaim, dropped maps, or growth ahead
     /// of use. Returns whether there may be more to do.
     pub fn step(&self) -> Result<bool> {
         self.check()?;
@@ -506,7 +508,7 @@ impl<S: Seam> Store<S> {
         }
         match self.core.grow_ahead() {
             Ok(grown) => Ok(grown | more),
-            // The pool is as large as it can be: an operation that needs more will say so.
+            // The pool cannot grow. An operation that needs more space will fail with this error.
             Err(Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. }) => {
                 Ok(more)
             }
@@ -514,12 +516,12 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// Whether it has no map yet, so that nobody waits for a first answer.
+    /// Whether the pool has no map yet, so no thread is waiting for a first result.
     pub(super) fn is_new(&self) -> bool {
         self.core.alloc().stats(&self.core).frontier_pages <= self.core.geometry.first_page()
     }
 
-    /// The first operations after the opening are done: DRAM may be had in large pages.
+    /// Allows huge pages for DRAM. Called after the first operations.
     pub(super) fn use_huge_pages(&self) {
         self.huge_pages.store(true, Ordering::Relaxed);
         if let Some(mapping) = self.core.backing().mapping() {
@@ -532,7 +534,7 @@ impl<S: Seam> Store<S> {
         maps.iter().for_each(|map| map.index.use_huge_pages());
     }
 
-    /// One step of each open index that has work. Whether there may be more.
+    /// Does one step on each open index that has work. Returns whether there may be more.
     fn step_indexes(&self) -> Result<bool> {
         let maps: Vec<_> = {
             let maps = self.core.memory.seam().lock(&self.maps);
@@ -546,7 +548,7 @@ impl<S: Seam> Store<S> {
         Ok(more)
     }
 
-    /// How far the reclaim is.
+    /// Returns the progress of the reclaim.
     pub fn reclaim_state(&self) -> ReclaimState {
         match &*self.core.memory.seam().lock(&self.reclaim) {
             Phase::Done => ReclaimState::Done,
@@ -557,8 +559,8 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// One step of the reclaim. The caller has passed the gate. Whether it can go on at once:
-    /// not so at its end, nor while guards are alive that it has to wait for.
+    /// Does one step of the reclaim. The caller has passed the gate. Returns whether it can go on
+    /// at once, which it cannot at its end or while it waits for guards.
     fn reclaim_step(&self) -> Result<bool> {
         let mut phase = self.core.memory.seam().lock(&self.reclaim);
         match self.advance(&mut phase) {
@@ -576,13 +578,13 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    /// Whether it has advanced.
+    /// Advances the reclaim. Returns whether it advanced.
     fn advance(&self, phase: &mut Phase) -> Result<bool> {
         let alloc = self.core.alloc();
         match phase {
             Phase::Trace { slot, cursor } => {
                 if let Some((_, damage)) = self.core.lost_root() {
-                    // What it owned is not known.
+                    // The blocks of the lost root are not known.
                     return Err(damage.clone().into());
                 }
                 if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
@@ -594,7 +596,7 @@ impl<S: Seam> Store<S> {
                     *cursor = Cursor::start();
                     return Ok(true);
                 };
-                // Dropped beside us: it has marked its blocks itself.
+                // The map was dropped concurrently. The dropping thread has marked its blocks.
                 let Some(map) = self.open(*slot, info, true)? else { return Ok(true) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
@@ -629,12 +631,12 @@ impl<S: Seam> Store<S> {
 
     // ---- Life -------------------------------------------------------------------
 
-    /// See [`Pool::sync`](crate::Pool::sync).
+    /// Syncs the pool; see [`Pool::sync`](crate::Pool::sync).
     pub fn sync(&self) -> Result<()> {
         self.sync_and(|_| Ok(()))
     }
 
-    /// Makes the pool clean and durable and calls `then` while it stands still.
+    /// Makes the pool clean and durable, and calls `then` while writers are still held back.
     pub fn sync_and<T>(&self, then: impl FnOnce(&Core<S>) -> Result<T>) -> Result<T> {
         self.check()?;
         if !self.is_settled() {
@@ -644,19 +646,19 @@ impl<S: Seam> Store<S> {
         self.core.sync_and(|| self.is_settled(), then)
     }
 
-    /// Closes the pool. Other handles get [`Error::NotOpen`] from now on.
+    /// Closes the pool. From then on, calls through other handles fail with [`Error::NotOpen`].
     pub fn close(&self) -> Result<()> {
         self.check()?;
         self.core.close(|| self.free_dropped(), || self.is_settled())
     }
 
-    /// Holds all writers back, marked dirty, while `during` walks the structures.
+    /// Marks the pool dirty and holds all writers back while `during` walks the structures.
     pub fn stand_still<T>(&self, during: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         self.check()?;
         self.core.stand_still(|| during(self))
     }
 
-    /// Runs the reclaim to its end.
+    /// Runs the reclaim to its end. Returns whether all space is accounted for.
     pub fn finish_reclaim(&self) -> Result<bool> {
         self.check()?;
         if self.core.options().read_only {
@@ -673,7 +675,7 @@ impl<S: Seam> Reclaimer for Store<S> {
         loop {
             while self.reclaim_step()? {}
             match self.reclaim_state() {
-                // Operations that are under way end soon; a guard that the user holds need not.
+                // Operations under way end soon, but a guard held by the user may not.
                 ReclaimState::Running if turn < GRACE_TURNS => self.core.wait(&mut turn)?,
                 state => return Ok(state == ReclaimState::Done),
             }

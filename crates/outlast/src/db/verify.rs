@@ -9,54 +9,54 @@ use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::field;
 
-/// What a check of a pool found.
+/// The result of verifying a pool.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
-    /// Each map that could be read, and what was found in it.
+    /// Each map that could be read, with the result of verifying it.
     pub maps: Vec<(MapInfo, Verified)>,
-    /// Damage outside of any map: roots, space.
+    /// Damage outside of any map: in the roots or in the space.
     pub damage: Vec<Damage>,
-    /// Bytes of blocks that no map owns, and that are not free either. `None` where that
-    /// is not known: in a read-only pool, or before the reclaim after a crash has ended.
+    /// Bytes of blocks that no map owns and that are not free either. `None` where this is not
+    /// known: in a read-only pool, or before the reclaim after a crash has ended.
     pub leaked_bytes: Option<u64>,
     /// Bytes of blocks that maps own.
     pub used_bytes: u64,
-    /// A copy of the header that is not whole. A crash leaves that, too, and the other copy holds
-    /// all that is needed; so the pool is sound, and the next change writes the copy anew.
+    /// A copy of the header that is not whole. A crash can leave one. The pool is sound all the
+    /// same: the other copy holds everything, and the next change rewrites this one.
     pub header_copy: Option<Damage>,
 }
 
 impl Verification {
-    /// Whether nothing at all is wrong.
+    /// Returns whether nothing at all is wrong.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
             && self.leaked_bytes.unwrap_or(0) == 0
             && self.maps.iter().all(|(_, v)| v.damage.is_empty())
     }
 
-    /// Live records of all maps.
+    /// Returns the number of live records in all maps.
     pub fn records(&self) -> u64 {
         self.maps.iter().map(|(_, v)| v.records).sum()
     }
 
-    /// All damage, the maps' included.
+    /// Returns all damage, including that of the maps.
     pub fn all_damage(&self) -> impl Iterator<Item = &Damage> {
         self.damage.iter().chain(self.maps.iter().flat_map(|(_, v)| &v.damage))
     }
 }
 
-/// See [`Pool::verify`](crate::Pool::verify).
+/// Verifies a pool; see [`Pool::verify`](crate::Pool::verify).
 pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
-    // Before the first store writes it anew.
+    // Read before the first store rewrites the copy.
     let header_copy = core.header().copy_damaged;
     let was_clean = core.is_clean();
     store.finish_reclaim()?;
     let found = store.stand_still(|store| {
         let suspect = core.is_suspect();
-        // The kernel may have dropped pages that it could not write: what is read from here on
-        // is what the disk holds, too.
+        // The kernel may have dropped pages that it could not write. After the rewrite, the disk
+        // holds what the checks below read.
         let rewritten = !suspect || core.options().read_only || core.rewrite().is_ok();
         let found = check(store)?;
         if suspect && rewritten && found.is_sound() {
@@ -64,7 +64,7 @@ pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
         }
         Ok(found)
     })?;
-    // To look at it is no change.
+    // Verifying counts as no change, so a pool that was clean is made clean again.
     if was_clean {
         store.sync()?;
     }
@@ -105,8 +105,8 @@ fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
     Ok(found)
 }
 
-/// A build that does not know the scheme would change the pool without looking at the map, if the
-/// header did not tell of it.
+/// Checks that the header names the features of the map's scheme. Without them, a build that does
+/// not know the scheme would change the pool without looking at the map.
 fn missing_features(header: &Header, slot: usize, info: &MapInfo) -> Option<Damage> {
     let (features, needed) = (header.get(field::READ_ONLY_COMPATIBLE), info.config.features());
     let expected = format!("a header with the features {needed:#x} of {}", info.scheme());

@@ -1,5 +1,5 @@
-//! The background thread of a pool: reclaim after a crash, growth ahead of use, first
-//! touches of new pages, large pages.
+//! The background thread of a pool. It reclaims space after a crash, grows the pool ahead of use,
+//! pre-faults new pages and builds huge pages.
 
 use super::store::Store;
 use crate::error::{Error, Result};
@@ -12,27 +12,28 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks for work, where nobody asks for it.
+/// How long the worker sleeps when nothing wakes it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A large page.
+/// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
-/// Bytes ahead of the frontier that are touched first by this thread.
+/// How far ahead of the frontier this thread pre-faults pages, in bytes.
 const AHEAD: u64 = 64 << 20;
-/// A large page is made this far ahead of the frontier or farther: the way that operations
-/// have to go before they reach it, while it is made.
+/// The least distance ahead of the frontier at which a huge page is built, in bytes. Operations
+/// take a while to allocate this much, and meanwhile the kernel can finish the page.
 const CLEAR: u64 = 2 << 20;
-/// Touched in one call.
+/// Bytes pre-faulted in one call.
 const PART: u64 = 64 << 10;
-/// A process is at rest if it did next to nothing for so long.
+/// A process counts as at rest after it was nearly idle for this long.
 const REST: Duration = Duration::from_millis(100);
-/// Next to nothing: this part of the time of one processor.
+/// Nearly idle: the other threads used less than one part in this many of one processor.
 const REST_SHARE: u32 = 20;
-/// After an opening, the first answers get what the kernel has at once, and no large pages.
+/// How long after an opening the worker leaves pages alone: it pre-faults none and allows no huge
+/// ones. The first operations then get the small pages that the kernel has at hand.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Between two large pages that are made of a pool at rest.
+/// The pause between two huge pages that are built for a pool at rest.
 const BREATH: Duration = Duration::from_millis(20);
-/// A large page can be refused for the moment, because its pages are in use; a file
-/// system that has none refuses all.
+/// Refusals in a row after which the worker gives up on huge pages. The kernel may refuse one for
+/// the moment because its pages are in use; a file system without huge pages refuses all of them.
 const REFUSALS_MAX: u32 = 16;
 
 pub(super) struct Worker {
@@ -60,7 +61,7 @@ impl Worker {
         }
     }
 
-    /// In a forked child, where the thread does not exist.
+    /// Gives up the handle in a forked child, where the thread does not exist.
     pub(super) fn forget(mut self) {
         std::mem::forget(self.thread.take());
     }
@@ -69,7 +70,8 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
-        // The thread itself may be the last to hold the store, never the worker.
+        // The thread may hold the last handle to the store, but never this `Worker`. The check
+        // makes sure that it does not join itself.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -97,7 +99,7 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
                 false
             }
         };
-        // A reclaim comes first, which has no pauses.
+        // The reclaim comes first, and it makes no pauses.
         let resting =
             !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
         let done = if settled { pages.step(&store, resting) } else { None };
@@ -108,8 +110,8 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
     }
 }
 
-/// How long to wait after a turn in which this was done about pages: `more` is there to do
-/// besides, or pieces are `left` that wait for the process to be at rest.
+/// How long to sleep after a turn. `done` is the work done on pages in that turn, `more` says
+/// whether there is other work, and `left` whether pieces wait for the process to be at rest.
 fn pause_after(done: Option<&Work>, more: bool, left: bool) -> Option<Duration> {
     match done {
         Some(Work::Behind(_)) => Some(BREATH),
@@ -120,11 +122,12 @@ fn pause_after(done: Option<&Work>, more: bool, left: bool) -> Option<Duration> 
     }
 }
 
-/// Whether the process is at rest: its other threads together had next to no processor time
-/// for a while. Asked of the kernel, because lookups leave no trace in the pool.
+/// Tells whether the process is at rest: its other threads together used almost no processor time
+/// for a while. The kernel is asked, because lookups leave no trace in the pool.
 #[derive(Default)]
 struct Rest {
-    /// When the kernel was asked last, and the processor time that the other threads had had.
+    /// When the kernel was last asked, and the processor time that the other threads had used by
+    /// then.
     asked: Option<(Instant, Duration)>,
     resting: bool,
 }
@@ -134,8 +137,8 @@ impl Rest {
         match self.asked {
             Some((asked, _)) if now - asked < REST => {}
             Some((asked, before)) => {
-                // The other threads' time can seem to go back: two clocks are read. What was
-                // not looked at for long says nothing of the present.
+                // Two clocks are read, so the other threads' time can seem to go backwards. An
+                // interval that is too long says nothing about the present.
                 let idle = others.saturating_sub(before) * REST_SHARE < now - asked;
                 self.resting = idle && now - asked < 3 * REST;
                 self.asked = Some((now, others));
@@ -146,52 +149,52 @@ impl Rest {
     }
 }
 
-/// The processor time that the other threads of this process have had so far.
+/// The processor time that the other threads of this process have used so far.
 fn time_of_others() -> Duration {
     let of = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
     of(ClockId::ProcessCPUTime).saturating_sub(of(ClockId::ThreadCPUTime))
 }
 
-/// Touches pages before operations do, which saves them a page fault each, and asks for
-/// large pages where that is possible.
+/// Pre-faults pages ahead of operations, which saves them a page fault each, and builds huge pages
+/// where possible.
 ///
-/// While the kernel makes a large page of small ones, it holds each of those locked, and
-/// an operation that touches one waits. So large pages are made of pieces that no operation
-/// can have reached before they are done, and those come first; of others when the process
-/// is at rest, and then one after the other with a pause in between.
+/// While the kernel builds a huge page from small ones, it holds each of the small ones locked, and
+/// an operation that touches one waits. So the worker builds huge pages only of pieces that no
+/// operation can reach before they are done, and does these first. Other pieces get huge pages
+/// while the process is at rest, one after another with a pause in between.
 #[derive(Default)]
 struct Pages {
     begun: bool,
-    /// Everything below was touched, or is noted as skipped. What an opened pool has in
-    /// use on a disk stays as it is: to touch it would read all of it, and write it back.
+    /// Every page below this offset was touched, or is listed in `skipped`. In an opened pool on a
+    /// disk, the part in use is left alone: touching it would read all of it and write it back.
     reached: u64,
-    /// Skipped on the way to pieces that operations had not yet come near to.
+    /// Ranges skipped to reach pieces well ahead of operations.
     skipped: VecDeque<Range<u64>>,
-    /// Whole pieces that were touched and left with small pages.
+    /// Whole pieces that were touched and still have small pages.
     behind: VecDeque<Range<u64>>,
-    /// Large pages refused, one after the other.
+    /// Huge pages refused in a row.
     refusals: u32,
 }
 
-/// Something to do about a range of the pool.
+/// Work to do on a range of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {
-    /// Touch its pages, and those of its shadow where operations have not been: what is
-    /// known of older records takes memory only when they are looked at.
+    /// Pre-fault its pages, and the pages of its shadow ahead of the frontier. The shadow of older
+    /// records takes memory only once they are used.
     Touch(Range<u64>),
-    /// As well, but make a large page of it.
+    /// As `Touch`, but build a huge page.
     Ahead(Range<u64>),
-    /// Make a large page of it, which was touched before.
+    /// Build a huge page of a piece that was touched before.
     Behind(Range<u64>),
 }
 
 impl Pages {
-    /// Does what is to be done next, if there is anything, and tells what it was.
+    /// Does the next piece of work, if there is any, and returns it.
     fn step(&mut self, store: &Store<Real>, resting: bool) -> Option<Work> {
         let core = store.core();
         let mapping = core.backing().mapping()?;
         if mapping.medium() == MediumKind::Bytes {
-            // Nothing is gained by touching memory that may never be used.
+            // Pre-faulting memory that may never be used gains nothing.
             return None;
         }
         let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);
@@ -220,7 +223,7 @@ impl Pages {
         Some(work)
     }
 
-    /// What is to be done next, in a pool of `len` bytes that are in use up to `frontier`.
+    /// Chooses the next piece of work, in a pool of `len` bytes that are in use up to `frontier`.
     fn next(&self, frontier: u64, len: u64, resting: bool) -> Option<Work> {
         let end = len.min((frontier + AHEAD).next_multiple_of(HUGE));
         let clear = self.reached.max(frontier + CLEAR).next_multiple_of(HUGE);
@@ -238,7 +241,7 @@ impl Pages {
         resting.then(|| Work::Behind(start..start + HUGE))
     }
 
-    /// Notes that something was done, and whether it brought a large page.
+    /// Records that `work` was done, and whether it produced a huge page.
     fn done(&mut self, work: &Work, large: bool) {
         match work {
             Work::Touch(range) => {
@@ -256,7 +259,7 @@ impl Pages {
                     self.leave_behind(range);
                 }
             }
-            // Refused or not, its turn is over.
+            // Whether refused or not, it is not tried again.
             Work::Behind(range) => {
                 take(&mut self.behind, range);
             }
@@ -271,7 +274,7 @@ impl Pages {
         }
     }
 
-    /// Notes that the piece in which `range` lies has small pages, if that ends it.
+    /// If `range` completes a piece, records that the piece has small pages.
     fn leave_behind(&mut self, range: &Range<u64>) {
         let end = range.end;
         if !end.is_multiple_of(HUGE) || self.refusals >= REFUSALS_MAX {
@@ -285,7 +288,7 @@ impl Pages {
     }
 }
 
-/// Takes a range from the front of a queue of them, if it begins there.
+/// Removes `range` from the front of a queue of ranges, if it begins there. Returns whether it did.
 fn take(queue: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> bool {
     let Some(first) = queue.front_mut().filter(|first| first.start == range.start) else {
         return false;
@@ -297,8 +300,8 @@ fn take(queue: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> bool {
     true
 }
 
-/// Touches the pages of a range, in parts: the kernel holds the lock of the address space
-/// for as long as a call takes.
+/// Pre-faults the pages of a range, in parts: the kernel holds the lock of the address space for as
+/// long as a call takes.
 fn populate(mapping: &Mapping, range: &Range<u64>) {
     for part in range.clone().step_by(PART as usize) {
         mapping.populate(part..range.end.min(part + PART));
@@ -311,7 +314,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Does all there is to do, and tells what it was.
+    /// Does all work there is, and returns it.
     fn all(pages: &mut Pages, frontier: u64, len: u64, resting: bool, large: bool) -> Vec<Work> {
         let mut done = Vec::new();
         while let Some(work) = pages.next(frontier, len, resting) {
@@ -338,7 +341,7 @@ mod tests {
     fn a_pool_that_is_filled_faster_leaves_nothing_out() {
         let mut pages = Pages::default();
         let mut seen = std::collections::BTreeSet::new();
-        // Three turns in the time in which the frontier moves by four pieces and a bit.
+        // Three turns while the frontier moves by a little more than four pieces.
         for frontier in (0..200 * MIB).step_by(8 * MIB as usize + 4096) {
             for _ in 0..3 {
                 let len = (frontier + 15 * MIB).next_multiple_of(MIB);
@@ -365,7 +368,7 @@ mod tests {
     #[test]
     fn what_was_left_behind_gets_large_pages_at_rest_once() {
         let mut pages = Pages::default();
-        // A pool that grows from an odd size, always in use up to its end.
+        // A pool that grows from an odd size and is always in use up to its end.
         for len in [MIB, 3 * MIB, 8 * MIB, 9 * MIB] {
             let done = all(&mut pages, len, len, false, true);
             assert!(done.iter().all(|work| matches!(work, Work::Touch(_))), "{done:?}");

@@ -14,11 +14,12 @@ use crate::error::{Error, Result};
 use crate::index::{RecordForm, Scheme};
 
 impl Pool {
-    /// The map `name`, created if there is none: atomically, under a crash too.
+    /// Opens the map `name`, or creates it if there is none. Creation is atomic, also across a
+    /// crash.
     ///
     /// # Errors
-    /// [`Error::MapMismatch`] if it exists with other types; [`Error::TooManyMaps`],
-    /// [`Error::PoolFull`], [`Error::ReadOnly`] if it cannot be created.
+    /// [`Error::MapMismatch`] if the map exists with other types; [`Error::TooManyMaps`],
+    /// [`Error::PoolFull`] or [`Error::ReadOnly`] if it cannot be created.
     pub fn map<K: Key + ?Sized, V: Value + ?Sized>(&self, name: &str) -> Result<Map<K, V>> {
         self.map_with(name, &MapOptions::new())
     }
@@ -26,7 +27,8 @@ impl Pool {
     /// As [`map`](Pool::map), with options.
     ///
     /// # Errors
-    /// As [`map`](Pool::map), and [`Error::Invalid`] for options that cannot be.
+    /// As [`map`](Pool::map), and [`Error::Invalid`] for options that are out of range or do not
+    /// fit the types.
     pub fn map_with<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,
@@ -47,13 +49,15 @@ impl Pool {
         Ok(Map::new(self.map_of(name, form, [K::SCHEMA, V::SCHEMA], options)?))
     }
 
-    /// The ordered map `name`, created if there is none: atomically, under a crash too. Opening
-    /// one reads all of its structure: [`PoolOptions::recovery_threads`].
+    /// Opens the ordered map `name`, or creates it if there is none. Creation is atomic, also
+    /// across a crash. Opening an ordered map reads its whole structure, with
+    /// [`PoolOptions::recovery_threads`] threads.
     ///
     /// [`PoolOptions::recovery_threads`]: crate::PoolOptions::recovery_threads
     ///
     /// # Errors
-    /// As [`map`](Pool::map); also if it exists and its scheme knows no order.
+    /// As [`map`](Pool::map). Also [`Error::Invalid`] if the map exists and its scheme keeps no key
+    /// order.
     pub fn ordered_map<K: OrderedKey + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,
@@ -64,7 +68,8 @@ impl Pool {
     /// As [`ordered_map`](Pool::ordered_map), with options.
     ///
     /// # Errors
-    /// As [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that cannot be.
+    /// As [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that are out of
+    /// range or do not fit the types.
     pub fn ordered_map_with<K: OrderedKey + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,
@@ -72,7 +77,7 @@ impl Pool {
     ) -> Result<OrderedMap<K, V>> {
         let scheme = options.scheme.unwrap_or(Scheme::Phast);
         if !scheme.is_ordered() {
-            let why = format!("an ordered map of scheme {scheme}, which knows no order");
+            let why = format!("an ordered map of scheme {scheme}, which keeps no key order");
             return Err(Error::Invalid { what: "map options", why });
         }
         Ok(OrderedMap::new(self.map_with(name, &options.clone().scheme(scheme))?))

@@ -12,7 +12,7 @@ use std::ops::{
     RangeToInclusive,
 };
 
-/// A key with an order: integers by number, byte strings and text byte by byte.
+/// A key type with an order: integers compare by value, byte strings and text byte by byte.
 pub trait OrderedKey: Key {}
 
 macro_rules! ordered {
@@ -20,13 +20,13 @@ macro_rules! ordered {
 }
 ordered!(u8, u16, u32, u64, i8, i16, i32, i64, [u8], str);
 
-/// Where a range of keys begins and ends: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..` or a pair of
-/// [`Bound`]s, of keys or of references to keys; so `"a".."b"` too, where the standard library's
-/// [`RangeBounds`] is for types of a known size only.
+/// The bounds of a range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..` or a pair of
+/// [`Bound`]s, over keys or references to keys. `"a".."b"` works too; the standard library's
+/// [`RangeBounds`] accepts only sized types there.
 pub trait KeyBounds<K: ?Sized> {
-    /// Where it begins.
+    /// The lower bound.
     fn low(&self) -> Bound<&K>;
-    /// Where it ends.
+    /// The upper bound.
     fn high(&self) -> Bound<&K>;
 }
 
@@ -61,9 +61,9 @@ key_bounds!(@of [K: ?Sized] (Bound<&K>, Bound<&K>), &K, |key| *key);
 
 /// A durable, concurrent map of a [`Pool`](crate::Pool) in the order of its keys.
 ///
-/// It is a [`Map`], and has all that one has; [`iter`](Map::iter) goes in the order of the
-/// keys. What it has beyond that takes time logarithmic in the number of records, and, for
-/// ranges, linear in what is reported.
+/// An ordered map dereferences to a [`Map`] and has all of its methods; [`iter`](Map::iter) walks
+/// in key order. The operations that it adds take time logarithmic in the number of records; ranges
+/// also take time linear in the number of records returned.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
@@ -110,38 +110,38 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         OrderedMap { map }
     }
 
-    /// The record of the least key.
+    /// Returns the record with the least key.
     ///
-    /// There is a moment during the call at which it was that, with this value, and in the same
-    /// way for [`last`](Self::last), [`floor`](Self::floor) and [`ceiling`](Self::ceiling).
-    /// They read a leaf, up to 56 records, where [`get`](Map::get) reads one.
+    /// At some moment during the call, that record was the first one and had that value. The same
+    /// holds for [`last`](Self::last), [`floor`](Self::floor) and [`ceiling`](Self::ceiling). These
+    /// calls read a whole leaf of up to 56 records, where [`get`](Map::get) reads one record.
     ///
     /// # Errors
-    /// As any call, see [`Map`].
+    /// As any call; see [`Map`].
     pub fn first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Unbounded, Bound::Unbounded), false)
     }
 
-    /// The record of the greatest key.
+    /// Returns the record with the greatest key.
     ///
     /// # Errors
-    /// As any call, see [`Map`].
+    /// As any call; see [`Map`].
     pub fn last(&self) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Unbounded, Bound::Unbounded), true)
     }
 
-    /// The record of the greatest key that is not above this one.
+    /// Returns the record with the greatest key that is not above `key`.
     ///
     /// # Errors
-    /// As any call, see [`Map`].
+    /// As any call; see [`Map`].
     pub fn floor(&self, key: &K) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Unbounded, Bound::Included(key)), true)
     }
 
-    /// The record of the least key that is not below this one.
+    /// Returns the record with the least key that is not below `key`.
     ///
     /// # Errors
-    /// As any call, see [`Map`].
+    /// As any call; see [`Map`].
     pub fn ceiling(&self, key: &K) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Included(key), Bound::Unbounded), false)
     }
@@ -155,13 +155,12 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         found.map(typed::<K, V>).transpose()
     }
 
-    /// The records whose keys are in a range, in the order of their keys, from either end.
+    /// Iterates over the records whose keys lie within `bounds`, in key order, from either end.
     ///
-    /// A record that is in the range during the whole walk is reported exactly once, with a
-    /// value that it had during the walk; one that is inserted or removed meanwhile is reported
-    /// once or not at all. Keys come in order, whatever happens meanwhile. The iterator holds
-    /// no lock and no place: it can be kept for as long as the map, and dropped at any time.
-    /// After an error it ends.
+    /// A record present throughout the scan is returned exactly once, with a value that it had
+    /// during the scan. A record inserted or removed during the scan is returned once or not at
+    /// all. Keys always come in order, whatever other threads do. The iterator holds no lock and
+    /// pins nothing: keep it as long as the map, or drop it at any time. After an error it ends.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -192,11 +191,11 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     }
 }
 
-/// Keys that begin with the same bytes.
+/// Implements `prefix` for keys that are byte strings.
 macro_rules! prefixed {
     ($($type:ty),*) => {$(
         impl<V: Value + ?Sized> OrderedMap<$type, V> {
-            /// The records whose keys begin with this, in the order of their keys, from either
+            /// Iterates over the records whose keys begin with `prefix`, in key order, from either
             /// end. See [`range`](OrderedMap::range).
             pub fn prefix(&self, prefix: &$type) -> Range<$type, V> {
                 let (low, high) = prefix.with_bytes(|bytes| (bytes.to_vec(), above_all_with(bytes)));
@@ -210,7 +209,7 @@ macro_rules! prefixed {
 }
 prefixed!([u8], str);
 
-/// The least byte string that is above all that begin with this one, if there is one.
+/// Returns the least byte string above all those that begin with `prefix`, if there is one.
 pub(super) fn above_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut above = prefix[..=last].to_vec();
@@ -218,15 +217,14 @@ pub(super) fn above_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(above)
 }
 
-/// The records of a range, see [`OrderedMap::range`].
+/// An iterator over a range of records; see [`OrderedMap::range`].
 pub struct Range<K: ?Sized, V: ?Sized> {
     raw: RawRange,
     types: PhantomData<fn() -> (*const K, *const V)>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
-    /// Reads at most so many records at once, and keeps those that were not yet asked for.
-    /// Default: 64.
+    /// Sets how many records are read at once and buffered. Default: 64.
     #[must_use]
     pub fn with_batch(mut self, records: usize) -> Self {
         self.raw = self.raw.with_batch(records);

@@ -11,13 +11,13 @@ use std::marker::PhantomData;
 
 /// A durable, concurrent hash map of a [`Pool`](crate::Pool).
 ///
-/// Handles are cheap to clone and can be shared between threads; every call works on the
-/// map in the pool and is durable when it returns, as far as the pool's medium goes
-/// ([`Pool::durability`](crate::Pool::durability)). All operations take constant expected
-/// time; reads store nothing and wait only for a change of the same key's bucket.
+/// Handles are cheap to clone and can be shared between threads. Every call works on the map in the
+/// pool. Once a call returns, its effect is durable as far as the pool's medium allows
+/// ([`Pool::durability`](crate::Pool::durability)). All operations take constant expected time; in
+/// an [`OrderedMap`](crate::OrderedMap), time logarithmic in the number of records.
 ///
-/// Each call fails with [`Error::Damaged`] if it meets a damaged structure, and with
-/// [`Error::NotOpen`] or [`Error::MapDropped`] if there is no pool or map any more.
+/// Any call fails with [`Error::Damaged`] if it meets a damaged structure, with [`Error::NotOpen`]
+/// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped.
 pub struct Map<K: ?Sized, V: ?Sized> {
     raw: RawMap,
     types: PhantomData<fn(&K) -> V>,
@@ -45,7 +45,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Map { raw, types: PhantomData }
     }
 
-    /// The map as its root describes it.
+    /// The map's description in its root.
     pub fn info(&self) -> &MapInfo {
         self.raw.info()
     }
@@ -58,10 +58,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         V::from_bytes(bytes).map_err(undecodable)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
-    /// Stores nothing, flushes nothing. The answer is durable: it rests on nothing that
-    /// a crash could take back.
+    /// Changes no record. The result is durable: a crash cannot undo what it is based on. Where a
+    /// lookup meets a change by another thread that is not durable yet, it waits for that change or
+    /// persists it, depending on the scheme. After a crash, the first lookup in a part of the map
+    /// also repairs that part.
     #[inline]
     pub fn get(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
@@ -72,11 +74,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// The value of `key`, by reference: nothing is copied until you ask for it, and the
-    /// record's space is not reused while the reference lives and the pool is open. Do not keep
-    /// it for long; what is replaced or removed meanwhile cannot be reused either
-    /// ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does not keep the
-    /// pool open: once the last handle is gone, it fails with [`Error::NotOpen`].
+    /// Returns a reference to the value of `key`. Nothing is copied until you ask for it, and the
+    /// record's space is not reused while the reference lives and the pool is open.
+    ///
+    /// Do not keep a reference for long: while it lives, nothing that is replaced or removed can be
+    /// reused either ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does
+    /// not keep the pool open. Once the last handle is gone, reading through it fails with
+    /// [`Error::NotOpen`].
     pub fn get_ref(&self, key: &K) -> Result<Option<Ref<V>>> {
         let record = match self.raw.map.form()? {
             Form::Inline(index) => index.get_ref(key.to_word())?,
@@ -86,9 +90,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Ok(record.map(|record| Ref { record, inline, types: PhantomData }))
     }
 
-    /// The values of many keys, in their order. The memory accesses of different keys
-    /// overlap, which is several times faster than one `get` after the other where the
-    /// map is larger than the caches.
+    /// Returns the values of many keys, in the order of `keys`. The memory accesses for different
+    /// keys overlap. Where the map is larger than the caches, this is several times faster than one
+    /// `get` after another.
     pub fn get_many(&self, keys: &[&K]) -> Result<Vec<Option<V::Owned>>> {
         let mut values = Vec::with_capacity(keys.len());
         match self.raw.map.form()? {
@@ -108,7 +112,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
             Form::Bytes(index) => {
                 let mut bytes = Vec::new();
                 for keys in keys.chunks(BATCH) {
-                    // One after the other in one buffer.
+                    // All keys of the batch, one after another in one buffer.
                     bytes.clear();
                     let mut ends = [0; BATCH];
                     for (key, end) in keys.iter().zip(&mut ends) {
@@ -133,23 +137,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Ok(values)
     }
 
-    /// Whether there is a value for `key`.
+    /// Returns whether the map has a value for `key`.
     pub fn contains_key(&self, key: &K) -> Result<bool> {
         Ok(self.get_ref(key)?.is_some())
     }
 
-    /// Inserts if absent. Returns whether it did; of several threads that insert one
-    /// key at once, one does.
+    /// Inserts `value` if `key` is absent. Returns whether it inserted. If several threads insert
+    /// the same key at once, exactly one of them succeeds.
     ///
     /// # Errors
-    /// [`Error::PoolFull`] or [`Error::DiskFull`] where there is no space;
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`]; [`Error::ReadOnly`].
+    /// [`Error::PoolFull`] or [`Error::DiskFull`] if there is no space; [`Error::KeyTooLarge`],
+    /// [`Error::ValueTooLarge`]; [`Error::ReadOnly`].
     #[inline]
     pub fn insert(&self, key: &K, value: &V) -> Result<bool> {
         Ok(self.store(key, value, Store::Insert, false)?.0)
     }
 
-    /// Inserts or replaces. Returns the value before.
+    /// Inserts `value`, or replaces the value of `key`. Returns the previous value.
     ///
     /// # Errors
     /// As [`insert`](Map::insert).
@@ -158,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Ok(self.store(key, value, Store::Put, true)?.1)
     }
 
-    /// Replaces if present. Returns whether it did.
+    /// Replaces the value of `key` if it is present. Returns whether it did.
     ///
     /// # Errors
     /// As [`insert`](Map::insert).
@@ -189,8 +193,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Replaces the value if it is `expected`, compared by its bytes. Returns whether
-    /// it did.
+    /// Replaces the value of `key` if it is `expected`, compared byte by byte. Returns whether it
+    /// did.
     ///
     /// # Errors
     /// As [`insert`](Map::insert).
@@ -210,11 +214,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Replaces the value by what `change` makes of it, atomically. Returns the value
-    /// before, or `None` if the key is absent or `change` answers `None`.
+    /// Replaces the value of `key` by what `change` makes of it, atomically. Returns the previous
+    /// value, or `None` if the key is absent or `change` returned `None`.
     ///
-    /// `change` runs under no lock, and again if the value changed meanwhile. If it
-    /// panics, nothing has happened.
+    /// `change` runs under no lock, and runs again if another thread changed the value meanwhile.
+    /// If it panics, the map is unchanged.
     ///
     /// # Errors
     /// As [`insert`](Map::insert).
@@ -231,8 +235,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Removes if present. Returns the value before. Needs no space: it works in a
-    /// full pool.
+    /// Removes `key` if it is present. Returns the previous value. A removal needs no space, so it
+    /// works in a full pool.
     pub fn remove(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
@@ -246,12 +250,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Walks all records: in the order of their keys where the scheme knows one, else in no
+    /// Iterates over all records: in key order where the scheme keeps one, otherwise in no
     /// particular order.
     ///
-    /// A record that is there during the whole walk is reported exactly once, with a
-    /// value that it had during the walk; one that is inserted or removed meanwhile is
-    /// reported once or not at all. After an error the walk ends.
+    /// A record present throughout the scan is returned exactly once, with a value that it had
+    /// during the scan. A record inserted or removed during the scan is returned once or not at
+    /// all. After an error the iterator ends.
     pub fn iter(&self) -> Iter<K, V> {
         Iter {
             raw: self.raw.iter(),
@@ -260,18 +264,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// An estimate of the number of records, from a sample of the segments; exact for
-    /// small maps at rest.
+    /// Estimates the number of records from a sample of the structure. Exact for small maps at
+    /// rest.
     pub fn len_estimate(&self) -> Result<u64> {
         self.raw.len_estimate()
     }
 
-    /// Figures of the index.
+    /// Returns the index's statistics.
     pub fn stats(&self) -> Result<IndexStats> {
         self.raw.stats()
     }
 
-    /// The same map by its bytes.
+    /// Returns the untyped view of this map.
     pub fn raw(&self) -> &RawMap {
         &self.raw
     }
@@ -294,7 +298,7 @@ impl Store {
     }
 }
 
-/// A value by reference, see [`Map::get_ref`].
+/// A reference to a value; see [`Map::get_ref`].
 pub struct Ref<V: ?Sized> {
     record: RecordRef,
     inline: bool,
@@ -302,16 +306,16 @@ pub struct Ref<V: ?Sized> {
 }
 
 impl<V: Value + ?Sized> Ref<V> {
-    /// A copy of the value.
+    /// Returns a copy of the value.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if its bytes are no value of this type; [`Error::NotOpen`] if the pool
+    /// [`Error::Damaged`] if the bytes are not a value of this type; [`Error::NotOpen`] if the pool
     /// was closed.
     pub fn to_owned(&self) -> Result<V::Owned> {
         decode::<V>(self.record.to_vec()?, self.inline)
     }
 
-    /// The value's bytes, to be copied piece by piece.
+    /// Returns the value's bytes, to be copied piece by piece.
     pub fn bytes(&self) -> &RecordRef {
         &self.record
     }
@@ -328,7 +332,7 @@ pub(super) fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<
     }
 }
 
-/// Walks the records of a [`Map`], see [`Map::iter`].
+/// An iterator over the records of a [`Map`]; see [`Map::iter`].
 pub struct Iter<K: ?Sized, V: ?Sized> {
     raw: RawIter,
     inline: bool,

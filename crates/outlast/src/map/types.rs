@@ -1,42 +1,42 @@
-//! Which types can be keys and values, and how they are written.
+//! The types that can be keys and values, and their encodings.
 
 use crate::error::{Damage, Result};
 
 /// A type that can be a key.
 ///
-/// Implemented for integers, `[u8]` and `str`; for your own structs by
-/// [`fixed_record!`](crate::fixed_record).
+/// Implemented for integers, `[u8]` and `str`. Use [`fixed_record!`](crate::fixed_record) for your
+/// own structs.
 ///
-/// Two keys are the same if their bytes are.
+/// Two keys are equal if their bytes are equal.
 pub trait Key: Value {}
 
 /// A type that can be a value.
 ///
-/// The schema is recorded when a map is created and compared when it is opened: a map
-/// opens only as what it is.
+/// The schema is recorded when a map is created and compared when it is opened, so a map opens only
+/// with the types it was created with.
 pub trait Value {
-    /// Names the type and its layout, for ever. At most 128 bytes.
+    /// The permanent name of the type and its layout. At most 128 bytes.
     const SCHEMA: &'static str;
-    /// Whether it fits an 8-byte word.
+    /// Whether the value fits an 8-byte word.
     const WORD: bool;
-    /// What a read hands out.
+    /// The type that reads return.
     type Owned: Send + 'static;
 
-    /// The value as a word. Only called where [`WORD`](Value::WORD) holds.
+    /// Encodes the value as a word. Called only where [`WORD`](Value::WORD) is `true`.
     fn to_word(&self) -> u64;
-    /// The value back from its word. Only called where [`WORD`](Value::WORD) holds.
+    /// Decodes a value from its word. Called only where [`WORD`](Value::WORD) is `true`.
     ///
     /// # Errors
-    /// [`Damage`] (its offset is filled in by the caller) if no value has this word.
+    /// [`Damage`] if no value has this word. The caller fills in the offset.
     fn from_word(word: u64) -> Result<Self::Owned, Damage>;
-    /// Shows the value's bytes to `with`.
+    /// Calls `with` with the value's bytes.
     fn with_bytes<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T;
-    /// The value back from its bytes.
+    /// Decodes a value from its bytes.
     ///
     /// # Errors
     /// [`Damage`] if no value has these bytes.
     fn from_bytes(bytes: Vec<u8>) -> Result<Self::Owned, Damage>;
-    /// What was handed out, to be passed in again.
+    /// Borrows an owned value, to pass it to the map again.
     fn borrow(owned: &Self::Owned) -> &Self;
 }
 
@@ -141,7 +141,7 @@ impl Value for str {
 }
 impl Key for str {}
 
-/// A struct of fixed size whose bytes are its value; made by
+/// A struct of fixed size that is encoded as its bytes. Implemented by
 /// [`fixed_record!`](crate::fixed_record).
 pub trait FixedRecord:
     zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy + Send + 'static
@@ -150,11 +150,10 @@ pub trait FixedRecord:
     const SCHEMA: &'static str;
 }
 
-/// Makes structs of fixed size usable as keys and values.
+/// Makes a struct of fixed size usable as a key and a value.
 ///
-/// The struct derives `zerocopy`'s `FromBytes`, `IntoBytes` and `Immutable`, which rule
-/// out padding and invalid bytes. The text is its schema: change it when the layout
-/// changes.
+/// The struct derives `zerocopy`'s `FromBytes`, `IntoBytes` and `Immutable`, which rule out padding
+/// and invalid bytes. The string is its schema: change it when the layout changes.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {

@@ -1,4 +1,4 @@
-//! The walk of a clevel table: context, levels, overflow chains.
+//! The walk of a clevel table: context, levels and overflow chains.
 
 use super::image::{LOW48, crc, crc_words};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
@@ -6,7 +6,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::collections::HashSet;
 
-/// The walk, as the table of walks has it.
+/// The entry in the table of walks.
 pub(super) const WALK: SchemeWalk = SchemeWalk {
     number: 2,
     name: "clevel",
@@ -20,8 +20,8 @@ const NODE_BYTES: u64 = 4 * 64;
 const CONTEXT_BYTES: u64 = 256;
 const MAX_LEVELS: usize = 30;
 
-/// Bytes of a level of 2^`bits` buckets, in groups of 2^`group_bits`: its header, its buckets, and
-/// a word for each group's overflow chain.
+/// Bytes of a level of 2^`bits` buckets in groups of 2^`group_bits`: its header, its buckets, and
+/// one word per group for its overflow chain.
 fn level_bytes(bits: u32, group_bits: u32) -> u64 {
     let chains = (8u64 << (bits - bits.min(group_bits))).next_multiple_of(64);
     (LEVEL_HEADER + (64 << bits) + chains).max(256)
@@ -35,12 +35,12 @@ fn identity(kind: u64, property: u64, offset: u64) -> u64 {
     low | crc_words(&[low, offset]) << 32
 }
 
-/// A level, or a part of one: what its records' hashes must say.
+/// A level, with the sizes that determine where its records belong.
 #[derive(Clone, Copy)]
 struct Level {
     offset: u64,
     bits: u32,
-    /// log2 of the buckets of a group.
+    /// log2 of the buckets per group.
     group_bits: u32,
 }
 
@@ -67,7 +67,7 @@ impl Level {
     }
 }
 
-/// Where a slot stands.
+/// Where in a level a slot is.
 #[derive(Clone, Copy)]
 enum Part {
     Bucket(u64),
@@ -98,7 +98,7 @@ impl Walk<'_, '_> {
             let found = format!("features {:#x}", self.features);
             self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
         }
-        // Offset, a mark that means nothing here, a count, and a checksum folded to 8 bits.
+        // Offset, a mark that is ignored here, a count, and a checksum folded to 8 bits.
         let low = words[0] & ((1 << 56) - 1) & !(1 << 48);
         let sum = crc_words(&[low]);
         let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
@@ -137,7 +137,7 @@ impl Walk<'_, '_> {
             })?;
             self.walk_ready(level, group_bits as u32)?;
         }
-        // By hash: keys that are the same have the same.
+        // Sorted by hash, because equal keys have equal hashes.
         records.sort_unstable_by_key(|record: &(u64, u64)| record.0);
         for same in records.chunk_by(|a, b| a.0 == b.0).filter(|same| same.len() > 1) {
             let mut keys = HashSet::new();
@@ -164,7 +164,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The level kept ready: the next expansion links it as it is, so it holds nothing.
+    /// Walks the level kept ready. The next expansion links it as it is, so it must be empty.
     fn walk_ready(&mut self, level: Level, group_bits: u32) -> Result<()> {
         self.level_header(level, group_bits)?;
         let end = level.offset + level_bytes(level.bits, group_bits);
@@ -202,7 +202,7 @@ impl Walk<'_, '_> {
             let mut seen = HashSet::new();
             loop {
                 let link = self.image.word(place)?;
-                // But for a mark, which means nothing here.
+                // Ignores the mark.
                 if link << 1 >> 49 != 0 {
                     let found = format!("{link:#x}");
                     return Err(Damage::new(place, "a link of a chain", found).into());
@@ -244,7 +244,8 @@ impl Walk<'_, '_> {
         let words = self.image.words(at, SLOTS as u64)?;
         self.region(at, 64, What::Bucket { form: map.form });
         for (index, word) in words.into_iter().enumerate() {
-            // Empty or frozen; announced, or an unconfirmed copy: void after a crash.
+            // Skips slots that are empty or frozen, and announced inserts and unconfirmed copies,
+            // which are void after a crash.
             if word & LOW48 <= 1 || word >> 63 == 1 {
                 continue;
             }
@@ -261,7 +262,7 @@ impl Walk<'_, '_> {
             };
             let first = word & LOW48;
             if self.report.free_state && found.as_ref().is_none_or(|found| found.offset != first) {
-                // Only a crash leaves such a slot: after a clean close the block is free.
+                // Only a crash leaves such a slot: after a clean close, the block is free.
                 let found = format!("one to a removed or replaced record at {first:#x}");
                 let expected = "a slot that leads to a record in effect";
                 self.problem(Damage::new(place, expected, found));
@@ -291,7 +292,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The record in effect that one at `first` leads to, checked.
+    /// Returns the record in effect that the one at `first` leads to, after checking it.
     fn live_record(&self, first: u64) -> Result<Option<Found>> {
         let mut offset = first;
         for _ in 0..1 << 16 {
@@ -307,9 +308,9 @@ impl Walk<'_, '_> {
                     offset = head[0] & LOW48;
                     continue;
                 }
-                // Of a removed record, its lengths are left, and a mark that means nothing here.
+                // A removed record keeps only its lengths, and a mark that is ignored here.
                 5 if head[0] >> 46 & 0x3fff == 0 => return Ok(None),
-                // Live, or undecided: the slot tells.
+                // Live or undecided: the slot decides.
                 1 | 2 if head[0] == kind << 60 | lengths => {}
                 _ => return Err(damage("a record's state".into(), format!("{:#x}", head[0]))),
             }

@@ -1,4 +1,4 @@
-//! The walk of a Dash-EH table: directory, segments, overflow nodes.
+//! The walk of a Dash-EH table: directory, segments and overflow nodes.
 
 use super::image::{Hash, LOW48, crc_words, fold16, identity};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
@@ -6,7 +6,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::layout::RecordForm;
 use std::collections::{HashMap, HashSet};
 
-/// The walk, as the table of walks has it.
+/// The entry in the table of walks.
 pub(super) const WALK: SchemeWalk = SchemeWalk {
     number: 1,
     name: "dash-eh",
@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
         let mut index = 0;
         while index < entries.len() {
             match self.walk_entry(map, &shape, &mut entries, depth, index) {
-                // The same entry again, as the unfinished split leaves it.
+                // Walks the same entry again, now that the split is completed in `entries`.
                 Ok(0) => {}
                 Ok(range) => index += range,
                 Err(Error::Damaged(damage)) => {
@@ -71,8 +71,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Walks the segment that the directory's entry `index` points at. Returns how many
-    /// entries are its; 0 if a split of it was completed, in `entries` only.
+    /// Walks the segment that the directory's entry `index` points to. Returns how many entries
+    /// belong to it, or 0 if a split of it was completed, in `entries` only.
     fn walk_entry(
         &mut self,
         map: &mut MapReport,
@@ -93,8 +93,8 @@ impl Walk<'_, '_> {
             return damage(offset + 8, expected, format!("first hash {low:#x}, depth {depth}"));
         }
         if segment.partner != 0 {
-            // The split has committed; its directory entries may not be there. Those of
-            // the upper half that still point at the old segment are the new one's.
+            // The split has committed, but its directory entries may be missing. Entries of the
+            // upper half that still point to the old segment belong to the new one.
             let bit = 1 << (64 - depth);
             let partner = self.segment(shape, segment.partner)?;
             if low & bit != 0 || partner.low != low | bit || partner.depth < depth {
@@ -212,7 +212,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// `home`: the bucket, where records must be at home there or in the one before.
+    /// Walks a slot. In a bucket, `home` is the bucket's number, and the slot's record must be at
+    /// home there or in the bucket before.
     #[expect(clippy::too_many_arguments, reason = "a slot is told by all of these")]
     fn walk_slot(
         &mut self,
@@ -240,7 +241,7 @@ impl Walk<'_, '_> {
             return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
         }
         if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
-            // The other half of a split has it.
+            // The record belongs to the other half of a split.
             return Ok(());
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
@@ -263,7 +264,7 @@ impl Walk<'_, '_> {
         let copies = keys.entry(key).or_default();
         copies.push(Copy { place, part, first });
         if copies.len() > 1 {
-            // What the key's first place holds was claimed; the others are judged together.
+            // The block of the key's first copy was claimed. All copies are judged together.
             return Ok(());
         }
         map.records += 1;
@@ -274,18 +275,18 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Where in a segment a record stands.
+/// Where in a segment a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// In its home bucket.
     Home,
-    /// In the bucket after it.
+    /// In the bucket after its home.
     Next,
     /// In a stash bucket or an overflow node.
     Overflow,
 }
 
-/// A place in which a key stands.
+/// One location of a key.
 #[derive(Debug)]
 struct Copy {
     place: u64,
@@ -293,11 +294,11 @@ struct Copy {
     first: u64,
 }
 
-/// Whether a crash can have left a key in all of these places: a record is copied to its home
-/// bucket or the one after it before it goes from where it was.
+/// Whether a crash can have left a key in all of these places. A record is copied to its home
+/// bucket, or the one after it, before it leaves its old place.
 fn is_left_by_crash(copies: &[Copy]) -> bool {
     let count = |part| copies.iter().filter(|copy| copy.part == part).count();
-    // The next open keeps the copy at home, else the one after it.
+    // The next open keeps the copy at home, otherwise the one in the bucket after it.
     let kept = match (count(Part::Home), count(Part::Next)) {
         (0, 0) => copies.len(),
         (0, next) => next,
@@ -306,12 +307,12 @@ fn is_left_by_crash(copies: &[Copy]) -> bool {
     kept == 1 && copies.iter().all(|copy| copy.first == copies[0].first)
 }
 
-/// How large a map's segments are.
+/// The sizes of a map's segments.
 struct Shape {
     buckets: u32,
     packed: u64,
     segment_bytes: u64,
-    /// The first word of an empty slot, by the first bit of the segment's hashes.
+    /// The first word of an empty slot, indexed by the highest bit of the segment's hashes.
     empty: [u64; 2],
 }
 

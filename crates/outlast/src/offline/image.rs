@@ -14,7 +14,7 @@ pub(super) enum Source<'f> {
     Bytes(&'f [u8]),
 }
 
-/// A file's content: every read is checked against its end.
+/// A file's content. Every read is checked against its end.
 #[derive(Clone, Copy)]
 pub(super) struct Image<'f> {
     pub(super) source: Source<'f>,
@@ -74,7 +74,7 @@ static CRC_TABLE: [u32; 256] = {
     table
 };
 
-/// CRC-32C of some pieces of bytes, one after the other.
+/// CRC-32C of consecutive pieces of bytes.
 pub(super) fn crc(pieces: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for piece in pieces {
@@ -91,7 +91,7 @@ pub(super) fn crc_words(words: &[u64]) -> u64 {
     u64::from(crc(&[&bytes]))
 }
 
-/// A 32-bit checksum folded to 16 bits.
+/// Folds a 32-bit checksum to 16 bits.
 pub(super) fn fold16(crc: u64) -> u64 {
     (crc ^ crc >> 16) & 0xffff
 }
@@ -106,7 +106,7 @@ pub(super) fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
 /// The pool's hash function.
 pub(super) struct Hash {
     pub(super) secrets: RapidSecrets,
-    /// Function 0x7e57: keys of 2^32 and more have one hash.
+    /// Function 0x7e57: keys of 2^32 and above share one hash.
     pub(super) degenerate: bool,
 }
 

@@ -1,10 +1,10 @@
-//! An offline walk of a pool's file, from its format alone.
+//! An offline walk of a pool's file, based on its format alone.
 //!
-//! [`walk`] reads a file that no pool has open, closed cleanly or left by a crash, and
-//! accounts for every byte of it. It is written from docs/format.md and shares no code
-//! with the allocator, the gate, the mapping or the indexes: what those get wrong
-//! together, this finds. It stores nothing, and no content makes it panic, loop for
-//! ever or read outside the file. Each scheme's structures have a file of their own.
+//! [`walk`] reads a file that no pool has open, whether it was closed cleanly or left by a crash,
+//! and accounts for every byte of it. It is written from docs/format.md and shares no code with the
+//! allocator, the gate, the mapping or the indexes, so it finds errors on which those agree. It
+//! stores nothing, and no content makes it panic, loop for ever or read outside the file. Each
+//! scheme's structures are walked in a file of their own.
 //!
 //! In a pool that was closed cleanly,
 //!
@@ -12,8 +12,8 @@
 //! file = header + structure + records + free + unusable + leaked
 //! ```
 //!
-//! and nothing is leaked. After a crash, what no map owns counts as free: the next open
-//! reclaims it.
+//! and nothing is leaked. After a crash, space that no map owns counts as free, because the next
+//! open reclaims it.
 
 mod clevel;
 mod dash_eh;
@@ -38,47 +38,47 @@ use std::path::Path;
 
 const _: () = assert!(COMPATIBLE == 1, "no feature that the walk would have to know");
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// Header copies, frontier, named roots, page descriptors.
+    /// Bytes of header copies, frontier, named roots and page descriptors.
     pub header_bytes: u64,
-    /// Blocks of directories, segments and overflow nodes.
+    /// Bytes of the blocks of directories, segments and overflow nodes.
     pub structure_bytes: u64,
-    /// Blocks of records.
+    /// Bytes of the blocks of records.
     pub record_bytes: u64,
-    /// Free blocks and pages; what lies behind the pool's end is counted here too.
+    /// Bytes of free blocks and pages, including everything beyond the pool's end.
     pub free_bytes: u64,
-    /// What of [`free_bytes`](Report::free_bytes) is free blocks of runs in use.
+    /// The part of [`free_bytes`](Report::free_bytes) in free blocks of runs in use.
     pub free_block_bytes: u64,
-    /// Ends of runs that are too small for a block, and the saved free state.
+    /// Bytes at the ends of runs that are too small for a block, and of the saved free state.
     pub unusable_bytes: u64,
-    /// What of [`unusable_bytes`](Report::unusable_bytes) is the saved free state.
+    /// The part of [`unusable_bytes`](Report::unusable_bytes) in the saved free state.
     pub saved_bytes: u64,
-    /// Blocks in use that nothing links to. 0 where the free state is not known.
+    /// Bytes of blocks in use that nothing links to; 0 if the free state is not known.
     pub leaked_bytes: u64,
-    /// Records of all maps.
+    /// Number of records in all maps.
     pub records: u64,
     /// Each map whose root could be read.
     pub maps: Vec<MapReport>,
     /// Whether the pool was closed cleanly, or synced and not modified since.
     pub clean: bool,
-    /// Whether the pool's own saved free state was there to hold the blocks against.
+    /// Whether the pool's saved free state was present, to compare the blocks with.
     pub free_state: bool,
     /// log2 of the page size.
     pub page_bits: u32,
-    /// A copy of the header that is not whole, which a crash leaves, too. The next change writes it
-    /// anew.
+    /// A copy of the header that is not whole. A crash can leave one, and the next change rewrites
+    /// it.
     pub header_copy: Option<Damage>,
-    /// Everything that is not as it should be.
+    /// All damage found.
     pub problems: Vec<Damage>,
 }
 
 impl Report {
-    /// The sum of all kinds of bytes: [`file_bytes`](Report::file_bytes), always.
+    /// The sum of all kinds of bytes, which always equals [`file_bytes`](Report::file_bytes).
     pub fn sum(&self) -> u64 {
         self.header_bytes
             + self.structure_bytes
@@ -89,49 +89,49 @@ impl Report {
     }
 }
 
-/// What a walk found in one map.
+/// The result of walking one map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapReport {
-    /// Its name.
+    /// The map's name.
     pub name: String,
-    /// The name of its scheme.
+    /// The name of the map's scheme.
     pub scheme: &'static str,
-    /// Its record form.
+    /// The map's record form.
     pub form: RecordForm,
-    /// Schema of its keys.
+    /// Schema of the keys.
     pub key_schema: String,
-    /// Schema of its values.
+    /// Schema of the values.
     pub value_schema: String,
-    /// Segments, or levels.
+    /// Number of segments, levels or leaves.
     pub segments: u64,
-    /// Overflow nodes.
+    /// Number of overflow nodes.
     pub nodes: u64,
-    /// Depth of its directory, or log2 of the buckets of its newest level.
+    /// Depth of the directory, or log2 of the buckets of the newest level.
     pub depth: u32,
-    /// Records, each key once.
+    /// Number of records, each key counted once.
     pub records: u64,
-    /// Second copies of records, which a crash leaves and the next open removes.
+    /// Second copies of records. A crash can leave them, and the next open removes them.
     pub duplicates: u64,
-    /// Records whose checksum or hash does not match.
+    /// Number of records whose checksum or hash does not match.
     pub torn: u64,
-    /// Whether all of it could be read.
+    /// Whether the whole map could be read.
     pub whole: bool,
 }
 
-/// Something of the format, at a place in a file. For tests that damage it.
+/// A part of the format at a location in the file. For tests that damage it.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// What it is.
+    /// What the region is.
     pub what: What,
 }
 
-/// What a [`Region`] is.
+/// The kind of a [`Region`].
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -165,12 +165,12 @@ pub enum What {
     Record,
 }
 
-/// Walks the pool in a file.
+/// Walks the pool in the file at `path`.
 ///
 /// # Errors
-/// As [`PoolOptions::open`](crate::PoolOptions::open), where the header tells nothing of
-/// the rest; [`Error::Locked`] while a pool has the file open. Damage that leaves the
-/// rest readable is in the report.
+/// As [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe the rest, and
+/// [`Error::Locked`] while a pool has the file open. Damage that leaves the rest readable is in the
+/// report.
 pub fn walk(path: &Path) -> Result<Report> {
     let action = || format!("reading {}", path.display());
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -181,7 +181,7 @@ pub fn walk(path: &Path) -> Result<Report> {
     })?;
     let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
     if !meta.is_file() {
-        return Err(Error::NotAPool { found: "something that is no regular file".into() });
+        return Err(Error::NotAPool { found: "something that is not a regular file".into() });
     }
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).map_err(
         |e| match e {
@@ -190,13 +190,13 @@ pub fn walk(path: &Path) -> Result<Report> {
         },
     )?;
     let walked = walk_image(Image { source: Source::File(&file), len: meta.len() }, None);
-    // Closing the file is not enough: a child that another thread is just starting holds a
-    // copy of it until it runs its program.
+    // Closing the file is not enough: a child process that another thread is just starting holds a
+    // copy of the descriptor until it executes its program.
     let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
     walked
 }
 
-/// Walks a pool whose file's content is `bytes`.
+/// Walks a pool whose file has the content `bytes`.
 ///
 /// # Errors
 /// As [`walk`].
@@ -204,7 +204,7 @@ pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
     walk_image(Image { source: Source::Bytes(bytes), len: bytes.len() as u64 }, None)
 }
 
-/// As [`walk_bytes`]; tells also what stands where.
+/// As [`walk_bytes`], and also returns the location of each part of the format.
 #[doc(hidden)]
 pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
     let mut regions = Vec::new();
@@ -217,15 +217,15 @@ pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
 
 /// How the maps of a scheme are walked.
 struct SchemeWalk {
-    /// Its number on media.
+    /// The scheme's number on media.
     number: u64,
     name: &'static str,
-    /// What its words of a root are.
+    /// The kind of its words in a root.
     root: What,
     walk: WalkMap,
 }
 
-/// Walks a map, of which a root has the offset of the scheme's words, those words, and the map's
+/// Walks a map, given the offset of its scheme's words in the root, those words, and the map's
 /// configuration.
 type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
@@ -246,7 +246,7 @@ struct Walk<'f, 'r> {
     image: Image<'f>,
     regions: Option<&'r mut Vec<Region>>,
     page_bits: u32,
-    /// Pages of the pool.
+    /// Number of pages in the pool.
     total: u64,
     frontier: u64,
     /// The header's read-only compatible features.
@@ -362,7 +362,7 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
     }
     let one_copy = !header.problems.is_empty();
     if one_copy {
-        // The other copy may have told of a growth.
+        // The damaged copy may have recorded a growth.
         size = file_bytes >> page_bits << page_bits;
     }
     image.len = size;
@@ -408,7 +408,7 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
     }
     let roots = header.words[field::ROOTS];
     let sequence = header.words[field::SEQUENCE] & 0x7fff_ffff;
-    // Of another sequence number, it means nothing any more.
+    // With another sequence number, the field is out of date.
     let tells = header.words[field::DIRTY] == 0 && roots >> 32 == 1 << 31 | sequence;
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);

@@ -1,4 +1,4 @@
-//! The walk of a PhaST index: master array, the chain of leaves.
+//! The walk of a PhaST index: the master array and the chain of leaves.
 
 use super::image::{LOW48, crc_words, fold16, identity};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
@@ -6,7 +6,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::layout::RecordForm;
 use std::collections::HashSet;
 
-/// The walk, as the table of walks has it.
+/// The entry in the table of walks.
 pub(super) const WALK: SchemeWalk = SchemeWalk {
     number: 3,
     name: "phast",
@@ -19,12 +19,12 @@ const LEAF_HEADER: u64 = 128;
 const MASTER_HEADER: u64 = 64;
 const MAX_PARTITIONS: u32 = 1024;
 
-/// Bytes of a leaf with so many slots.
+/// Bytes of a leaf with `slots` slots.
 fn leaf_bytes(slots: u32) -> u64 {
     LEAF_HEADER + u64::from(slots) * 16
 }
 
-/// Bytes of a master array of so many partitions.
+/// Bytes of a master array with `partitions` partitions.
 fn master_bytes(partitions: u32) -> u64 {
     (MASTER_HEADER + u64::from(partitions) * 8).max(256)
 }
@@ -35,20 +35,20 @@ const LEAF: u64 = 0xfa58;
 /// In the configuration's third word: bitmaps are sealed.
 const SEALED: u64 = 1 << 32;
 
-/// How the leaves of a map are made.
+/// The layout of a map's leaves.
 #[derive(Clone, Copy)]
 struct Leaves {
     slots: u32,
     sealed: bool,
 }
 
-/// A leaf's header, checked.
+/// A leaf's header, after it was checked.
 struct Leaf {
     bits: u64,
     next: u64,
-    /// Pairs may be left whose keys belong to the next leaf.
+    /// Whether pairs may be left whose keys belong to the next leaf.
     moving: bool,
-    /// The least key and its words.
+    /// The leaf's least key, and the words that encode it.
     low: Vec<u8>,
     low_words: [u64; 2],
 }
@@ -167,7 +167,8 @@ impl Walk<'_, '_> {
             return Err(Damage::new(at + 72, expected, format!("{link:#x}")).into());
         }
         let bits = bitmap & ((1 << slots) - 1);
-        // The codes of slots: numbers of two set bits or more, made odd by a seventh.
+        // The codes of the slots: the numbers with two or more bits set, with bit 6 added where
+        // needed to make their bit count odd.
         let codes = (3..64u64).filter(|n| n.count_ones() > 1);
         let codes = codes.map(|n| if n.count_ones() % 2 == 0 { n | 64 } else { n }).enumerate();
         let seal = codes.filter(|(slot, _)| bits >> slot & 1 == 1).fold(128, |s, (_, n)| s ^ n);
@@ -238,7 +239,7 @@ impl Walk<'_, '_> {
             },
         };
         if high.is_some_and(|high| key >= *high) && leaf.moving {
-            // The next leaf has it, or a merge has not taken it over.
+            // The key belongs to the next leaf, or a merge has not taken it over yet.
             return Ok(());
         }
         if key < leaf.low || high.is_some_and(|high| key >= *high) {

@@ -1,4 +1,4 @@
-//! Record blocks of the schemes whose slots are two words.
+//! Record blocks, for schemes whose slots have two words.
 
 use super::image::{LOW48, crc};
 use super::{Owner, Walk, What};
@@ -7,7 +7,7 @@ use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 impl Walk<'_, '_> {
-    /// Checks a record block. Returns its key.
+    /// Checks a record block and returns its key.
     pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
         let offset = first & LOW48;
         let class = (first >> 48) as u8;
@@ -23,7 +23,7 @@ impl Walk<'_, '_> {
             return bad("a record's lengths", format!("{key_len} and {value_len}"));
         }
         let bytes = 16 + (key_len + value_len) as u64;
-        // The class is the least that holds the record.
+        // The class is the smallest one that holds the record.
         let expected = if bytes * 2 > self.page_bytes() {
             LARGE
         } else {
@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
         Ok(key)
     }
 
-    /// Claims the block of a record that was checked.
+    /// Claims the block of a record that was checked before.
     pub(super) fn claim_record(&mut self, link: u64, owner: Owner) -> Result<()> {
         let offset = link & LOW48;
         let lengths = self.image.word(offset)?;

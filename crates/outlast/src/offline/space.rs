@@ -1,4 +1,4 @@
-//! Space: runs of pages, the blocks in them, and the saved free state.
+//! Space: runs of pages, their blocks, and the saved free state.
 
 use super::image::{LOW48, crc, crc_words, fold16};
 use super::{Owner, Region, Walk, What};
@@ -12,9 +12,9 @@ pub(super) struct Run {
     class: u8,
     block_bytes: u64,
     blocks: u64,
-    /// Blocks that the saved free state calls used.
+    /// Bitmap of the blocks in use, from the saved free state.
     used: Option<Vec<u64>>,
-    /// Blocks that something links to.
+    /// Bitmap of the blocks that something links to.
     claimed: Vec<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
     pub(super) fn region_pages(&self) -> u64 {
         self.page_bytes() / 8
     }
-    /// The page of the first region's descriptors: the first one behind the system area.
+    /// The page of the first region's descriptors, which follows the system area.
     pub(super) fn first_descriptors(&self) -> u64 {
         SYSTEM_BYTES.div_ceil(self.page_bytes())
     }
@@ -44,7 +44,7 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn problem(&mut self, damage: Damage) {
-        // Enough to tell what is wrong; a hostile file can hold a problem in every word.
+        // Enough to see what is wrong. A hostile file can have a problem in every word.
         if self.report.problems.len() < 10_000 {
             self.report.problems.push(damage);
         }
@@ -56,7 +56,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Kind, class and count of a page's descriptor; `None` if none was written.
+    /// Reads the kind, class and count of a page's descriptor. Returns `None` if none was written.
     fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
         let offset = self.descriptor_offset(page);
         let word = self.image.word(offset)?;
@@ -74,7 +74,7 @@ impl Walk<'_, '_> {
         Ok(Some((kind, (low >> 8) as u8, low >> 16)))
     }
 
-    /// The run that a descriptor of kind 1 or 2 describes.
+    /// Builds the run that a descriptor of kind 1 or 2 describes.
     fn run_of(&self, page: u64, class: u8, kind: u64, pages: u64) -> Result<Run, Damage> {
         let bad = |why: String| {
             let found = format!("kind {kind}, class {class}, {pages} pages");
@@ -95,7 +95,7 @@ impl Walk<'_, '_> {
             let Some(size) = size.filter(|size| size * 2 <= self.page_bytes()) else {
                 return bad("a class whose blocks are at most half a page".into());
             };
-            // One page where that holds 16 blocks, else enough for 15.
+            // One page if that holds 16 blocks, otherwise enough pages for 15.
             let expected = if size * 16 <= self.page_bytes() {
                 1
             } else {
@@ -110,7 +110,7 @@ impl Walk<'_, '_> {
         Ok(Run { pages, class, block_bytes, blocks, used: None, claimed })
     }
 
-    /// All runs, by what the descriptors below the frontier say.
+    /// Reads all runs from the descriptors below the frontier.
     pub(super) fn read_descriptors(&mut self) -> Result<()> {
         let mut page = self.first_descriptors() + 1;
         while page < self.frontier {
@@ -119,7 +119,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             let found = match self.descriptor(page) {
-                // What two claims that were cut short can leave; no run.
+                // Two claims that were cut short can leave this. It is not a run.
                 Ok(Some((1 | 2, _, pages))) if page + pages > self.frontier => Ok(None),
                 Ok(Some((kind @ (1 | 2), class, pages))) => {
                     self.run_of(page, class, kind, pages).map(Some)
@@ -144,7 +144,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The saved free state: which blocks are in use. Whether it is there and whole.
+    /// Reads the saved free state, which says which blocks are in use. Returns whether it exists
+    /// and is whole.
     pub(super) fn read_saved(&mut self, offset: u64, bytes: u64) -> Result<bool> {
         if offset == 0 {
             return Ok(false);
@@ -219,8 +220,8 @@ impl Walk<'_, '_> {
         Ok(true)
     }
 
-    /// Notes that something of `needed` bytes stands at `offset` and belongs to `owner`.
-    /// Returns the block's size.
+    /// Records that a structure of `needed` bytes at `offset` belongs to `owner`. Returns the
+    /// block's size.
     pub(super) fn claim(&mut self, offset: u64, needed: u64, owner: Owner) -> Result<u64, Damage> {
         let page_bits = self.page_bits;
         let free_state = self.report.free_state;
@@ -257,8 +258,8 @@ impl Walk<'_, '_> {
         Ok(bytes)
     }
 
-    /// Checks the descriptors of the later pages of runs. After a crash, of runs in which a block
-    /// is linked: before its first one is, a run's descriptors are durable.
+    /// Checks the descriptors of the later pages of runs. After a crash, checks only runs with a
+    /// linked block: a run's descriptors are durable before its first block is linked.
     pub(super) fn check_later_pages(&mut self) -> Result<()> {
         let all = self.report.free_state;
         let runs = self.runs.iter().filter(|(_, run)| all || run.claimed.iter().any(|&b| b != 0));
@@ -280,11 +281,12 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// What is left when every map has claimed its blocks.
+    /// Computes the report's totals, after every map has claimed its blocks.
     pub(super) fn settle(&mut self) {
         let mut in_use = Vec::new();
         for (&head, run) in &self.runs {
-            // After a crash, a run without a block in use is no more than its first page.
+            // After a crash, only the first page of a run without a block in use counts as the
+            // run's.
             let whole = self.report.free_state || run.claimed.iter().any(|&bits| bits != 0);
             in_use.extend(head..head + if whole { run.pages } else { 1 });
         }
@@ -293,7 +295,7 @@ impl Walk<'_, '_> {
             self.region(offset, 8, What::Descriptor { page: page as u32 });
         }
         let report = &mut self.report;
-        // Of each further region the first page.
+        // One more page for each further region: its first.
         let further = (self.total - 1) / (1 << (self.page_bits - 3));
         let system = SYSTEM_BYTES.div_ceil(1 << self.page_bits) + 1 + further;
         report.header_bytes = system << self.page_bits;

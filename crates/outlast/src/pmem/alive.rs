@@ -1,37 +1,36 @@
-//! Telling a forked child from the process that opened the pool.
+//! Detects whether this process is a forked child of the one that opened the pool.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the page; the kernel rounds up where its pages are larger.
+/// Size of the page in bytes. The kernel rounds up if its pages are larger.
 const PAGE_BYTES: usize = 4096;
 
-/// The word's value where the kernel wipes it in a child. No process has this id.
+/// The word's value if the kernel wipes the page in a child. No process has this id.
 const WIPED_ON_FORK: u64 = u64::MAX;
 
-/// Says whether this is still the process that created it, and not a forked child.
+/// Tells whether this is still the process that created it, and not a forked child.
 ///
-/// A child does not get the mapping of a pool; without this word, its first access
-/// would be to whatever lives at those addresses now.
+/// A child does not inherit the mapping of a pool. Without this word, its first access would touch
+/// whatever is mapped at those addresses now.
 ///
-/// The word is on a page of its own that the kernel zeroes in a child
-/// (`MADV_WIPEONFORK`). Where the kernel refuses that, the word holds the process id,
-/// which costs a system call to compare; a descendant that was given the id of its dead
-/// ancestor is then not told apart.
+/// The word is on a page of its own that the kernel zeroes in a child (`MADV_WIPEONFORK`). If the
+/// kernel refuses that, the word holds the process id, and each comparison costs a system call. A
+/// descendant that was given the id of its dead ancestor then passes for that ancestor.
 #[derive(Debug)]
 pub struct Alive {
     word: NonNull<AtomicU64>,
 }
 
-// SAFETY: the word is an atomic, and the page is unmapped by the only owner.
+// SAFETY: the word is an atomic, and only the owner unmaps the page.
 unsafe impl Send for Alive {}
 // SAFETY: as above.
 unsafe impl Sync for Alive {}
 
 impl Alive {
-    /// Marks the calling process.
+    /// Marks the calling process as the one that is here.
     pub fn new() -> io::Result<Self> {
         Self::with_wipe(true)
     }
@@ -53,10 +52,10 @@ impl Alive {
         Ok(alive)
     }
 
-    /// Whether this is the process that called [`Alive::new`].
+    /// Returns whether this is the process that called [`Alive::new`].
     #[inline]
     pub fn is_here(&self) -> bool {
-        // Relaxed: a process reads what it wrote itself before it had a child.
+        // Relaxed: a process reads what it wrote itself before it forked.
         match self.word().load(Ordering::Relaxed) {
             WIPED_ON_FORK => true,
             0 => false,
@@ -66,16 +65,16 @@ impl Alive {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped as long as `self` lives, in a child too, and a
-        // wiped word is a valid one.
+        // SAFETY: the page is mapped as long as `self` lives, also in a child, and a wiped word is
+        // valid.
         unsafe { self.word.as_ref() }
     }
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        // SAFETY: the page is ours, a child has its own copy of it, and no reference
-        // outlives `self`. There is nothing to do about an error.
+        // SAFETY: the page is ours, a child has its own copy of it, and no reference outlives
+        // `self`. Nothing can be done about an error.
         let _ = unsafe { rustix::mm::munmap(self.word.as_ptr().cast(), PAGE_BYTES) };
     }
 }
@@ -89,13 +88,13 @@ fn process_id() -> u64 {
 pub(super) mod tests {
     use super::*;
 
-    /// Runs `child` in a forked child and returns whether it answered true there.
+    /// Runs `child` in a forked child and returns whether it returned true there.
     ///
     /// # Safety
-    /// Other threads exist in the parent and not in the child: `child` takes no lock
-    /// that one of them could hold.
+    /// `child` must take no lock that another thread of the parent could hold: that thread does not
+    /// exist in the child.
     pub(crate) unsafe fn in_forked_child(child: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the caller's; the child leaves without running destructors.
+        // SAFETY: the caller's promise. The child exits without running destructors.
         unsafe {
             let id = libc::fork();
             assert!(id >= 0, "fork failed");

@@ -6,12 +6,12 @@ use std::arch::x86_64::{
     __cpuid, __cpuid_count, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm_stream_si64,
 };
 
-/// The best first.
+/// The flush instructions, best first.
 pub(super) const INSTRUCTIONS: &[FlushInstruction] =
     &[FlushInstruction::Clwb, FlushInstruction::ClflushOpt, FlushInstruction::Clflush];
 
-/// Asks the processor itself, whoever made it: a list of known makers would send the
-/// others to a slower flush.
+/// Returns whether this processor has the instruction. This asks CPUID itself, whatever the vendor:
+/// with a list of known vendors, other processors would get a slower flush.
 #[allow(unused_unsafe, reason = "these intrinsics became safe after our oldest compiler")]
 pub(super) fn is_available(instruction: FlushInstruction) -> bool {
     let ebx_bit = match instruction {
@@ -20,7 +20,7 @@ pub(super) fn is_available(instruction: FlushInstruction) -> bool {
         // Part of SSE2, which every x86-64 has.
         FlushInstruction::Clflush => return true,
     };
-    // SAFETY: every x86-64 has CPUID, and leaf 7 is read only where it exists.
+    // SAFETY: every x86-64 has CPUID, and leaf 7 is read only if it exists.
     let ebx = unsafe {
         if __cpuid(0).eax < 7 {
             return false;
@@ -30,18 +30,18 @@ pub(super) fn is_available(instruction: FlushInstruction) -> bool {
     ebx >> ebx_bit & 1 == 1
 }
 
-/// Starts the write-back of lines, given by the addresses of their first bytes.
+/// Starts the flush of the lines whose first bytes are at these addresses.
 ///
 /// # Safety
 /// Every line is mapped, and the processor has the instruction.
 #[inline]
 pub(super) unsafe fn flush(instruction: FlushInstruction, lines: impl Iterator<Item = usize>) {
-    // There is an intrinsic for `clflush` only. None of these has `nomem`: the compiler
-    // must not move a store to the line below its flush.
+    // Only `clflush` has an intrinsic. None of these has `nomem`, because the compiler must not
+    // move a store to the line below its flush.
     macro_rules! flush_each {
         ($instruction:literal) => {
             for line in lines {
-                // SAFETY: the caller's. A flush changes no memory, register or flag.
+                // SAFETY: the caller's promise. A flush changes no memory, register or flag.
                 unsafe {
                     asm!(concat!($instruction, " [{}]"), in(reg) line,
                         options(nostack, preserves_flags));
@@ -66,22 +66,22 @@ pub(super) fn fence() {
     }
 }
 
-/// Stores past the caches.
+/// Stores a word past the caches.
 #[inline]
 pub(super) fn store_nontemporal(word: &Word, value: u64, _instruction: Option<FlushInstruction>) {
-    // SAFETY: the word is mapped, aligned and interior-mutable, and every other access
-    // to it is atomic. `movnti` of an aligned word is one untorn store, which acts as a
-    // relaxed atomic store that may take effect as late as this thread's next fence;
-    // whoever needs it earlier has the seam's rule to fence first.
+    // SAFETY: the word is mapped, aligned and interior-mutable, and every other access to it is
+    // atomic. A `movnti` of an aligned word is one store that is never torn. It acts as a relaxed
+    // atomic store that may take effect as late as this thread's next fence; by the seam's rule, a
+    // caller that needs it earlier fences first.
     unsafe {
         _mm_stream_si64(word.0.as_ptr().cast::<i64>(), value.cast_signed());
     }
 }
 
-/// Asks for the line of an address in all levels of the cache.
+/// Prefetches the cache line at `address` into all levels of the cache.
 #[inline(always)]
 pub(super) fn prefetch(address: *const i8) {
-    // SAFETY: every x86-64 has SSE; a prefetch has no effect that a program can see.
+    // SAFETY: every x86-64 has SSE, and a prefetch has no effect visible to the program.
     #[allow(unused_unsafe, reason = "the intrinsic may become safe")]
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(address);

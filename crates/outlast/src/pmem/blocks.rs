@@ -1,4 +1,5 @@
-//! Blocks for a file: a store to a mapped page that has none raises SIGBUS on a full disk.
+//! Allocation of a file's blocks. A store to a mapped page without a block raises SIGBUS on a full
+//! disk.
 
 use super::disk::{Call, Disk};
 use super::reserve::HUGE_PAGE;
@@ -12,17 +13,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// `f_type` of tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Makes sure that the file is at least `len` bytes long and has a block for each byte
-/// from `from` on. A growing file passes its old length: looking at every block again
-/// would make each growth dearer than the one before.
+/// Makes the file at least `len` bytes long, with a block for each byte from `from` on. A growing
+/// file passes its old length: looking at every block again would make each growth more expensive
+/// than the one before.
 ///
-/// On an error, the file has the length that it had.
+/// On an error, the file keeps the length that it had.
 pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), NoBlocks> {
     let old_len = file.metadata()?.len();
     if from >= len || (old_len >= len && has_no_holes(file)?) {
         return Ok(());
     }
-    // Beyond it the system would end the process (SIGXFSZ).
+    // Beyond this limit, the kernel would kill the process with SIGXFSZ.
     if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
         return Err(NoBlocks::Refused(Errno::FBIG.into()));
     }
@@ -33,8 +34,8 @@ pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<
                 answer => Ok(answer?),
             }
         })?;
-        // The size is not published before it is durable: a pool that knows of more than
-        // the file has is refused.
+        // The size is durable before it is published: a pool whose header names a greater size than
+        // the file has does not open.
         if old_len < len { disk.fsync(file).map_err(NoBlocks::WriteBack) } else { Ok(()) }
     })
 }
@@ -44,7 +45,7 @@ pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<
 pub(super) enum NoBlocks {
     /// The file system refused them.
     Refused(io::Error),
-    /// It could not write the file back.
+    /// The system could not write the file back.
     WriteBack(io::Error),
 }
 
@@ -54,7 +55,7 @@ impl From<io::Error> for NoBlocks {
     }
 }
 
-/// Cuts off what `lengthen` has added to the file, if it fails.
+/// Runs `lengthen`, and cuts the file back to its old length if that fails.
 fn or_shorten_to<E>(
     disk: &Disk,
     old_len: u64,
@@ -63,38 +64,37 @@ fn or_shorten_to<E>(
 ) -> Result<(), E> {
     let answer = lengthen();
     if answer.is_err() && file.metadata().is_ok_and(|m| m.len() > old_len) {
-        // The first error is the one to report.
+        // If this fails too, the first error is the one to report.
         let _ = disk.set_len(file, old_len);
     }
     answer
 }
 
-/// Whether the file certainly has no hole, told without a walk over it.
+/// Returns whether the file certainly has no hole, without a walk over it.
 ///
-/// On tmpfs, fallocate looks at every page, which opening a large pool should not cost;
-/// and there the count of blocks is that of the file's pages, as long as its end cannot
-/// lie inside a large page. Elsewhere the count includes what is not data, and fallocate
-/// is quick.
+/// On tmpfs, fallocate looks at every page, and opening a large pool should not cost that. There
+/// the block count is that of the file's pages, provided that the file does not end inside a huge
+/// page. On other file systems the count includes more than data, and fallocate is quick.
 fn has_no_holes(file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     let len = metadata.len();
     Ok(is_on_tmpfs(file)? && len.is_multiple_of(HUGE_PAGE) && metadata.blocks() * 512 >= len)
 }
 
-/// Whether the file's pages are its only place.
+/// Returns whether the file is on tmpfs, so that its pages exist only in memory.
 pub(super) fn is_on_tmpfs(file: &File) -> io::Result<bool> {
     Ok(fstatfs(file)?.f_type as u64 == TMPFS_MAGIC)
 }
 
-/// Does what fallocate does, where the file system cannot.
+/// Does what fallocate does, for file systems that cannot.
 fn fill(file: &File, from: u64, old_len: u64, len: u64) -> io::Result<()> {
     let end = old_len.min(len);
     let mut at = from;
     while at < end {
         let hole = match seek(file, SeekFrom::Hole(at)) {
             Ok(hole) if hole < end => hole,
-            // No hole before the end, or a file system that cannot tell: then what is
-            // there stays as it is.
+            // There is no hole before the end, or the file system cannot tell. In that case the
+            // existing part stays as it is.
             Ok(_) | Err(Errno::NXIO | Errno::INVAL) => break,
             Err(e) => return Err(e.into()),
         };
@@ -104,7 +104,7 @@ fn fill(file: &File, from: u64, old_len: u64, len: u64) -> io::Result<()> {
             Err(e) => return Err(e.into()),
         };
         write_zeros(file, hole, data)?;
-        // A hole of no bytes is no reason to stay at it.
+        // Moves past an empty hole, to guarantee progress.
         at = data.max(at + 1);
     }
     write_zeros(file, old_len.max(from), len)
@@ -126,7 +126,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file of 4 MiB that is empty but for one page in the middle.
+    /// A file of 4 MiB that is one hole except for a page in the middle.
     fn sparse_file() -> File {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 4096], 2 * MIB).unwrap();

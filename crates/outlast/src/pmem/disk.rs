@@ -1,27 +1,27 @@
-//! The calls by which a pool asks its file system to keep something.
+//! The calls with which a pool asks its file system to keep something.
 //!
-//! A store to a mapped file costs nothing that can fail. What can fail is everything here:
-//! blocks for a growing file, its length, its name, and above all the write-back of its pages.
-//! All of these calls pass [`Disk`], so that `outlast-check` can record them in their order,
-//! and make each of them fail, or have no effect, in turn.
+//! A store to a mapped file cannot fail. The calls here can: they get blocks for a growing file,
+//! set its length or its name, and above all write its pages back. All of them go through [`Disk`],
+//! so that `outlast-check` can record them in order, and make each of them fail, or succeed without
+//! effect, in turn.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// A call of the file system.
+/// A file-system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
     /// `fsync` of a whole file.
     Fsync,
     /// `msync` of the pages that hold the header.
     Msync,
-    /// `fallocate`: blocks for a part of a file.
+    /// `fallocate`: allocates blocks for a part of a file.
     Fallocate,
     /// `ftruncate`.
     Ftruncate,
-    /// `linkat`: the name of a new file.
+    /// `linkat`: gives a new file its name.
     Link,
     /// `rename`.
     Rename,
@@ -29,34 +29,35 @@ pub enum Call {
     FsyncDirectory,
 }
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is made.
+    /// The call is made.
     Done,
-    /// It fails with this error number, and has no effect.
+    /// The call fails with this error number and has no effect.
     Fails(i32),
-    /// It returns success and has no effect.
+    /// The call returns success and has no effect.
     Pretends,
 }
 
-/// Decides what becomes of each call, before it is made.
+/// Decides the outcome of each call before it is made.
 pub trait DiskWatch: Send + Sync {
-    /// `file` is the file or directory of the call; for a name, the file that gets it.
+    /// Decides about `call`. `file` is the file or directory of the call; for a name, the file that
+    /// gets it.
     fn before(&self, call: Call, file: &File) -> Fate;
 }
 
-/// The file system, or one that a test watches.
+/// The file system, possibly watched by a test.
 #[derive(Clone, Default)]
 pub struct Disk(Option<Arc<dyn DiskWatch>>);
 
 impl Disk {
-    /// A file system that a test watches.
+    /// Returns a file system whose calls `watch` decides.
     pub fn watched(watch: Arc<dyn DiskWatch>) -> Self {
         Disk(Some(watch))
     }
 
-    /// Makes a call, or what the watch decides instead.
+    /// Makes a call, or does what the watch decides instead.
     pub fn call<E: From<io::Error>>(
         &self,
         call: Call,
@@ -70,12 +71,12 @@ impl Disk {
         }
     }
 
-    /// Makes a file's content and length survive a power loss.
+    /// Makes a file's content and length durable against a power loss.
     pub fn fsync(&self, file: &File) -> io::Result<()> {
         self.call(Call::Fsync, file, || file.sync_all())
     }
 
-    /// Makes the names in a directory survive a power loss.
+    /// Makes the names in a directory durable against a power loss.
     pub fn fsync_directory(&self, directory: &File) -> io::Result<()> {
         self.call(Call::FsyncDirectory, directory, || directory.sync_all())
     }

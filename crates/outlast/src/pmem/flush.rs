@@ -1,4 +1,4 @@
-//! The seam as it ships: bare loads and stores, and the flushes that the medium needs.
+//! The seam of release builds: plain loads and stores, and the flushes that the medium needs.
 
 use super::{LINE, Point, Seam, Word, arch};
 use std::fmt;
@@ -6,37 +6,37 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The instruction that writes a cache line back to memory.
+/// An instruction that flushes a cache line to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlushInstruction {
-    /// Writes the line back and may keep it in the cache.
+    /// Writes the line to memory and may keep it in the cache.
     #[cfg(target_arch = "x86_64")]
     Clwb,
-    /// Writes the line back and drops it: the next access misses.
+    /// Writes the line to memory and drops it from the cache, so the next access misses.
     #[cfg(target_arch = "x86_64")]
     ClflushOpt,
-    /// As [`ClflushOpt`](Self::ClflushOpt), and one line after the other.
+    /// As [`ClflushOpt`](Self::ClflushOpt), but flushes of different lines do not overlap.
     #[cfg(target_arch = "x86_64")]
     Clflush,
     /// Cleans the line to the point of persistence.
     #[cfg(target_arch = "aarch64")]
     DcCvap,
-    /// Cleans the line to the point of coherency, where there is nothing further.
+    /// Cleans the line to the point of coherency, for processors without `dc cvap`.
     #[cfg(target_arch = "aarch64")]
     DcCvac,
 }
 
 impl FlushInstruction {
-    /// The one that keeps lines in the cache; what is less costs more misses.
+    /// The instruction that keeps lines in the cache. All others cost more misses.
     pub const BEST: Self = arch::INSTRUCTIONS[0];
 
-    /// The best instruction that this processor has.
+    /// Returns the best instruction that this processor has.
     pub fn detect() -> Self {
         let found = arch::INSTRUCTIONS.iter().copied().find(|i| i.is_available());
         found.expect("the last of the list is always there")
     }
 
-    /// Whether this processor has the instruction.
+    /// Returns whether this processor has the instruction.
     pub fn is_available(self) -> bool {
         arch::is_available(self)
     }
@@ -59,14 +59,14 @@ impl fmt::Display for FlushInstruction {
     }
 }
 
-/// What makes a store durable on a medium, beyond having been executed.
+/// What a medium needs, beyond the execution of a store, to make that store durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlushMode {
-    /// Nothing: the memory outlives the process, and nothing is claimed beyond that.
+    /// Nothing: the memory outlives the process, and nothing beyond that is claimed.
     None,
-    /// A fence: the caches are part of what survives.
+    /// A fence: the caches survive a power loss too.
     FenceOnly,
-    /// A flush of every line and a fence.
+    /// A flush of every line, and a fence.
     Lines(FlushInstruction),
 }
 
@@ -80,29 +80,29 @@ impl fmt::Display for FlushMode {
     }
 }
 
-/// Time added to flushes and fences, to stand for a slower medium than the one at hand.
+/// Delays added to flushes and fences, to emulate a slower medium.
 ///
-/// The time is waited out busily and read from the system's clock, so one wait is a few
-/// tens of nanoseconds longer than asked.
+/// Each delay is a busy wait on the system's clock, so it is a few tens of nanoseconds longer than
+/// specified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Latency {
-    /// Added for every line flushed.
+    /// Added per line flushed.
     pub per_line: Duration,
-    /// Added for every fence.
+    /// Added per fence.
     pub per_fence: Duration,
 }
 
-/// The seam that users get: it compiles to the bare instructions.
+/// The seam that users get. It compiles to the bare instructions.
 #[derive(Debug, Clone)]
 pub struct Real {
     mode: FlushMode,
-    /// Whether `latency` is anything but zero.
+    /// Whether `latency` is not zero.
     slow: bool,
     latency: Latency,
 }
 
 impl Real {
-    /// Accesses a medium that needs `mode`.
+    /// Creates the seam for a medium that needs `mode`.
     ///
     /// # Panics
     /// If this processor does not have the instruction.
@@ -110,8 +110,8 @@ impl Real {
         Self::with_latency(mode, Latency::default())
     }
 
-    /// As [`Real::new`], with flushes and fences made slower. A mode that does not flush
-    /// or fence has nothing to make slower.
+    /// As [`Real::new`], with delays added to flushes and fences. Modes without flushes or fences
+    /// get none.
     ///
     /// # Panics
     /// If this processor does not have the instruction.
@@ -127,7 +127,7 @@ impl Real {
         self.mode
     }
 
-    /// The time added to flushes and fences.
+    /// The delays added to flushes and fences.
     pub fn latency(&self) -> Latency {
         self.latency
     }
@@ -137,8 +137,8 @@ impl Real {
     #[inline(never)]
     fn flush_lines(&self, words: &[Word], instruction: FlushInstruction) {
         let lines = lines(words.as_ptr().expose_provenance(), size_of_val(words));
-        // SAFETY: each line holds a byte of `words`, and a line lies in one page, so it
-        // is mapped. The constructor has checked that the processor has the instruction.
+        // SAFETY: each line holds a byte of `words`, and a line lies within one page, so it is
+        // mapped. The constructor has checked that the processor has the instruction.
         unsafe { arch::flush(instruction, lines.clone()) }
         if self.slow {
             delay(self.latency.per_line, lines.len());
@@ -191,9 +191,9 @@ impl Seam for Real {
     #[inline(always)]
     fn fence(&self, _at: &'static Point) {
         if self.mode == FlushMode::None {
-            // The other side is whoever finds the memory after this process was killed.
-            // Every store executed before the kill is there, so the compiler's order is
-            // all that has to be kept.
+            // The other side of this fence is the process that finds the memory after this one was
+            // killed. It sees every store executed before the kill, so only the compiler's order
+            // has to be kept.
             compiler_fence(Ordering::SeqCst);
             return;
         }
@@ -211,22 +211,22 @@ impl Seam for Real {
     #[inline]
     fn wait(&self, turn: &mut u32) {
         match *turn {
-            // The other thread is most likely running, and nearly done.
+            // The other thread is most likely running and nearly done.
             0..64 => std::hint::spin_loop(),
             64..1000 => thread::yield_now(),
-            // It is not: it lost its processor, or splits a segment.
+            // It is not: it lost its processor, or it is splitting a segment.
             _ => thread::sleep(Duration::from_micros(50)),
         }
         *turn = turn.saturating_add(1);
     }
 }
 
-/// The addresses of the lines that hold any of the `len_bytes` bytes at `start`.
+/// Returns the addresses of the lines that hold any of the `len_bytes` bytes at `start`.
 #[inline]
 fn lines(start: usize, len_bytes: usize) -> impl ExactSizeIterator<Item = usize> + Clone {
     const LINE_BYTES: usize = LINE as usize;
     let first = start & !(LINE_BYTES - 1);
-    // The end of an empty slice may lie behind the start of its line.
+    // The end of an empty slice may lie beyond the start of its line.
     let count = if len_bytes == 0 { 0 } else { (start + len_bytes - first).div_ceil(LINE_BYTES) };
     (0..count).map(move |i| first + i * LINE_BYTES)
 }

@@ -1,4 +1,4 @@
-//! A file, or memory of the process, mapped at an address that does not change.
+//! A file or anonymous memory, mapped at a fixed address.
 
 use super::blocks::NoBlocks;
 use super::disk::{Call, Disk};
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
-/// The unit of mapping.
+/// The unit of mapping, in bytes.
 const PAGE: u64 = 4096;
 
-/// Makes large pages of small ones, now. Neither crate has it for every target.
+/// Builds huge pages from small ones, synchronously. Neither crate defines it for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Why a mapping could not be made or grown. Nothing has changed.
 #[derive(Debug, Error)]
 pub enum MappingError {
-    /// The file system or the kernel failed.
+    /// The file system or the kernel reported an error.
     #[error("cannot map the file: {0}")]
     Io(#[from] io::Error),
-    /// The file system could not write the file back: what the disk holds of anything that was
-    /// stored so far is unknown.
+    /// The file system could not write the file back. It is unknown how much of what was stored so
+    /// far is on the disk.
     #[error("cannot write the file back: {0}")]
     WriteBack(io::Error),
     /// The file system has no room for the file to grow.
@@ -35,42 +35,42 @@ pub enum MappingError {
     DiskFull {
         /// The bytes that the file was to grow by.
         needed: u64,
-        /// What the file system said.
+        /// The file system's error.
         source: io::Error,
     },
-    /// The process has no room for the mapping.
+    /// The process has no address space for the mapping.
     #[error("no room for {needed} bytes of addresses, {reserved} are reserved")]
     AddressSpace {
-        /// The bytes asked for.
+        /// Bytes needed.
         needed: u64,
-        /// The bytes that there are; 0 where none could be reserved.
+        /// Bytes available; 0 if none could be reserved.
         reserved: u64,
     },
 }
 
-/// What becomes of stores to a mapped file.
+/// Where stores to a mapped file go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// They change the file.
+    /// Stores change the file.
     ReadWrite,
-    /// They stay in this mapping; the file can be open for reading only. What a lazy
-    /// recovery repairs is repaired for this reader.
+    /// Stores stay in this mapping, so the file can be open for reading only. Lazy recovery repairs
+    /// the pool for this reader alone.
     Private,
 }
 
-/// Memory behind a range of addresses, as the kernel counts it.
+/// Resident memory behind a range of addresses, as the kernel counts it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resident {
     /// All of it, in bytes.
     pub bytes: u64,
-    /// What of it is mapped with large pages.
+    /// The part that is mapped with huge pages, in bytes.
     pub huge: u64,
 }
 
 /// What is mapped.
 #[derive(Debug)]
 enum Backing {
-    /// `flags` are those of the pages, less `MAP_FIXED`.
+    /// The `flags` of the mapping, without `MAP_FIXED`.
     File {
         file: File,
         flags: MapFlags,
@@ -81,10 +81,10 @@ enum Backing {
     Anonymous,
 }
 
-/// A reserved range of addresses with a file, or memory of the process, at its front.
+/// A reserved range of addresses with a file or anonymous memory at its front.
 ///
-/// The range is reserved once and the file grows into it, so that the base never moves.
-/// Forked children do not get it.
+/// The range is reserved once and the file grows into it, so the base never moves. Forked children
+/// do not inherit it.
 #[derive(Debug)]
 pub struct Mapping {
     range: Reservation,
@@ -95,9 +95,9 @@ pub struct Mapping {
     disk: Disk,
 }
 
-// SAFETY: the mapping owns its range of addresses, which is the same for every thread.
-// It hands out an address and never a reference; what changes in it, the length, is an
-// atomic, and changes under a lock.
+// SAFETY: the mapping owns its range of addresses, which is the same for every thread. It hands out
+// an address and never a reference. Only the length changes, which is an atomic and changes under a
+// lock.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -105,11 +105,12 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `len` bytes of a file, a multiple of 4096.
     ///
-    /// Reserves `reserve` bytes to grow into, or half of that if the process may not have
-    /// so many, and so on down to 1 GiB (or `len`, where that is more).
+    /// Reserves `reserve` bytes of address space to grow into. If the process may not have that
+    /// much, it halves the size until the reservation succeeds, down to 1 GiB (or `len`, if that is
+    /// more).
     ///
-    /// With [`Access::ReadWrite`], the file is made that long and gets its blocks: a
-    /// store to a page without one would raise SIGBUS on a full disk.
+    /// With [`Access::ReadWrite`], the file is extended to that length and gets all its blocks: a
+    /// store to a page without a block would raise SIGBUS on a full disk.
     pub fn file(file: File, access: Access, len: u64, reserve: u64) -> Result<Self, MappingError> {
         Self::file_on(Disk::default(), file, access, len, reserve)
     }
@@ -151,8 +152,8 @@ impl Mapping {
         }
     }
 
-    /// Maps `len` bytes of zeroed memory, a multiple of 4096, with `reserve` bytes to
-    /// grow into as for [`Mapping::file`].
+    /// Maps `len` bytes of zeroed memory, a multiple of 4096, with `reserve` bytes to grow into as
+    /// for [`Mapping::file`].
     pub fn anonymous(len: u64, reserve: u64) -> Result<Self, MappingError> {
         check_len(len)?;
         let range = Reservation::new(len, reserve)?;
@@ -167,41 +168,41 @@ impl Mapping {
         Mapping { range, backing, medium, len, growing, disk }
     }
 
-    /// The file system below it.
+    /// The file system that the file is on.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// The first byte, at a multiple of 2 MiB. It never moves.
+    /// Address of the first byte, a multiple of 2 MiB. It never changes.
     #[inline]
     pub fn base(&self) -> *const u8 {
         self.range.base()
     }
 
-    /// The first byte of the shadow: an eighth as many bytes of DRAM as are mapped, zeroed
-    /// at first, for what is known of them. It never moves.
+    /// Address of the shadow's first byte. The shadow is DRAM for volatile metadata about the
+    /// mapped bytes: an eighth of their size, zeroed at first. Its address never changes.
     pub fn shadow(&self) -> *const u8 {
         self.range.shadow()
     }
 
-    /// Bytes that are mapped.
+    /// Number of bytes mapped.
     #[inline]
     pub fn len(&self) -> u64 {
-        // Acquire: who sees the length that `grow` has published sees its pages.
+        // Acquire: a thread that sees the length that `grow` published also sees its pages.
         self.len.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is mapped yet.
+    /// Returns whether nothing is mapped yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that the mapping can grow to.
+    /// The largest length that the mapping can grow to, in bytes.
     pub fn reserved(&self) -> u64 {
         self.range.size()
     }
 
-    /// What the mapping lies on. Memory and [`Access::Private`] are bytes.
+    /// The medium of the mapping. For memory and [`Access::Private`] it is bytes.
     pub fn medium(&self) -> MediumKind {
         self.medium
     }
@@ -214,16 +215,16 @@ impl Mapping {
         }
     }
 
-    /// Tells whether this is the process that has the mapping; a forked child has not.
+    /// Tells whether this is the process that has the mapping, and not a forked child.
     #[inline]
     pub fn alive(&self) -> &Alive {
         self.range.alive()
     }
 
-    /// Makes the mapping, and the file, `new_len` bytes long, a multiple of 4096.
+    /// Grows the mapping and the file to `new_len` bytes, a multiple of 4096. Never shrinks.
     ///
-    /// The new blocks and the new size are durable before the length is published. On an
-    /// error, the mapping and the file are as they were. Never shrinks.
+    /// The new blocks and the new size are durable before the length is published. On an error, the
+    /// mapping and the file are unchanged.
     pub fn grow(&self, new_len: u64) -> Result<(), MappingError> {
         check_len(new_len)?;
         self.check_here()?;
@@ -246,31 +247,31 @@ impl Mapping {
                 let old_file_len = file.metadata()?.len();
                 allocate(&self.disk, file, old_len, new_len)?;
                 if let Err(e) = self.map_pages(old_len, new_len) {
-                    // The first error is the one to report.
+                    // If this fails too, the first error is the one to report.
                     let _ = self.disk.set_len(file, old_file_len);
                     return Err(e.into());
                 }
             }
         }
-        // Release: for `len`, which must not be ahead of the pages.
+        // Release: pairs with the Acquire in `len`, which must not be ahead of the pages.
         self.len.store(new_len, Ordering::Release);
         Ok(())
     }
 
-    /// Maps the pages of [from, to) over the reservation.
+    /// Maps the pages of `from..to` over the reservation.
     fn map_pages(&self, from: u64, to: u64) -> io::Result<()> {
         if from == to {
             return Ok(());
         }
         let size = (to - from) as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: [from, to) lies in the reservation and behind what has been published,
-        // so MAP_FIXED replaces nothing but our own pages without access.
+        // SAFETY: `from..to` lies in the reservation and beyond the published length, so MAP_FIXED
+        // replaces only our own inaccessible pages.
         let mapped = unsafe {
             let start = self.range.base().add(from as usize).cast();
             match &self.backing {
                 Backing::Anonymous => {
-                    // Keeps the advice that the reservation was given.
+                    // Changing the protection keeps the advice that the reservation was given.
                     let access = MprotectFlags::READ | MprotectFlags::WRITE;
                     return Ok(rustix::mm::mprotect(start, size, access)?);
                 }
@@ -278,14 +279,14 @@ impl Mapping {
                     rustix::mm::mmap(start, size, access, *flags | MapFlags::FIXED, file, from)
                 }
                 Backing::PrivateFile { file } => {
-                    // Reserves no memory: few pages of a large file are ever repaired.
+                    // Reserves no memory, because few pages of a large file are ever repaired.
                     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
                     rustix::mm::mmap(start, size, access, flags, file, from)
                 }
             }
         };
-        // A fork in between gives the child these pages; it is told by `Alive` not to
-        // look at them.
+        // A fork before the advice gives these pages to the child; `Alive` tells it not to use
+        // them.
         let mapped = match mapped {
             Ok(_) => self.range.advise_dont_fork(from, to - from),
             Err(e) => Err(e.into()),
@@ -296,30 +297,31 @@ impl Mapping {
         mapped
     }
 
-    /// Makes what has been stored so far survive a power loss, as far as the file does.
-    /// Memory and [`Access::Private`] have nothing to be made durable.
+    /// Makes everything stored so far durable against a power loss, as far as the file is. Does
+    /// nothing for memory and [`Access::Private`].
     ///
-    /// On Linux, `fsync` writes back what was stored through a mapping, too.
+    /// On Linux, `fsync` also writes back what was stored through a mapping.
     pub fn sync(&self) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
         self.disk.fsync(file)
     }
 
-    /// As [`sync`](Mapping::sync), for what was stored to the first `len` bytes: the kernel
-    /// writes no other page back, however many are waiting to be.
+    /// As [`sync`](Mapping::sync), for the first `len` bytes only. The kernel writes back no other
+    /// page, however many are dirty.
     pub fn sync_front(&self, len: u64) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
         let len = len.min(self.len()) as usize;
         self.disk.call(Call::Msync, file, || {
-            // SAFETY: the range is mapped, and writing it back changes nothing in it.
+            // SAFETY: the range is mapped, and writing it back does not change it.
             unsafe { rustix::mm::msync(self.range.base().cast(), len, MsyncFlags::SYNC)? };
             Ok(())
         })
     }
 
-    /// Whether the file is in memory already: to touch all of it reads and writes no disk.
+    /// Returns whether the file is in memory already, so that touching all of it causes no disk
+    /// reads or writes.
     pub fn is_in_memory(&self) -> bool {
         match &self.backing {
             Backing::File { file, .. } | Backing::PrivateFile { file } => {
@@ -329,8 +331,8 @@ impl Mapping {
         }
     }
 
-    /// Faults the pages of a range in, so that an operation does not have to.
-    /// An optimisation: every error is ignored.
+    /// Pre-faults the pages of a range, so that no operation has to. This is an optimisation:
+    /// errors are ignored.
     pub fn populate(&self, range: Range<u64>) {
         let start = range.start / PAGE * PAGE;
         let end = range.end.min(self.len()).next_multiple_of(PAGE);
@@ -338,27 +340,27 @@ impl Mapping {
             return;
         }
         let advice = match self.backing {
-            // A write would copy the page.
+            // A write fault would copy the page.
             Backing::PrivateFile { .. } => Advice::LinuxPopulateRead,
             Backing::File { .. } | Backing::Anonymous => Advice::LinuxPopulateWrite,
         };
-        // SAFETY: the range is mapped; its content stays.
+        // SAFETY: the range is mapped, and its content does not change.
         let _ = unsafe {
             let page = self.range.base().add(start as usize);
             rustix::mm::madvise(page.cast(), (end - start) as usize, advice)
         };
     }
 
-    /// The shadow may be had in large pages from now on. Before, it has small ones, which the
-    /// kernel finds at once: for a large one it may move memory about for milliseconds, and the
-    /// first answer after a restart would wait for that.
+    /// Allows huge pages for the shadow from now on. Before this call it gets small pages, which
+    /// the kernel has at hand. For a huge page the kernel may have to move memory for milliseconds,
+    /// and the first operation after a restart would wait for that.
     pub fn use_huge_pages(&self) {
         if self.alive().is_here() {
             self.range.use_huge_pages();
         }
     }
 
-    /// Faults the shadow of a range in, so that an operation does not have to.
+    /// Pre-faults the shadow of a range, so that no operation has to.
     pub fn touch_shadow(&self, range: Range<u64>) {
         let len = self.len();
         if range.start < range.end && range.end <= len && self.alive().is_here() {
@@ -366,8 +368,8 @@ impl Mapping {
         }
     }
 
-    /// Makes large pages of the whole 2 MiB pieces in a range, and says whether all of
-    /// them are now. An optimisation: every error is ignored.
+    /// Builds huge pages of the whole 2 MiB pieces in a range. Returns whether all of them are huge
+    /// now. This is an optimisation: errors are ignored.
     pub fn collapse(&self, range: Range<u64>) -> bool {
         let start = range.start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(u64::MAX);
         let end = range.end.min(self.len()) / HUGE_PAGE * HUGE_PAGE;
@@ -376,7 +378,7 @@ impl Mapping {
         }
         let mut collapsed = true;
         for piece in (start..end).step_by(HUGE_PAGE as usize) {
-            // SAFETY: the piece is mapped; its content stays.
+            // SAFETY: the piece is mapped, and its content does not change.
             let answer = unsafe {
                 let page = self.range.base().add(piece as usize);
                 libc::madvise(page.cast(), HUGE_PAGE as usize, MADV_COLLAPSE)
@@ -386,15 +388,15 @@ impl Mapping {
         collapsed
     }
 
-    /// Bytes that are mapped with large pages, as far as the kernel tells: it does not
+    /// Returns the number of bytes mapped with huge pages, if the kernel reports it. It does not
     /// for DAX.
     pub fn huge_pages(&self) -> Option<u64> {
         let base = self.base().addr() as u64;
         self.resident(base..base + self.len()).map(|resident| resident.huge)
     }
 
-    /// The memory that the shadow takes: pages of it that were stored to, however large the
-    /// mapping is.
+    /// Returns the memory resident for the shadow: only pages that were stored to, however large
+    /// the mapping is.
     pub fn shadow_resident(&self) -> Option<Resident> {
         self.resident(self.shadow().addr() as u64..self.base().addr() as u64)
     }
@@ -435,21 +437,21 @@ fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), Mapping
     })
 }
 
-/// Whether the file is persistent memory that is mapped directly.
+/// Returns whether the file is persistent memory that can be mapped directly.
 ///
-/// Asked on one page, without MAP_FIXED: a refused MAP_FIXED has already unmapped what
-/// was there. (Nor does MAP_SYNC go with MAP_FIXED_NOREPLACE.)
+/// Tries one page without MAP_FIXED, because a refused MAP_FIXED has already unmapped what was
+/// there. (MAP_SYNC cannot be combined with MAP_FIXED_NOREPLACE either.)
 fn accepts_map_sync(file: &File) -> io::Result<bool> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-    // SAFETY: the kernel chooses an address that is free; nobody else knows the page.
+    // SAFETY: the kernel chooses a free address, and no one else knows the page.
     let answer = unsafe {
         rustix::mm::mmap(ptr::null_mut(), PAGE as usize, access, flags, file, 0)
             .and_then(|page| rustix::mm::munmap(page, PAGE as usize))
     };
     match answer {
         Ok(()) => Ok(true),
-        // INVAL: a kernel from before it.
+        // INVAL: a kernel older than MAP_SYNC.
         Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(false),
         Err(e) => Err(e.into()),
     }
@@ -458,7 +460,7 @@ fn accepts_map_sync(file: &File) -> io::Result<bool> {
 /// Sums up what the entries of an smaps file say about `range`.
 fn resident(smaps: impl BufRead, range: Range<u64>) -> io::Result<Resident> {
     let mut sum = Resident::default();
-    // Bytes that the entry and the range have in common.
+    // Number of bytes that the entry and the range have in common.
     let mut common = 0;
     for line in smaps.lines() {
         let line = line?;
@@ -470,7 +472,7 @@ fn resident(smaps: impl BufRead, range: Range<u64>) -> io::Result<Resident> {
             }
             let bytes = 1024 * words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
             match field {
-                // An entry can reach out of the range where the kernel has merged two.
+                // An entry can extend beyond the range if the kernel has merged two.
                 "Rss" => sum.bytes += bytes.min(common),
                 "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => sum.huge += bytes,
                 _ => {}

@@ -1,4 +1,4 @@
-//! The media: what they are told by, what they need, and what they survive.
+//! The media: how each is detected, what it needs, and which failures it survives.
 
 use super::{FlushInstruction, FlushMode};
 use std::path::Path;
@@ -7,46 +7,46 @@ use std::{fmt, fs, io};
 /// Where the kernel lists the regions of persistent memory.
 const REGIONS: &str = "/sys/bus/nd/devices";
 
-/// What a pool lies on.
+/// The kind of memory that a pool is on.
 ///
-/// | medium | how it is told | an operation costs | survives process death | survives power loss |
+/// | medium | how it is detected | what an operation costs | kept after process death | kept after a power loss |
 /// |---|---|---|---|---|
-/// | DAX | `MAP_SYNC` accepted; a region's `persistence_domain` is not `cpu_cache` | `clwb`, else `clflushopt`, else `clflush`; `sfence` | all that returned | all that returned |
-/// | DAX, persistent caches (eADR) | `persistence_domain` is `cpu_cache` for every region | a fence | all that returned | all that returned |
-/// | page cache (ext4, xfs, tmpfs, ...) | `MAP_SYNC` refused | nothing | all that returned | a pool that was closed, or is unmodified since it was synced |
-/// | emulated PM | asked for | as DAX, with optional added latency | all that returned | as the file below it |
-/// | bytes | memory of the process | as asked | nothing | nothing |
+/// | DAX | `MAP_SYNC` is accepted; a region's `persistence_domain` is not `cpu_cache` | `clwb`, else `clflushopt`, else `clflush`; `sfence` | all operations that returned | all operations that returned |
+/// | DAX, persistent caches (eADR) | `persistence_domain` is `cpu_cache` for every region | a fence | all operations that returned | all operations that returned |
+/// | page cache (ext4, xfs, tmpfs, ...) | `MAP_SYNC` is refused | nothing | all operations that returned | a pool that was closed, or is unmodified since its last sync |
+/// | emulated PM | on request | as DAX, with optional added latency | all operations that returned | as the file below it |
+/// | bytes | memory of the process | as requested | nothing | nothing |
 ///
 /// The numbers are written to media and never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum MediumKind {
-    /// Persistent memory, mapped directly; the caches are lost with the power.
+    /// Persistent memory, mapped directly. A power loss discards the caches.
     Dax = 1,
-    /// Persistent memory, mapped directly; the caches are written back on power loss.
+    /// Persistent memory, mapped directly. A power loss writes the caches back.
     DaxPersistentCaches = 2,
     /// A file that the kernel writes back from its page cache, in any order.
     PageCache = 3,
-    /// A file treated as if it were [`Dax`](Self::Dax), to measure and to test.
+    /// A file treated as if it were [`Dax`](Self::Dax), for measurements and tests.
     EmulatedPm = 4,
     /// Memory of the process.
     Bytes = 5,
 }
 
 impl MediumKind {
-    /// Reads the number that a pool has recorded.
+    /// Decodes the number that a pool has recorded.
     pub fn from_u64(number: u64) -> Option<Self> {
         [Self::Dax, Self::DaxPersistentCaches, Self::PageCache, Self::EmulatedPm, Self::Bytes]
             .into_iter()
             .find(|&kind| kind as u64 == number)
     }
 
-    /// Whether what has been made durable is there after a power loss.
+    /// Returns whether everything made durable survives a power loss.
     pub fn survives_power_loss(self) -> bool {
         matches!(self, Self::Dax | Self::DaxPersistentCaches)
     }
 
-    /// Whether it takes an fsync to make more than the death of the process survivable.
+    /// Returns whether surviving more than process death takes an fsync.
     pub fn needs_fsync(self) -> bool {
         matches!(self, Self::PageCache | Self::EmulatedPm)
     }
@@ -64,10 +64,10 @@ impl fmt::Display for MediumKind {
     }
 }
 
-/// A medium and how it is flushed on this machine.
+/// A medium, and how it is flushed on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Medium {
-    /// What the pool lies on.
+    /// The kind of memory that the pool is on.
     pub kind: MediumKind,
     /// What makes a store durable on it.
     pub flush: FlushMode,
@@ -76,7 +76,7 @@ pub struct Medium {
 impl Medium {
     /// Chooses the cheapest flush that the medium allows and the processor has.
     ///
-    /// The choice is logged; one that is slower than it should be is a warning.
+    /// Logs the choice; a slower one than the best is a warning.
     pub fn detect(kind: MediumKind) -> Self {
         let flush = match kind {
             MediumKind::Dax | MediumKind::EmulatedPm => {
@@ -95,12 +95,12 @@ impl Medium {
         Medium { kind, flush }
     }
 
-    /// Whether what has been made durable is there after a power loss.
+    /// Returns whether everything made durable survives a power loss.
     pub fn survives_power_loss(&self) -> bool {
         self.kind.survives_power_loss()
     }
 
-    /// Whether it takes an fsync to make more than the death of the process survivable.
+    /// Returns whether surviving more than process death takes an fsync.
     pub fn needs_fsync(&self) -> bool {
         self.kind.needs_fsync()
     }
@@ -112,7 +112,7 @@ impl fmt::Display for Medium {
     }
 }
 
-/// Which of the two kinds of DAX this machine has.
+/// Returns which of the two kinds of DAX this machine has.
 pub(super) fn dax_kind() -> MediumKind {
     if caches_persist(Path::new(REGIONS)) {
         MediumKind::DaxPersistentCaches
@@ -121,10 +121,10 @@ pub(super) fn dax_kind() -> MediumKind {
     }
 }
 
-/// Whether every region of persistent memory has its caches in the persistence domain.
+/// Returns whether the caches are in the persistence domain for every region of persistent memory.
 ///
-/// A mapping does not say which region it lies in, so one region without, one that
-/// cannot be read, or none at all, means that lines are flushed.
+/// A mapping does not say which region it lies in. So lines are flushed if the caches of one region
+/// are not, if one region cannot be read, or if there is no region at all.
 fn caches_persist(regions: &Path) -> bool {
     all_regions_say_cpu_cache(regions).unwrap_or(false)
 }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use MediumKind::*;
 
-    /// Names of devices, and what their `persistence_domain` says if they have one.
+    /// Names of devices, with the content of their `persistence_domain` if they have one.
     type Devices = [(&'static str, Option<&'static str>)];
 
     fn regions(domains: &Devices) -> tempfile::TempDir {

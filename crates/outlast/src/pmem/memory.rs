@@ -1,4 +1,4 @@
-//! Mapped memory, addressed by offset, with every offset checked.
+//! Mapped memory, addressed by offsets that are always checked.
 
 use super::SHADOW_SHARE;
 use super::seam::{Mark, Point, Seam};
@@ -6,13 +6,13 @@ use super::word::{Media, Offset, Word};
 use crate::error::Damage;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What [`Memory::scribble`] writes.
+/// The value that [`Memory::scribble`] writes.
 const SCRIBBLED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// The memory of one pool and the seam that accesses it.
+/// The memory of one pool, with the seam that accesses it.
 ///
-/// The memory never moves while this exists; its length only grows. Offsets that come
-/// from media are checked against it by [`at`](Memory::at) and [`words`](Memory::words).
+/// The memory never moves while this exists, and its length only grows. [`at`](Memory::at) and
+/// [`words`](Memory::words) check offsets that come from media against it.
 pub struct Memory<S> {
     base: *const u8,
     shadow: *const u8,
@@ -20,20 +20,20 @@ pub struct Memory<S> {
     seam: S,
 }
 
-// SAFETY: the memory is shared between threads as atomic words only, and stays mapped
-// for the life of this value (the contract of `Memory::new`).
+// SAFETY: threads share the memory only as atomic words, and it stays mapped for the life of this
+// value (the contract of `Memory::new`).
 unsafe impl<S: Send> Send for Memory<S> {}
 // SAFETY: as above.
 unsafe impl<S: Sync> Sync for Memory<S> {}
 
 impl<S: Seam> Memory<S> {
-    /// Wraps `len` bytes at `base`, and an eighth as many of DRAM at `shadow`.
+    /// Wraps `len` bytes at `base`, and an eighth as many bytes of DRAM at `shadow`.
     ///
     /// # Safety
-    /// `base` is aligned to 4096 bytes, `shadow` to 64. The first `len` bytes at `base`,
-    /// and `len` / [`SHADOW_SHARE`] at `shadow` (and more, as told by
-    /// [`grown`](Memory::grown)), are initialised and stay mapped readable and writable, at
-    /// this address, until this value is dropped, and nobody accesses them but through it.
+    /// `base` is aligned to 4096 bytes, `shadow` to 64. The first `len` bytes at `base`, and `len`
+    /// / [`SHADOW_SHARE`] at `shadow` (and more, as announced by [`grown`](Memory::grown)), are
+    /// initialised. They stay mapped readable and writable at this address until this value is
+    /// dropped, and nothing accesses them except through it.
     pub unsafe fn new(base: *const u8, shadow: *const u8, len: u64, seam: S) -> Self {
         assert_eq!(base.addr() % 4096, 0, "pool memory is page aligned");
         assert_eq!(shadow.addr() % 64, 0, "its shadow begins with a line");
@@ -41,30 +41,30 @@ impl<S: Seam> Memory<S> {
         Memory { base, shadow, len: AtomicU64::new(len), seam }
     }
 
-    /// Tells that the memory is now `len` bytes long.
+    /// Announces that the memory is now `len` bytes long.
     ///
     /// # Safety
     /// As [`Memory::new`], for the new length.
     pub unsafe fn grown(&self, len: u64) {
         debug_assert!(len >= self.len());
-        // Release: pairs with the Acquire in `len`, so that whoever sees the length
-        // sees the mapping made before it.
+        // Release: pairs with the Acquire in `len`, so that a thread that sees the length also sees
+        // the mapping made before it.
         self.len.store(len, Ordering::Release);
     }
 
-    /// Bytes mapped.
+    /// Number of bytes mapped.
     #[inline]
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is mapped.
+    /// Returns whether nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Overwrites free space, where it is [reused at once](Seam::reuses_at_once). Nothing is
-    /// recorded: to a crash it is as if it had not happened, since nobody may read it.
+    /// Overwrites free space, if freed blocks are [reused at once](Seam::reuses_at_once). This is
+    /// not recorded: no operation may read the space, so a crash cannot make a difference.
     #[inline(always)]
     pub fn scribble(&self, offset: u64, bytes: u64) {
         if self.seam.reuses_at_once()
@@ -74,16 +74,17 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// The seam.
+    /// The seam that accesses the memory.
     #[inline]
     pub fn seam(&self) -> &S {
         &self.seam
     }
 
-    /// The structure at `offset`, if it lies inside the memory and is aligned.
+    /// Returns the structure at `offset`.
     ///
     /// # Errors
-    /// The [`Damage`] if not: the offset was read from media.
+    /// [`Damage`] if it does not lie inside the memory or is not aligned: the offset was read from
+    /// media.
     #[inline]
     pub fn at<T: Media>(&self, offset: Offset<T>) -> Result<&T, Damage> {
         let raw = offset.raw();
@@ -91,11 +92,11 @@ impl<S: Seam> Memory<S> {
         if !fits || !raw.is_multiple_of(align_of::<T>() as u64) {
             return Err(self.outside(raw, size_of::<T>() as u64));
         }
-        // SAFETY: in bounds and aligned, checked above.
+        // SAFETY: in bounds and aligned, as checked above.
         Ok(unsafe { self.at_unchecked(offset) })
     }
 
-    /// The structure at `offset`, which was checked before.
+    /// Returns the structure at an `offset` that was checked before.
     ///
     /// # Safety
     /// [`Memory::at`] has succeeded for this offset on this memory.
@@ -103,38 +104,38 @@ impl<S: Seam> Memory<S> {
     pub unsafe fn at_unchecked<T: Media>(&self, offset: Offset<T>) -> &T {
         debug_assert!(offset.raw() + size_of::<T>() as u64 <= self.len());
         debug_assert!(offset.raw().is_multiple_of(align_of::<T>() as u64));
-        // SAFETY: in bounds and aligned (the caller's promise); a `Media` type is valid
-        // for every bit pattern and shared as atomics; mapped for the life of `self`.
+        // SAFETY: in bounds and aligned (the caller's promise). A `Media` type is valid for every
+        // bit pattern and shared as atomics. The memory is mapped for the life of `self`.
         unsafe { &*self.base.add(offset.raw() as usize).cast::<T>() }
     }
 
-    /// What is known in DRAM of the structure at `offset`: its content is whatever this
-    /// process has put there, and anything before.
+    /// Returns the shadow in DRAM of the structure at `offset`. It holds what this process has
+    /// stored there, and arbitrary content before that.
     ///
     /// # Safety
-    /// `offset` is a multiple of eight times the size of `T`, and that many bytes at it
-    /// lie inside the memory.
+    /// `offset` is a multiple of eight times the size of `T`, and that many bytes at it lie inside
+    /// the memory.
     #[inline(always)]
     pub unsafe fn shadow_unchecked<T: Shadow>(&self, offset: u64) -> &T {
         debug_assert!(offset + size_of::<T>() as u64 * SHADOW_SHARE <= self.len());
         debug_assert!(offset.is_multiple_of(size_of::<T>() as u64 * SHADOW_SHARE));
-        // SAFETY: inside the shadow and aligned (the caller's promise); a `Shadow` type is
-        // valid for every bit pattern and shared as atomics; mapped for the life of `self`.
+        // SAFETY: inside the shadow and aligned (the caller's promise). A `Shadow` type is valid
+        // for every bit pattern and shared as atomics. The shadow is mapped for the life of `self`.
         unsafe { &*self.shadow.add((offset / SHADOW_SHARE) as usize).cast::<T>() }
     }
 
-    /// The `bytes / 8` words at `offset`, if they lie inside the memory.
+    /// Returns the `bytes / 8` words at `offset`.
     ///
     /// # Errors
-    /// The [`Damage`] if not.
+    /// [`Damage`] if they do not lie inside the memory or are not aligned.
     #[inline]
     pub fn words(&self, offset: u64, bytes: u64) -> Result<&[Word], Damage> {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.len());
         if !fits || !offset.is_multiple_of(8) || !bytes.is_multiple_of(8) {
             return Err(self.outside(offset, bytes));
         }
-        // SAFETY: in bounds and aligned, checked above; words are atomics, valid for
-        // every bit pattern; mapped for the life of `self`.
+        // SAFETY: in bounds and aligned, as checked above. Words are atomics and valid for every
+        // bit pattern. The memory is mapped for the life of `self`.
         Ok(unsafe {
             std::slice::from_raw_parts(
                 self.base.add(offset as usize).cast::<Word>(),
@@ -152,46 +153,46 @@ impl<S: Seam> Memory<S> {
         )
     }
 
-    /// The offset of a structure in this memory.
+    /// Returns the offset of a structure in this memory.
     #[inline]
     pub fn offset_of<T: Media>(&self, structure: &T) -> Offset<T> {
         Offset::new((std::ptr::from_ref(structure).addr() - self.base.addr()) as u64)
     }
 
-    /// Reads a word without ordering.
+    /// Loads a word without ordering.
     #[inline(always)]
     pub fn load(&self, word: &Word) -> u64 {
         self.seam.load(word, Ordering::Relaxed)
     }
 
-    /// Reads a word; what its writer stored before it is visible after.
+    /// Loads a word with Acquire: what its writer stored before it is visible afterwards.
     #[inline(always)]
     pub fn load_acquire(&self, word: &Word) -> u64 {
         self.seam.load(word, Ordering::Acquire)
     }
 
-    /// Writes a word without ordering.
+    /// Stores a word without ordering.
     #[inline(always)]
     pub fn store(&self, word: &Word, value: u64, at: &'static Point) {
         self.seam.store(word, value, Ordering::Relaxed, at);
     }
 
-    /// Writes a word after everything this thread stored before.
+    /// Stores a word with Release, after everything that this thread stored before.
     ///
-    /// Also the commit store of a line: earlier stores to the same line are durable
+    /// This is also the commit store of a cache line: earlier stores to the same line are durable
     /// whenever this one is.
     #[inline(always)]
     pub fn store_release(&self, word: &Word, value: u64, at: &'static Point) {
         self.seam.store(word, value, Ordering::Release, at);
     }
 
-    /// Starts writing back the lines of a structure.
+    /// Starts the flush of the lines of a structure.
     #[inline(always)]
     pub fn flush<T: Media>(&self, structure: &T, at: &'static Point) {
         self.seam.flush(words_of(structure), at);
     }
 
-    /// Starts writing back the lines of some words.
+    /// Starts the flush of the lines of some words.
     #[inline(always)]
     pub fn flush_words(&self, words: &[Word], at: &'static Point) {
         self.seam.flush(words, at);
@@ -203,16 +204,15 @@ impl<S: Seam> Memory<S> {
         self.seam.fence(at);
     }
 
-    /// Flushes a structure and waits for it.
+    /// Flushes a structure and waits until it is durable.
     #[inline(always)]
     pub fn persist<T: Media>(&self, structure: &T, at: &'static Point) {
         self.flush(structure, at);
         self.fence(at);
     }
 
-    /// Copies bytes into words that nobody else reads yet, zero-padded to a whole word.
-    ///
-    /// Returns the words written.
+    /// Copies bytes into words that no other thread reads yet, zero-padded to a whole word. Returns
+    /// the words written.
     pub fn write_bytes<'w>(
         &self,
         words: &'w [Word],
@@ -230,8 +230,8 @@ impl<S: Seam> Memory<S> {
 
     /// Copies bytes out, beginning `skip` bytes into the words.
     ///
-    /// The copy is made word by word with atomic loads: beside a writer it can mix two
-    /// contents (the caller validates), but it is never undefined.
+    /// Copies word by word with atomic loads. Next to a concurrent writer, the copy can mix two
+    /// contents, so the caller validates it. It is never undefined behaviour.
     pub fn read_bytes(&self, words: &[Word], skip: usize, out: &mut [u8]) {
         let mut at = skip;
         let (chunks, rest) = out.as_chunks_mut::<8>();
@@ -245,19 +245,19 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// The `len` bytes that begin `skip` bytes into the words.
+    /// Returns the `len` bytes that begin `skip` bytes into the words.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer bytes than that.
     pub fn bytes_of(&self, words: &[Word], skip: usize, len: usize) -> Vec<u8> {
         let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
         let mut words = words[first..(skip + len).div_ceil(8).max(first)].iter();
-        // Not zeroed before: an allocator's shortest ways are those that do not zero.
+        // Not zeroed first, because an allocator's shortest paths are those that do not zero.
         let mut out = Vec::with_capacity(len.next_multiple_of(8));
         let mut word = words.next().map_or(0, |word| self.load(word));
         while out.len() < len {
             let next = words.next().map_or(0, |word| self.load(word));
-            // In two shifts: by 64 is none.
+            // Two shifts, because a shift by 64 is not allowed.
             let bytes = word >> inside | next << 1 << (63 - inside);
             out.extend_from_slice(&bytes.to_le_bytes());
             word = next;
@@ -266,7 +266,7 @@ impl<S: Seam> Memory<S> {
         out
     }
 
-    /// Whether the bytes that begin `skip` bytes into the words are `bytes`.
+    /// Returns whether the bytes that begin `skip` bytes into the words are `bytes`.
     pub fn bytes_equal(&self, words: &[Word], skip: usize, bytes: &[u8]) -> bool {
         let mut at = skip;
         let (chunks, rest) = bytes.as_chunks::<8>();
@@ -283,8 +283,8 @@ impl<S: Seam> Memory<S> {
             || self.bytes_at(words, at, rest.len()) << unused == u64::from_le_bytes(last) << unused
     }
 
-    /// `count` bytes, from 1 to 8, that begin `skip` bytes into the words, as the low bytes
-    /// of a number; above them is anything.
+    /// Returns `count` bytes, from 1 to 8, that begin `skip` bytes into the words, as the low bytes
+    /// of a number. The bytes above them are arbitrary.
     #[inline(always)]
     fn bytes_at(&self, words: &[Word], skip: usize, count: usize) -> u64 {
         let (index, inside) = (skip / 8, skip % 8);
@@ -295,21 +295,21 @@ impl<S: Seam> Memory<S> {
         low | self.load(&words[index + 1]) << (64 - 8 * inside)
     }
 
-    /// Notes an operation boundary for the recorder.
+    /// Records an operation boundary, if anything is recorded.
     #[inline]
     pub fn mark(&self, mark: impl FnOnce() -> Mark) {
         self.seam.mark(mark);
     }
 }
 
-/// A struct that is kept in DRAM about a structure eight times its size.
+/// A struct kept in DRAM about a structure of eight times its size.
 ///
 /// # Safety
-/// The type consists of `AtomicU64`s and nothing else. Its size is a power of two, no more
-/// than 64 and no less than its alignment.
+/// The type consists of `AtomicU64`s and nothing else. Its size is a power of two, at most 64 and
+/// at least its alignment.
 pub unsafe trait Shadow: Sized {}
 
-/// The words that a structure consists of.
+/// Returns the words that a structure consists of.
 #[inline(always)]
 pub fn words_of<T: Media>(structure: &T) -> &[Word] {
     // SAFETY: a `Media` type consists of `Word`s and nothing else.
@@ -334,8 +334,8 @@ mod tests {
         static AT: Point = Point::new("test", "test");
         let mut page = Page([0; 4096]);
         let base = (&raw mut page).cast::<u8>();
-        // SAFETY: a page, aligned, that nobody else uses and that outlives the memory. Its
-        // shadow, which would be in the same page, is not used.
+        // SAFETY: an aligned page that nothing else uses and that outlives the memory. Its shadow
+        // would be in the same page, and is not used.
         let memory = unsafe { Memory::new(base, base, 4096, Real::new(FlushMode::None)) };
         let words = memory.words(1024, 64).unwrap();
         let bytes: Vec<u8> = (0..64u32).map(|i| (i * 37 + 11) as u8).collect();

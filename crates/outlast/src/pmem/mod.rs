@@ -1,4 +1,4 @@
-//! Persistent memory: the media, the mapping, and the seam through which all access goes.
+//! Persistent memory: the media, the mapping, and the seam that all access goes through.
 
 mod alive;
 #[cfg_attr(target_arch = "x86_64", path = "arch_x86_64.rs")]

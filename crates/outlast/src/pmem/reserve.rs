@@ -1,4 +1,4 @@
-//! A range of addresses that nothing else is mapped into.
+//! A reserved range of addresses.
 
 use super::{Alive, MappingError};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -7,33 +7,33 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A large page, which the base is aligned to.
+/// Size in bytes of a huge page, to which the base is aligned.
 pub(super) const HUGE_PAGE: u64 = 2 << 20;
 
-/// Where halving stops: a range that small is refused only where something is wrong.
+/// Where halving stops, in bytes. If even this much is refused, something is wrong.
 const RESERVE_MIN: u64 = 1 << 30;
 
-/// More than a process has addresses for.
+/// More bytes than a process has addresses for.
 const RESERVE_MAX: u64 = 1 << 48;
 
-/// Of how many bytes of the range one has its shadow.
+/// Number of bytes of the range per byte of its shadow.
 pub const SHADOW_SHARE: u64 = 8;
 
-/// Addresses without memory, given back when it is dropped. Before the range itself lies
-/// its *shadow*, an eighth of its size, for what is kept about it in DRAM.
+/// Reserved addresses without memory, unmapped when this is dropped. Before the range itself lies
+/// its *shadow*, an eighth of its size, for volatile metadata about the range in DRAM.
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,
-    /// Shrinks only, by [`Reservation::give_up_from`].
+    /// Only shrinks, in [`Reservation::give_up_from`].
     size: AtomicU64,
-    /// Bytes before the base.
+    /// Size in bytes of the shadow before the base.
     shadow: u64,
     alive: Alive,
 }
 
 impl Reservation {
-    /// Reserves `wanted` bytes, or as many halves of it as it takes, but no less than
-    /// `needed` and 1 GiB.
+    /// Reserves `wanted` bytes. If that is refused, halves the size until it succeeds, but goes no
+    /// lower than `needed` and 1 GiB.
     pub(super) fn new(needed: u64, wanted: u64) -> Result<Self, MappingError> {
         let alive = Alive::new()?;
         let refused = |size| MappingError::AddressSpace { needed: size, reserved: 0 };
@@ -52,7 +52,7 @@ impl Reservation {
                 Err(_) => return Err(refused(size)),
             }
         };
-        // SAFETY: so many bytes were just reserved, and more behind them.
+        // SAFETY: that many bytes were just reserved, and more after them.
         let base = unsafe { start.add(shadow as usize) };
         let this = Reservation { base, size: AtomicU64::new(size), shadow, alive };
         // SAFETY: the range is ours, and the advice changes nothing in this process.
@@ -64,20 +64,20 @@ impl Reservation {
         Ok(this)
     }
 
-    /// The first byte of the shadow.
+    /// Address of the shadow's first byte.
     pub(super) fn shadow(&self) -> *mut u8 {
-        // SAFETY: `shadow` bytes before the base are part of what was reserved.
+        // SAFETY: the `shadow` bytes before the base are part of the reservation.
         unsafe { self.base().sub(self.shadow as usize) }
     }
 
-    /// Gives the shadow of the first `len` bytes memory: zeroed, and found there again by
-    /// later calls.
+    /// Makes the shadow of the first `len` bytes accessible. It is zeroed, and later calls keep its
+    /// content.
     pub(super) fn cover(&self, len: u64) -> io::Result<()> {
         let bytes = self.covered(len);
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the shadow is ours; what has memory already keeps it.
+        // SAFETY: the shadow is ours, and parts that are accessible already keep their content.
         unsafe {
             let access = MprotectFlags::READ | MprotectFlags::WRITE;
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
@@ -85,14 +85,14 @@ impl Reservation {
         Ok(())
     }
 
-    /// The shadow may be had in large pages from now on.
+    /// Allows huge pages for the shadow from now on.
     ///
-    /// An optimisation: every error is ignored. Not for the first large page, which is covered
-    /// bit by bit and has small ones: the kernel may replace them by a large one some time, and
-    /// operations would wait for that.
+    /// This is an optimisation: errors are ignored. The first huge page's worth is left out. It
+    /// becomes accessible bit by bit and so has small pages; the kernel might later replace them by
+    /// a huge one, and operations would wait for that.
     pub(super) fn use_huge_pages(&self) {
         if self.shadow > HUGE_PAGE {
-            // SAFETY: the shadow is ours, and the advice changes nothing but the size of pages.
+            // SAFETY: the shadow is ours, and the advice changes only the size of its pages.
             let _ = unsafe {
                 let rest = self.shadow().add(HUGE_PAGE as usize);
                 let bytes = (self.shadow - HUGE_PAGE) as usize;
@@ -101,28 +101,29 @@ impl Reservation {
         }
     }
 
-    /// How much of the shadow is that of the first `len` bytes. What takes more than one
-    /// large page takes whole ones: of one that is covered in part the kernel would make
-    /// small pages.
+    /// Returns how many bytes of the shadow belong to the first `len` bytes. Beyond one huge page
+    /// the result is in whole huge pages, because the kernel would use small pages for a partly
+    /// accessible one.
     fn covered(&self, len: u64) -> u64 {
         let bytes = len.div_ceil(SHADOW_SHARE);
         let unit = if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 };
         bytes.next_multiple_of(unit).min(self.shadow)
     }
 
-    /// Touches the shadow of a range below `len`, and, where large pages are covered, the
-    /// rest of its last one.
+    /// Touches the shadow of a range below `len`. If the shadow is accessible in whole huge pages,
+    /// also touches the rest of the last one.
     pub(super) fn touch_shadow(&self, range: Range<u64>, len: u64) {
         let ahead = range.end.next_multiple_of(HUGE_PAGE * SHADOW_SHARE);
         let end = self.covered(ahead).min(self.covered(len));
         let start = range.start / SHADOW_SHARE / 4096 * 4096;
         for page in (start..end).step_by(4096) {
-            // SAFETY: inside what `cover` has made accessible, and aligned; a shadow is
-            // accessed as atomic words only.
+            // SAFETY: inside the part that `cover` has made accessible, and aligned. A shadow is
+            // accessed only as atomic words.
             let word = unsafe { &*self.shadow().add(page as usize).cast::<AtomicU64>() };
-            // A store by the processor, where nothing was stored before. Not madvise(2):
-            // that would hold the lock of the whole address space while the kernel clears
-            // a large page, and an allocation of an operation can wait for that lock.
+            // For the processor this is a store, but it only takes effect on a zero word and leaves
+            // it zero. It is used instead of madvise(2), which would hold the lock of the whole
+            // address space while the kernel clears a huge page; an allocation by an operation can
+            // wait for that lock.
             let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -132,7 +133,7 @@ impl Reservation {
     }
 
     pub(super) fn size(&self) -> u64 {
-        // Relaxed: only a thread that grows the mapping cares, and those exclude each other.
+        // Relaxed: only threads that grow the mapping read it, and those exclude each other.
         self.size.load(Ordering::Relaxed)
     }
 
@@ -140,7 +141,7 @@ impl Reservation {
         &self.alive
     }
 
-    /// Keeps `len` bytes at `from` out of children. What is mapped anew has lost this.
+    /// Keeps `len` bytes at `from` out of forked children. A new mapping loses this advice.
     pub(super) fn advise_dont_fork(&self, from: u64, len: u64) -> io::Result<()> {
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {
@@ -150,13 +151,13 @@ impl Reservation {
         Ok(())
     }
 
-    /// Takes `len` bytes at `from` back after mapping something there has failed: by
-    /// then the kernel may have unmapped what was there.
+    /// Restores the reservation of `len` bytes at `from` after mapping something there has failed.
+    /// By then the kernel may have unmapped what was there.
     pub(super) fn restore(&self, from: u64, len: u64) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range is ours, and nobody has been told of anything in it. If it
-        // was unmapped for a moment and another thread was given it, that thread loses
-        // it; kernels that unmap before they have checked everything leave no better way.
+        // SAFETY: the range is ours, and no one has been told about anything in it. If it was
+        // unmapped for a moment and another thread was given it, that thread loses it. Kernels that
+        // unmap before they have checked everything leave no better way.
         let restored = unsafe {
             let start = self.base().add(from as usize);
             rustix::mm::mmap_anonymous(start.cast(), len as usize, ProtFlags::empty(), flags)
@@ -166,7 +167,7 @@ impl Reservation {
         }
     }
 
-    /// Ends the reservation at `from`, because `len` bytes there may be someone else's.
+    /// Ends the reservation at `from`, because the `len` bytes there may belong to someone else.
     fn give_up_from(&self, from: u64, len: u64) {
         let behind = from + len;
         if behind < self.size() {
@@ -182,10 +183,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // A child did not get the range; what lives there now is not ours.
+        // A child did not inherit the range, so whatever is mapped there is not ours.
         if self.alive.is_here() {
-            // SAFETY: the range is ours, and whoever borrowed from it borrowed from
-            // `self`. There is nothing to do about an error.
+            // SAFETY: the range is ours, and everything borrowed from it borrows from `self`.
+            // Nothing can be done about an error.
             let _ = unsafe {
                 let all = self.shadow + self.size();
                 rustix::mm::munmap(self.shadow().cast(), all as usize)
@@ -194,16 +195,17 @@ impl Drop for Reservation {
     }
 }
 
-/// Maps `size` bytes, a multiple of 4096, that start at a large page: maps one more and trims.
+/// Maps `size` bytes, a multiple of 4096, starting at a huge page boundary. Maps one huge page more
+/// and trims both ends.
 pub(super) fn reserve_aligned(size: u64, access: ProtFlags) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let (size, huge_page) = (size as usize, HUGE_PAGE as usize);
-    // SAFETY: the kernel chooses an address that is free.
+    // SAFETY: the kernel chooses a free address.
     let start =
         unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), size + huge_page, access, flags)? };
     let head = start.align_offset(huge_page);
     let tail = huge_page - head;
-    // SAFETY: both ends lie in what was mapped above, and nobody knows of it yet.
+    // SAFETY: both ends lie in what was mapped above, and nothing else knows about it yet.
     unsafe {
         let base = start.byte_add(head);
         if head > 0 {
@@ -223,7 +225,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// What a child with `room` bytes of addresses left answers.
+    /// Returns what a child returns that has `room` bytes of address space left.
     fn in_child_with_room(room: u64, child: impl FnOnce() -> bool) -> bool {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
@@ -289,7 +291,7 @@ mod tests {
         let reservation = Reservation::new(4096, 4 * HUGE_PAGE).unwrap();
         reservation.give_up_from(HUGE_PAGE, HUGE_PAGE);
         assert_eq!(reservation.size(), HUGE_PAGE);
-        // SAFETY: the second large page is now this test's.
+        // SAFETY: the second huge page now belongs to this test.
         unsafe {
             let other = reservation.base().add(HUGE_PAGE as usize);
             drop(reservation);

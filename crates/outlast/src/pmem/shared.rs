@@ -1,37 +1,37 @@
-//! DRAM that threads share: each access is a scheduling point.
+//! DRAM that threads share. Each access is a scheduling point.
 //!
-//! An index keeps locks, caches and pointers in DRAM, and other threads read and write them. The
-//! proof harness can run another thread before each such access only if it is told of it. So this
-//! state stands in a [`Shared`], whose methods take the seam: no access can leave it out. For
+//! An index keeps locks, caches and pointers in DRAM that other threads read and write. The test
+//! harness can run another thread before each such access only if it learns about the access. So
+//! this state is kept in a [`Shared`], whose methods take the seam and cannot leave it out. For
 //! [`Real`](super::Real) they compile to the bare atomics.
 //!
-//! A counter that nothing is decided by can be a plain atomic, and says so.
+//! A counter on which no decision depends can be a plain atomic, and a comment says so.
 
 use super::Seam;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// An atomic in DRAM that other threads access. Each access is a scheduling point.
+/// An atomic in DRAM that several threads access. Each access is a scheduling point.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Shared<A>(pub(super) A);
 
-/// A word in DRAM that other threads access.
+/// A word in DRAM that several threads access.
 pub type SharedWord = Shared<AtomicU64>;
 
-/// Shows that a scheduling point is that of a [`Shared`]: nothing else can make one.
+/// Proof that a scheduling point belongs to a [`Shared`], which alone can construct this.
 #[derive(Debug)]
 pub struct OfShared(());
 
 impl<A> Shared<A> {
-    /// The atomic, after a scheduling point.
+    /// Makes a scheduling point and returns the atomic.
     #[inline(always)]
     fn reach(&self, seam: &impl Seam) -> &A {
         seam.shared(OfShared(()));
         &self.0
     }
 
-    /// The atomic itself, which nobody else has: no scheduling point is needed.
+    /// Returns the atomic itself. The exclusive reference makes a scheduling point unnecessary.
     #[inline(always)]
     pub fn alone(&mut self) -> &mut A {
         &mut self.0
@@ -42,30 +42,30 @@ impl<A> Shared<A> {
 macro_rules! accesses {
     ($([$($t:ident)?] $atomic:ty: $value:ty;)*) => { $(
         impl $(<$t>)? Shared<$atomic> {
-            /// Holds `value`.
+            /// Creates a `Shared` that holds `value`.
             pub const fn new(value: $value) -> Self {
                 Shared(<$atomic>::new(value))
             }
 
-            /// Reads it.
+            /// Loads the value.
             #[inline(always)]
             pub fn load(&self, seam: &impl Seam, order: Ordering) -> $value {
                 self.reach(seam).load(order)
             }
 
-            /// Writes it.
+            /// Stores a value.
             #[inline(always)]
             pub fn store(&self, seam: &impl Seam, value: $value, order: Ordering) {
                 self.reach(seam).store(value, order);
             }
 
-            /// Writes it and returns what it held.
+            /// Stores a value and returns the previous one.
             #[inline(always)]
             pub fn swap(&self, seam: &impl Seam, value: $value, order: Ordering) -> $value {
                 self.reach(seam).swap(value, order)
             }
 
-            /// Writes `new` if it holds `current`; `Err` is what it holds instead.
+            /// Stores `new` if the value is `current`; otherwise returns the actual value as `Err`.
             #[inline(always)]
             pub fn compare_exchange(
                 &self,
@@ -91,25 +91,25 @@ accesses! {
 macro_rules! arithmetic {
     ($($atomic:ty: $value:ty;)*) => { $(
         impl Shared<$atomic> {
-            /// Adds, and returns what it held.
+            /// Adds to the value and returns the previous one.
             #[inline(always)]
             pub fn fetch_add(&self, seam: &impl Seam, value: $value, order: Ordering) -> $value {
                 self.reach(seam).fetch_add(value, order)
             }
 
-            /// Subtracts, and returns what it held.
+            /// Subtracts from the value and returns the previous one.
             #[inline(always)]
             pub fn fetch_sub(&self, seam: &impl Seam, value: $value, order: Ordering) -> $value {
                 self.reach(seam).fetch_sub(value, order)
             }
 
-            /// Sets bits, and returns what it held.
+            /// Sets bits and returns the previous value.
             #[inline(always)]
             pub fn fetch_or(&self, seam: &impl Seam, bits: $value, order: Ordering) -> $value {
                 self.reach(seam).fetch_or(bits, order)
             }
 
-            /// Keeps these bits only, and returns what it held.
+            /// Clears all bits but these and returns the previous value.
             #[inline(always)]
             pub fn fetch_and(&self, seam: &impl Seam, bits: $value, order: Ordering) -> $value {
                 self.reach(seam).fetch_and(bits, order)
@@ -124,8 +124,8 @@ arithmetic! {
 }
 
 impl SharedWord {
-    /// Reads the words of a line, in one step: what is decided by them together is decided
-    /// after a check that they were not changed meanwhile.
+    /// Folds over the words of a line, with one scheduling point. Before the result is used, the
+    /// caller checks that the words were not changed meanwhile.
     #[inline(always)]
     pub fn fold<T>(
         line: &[SharedWord],
@@ -139,13 +139,13 @@ impl SharedWord {
 }
 
 impl<T> Shared<T> {
-    /// Holds a part that threads share and that is proved by itself, under a model checker: each
-    /// of its operations is one step here, and what it does inside of them is not interleaved.
+    /// Wraps a component that threads share and that a model checker proves by itself. Here each of
+    /// its operations is one step, and its inner accesses are not interleaved.
     pub const fn part(part: T) -> Self {
         Shared(part)
     }
 
-    /// The part, for one operation.
+    /// Returns the component, for one operation.
     #[inline(always)]
     pub fn step(&self, seam: &impl Seam) -> &T {
         self.reach(seam)
@@ -153,24 +153,25 @@ impl<T> Shared<T> {
 }
 
 impl<T> Shared<OnceLock<T>> {
-    /// Nothing yet.
+    /// Creates an empty cell.
     pub const fn once() -> Self {
         Shared(OnceLock::new())
     }
 
-    /// What was set, if something was.
+    /// Returns the value, if it was set.
     #[inline(always)]
     pub fn get(&self, seam: &impl Seam) -> Option<&T> {
         self.reach(seam).get()
     }
 
-    /// Sets it; `Err` if something was set before.
+    /// Sets the value; returns it as `Err` if one was set before.
     pub fn set(&self, seam: &impl Seam, value: T) -> Result<(), T> {
         self.reach(seam).set(value)
     }
 
-    /// What was set; else what `make` makes, which must not reach a scheduling point: another
-    /// thread would wait for this one in the operating system.
+    /// Returns the value, and sets it to the result of `make` first if it is not set. `make` must
+    /// not reach a scheduling point, because another thread would then wait for this one inside the
+    /// operating system.
     pub fn get_or_init(&self, seam: &impl Seam, make: impl FnOnce() -> T) -> &T {
         self.reach(seam).get_or_init(make)
     }

@@ -1,5 +1,5 @@
-//! The seam of the proof harness: every access recorded, every access a place where
-//! another thread may run or a fault may strike.
+//! The seam of the test harness. It records every access, and every access is a point where another
+//! thread may run or a fault may strike.
 
 use super::seam::{Mark, Planted, Point, Seam};
 use super::word::LINE;
@@ -15,67 +15,67 @@ pub enum Access {
     Load {
         /// Its offset in the pool.
         offset: u64,
-        /// What it held.
+        /// The value read.
         value: u64,
     },
     /// A word was written, through the caches or past them.
     Store {
         /// Its offset in the pool.
         offset: u64,
-        /// What was written.
+        /// The value written.
         value: u64,
-        /// Past the caches.
+        /// Whether the store bypassed the caches.
         nontemporal: bool,
     },
     /// A word was compared and exchanged.
     CompareExchange {
         /// Its offset in the pool.
         offset: u64,
-        /// What it held.
+        /// The value it held.
         found: u64,
-        /// What it was to become.
+        /// The value it was to get.
         new: u64,
-        /// Whether it did.
+        /// Whether it was exchanged.
         exchanged: bool,
     },
     /// Lines were flushed: every line that holds one of these bytes.
     Flush {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         bytes: u64,
     },
     /// The thread's flushes completed.
     Fence,
-    /// DRAM that threads share was read or written; recorded where loads are.
+    /// DRAM that threads share was read or written. Recorded only where loads are.
     Dram,
-    /// An operation began or answered.
+    /// An operation began or returned.
     Mark(Mark),
 }
 
 /// One recorded access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The thread, numbered in the order of first access, or as it asked to be.
+    /// The thread, numbered in the order of first access, or as it requested.
     pub thread: usize,
-    /// The commit point, where the access carries one.
+    /// The commit point, if the access has one.
     pub point: Option<&'static Point>,
-    /// What happened.
+    /// The access itself.
     pub access: Access,
 }
 
 /// Decides, before each access, whether it happens now.
 ///
-/// A scheduler blocks in `before` until it is this thread's turn; a fault stops the
-/// thread there, by unwinding or for ever.
+/// A scheduler blocks in `before` until it is this thread's turn. A fault stops the thread there,
+/// by unwinding or for ever.
 pub trait Control: Send + Sync {
     /// Called before each access and at each turn of waiting.
     fn before(&self, thread: usize, waiting: bool);
 
-    /// Called after each access that is recorded, by the thread that made it.
+    /// Called after each recorded access, by the thread that made it.
     fn after(&self, _access: &Access, _at: Option<&'static Point>) {}
 
-    /// Whether it is only to be called at turns of waiting.
+    /// Whether `before` is called only at turns of waiting.
     fn only_waiting(&self) -> bool {
         false
     }
@@ -86,7 +86,7 @@ pub trait Control: Send + Sync {
 pub struct LineSet(Vec<u64>);
 
 impl LineSet {
-    /// Whether a line is in it.
+    /// Returns whether the set contains a line.
     pub fn contains(&self, line: u64) -> bool {
         let bits = self.0.get((line / 64) as usize).copied().unwrap_or(0);
         bits >> (line % 64) & 1 == 1
@@ -103,12 +103,12 @@ impl LineSet {
 
 /// What was read, without a log: for a recorder that sees thousands of pools a second.
 struct Watch {
-    /// Words that were read or stored, a bit each.
+    /// One bit per word that was read or stored.
     seen: Box<[AtomicU64]>,
-    /// Lines that were read, a bit each.
+    /// One bit per line that was read.
     lines: Box<[AtomicU64]>,
-    /// A sum over the words that were read before they were stored: it does not depend on
-    /// the order.
+    /// A sum over the words that were read before they were stored. It does not depend on their
+    /// order.
     digest: AtomicU64,
 }
 
@@ -118,11 +118,11 @@ impl Watch {
         Watch { seen: bits(bytes / 8), lines: bits(bytes / LINE), digest: AtomicU64::new(0) }
     }
 
-    /// Sets a bit. Whether it was set before, or there is none.
+    /// Sets a bit. Returns whether it was set before or does not exist.
     fn set(bits: &[AtomicU64], bit: u64) -> bool {
         let Some(word) = bits.get((bit / 64) as usize) else { return true };
         let mask = 1 << (bit % 64);
-        // Most are set already, and a load is cheaper.
+        // Most bits are set already, and a load is cheaper.
         word.load(Ordering::Relaxed) & mask != 0
             || word.fetch_or(mask, Ordering::Relaxed) & mask != 0
     }
@@ -139,7 +139,7 @@ impl Watch {
     }
 }
 
-/// A hash of a word at its place.
+/// Hashes a word together with its offset.
 fn mix(offset: u64, value: u64) -> u64 {
     let product = u128::from(value ^ 0xa076_1d64_78bd_642f)
         * u128::from(offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xe703_7ed1_a0b4_28db);
@@ -155,15 +155,15 @@ struct Inner {
     watch: Option<Watch>,
     events: Mutex<Vec<Event>>,
     control: Option<Box<dyn Control>>,
-    /// Whether it is called before each access.
+    /// Whether `control` is called before each access.
     controlled: bool,
     threads: AtomicUsize,
     planted: Option<Planted>,
-    /// Tells the thread numbers of different recorders apart.
+    /// Distinguishes the thread numbers of different recorders.
     id: usize,
 }
 
-/// Records every access. Clones share one record.
+/// A seam that records every access. Clones share one record.
 #[derive(Clone)]
 pub struct Traced(Arc<Inner>);
 
@@ -181,18 +181,18 @@ impl Default for Traced {
 }
 
 impl Traced {
-    /// A recorder that records nothing yet.
+    /// Creates a recorder that is not recording yet.
     pub fn new() -> Self {
         Self::build(None, None)
     }
 
-    /// A recorder whose accesses `control` releases one by one.
+    /// Creates a recorder whose accesses `control` releases one by one.
     pub fn with_control(control: Box<dyn Control>) -> Self {
         Self::build(Some(control), None)
     }
 
-    /// A recorder that also keeps a digest of what is read, and the set of lines, in the
-    /// first `bytes` of the pool.
+    /// Creates a recorder that also keeps a digest of what is read, and the set of lines read, in
+    /// the first `bytes` of the pool.
     pub fn watching(control: Box<dyn Control>, bytes: u64) -> Self {
         Self::build(Some(control), Some(Watch::new(bytes)))
     }
@@ -213,7 +213,7 @@ impl Traced {
         }))
     }
 
-    /// Runs `during`; recorders that this thread makes meanwhile make this bug.
+    /// Runs `during`. Recorders that this thread creates meanwhile have this seeded bug.
     pub fn planting<T>(bug: Option<Planted>, during: impl FnOnce() -> T) -> T {
         let before = PLANTED.replace(bug);
         let result = during();
@@ -221,44 +221,44 @@ impl Traced {
         result
     }
 
-    /// Has freed blocks handed out again at once, see [`Seam::reuses_at_once`].
+    /// Makes the allocator reuse freed blocks at once, see [`Seam::reuses_at_once`].
     pub fn reuse_at_once(&self) {
         self.0.reuses.store(true, Ordering::Relaxed);
     }
 
-    /// Starts recording; `loads` says whether loads are recorded too.
+    /// Starts recording. `loads` says whether loads are recorded too.
     pub fn start(&self, loads: bool) {
         self.0.loads.store(loads, Ordering::SeqCst);
         self.0.recording.store(true, Ordering::SeqCst);
     }
 
-    /// Stops recording and hands out what was recorded.
+    /// Stops recording and returns what was recorded.
     pub fn take(&self) -> Vec<Event> {
         self.0.recording.store(false, Ordering::SeqCst);
         self.0.loads.store(false, Ordering::SeqCst);
         std::mem::take(&mut self.events())
     }
 
-    /// Gives the calling thread a number of its choice, where a run must be the same each
-    /// time. It must not be one that another thread has or will get by accessing first.
+    /// Gives the calling thread a number, for runs that must be reproducible. No other thread may
+    /// have that number or get it at its first access.
     pub fn number_this_thread(&self, number: usize) {
         THREAD.set((self.0.id, number));
     }
 
-    /// Tells the watch of a word that was read before the memory was attached.
+    /// Adds to the watch a word that was read before the memory was attached.
     pub fn saw(&self, offset: u64, value: u64) {
         if let Some(watch) = &self.0.watch {
             watch.read(offset, value);
         }
     }
 
-    /// The digest of every word that was read so far before it was stored, with its place,
-    /// in no order; 0 where nobody watches.
+    /// Returns a digest of every word that was read before it was stored, with its offset, in no
+    /// order; 0 if there is no watch.
     pub fn digest(&self) -> u64 {
         self.0.watch.as_ref().map_or(0, |w| w.digest.load(Ordering::Relaxed))
     }
 
-    /// The lines with such words.
+    /// Returns the lines that contain such words.
     pub fn lines_read(&self) -> LineSet {
         let lines = self.0.watch.iter().flat_map(|w| &w.lines);
         LineSet(lines.map(|bits| bits.load(Ordering::Relaxed)).collect())
@@ -320,8 +320,8 @@ impl Traced {
         }
     }
 
-    /// Performs an access and records it, as one step: the order of the record is the
-    /// order in which the accesses took effect.
+    /// Performs an access and records it in one step, so the record has the order in which the
+    /// accesses took effect.
     fn step<T>(
         &self,
         point: Option<&'static Point>,
@@ -344,7 +344,7 @@ impl Traced {
 }
 
 impl Seam for Traced {
-    // Pools are opened and verified thousands of times a second: the system call took a fifth
+    // Pools are opened and verified thousands of times a second, and the system call took a fifth
     // of all time.
     const ASYMMETRIC_FENCES: bool = false;
 
@@ -474,16 +474,16 @@ impl Seam for Traced {
     }
 }
 
-/// What a stretch of a trace cost.
+/// The cost of a part of a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Stores, compare-exchanges that succeeded included.
+    /// Stores, including successful compare-exchanges.
     pub stores: u64,
     /// Lines flushed.
     pub lines: u64,
     /// Fences.
     pub fences: u64,
-    /// Distinct lines read; 0 where loads were not recorded.
+    /// Distinct lines read; 0 if loads were not recorded.
     pub lines_read: u64,
 }
 
@@ -531,14 +531,15 @@ mod tests {
     #[repr(C, align(4096))]
     struct Page([u64; 512]);
 
-    /// What a watch makes of `touch` on a page whose words are their numbers.
+    /// Returns the digest and the lines read after `touch` on a page whose words hold their
+    /// indexes.
     fn watched(touch: impl Fn(&Memory<Traced>, &[Word])) -> (u64, Vec<u64>) {
         static AT: Point = Point::new("test", "test");
         let mut page = Page(std::array::from_fn(|i| i as u64));
         let seam = Traced::watching(Box::new(Never), 4096);
         let base = (&raw mut page).cast::<u8>();
-        // SAFETY: a page, aligned, that nobody else uses and that outlives the memory. Its
-        // shadow, which would be in the same page, is not used.
+        // SAFETY: an aligned page that nothing else uses and that outlives the memory. Its shadow
+        // would be in the same page, and is not used.
         let memory = unsafe { Memory::new(base, base, 4096, seam.clone()) };
         let words = memory.words(0, 4096).unwrap();
         memory.store(&words[100], 7, &AT);

@@ -1,16 +1,16 @@
-//! Words that live in persistent memory, and the offsets that name them.
+//! Words in persistent memory, and the offsets that name them.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU64;
 
-/// Bytes in a cache line, the unit of flushing and of ordering.
+/// Size of a cache line in bytes, the unit of flushing and of ordering.
 pub const LINE: u64 = 64;
 
 /// One aligned 8-byte word in persistent memory.
 ///
-/// The word is an atomic that only the [seam](super::Seam) reads and writes: an
-/// 8-byte store is never torn by a crash, and every access can be recorded.
+/// The word is an atomic that only the [seam](super::Seam) reads and writes. So a crash never tears
+/// an 8-byte store, and every access can be recorded.
 #[repr(transparent)]
 pub struct Word(pub(super) AtomicU64);
 
@@ -23,9 +23,9 @@ impl fmt::Debug for Word {
 /// A struct that may be laid over mapped memory.
 ///
 /// # Safety
-/// The type is `repr(C)`, consists of [`Word`]s (or arrays and structs of them) and
-/// nothing else, and its alignment divides 4096. Every bit pattern is then a valid
-/// value, and shared access from several threads is sound because every access is atomic.
+/// The type is `repr(C)`, consists of [`Word`]s (or arrays and structs of them) and nothing else,
+/// and its alignment divides 4096. Then every bit pattern is a valid value, and shared access from
+/// several threads is sound because every access is atomic.
 pub unsafe trait Media: Sized {}
 
 // SAFETY: a `Word` is a transparent AtomicU64.
@@ -33,29 +33,29 @@ unsafe impl Media for Word {}
 // SAFETY: an array of `Media` holds nothing but `Media`.
 unsafe impl<T: Media, const N: usize> Media for [T; N] {}
 
-/// The position of a `T` in a pool, in bytes from its first byte; 0 is "none".
+/// The position of a `T` in a pool, in bytes from the start; 0 is "none".
 pub struct Offset<T = Word> {
     raw: u64,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Offset<T> {
-    /// "None": no structure lives at the pool's first byte but its header.
+    /// "None": only the header lives at the pool's first byte.
     pub const NULL: Self = Self::new(0);
 
-    /// Names the `T` at byte `raw`.
+    /// Creates the offset of the `T` at byte `raw`.
     #[inline]
     pub const fn new(raw: u64) -> Self {
         Offset { raw, of: PhantomData }
     }
 
-    /// Bytes from the pool's start.
+    /// The offset in bytes from the start of the pool.
     #[inline]
     pub const fn raw(self) -> u64 {
         self.raw
     }
 
-    /// Whether this is [`Offset::NULL`].
+    /// Returns whether this is [`Offset::NULL`].
     #[inline]
     pub const fn is_null(self) -> bool {
         self.raw == 0

@@ -1,4 +1,4 @@
-//! Words in DRAM, many of them: in large pages, as far as the system has some.
+//! Large arrays of words in DRAM, in huge pages as far as the system has them.
 
 use super::SharedWord;
 use super::reserve::{HUGE_PAGE, reserve_aligned};
@@ -7,28 +7,29 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-/// Words of the smallest page that there is.
+/// Number of words in the smallest page.
 const PAGE_WORDS: usize = 4096 / 8;
 
-/// Words that begin as zeros, without a store to them: the system gives them memory, page by
-/// page, when they are touched. So making them takes the same time however many they are.
+/// An array of words that begin as zeros without a store to them. The system provides memory page
+/// by page as they are touched, so creating the array takes the same time whatever its size.
 ///
-/// Of tables that are read at random, small pages cost more than the words: a processor
-/// remembers the addresses of some thousand pages, and looks all others up in memory first.
+/// For tables that are read at random, TLB misses on small pages cost more than the reads
+/// themselves: a processor keeps the addresses of some thousand pages and looks up all others in
+/// memory.
 #[derive(Debug)]
 pub struct DramWords {
     words: NonNull<[SharedWord]>,
-    /// Whether they are a mapping, not a box.
+    /// Whether the words are a mapping rather than a box.
     mapped: bool,
 }
 
-// SAFETY: they are owned, as by a box.
+// SAFETY: the words are owned, as by a box.
 unsafe impl Send for DramWords {}
-// SAFETY: as above; all access is by atomics.
+// SAFETY: as above; all access is atomic.
 unsafe impl Sync for DramWords {}
 
 impl DramWords {
-    /// `count` zeros, in small pages at first.
+    /// Creates `count` zeros, in small pages at first.
     pub fn zeroed(count: u64) -> DramWords {
         if count * 8 >= HUGE_PAGE
             && let Ok(start) =
@@ -38,16 +39,16 @@ impl DramWords {
             return DramWords { words, mapped: true };
         }
         let words = Box::<[SharedWord]>::new_zeroed_slice(count as usize);
-        // SAFETY: zero is a valid SharedWord.
+        // SAFETY: zero is a valid `SharedWord`.
         let words = unsafe { words.assume_init() };
         DramWords { words: NonNull::from(Box::leak(words)), mapped: false }
     }
 
-    /// What has no memory yet may be had in large pages. Without that, the kernel gives small
-    /// ones, which it finds at once.
+    /// Allows huge pages for parts that have no memory yet. Until then the kernel provides small
+    /// pages, which it has at hand.
     pub fn use_huge_pages(&self) {
         if self.mapped {
-            // SAFETY: mapped by `zeroed`, and the advice changes nothing but the size of pages.
+            // SAFETY: mapped by `zeroed`, and the advice changes only the size of pages.
             let _ = unsafe {
                 let bytes = Self::mapped_bytes(self.len() as u64) as usize;
                 rustix::mm::madvise(self.words.as_ptr().cast(), bytes, Advice::LinuxHugepage)
@@ -55,11 +56,13 @@ impl DramWords {
         }
     }
 
-    /// Has the system give them all their memory now, which stores nothing. For whoever has the
-    /// time: it clears a large page at a time, and the first touch of one would wait for that.
+    /// Makes the system provide memory for all words now, without changing them. For a thread that
+    /// has the time: the system clears a huge page at a time, and otherwise the first operation to
+    /// touch one would wait for that.
     pub fn touch(&self) {
         for word in self.iter().step_by(PAGE_WORDS) {
-            // A store by the processor, but of what is there: others may use the words already.
+            // For the processor this is a store, but it leaves the value, because other threads may
+            // use the words already.
             let _ = word.0.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -74,7 +77,8 @@ impl Deref for DramWords {
 
     #[inline(always)]
     fn deref(&self) -> &[SharedWord] {
-        // SAFETY: as many words were allocated, zeroed, and are freed when `self` is dropped.
+        // SAFETY: that many words were allocated and zeroed, and they are freed when `self` is
+        // dropped.
         unsafe { self.words.as_ref() }
     }
 }
@@ -83,8 +87,8 @@ impl Drop for DramWords {
     fn drop(&mut self) {
         if self.mapped {
             let bytes = Self::mapped_bytes(self.len() as u64) as usize;
-            // SAFETY: mapped by `zeroed`, and borrowed by nobody any more. There is nothing
-            // to do about an error.
+            // SAFETY: mapped by `zeroed`, and nothing borrows it any more. Nothing can be done
+            // about an error.
             let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), bytes) };
         } else {
             // SAFETY: leaked from a box by `zeroed`.
@@ -115,11 +119,11 @@ mod tests {
         }
     }
 
-    /// Whether each of their pages is in memory.
+    /// Returns whether each page of the words is in memory.
     fn are_resident(words: &DramWords) -> bool {
         let bytes = words.len() * 8;
         let mut pages = vec![0u8; bytes.div_ceil(4096)];
-        // SAFETY: the range is mapped, from the beginning of a page, and there is a byte for each.
+        // SAFETY: the range is mapped and starts at a page, and there is a byte for each page.
         let done = unsafe { libc::mincore(words.as_ptr() as *mut _, bytes, pages.as_mut_ptr()) };
         assert_eq!(done, 0);
         pages.iter().all(|page| page & 1 == 1)

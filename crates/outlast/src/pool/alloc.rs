@@ -1,28 +1,28 @@
 //! The allocator.
 //!
-//! On media stand only the page descriptors (which run of pages holds blocks of which
-//! size) and the frontier; both are written once per run, before its first block is
-//! linked. Which blocks are free is DRAM state: bitmaps per run, lists of runs with free
-//! blocks per class, and a few blocks in hand per shard of threads. It is saved at a
-//! clean close; after a crash it is rebuilt by a trace (see [`super::store`]).
+//! The medium holds only the page descriptors (which run of pages holds blocks of which size) and
+//! the frontier. Both are written once per run, before its first block is linked. Which blocks are
+//! free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and a few
+//! blocks at hand per shard of threads. This state is saved at a clean close. After a crash it is
+//! rebuilt by a trace (see [`db::store`](crate::db::store)).
 //!
 //! # Life of a run
 //!
-//! 1. *claimed*: descriptors durable, then the frontier, if the claim moves it: what is below the
-//!    frontier has descriptors that were meant. A crash leaves pages that no block uses, which
-//!    the sweep frees.
-//! 2. *in use*: its blocks are handed out and freed without a store to PM.
-//! 3. *old*: it was there when the pool was opened after a crash. Bitmap `used` collects
-//!    the blocks found alive, bitmap `retired` those unlinked since; none is handed out.
-//! 4. *swept*: a block is used if it was found alive and not retired; back to 2.
-//! 5. *released*: all blocks free; the descriptor says so durably before the pages are
-//!    claimed again.
+//! 1. *claimed*: the descriptors become durable first, then the frontier, if the claim moves it. So
+//!    every descriptor below the frontier was written on purpose. A crash in between leaves pages
+//!    that no block uses, and the sweep frees them.
+//! 2. *in use*: its blocks are allocated and freed without a store to PM.
+//! 3. *old*: the run was there when the pool was opened after a crash. Its bitmap `used` collects
+//!    the blocks found alive, its bitmap `retired` those unlinked since. No block of it is
+//!    allocated.
+//! 4. *swept*: a block is in use if it was found alive and not retired; the run is back in state 2.
+//! 5. *released*: all blocks are free. The descriptor says so durably before the pages are claimed
+//!    again.
 //!
 //! # Locks
 //!
-//! `space` (pages) and the slots (one per page) are never held together; a shard is held
-//! for a push or pop only. Nothing here runs under a lock of an index: indexes allocate
-//! before they lock.
+//! `space` (pages) and the slots (one per page) are never held together. A shard is held only for a
+//! push or a pop. Nothing here runs under a lock of an index: indexes allocate before they lock.
 
 use super::core::Core;
 use super::geometry::{CLASSES, Geometry, LARGE};
@@ -35,29 +35,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// A block of the pool's space.
+/// An allocated block of the pool's space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Its first byte.
+    /// Offset of its first byte.
     pub offset: u64,
     /// Its size class.
     pub class: u8,
-    /// Its size in bytes, at least what was asked for.
+    /// Its size in bytes, at least the size requested.
     pub bytes: u64,
 }
 
 const SHARDS: usize = 16;
 
-/// Runs of pages in use, and what is free in them.
+/// The pool's allocator: the runs of pages in use, and the free blocks in them.
 pub struct Alloc {
     geometry: Geometry,
-    /// The pages of each region, once one of them is used.
+    /// The slots of each region's pages, allocated once one of them is used.
     regions: Box<[OnceLock<Region>]>,
     space: Mutex<Space>,
     partial: Vec<Mutex<Vec<u32>>>,
     shards: Vec<Mutex<Shard>>,
-    /// Class and offset of blocks that were freed, where they are [reused at
-    /// once](Seam::reuses_at_once). Hints: the run says whether a block is free.
+    /// Class and offset of freed blocks, where they are [reused at once](Seam::reuses_at_once).
+    /// These are hints: the run decides whether a block is free.
     freed: Mutex<Vec<(u8, u64)>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
@@ -70,13 +70,13 @@ struct Shard {
     in_hand: Vec<Vec<u64>>,
 }
 
-/// What is known of one page.
+/// The state of one page.
 enum Slot {
-    /// Nothing yet; its descriptor says.
+    /// Not loaded yet; its descriptor has the answer.
     Unknown,
-    /// It belongs to nothing.
+    /// Belongs to no run.
     Free,
-    /// A later page of a run, this far from its first.
+    /// A later page of a run, with the distance in pages to the first.
     Continued(u32),
     /// The first page of a run.
     Run(Box<Run>),
@@ -89,10 +89,10 @@ struct Run {
     blocks: u32,
     free: u32,
     used: Box<[u64]>,
-    /// Only while old.
+    /// Empty unless the run is old.
     retired: Box<[u64]>,
     old: bool,
-    /// Whether it stands in the list of its class.
+    /// Whether the run is in the list of its class.
     listed: bool,
 }
 
@@ -101,27 +101,27 @@ struct Space {
     runs: BTreeMap<u32, u32>,
     frontier: u32,
     free_pages: u32,
-    /// The saved free state, while the header names it.
+    /// Page and length of the saved free state, while the header names it.
     saved: Option<(u32, u32)>,
 }
 
-/// Figures of the allocator.
+/// Statistics of the allocator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AllocStats {
-    /// Pages that may be in use.
+    /// Pages below the frontier, which may be in use.
     pub frontier_pages: u32,
     /// Pages below the frontier known to be free.
     pub free_pages: u32,
 }
 
-/// What a comparison of blocks owned and blocks in use found.
+/// The result of comparing the blocks that maps own with the blocks in use.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Bytes of the blocks that maps own.
     pub used_bytes: u64,
-    /// Bytes in use that no map owns; `None` while that is unknown.
+    /// Bytes in use that no map owns; `None` if unknown.
     pub leaked_bytes: Option<u64>,
-    /// Blocks that overlap, or are not in use, or do not exist.
+    /// Blocks that overlap, are not in use, or do not exist.
     pub damage: Vec<Damage>,
 }
 
@@ -156,7 +156,7 @@ impl Run {
         self.used[word] & mask != 0
     }
 
-    /// Takes up to `want` free blocks.
+    /// Takes up to `want` free blocks and passes their indexes to `give`.
     fn take(&mut self, want: usize, mut give: impl FnMut(u32)) {
         let mut left = want.min(self.free as usize);
         self.free -= left as u32;
@@ -178,8 +178,8 @@ impl Run {
 }
 
 impl Alloc {
-    /// For a pool whose pages below `frontier` may be in use. `old` says that nothing
-    /// is known of them. `reserved` bytes is what the pool can ever grow to.
+    /// Creates the allocator of a pool whose pages below `frontier` may be in use. If `old`,
+    /// nothing is known about those pages. The pool can never grow beyond `reserved` bytes.
     pub fn new(geometry: Geometry, frontier: u32, old: bool, reserved: u64) -> Self {
         let regions = geometry.pages_in(reserved).div_ceil(geometry.region_pages()).max(1);
         Alloc {
@@ -207,19 +207,19 @@ impl Alloc {
         &region[(page % pages) as usize]
     }
 
-    /// The page up to which nothing is known yet; 0 once all space is accounted for.
+    /// The page below which nothing is known yet; 0 once all space is accounted for.
     #[inline]
     pub fn old_frontier(&self) -> u32 {
-        // Relaxed: it only changes from "mark" to "no need to", and marking in vain
+        // Relaxed: the value only changes from "mark" to "no need to mark", and a needless mark
         // does no harm.
         self.old_frontier.load(Ordering::Relaxed)
     }
 
     // ---- Allocation -------------------------------------------------------------
 
-    /// Hands out a block of at least `bytes`. Its content is anything.
+    /// Allocates a block of at least `bytes`, with arbitrary content.
     ///
-    /// No lock of an index may be held.
+    /// The caller must not hold a lock of an index.
     pub fn allocate<S: Seam>(&self, core: &Core<S>, bytes: u64) -> Result<Block> {
         let seam = core.memory.seam();
         let class = self.geometry.class_for(bytes);
@@ -256,7 +256,7 @@ impl Alloc {
         }
         let mut taken = match self.refill(core, class, block_bytes) {
             Ok(taken) => taken,
-            // What other threads have in hand is free, too.
+            // Blocks at hand in other shards are free as well.
             Err(error @ (Error::PoolFull { .. } | Error::DiskFull { .. })) => {
                 let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
                 vec![self.shards.iter().find_map(in_hand).ok_or(error)?]
@@ -270,7 +270,7 @@ impl Alloc {
         Ok(Block { offset, class, bytes: block_bytes })
     }
 
-    /// The block of a class that was freed last, if it is still free.
+    /// Returns the most recently freed block of a class, if it is still free.
     #[cold]
     fn take_freed<S: Seam>(&self, core: &Core<S>, class: u8) -> Result<Option<u64>> {
         loop {
@@ -280,7 +280,7 @@ impl Alloc {
                 last.map(|at| freed.remove(at).1)
             };
             let Some(offset) = last else { return Ok(None) };
-            // Its run can have been released meanwhile, and its pages be used for something else.
+            // Its run may have been released meanwhile, and its pages reused for something else.
             let Ok(mut slot) = self.run_of(core, offset) else { continue };
             let Ok((_, index)) = slot.index(self.geometry, offset) else { continue };
             let run = slot.run();
@@ -293,7 +293,7 @@ impl Alloc {
         }
     }
 
-    /// Whether there are free blocks of a class, in a run that is in use.
+    /// Whether a run in use has free blocks of a class.
     pub(super) fn has_blocks<S: Seam>(&self, core: &Core<S>, class: u8) -> bool {
         !core.memory.seam().lock(&self.partial[usize::from(class)]).is_empty()
     }
@@ -302,7 +302,7 @@ impl Alloc {
         Run::new(self.geometry, class, pages).expect("a class of this geometry")
     }
 
-    /// Takes some blocks of a class from a run, the lowest last.
+    /// Takes some blocks of a class from a run. The lowest is last in the result.
     fn refill<S: Seam>(&self, core: &Core<S>, class: u8, block_bytes: u64) -> Result<Vec<u64>> {
         let seam = core.memory.seam();
         let want = (8192 / block_bytes).clamp(1, 32) as usize;
@@ -319,7 +319,7 @@ impl Alloc {
                 }
             };
             let mut slot = seam.lock(self.slot(head));
-            // A run on the list can have been released meanwhile.
+            // A run on the list may have been released meanwhile.
             if let Slot::Run(run) = &mut *slot
                 && run.listed
                 && (run.class == class || seam.planted(Planted::StaleEntryAccepted))
@@ -356,7 +356,8 @@ impl Alloc {
         *seam.lock(self.slot(head)) = Slot::Run(Box::new(run));
     }
 
-    /// Claims a run of pages durably. `None` if there is no such run in `total` pages.
+    /// Claims a run of pages durably. Returns its first page, or `None` if no such run fits into
+    /// `total` pages.
     pub fn claim<S: Seam>(
         &self,
         core: &Core<S>,
@@ -374,7 +375,8 @@ impl Alloc {
                 None => return Ok(None),
             },
         };
-        // Later pages first: within one line they are durable no later than the head.
+        // Later pages are written first, so that within a cache line they are durable no later than
+        // the head.
         for distance in (0..pages).rev() {
             let descriptor = if distance == 0 {
                 Descriptor { kind, class, count: pages }
@@ -387,8 +389,8 @@ impl Alloc {
         let words = core.memory.words(first, u64::from(pages) * 8)?;
         core.memory.flush_words(words, &points::CLAIM_DESCRIPTOR);
         if frontier != space.frontier {
-            // Skipped pages are free ones; what a claim that a crash cut short has left in
-            // their descriptors must not be taken for a run.
+            // The skipped pages are free. A claim that a crash cut short may have left descriptors
+            // there, which must not be taken for runs.
             let mut page = space.frontier;
             while page < head {
                 if self.geometry.is_system(page) {
@@ -414,7 +416,7 @@ impl Alloc {
         if frontier == space.frontier {
             space.take(head, pages);
         } else {
-            // Pages skipped at the end of a region are free ones.
+            // Pages skipped at the end of a region are free.
             let mut page = space.frontier;
             while page < head {
                 if self.geometry.is_system(page) {
@@ -430,7 +432,7 @@ impl Alloc {
         Ok(Some(head))
     }
 
-    /// Where a run fits at the frontier: inside one region, past its descriptors.
+    /// Finds where a run fits at the frontier: inside one region, past its descriptors.
     fn fit_at_frontier(&self, space: &Space, pages: u32, total: u32) -> Option<u32> {
         let mut head = space.frontier;
         loop {
@@ -462,10 +464,11 @@ impl Alloc {
 
     // ---- Freeing ----------------------------------------------------------------
 
-    /// Takes a block back that nothing links to and nobody reads.
+    /// Frees a block that nothing links to and no thread reads.
     ///
     /// # Errors
-    /// [`Damage`] if it is not a block in use: the offset came from a damaged structure.
+    /// [`Damage`] if there is no block in use at `offset`: the offset came from a damaged
+    /// structure.
     pub fn free<S: Seam>(&self, core: &Core<S>, offset: u64) -> Result<(), Damage> {
         let seam = core.memory.seam();
         let mut slot = self.run_of(core, offset)?;
@@ -491,7 +494,7 @@ impl Alloc {
             run.listed = true;
             seam.lock(&self.partial[usize::from(class)]).push(head);
         }
-        // One empty run per class is kept, against claiming and releasing in turn.
+        // Keeps one empty run per class, so that a run is not claimed and released over and over.
         let release =
             empty && (class == LARGE || seam.lock(&self.partial[usize::from(class)]).len() > 1);
         if release {
@@ -506,7 +509,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// Gives a run's pages back, durably, before they can be claimed again.
+    /// Returns a run's pages to the free space, durably before they can be claimed again.
     fn release<S: Seam>(&self, core: &Core<S>, head: u32, pages: u32) -> Result<(), Damage> {
         let seam = core.memory.seam();
         for distance in 1..pages {
@@ -522,7 +525,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// Locks the slot of the run that holds `offset`.
+    /// Locks the slot of the run that contains `offset`.
     fn run_of<'a, S: Seam>(
         &'a self,
         core: &'a Core<S>,
@@ -549,7 +552,7 @@ impl Alloc {
 
     // ---- After a crash ----------------------------------------------------------
 
-    /// What an old page's descriptor says.
+    /// Loads the state of an old page from its descriptor.
     fn load<S: Seam>(&self, core: &Core<S>, page: u32) -> Result<Slot, Damage> {
         if page >= self.old_frontier() {
             return Ok(Slot::Free);
@@ -570,14 +573,14 @@ impl Alloc {
                 }
             }
             Some(Descriptor { kind: PageKind::Free | PageKind::Saved, .. }) => Slot::Free,
-            // Left by a claim that a crash cut short; then another claim's frontier became
-            // durable, and a crash came before its descriptors did.
+            // A crash cut short the claim that wrote this descriptor. Then the frontier of another
+            // claim became durable, and a crash came before that claim's descriptors did.
             Some(d) if !self.is_below_frontier(page, d) => Slot::Free,
             Some(d) => Slot::Run(Box::new(self.old_run(page, d)?)),
         })
     }
 
-    /// An old page's descriptor; `None` where none was ever written.
+    /// Reads an old page's descriptor. Returns `None` if none was ever written.
     fn read_descriptor<S: Seam>(
         &self,
         core: &Core<S>,
@@ -617,21 +620,21 @@ impl Alloc {
         Ok(run)
     }
 
-    /// Marks a block alive, if it is one from before the crash.
+    /// Marks a block alive, if it is from before the crash.
     ///
-    /// Called by the trace for what it finds, and by operations before they move or
-    /// unlink a block that the trace may not have reached.
+    /// The trace calls this for every block that it finds. An operation calls it before it moves or
+    /// unlinks a block that the trace may not have reached yet.
     ///
     /// # Errors
-    /// [`Damage`] if there is no such block, or (`bytes` given) it is smaller.
+    /// [`Damage`] if there is no such block, or if it is smaller than `bytes`.
     pub fn mark<S: Seam>(
         &self,
         core: &Core<S>,
         offset: u64,
         bytes: Option<u64>,
     ) -> Result<(), Damage> {
-        // What lies beyond is new, and may be freed again beside the trace. What lies
-        // below stays as it is until the sweep.
+        // Pages beyond the old frontier are new, and may be freed again during the trace. Pages
+        // below it stay as they are until the sweep.
         if self.geometry.page_of(offset) >= self.old_frontier() {
             return Ok(());
         }
@@ -654,7 +657,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// Checks that there is a block of at least `bytes` at `offset`, by the descriptors.
+    /// Checks by the descriptors that a block of at least `bytes` exists at `offset`.
     pub fn check_block<S: Seam>(
         &self,
         core: &Core<S>,
@@ -673,8 +676,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Decides, after every root was traced, what is free in the run at `page`.
-    /// Returns the next page to look at.
+    /// Decides which blocks of the run at `page` are free, after every root was traced. Returns the
+    /// next page to look at.
     pub fn sweep<S: Seam>(&self, core: &Core<S>, page: u32) -> Result<u32, Damage> {
         let seam = core.memory.seam();
         let mut slot = seam.lock(self.slot(page));
@@ -689,8 +692,8 @@ impl Alloc {
             drop(slot);
             let left = self.read_descriptor(core, page)?;
             if free && left.is_some_and(|d| matches!(d.kind, PageKind::Blocks | PageKind::Large)) {
-                // Two claims that crashes cut short have left a run that would end behind the
-                // frontier. Once the frontier has passed that end, it would count as one.
+                // Two claims that crashes cut short have left a run that would end beyond the
+                // frontier. Once the frontier has passed that end, its descriptor would look valid.
                 self.release(core, page, 1)?;
             } else if free {
                 seam.lock(&self.space).give(page, 1);
@@ -698,7 +701,7 @@ impl Alloc {
             return Ok(page + 1);
         };
         for distance in 1..run.pages {
-            // Nobody waits for an earlier page while holding a later one's slot.
+            // No thread waits for an earlier page's slot while it holds a later one's.
             if let Slot::Run(_) = &*seam.lock(self.slot(page + distance)) {
                 let offset = self.geometry.descriptor_offset(page + distance);
                 return Err(Damage::new(offset, "a later page of a run", "a run with blocks"));
@@ -725,7 +728,7 @@ impl Alloc {
             self.release(core, page, pages)?;
         } else {
             for distance in 1..pages {
-                // Nobody waits for an earlier page while holding a later one's slot.
+                // No thread waits for an earlier page's slot while it holds a later one's.
                 *seam.lock(self.slot(page + distance)) = Slot::Continued(distance);
             }
             if run.free > 0 {
@@ -736,8 +739,8 @@ impl Alloc {
         Ok(page + pages)
     }
 
-    /// After a crash, before a run without a block in use is released: what a claim that was cut
-    /// short has left in the descriptors of its later pages is not to be taken for a run.
+    /// Clears the later descriptors of a run that is about to be released after a crash. A claim
+    /// that was cut short may have left descriptors there, which must not be taken for runs.
     fn clear_later_pages<S: Seam>(
         &self,
         core: &Core<S>,
@@ -760,15 +763,15 @@ impl Alloc {
         Ok(())
     }
 
-    /// All space is accounted for.
+    /// Records that all space is accounted for.
     pub fn swept(&self) {
         self.old_frontier.store(0, Ordering::Relaxed);
     }
 
     // ---- Saved free state -------------------------------------------------------
 
-    /// Saves which blocks are in use; returns where, and how many bytes. `None` if that
-    /// is not known, or there is no space to write it to. No operation may run.
+    /// Saves which blocks are in use. Returns the offset and the size in bytes, or `None` if the
+    /// free state is not known or there is no space to save it in. No operation may run.
     ///
     /// ```text
     /// magic | words | CRC-32C of what follows | then per run: page, used bits ...
@@ -803,7 +806,7 @@ impl Alloc {
         words[2] = u64::from(checksum(&words[3..]));
         let bytes = words.len() as u64 * 8;
         let pages = self.geometry.pages_for(bytes) as u32;
-        // Grows the pool if it must. Where it cannot, the next open traces the space.
+        // Grows the pool if necessary. If that fails, the next open traces the space instead.
         let head = match core.claim_or_help(PageKind::Saved, 0, pages, false) {
             Ok(Some(head)) => head,
             Ok(None) => return Ok(None),
@@ -823,7 +826,7 @@ impl Alloc {
         Ok(Some((offset, bytes)))
     }
 
-    /// The header no longer names the saved state: its pages are free.
+    /// Frees the pages of the saved state. Called once the header no longer names it.
     pub fn forget_saved<S: Seam>(&self, core: &Core<S>) {
         let mut space = core.memory.seam().lock(&self.space);
         if let Some((head, pages)) = space.saved.take() {
@@ -831,13 +834,13 @@ impl Alloc {
         }
     }
 
-    /// Takes the saved state over. Returns whether it was whole; if not, the space has
-    /// to be traced as after a crash.
+    /// Restores the saved state. Returns whether it was whole; if not, the space has to be traced
+    /// as after a crash.
     pub fn restore<S: Seam>(&self, core: &Core<S>, offset: u64, bytes: u64) -> Result<bool> {
         let Some(values) = self.read_saved(core, offset, bytes)? else { return Ok(false) };
         let seam = core.memory.seam();
         let frontier = seam.lock(&self.space).frontier;
-        // Where it stands must be pages of its own: they are free once it is forgotten.
+        // The saved state must be in pages of its own, because they are freed once it is forgotten.
         let saved = (self.geometry.page_of(offset), self.geometry.pages_for(bytes) as u32);
         let own = Descriptor { kind: PageKind::Saved, class: 0, count: saved.1 };
         if self.geometry.offset_of(saved.0) != offset
@@ -849,8 +852,8 @@ impl Alloc {
         }
         let mut runs = Vec::new();
         let mut at = 3;
-        // Checked whole before anything is taken over. While it is, the pages count as
-        // old ones, which is what they are if it fails.
+        // Everything is checked before anything is restored. Until then the pages count as old, and
+        // stay so if a check fails.
         while at < values.len() {
             let Ok(page) = u32::try_from(values[at]) else { return Ok(false) };
             let after =
@@ -858,8 +861,8 @@ impl Alloc {
             if page < after || page >= frontier || self.geometry.is_system(page) {
                 return Ok(false);
             }
-            // A descriptor that is damaged does not keep the pool from opening: the trace
-            // meets it too, and tells.
+            // A damaged descriptor does not keep the pool from opening. The trace meets it too and
+            // reports it.
             let Ok(Some(d)) = self.read_descriptor(core, page) else { return Ok(false) };
             if !matches!(d.kind, PageKind::Blocks | PageKind::Large) {
                 return Ok(false);
@@ -879,7 +882,7 @@ impl Alloc {
             run.retired = Box::default();
             run.free = run.blocks - used.iter().map(|w| w.count_ones()).sum::<u32>();
             if run.class == LARGE && run.free > 0 {
-                // The pages of a large block that is free belong to no run.
+                // The pages of a free large block belong to no run.
                 return Ok(false);
             }
             at += 1 + words;
@@ -930,7 +933,7 @@ impl Alloc {
         Ok(whole.then_some(values))
     }
 
-    /// Holds the blocks that maps own against what is in use. No operation may run.
+    /// Compares the blocks that maps own with the blocks in use. No operation may run.
     pub fn account<S: Seam>(&self, core: &Core<S>, mut blocks: Vec<(u64, u64)>) -> Result<Account> {
         let seam = core.memory.seam();
         let mut account = Account::default();
@@ -970,8 +973,8 @@ impl Alloc {
             }
         }
         if !known {
-            // All descriptors of a run are durable before its first block is linked. Those of
-            // other runs a crash can have left half written.
+            // All descriptors of a run are durable before its first block is linked. A crash can
+            // leave the descriptors of other runs half written.
             for (page, (pages, class)) in owned {
                 if page < self.old_frontier() && !old_heads.contains(&page) {
                     let offset = self.geometry.descriptor_offset(page);
@@ -995,7 +998,7 @@ impl Alloc {
             let shard = seam.lock(shard);
             for (class, blocks) in shard.in_hand.iter().enumerate() {
                 let bytes = self.geometry.class_bytes(class as u8).unwrap_or(0);
-                // Less than that only where two maps share blocks.
+                // The difference is negative only where two maps share blocks.
                 in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
             }
         }
@@ -1003,7 +1006,7 @@ impl Alloc {
         Ok(account)
     }
 
-    /// First page, pages, class and bytes in use of every run.
+    /// Returns the first page, pages, class and bytes in use of every run.
     fn runs_in_use(&self, seam: &impl Seam) -> Vec<(u32, u32, u8, u64)> {
         let frontier = seam.lock(&self.space).frontier;
         let mut runs = Vec::new();
@@ -1022,8 +1025,8 @@ impl Alloc {
         runs
     }
 
-    /// Holds the descriptors of a run against what is known of it: they are not read
-    /// again before the next crash.
+    /// Compares the descriptors of a run with its state in DRAM. Nothing else reads them before the
+    /// next crash.
     fn check_descriptors<S: Seam>(
         &self,
         core: &Core<S>,
@@ -1048,8 +1051,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Checks that the descriptors of free pages can be read. One that describes a run is no
-    /// damage: a crash leaves that of a run that was claimed, and to which nothing was linked.
+    /// Checks that the descriptors of free pages can be read. A descriptor of a run is no damage: a
+    /// crash leaves one if the run was claimed but nothing was linked to it.
     fn check_free_descriptors<S: Seam>(
         &self,
         core: &Core<S>,
@@ -1060,8 +1063,8 @@ impl Alloc {
         damage.extend(pages.filter_map(|page| self.read_descriptor(core, page).err()));
     }
 
-    /// Reads the descriptors of old pages, where damage has stopped the reclaim.
-    /// Returns the first pages of runs.
+    /// Reads the descriptors of old pages after damage has stopped the reclaim. Returns the first
+    /// pages of runs.
     fn check_old_descriptors<S: Seam>(
         &self,
         core: &Core<S>,
@@ -1081,7 +1084,8 @@ impl Alloc {
                 _ => Ok(None),
             });
             match run {
-                // Its later pages are not looked at: a crash can have come between them.
+                // The later pages are not checked: a crash may have come before their descriptors
+                // were written.
                 Ok(Some(run)) => {
                     heads.insert(page);
                     page += run.pages;
@@ -1097,14 +1101,14 @@ impl Alloc {
         heads
     }
 
-    /// Figures.
+    /// Returns the allocator's statistics.
     pub fn stats<S: Seam>(&self, core: &Core<S>) -> AllocStats {
         let space = core.memory.seam().lock(&self.space);
         AllocStats { frontier_pages: space.frontier, free_pages: space.free_pages }
     }
 }
 
-/// CRC-32C of words as they lie on media.
+/// CRC-32C of words in their on-media byte order.
 pub fn checksum(words: &[u64]) -> u32 {
     words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
 }
@@ -1137,7 +1141,7 @@ impl RunGuard<'_> {
         *self.slot = Slot::Free;
     }
 
-    /// The run's first page, and the index of the block at `offset` in it.
+    /// Returns the run's first page, and the index within the run of the block at `offset`.
     fn index(&mut self, geometry: Geometry, offset: u64) -> Result<(u32, u32), Damage> {
         let head = self.head;
         let run = self.run();
@@ -1151,9 +1155,9 @@ impl RunGuard<'_> {
 }
 
 impl Space {
-    /// The lowest run of free pages that is long enough, and of it the lowest pages. So the first
-    /// page of a free run gets a new descriptor before its later ones do: a descriptor that a
-    /// release has not made durable never covers a later claim.
+    /// Finds the lowest run of free pages that is long enough. The claim takes its lowest pages. So
+    /// the first page of a free run gets a new descriptor before its later pages do, and a
+    /// descriptor whose release is not durable never covers a later claim.
     fn fit(&self, pages: u32) -> Option<u32> {
         if self.free_pages < pages {
             return None;

@@ -1,32 +1,32 @@
-//! What a pool's memory is made of.
+//! The memory that backs a pool.
 
 use crate::error::{Error, Result};
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// What tells a file from a copy of it.
+/// What distinguishes a file from a copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Identity {
     /// Device number.
     pub device: u64,
-    /// Inode number. A copy can have that of the original: on another file system, or on
-    /// the same one after the original was removed.
+    /// Inode number. A copy can have the same one: on another file system, or on the same one after
+    /// the original was removed.
     pub inode: u64,
-    /// When the file was made, in nanoseconds since 1970; 0 where the file system does not
-    /// tell.
+    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not report
+    /// it.
     pub born: u64,
 }
 
-/// The memory under a pool: a mapping of a file or of nothing, or heap memory.
+/// The memory of a pool: a mapping of a file, anonymous memory, or heap memory.
 pub enum Backing {
-    /// A reserved range with a file (or anonymous memory) at its front.
+    /// A reserved address range with a file or anonymous memory at its front.
     Mapped(Mapping),
-    /// Memory of the process, for tests and crash images: no system call, no threads.
+    /// Heap memory, for tests and crash images. It needs no system calls and no threads.
     Heap(Heap),
 }
 
-/// Page-aligned heap memory with room to grow into.
+/// Page-aligned heap memory that a pool can grow into.
 pub struct Heap {
     base: NonNull<u8>,
     shadow: NonNull<u8>,
@@ -35,23 +35,23 @@ pub struct Heap {
     device: (u64, u64),
 }
 
-// SAFETY: plain memory that this value owns.
+// SAFETY: the memory is plain bytes that this value owns.
 unsafe impl Send for Heap {}
-// SAFETY: it is accessed through `Memory` only, as atomics.
+// SAFETY: the memory is accessed only through `Memory`, as atomics.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Memory that begins with `image` and can grow to `capacity`. Space after the image
-    /// is filled with `fill`: nothing may rely on fresh space being zero.
+    /// Allocates memory that begins with `image` and can grow to `capacity` bytes. The space after
+    /// the image is filled with `fill`, because no code may rely on fresh space being zero.
     pub fn new(image: &[u8], capacity: u64, fill: u8) -> Heap {
         let capacity = capacity.max(image.len() as u64).max(1).next_multiple_of(4096);
         let memory_of = |layout| {
-            // SAFETY: neither layout is of size zero: capacity is at least one page.
+            // SAFETY: neither layout has size zero, because the capacity is at least one page.
             NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
         };
         let (base, shadow) =
             (memory_of(Self::layout(capacity)), memory_of(Self::shadow_layout(capacity)));
-        // SAFETY: `capacity` bytes were just allocated and nobody else knows of them.
+        // SAFETY: `capacity` bytes were just allocated, and nothing else refers to them.
         unsafe {
             base.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
             base.as_ptr().add(image.len()).write_bytes(fill, capacity as usize - image.len());
@@ -77,7 +77,7 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated with these layouts.
+        // SAFETY: both were allocated with these layouts.
         unsafe {
             dealloc(self.base.as_ptr(), Self::layout(self.capacity));
             dealloc(self.shadow.as_ptr(), Self::shadow_layout(self.capacity));
@@ -94,7 +94,7 @@ impl Backing {
         }
     }
 
-    /// First byte of its shadow, see [`Memory::new`](crate::pmem::Memory::new).
+    /// First byte of the shadow, see [`Memory::new`](crate::pmem::Memory::new).
     pub fn shadow(&self) -> *const u8 {
         match self {
             Backing::Mapped(m) => m.shadow(),
@@ -102,11 +102,11 @@ impl Backing {
         }
     }
 
-    /// The memory that the shadow takes, as far as the system tells.
+    /// Returns the memory that the shadow takes, if the system reports it.
     pub fn shadow_resident(&self) -> Option<Resident> {
         match self {
             Backing::Mapped(m) => m.shadow_resident(),
-            // Filled when it was made.
+            // All of it was touched when it was filled.
             Backing::Heap(h) => {
                 let bytes = Heap::shadow_layout(h.capacity).size() as u64;
                 Some(Resident { bytes, huge: 0 })
@@ -114,7 +114,7 @@ impl Backing {
         }
     }
 
-    /// What it can grow to.
+    /// The largest size it can grow to, in bytes.
     pub fn reserved(&self) -> u64 {
         match self {
             Backing::Mapped(m) => m.reserved(),
@@ -122,7 +122,7 @@ impl Backing {
         }
     }
 
-    /// What the memory survives.
+    /// The medium, which says which failures the memory survives.
     pub fn medium(&self) -> MediumKind {
         match self {
             Backing::Mapped(m) => m.medium(),
@@ -130,7 +130,7 @@ impl Backing {
         }
     }
 
-    /// Makes it `len` bytes long. Nothing moves.
+    /// Grows the memory to `len` bytes. Its address does not change.
     pub fn grow(&self, len: u64) -> Result<(), MappingError> {
         match self {
             Backing::Mapped(m) => m.grow(len),
@@ -159,18 +159,18 @@ impl Backing {
         }
     }
 
-    /// Gives up the lock of the file. Closing the file is not enough: a child that another
-    /// thread is just starting holds a copy of it until it runs its program.
+    /// Releases the lock of the file. Closing the file is not enough: a child process that another
+    /// thread is just starting holds a copy of the descriptor until it executes its program.
     pub fn unlock(&self) {
         if let Backing::Mapped(m) = self
             && let Some(file) = m.as_file()
         {
-            // If it fails, the lock goes with the last copy of the file.
+            // If this fails, the lock is released with the last copy of the descriptor.
             let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
         }
     }
 
-    /// What tells the file from others. Memory has no identity.
+    /// Returns what distinguishes the file from others. Memory has no identity.
     pub fn identity(&self) -> Result<Identity> {
         match self {
             Backing::Mapped(m) => m.as_file().map_or(Ok(Identity::default()), |file| {
@@ -183,12 +183,12 @@ impl Backing {
         }
     }
 
-    /// The file system below it.
+    /// The file system that the pool is on.
     pub fn disk(&self) -> Disk {
         self.mapping().map_or_else(Disk::default, |mapping| mapping.disk().clone())
     }
 
-    /// The mapping, where there is one.
+    /// The mapping, if there is one.
     pub fn mapping(&self) -> Option<&Mapping> {
         match self {
             Backing::Mapped(m) => Some(m),
@@ -197,7 +197,7 @@ impl Backing {
     }
 }
 
-/// When a file was made, in nanoseconds since 1970, where the file system tells.
+/// When a file was created, in nanoseconds since 1970, if the file system reports it.
 fn birth(file: &std::fs::File) -> Option<u64> {
     use rustix::fs::{AtFlags, StatxFlags};
     let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
@@ -207,7 +207,7 @@ fn birth(file: &std::fs::File) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(time.tv_nsec.into())
 }
 
-/// The pool's error for a mapping's.
+/// Converts a mapping's error to the pool's.
 pub fn mapping_error(error: MappingError) -> Error {
     match error {
         MappingError::Io(source) => Error::io("mapping the pool", source),

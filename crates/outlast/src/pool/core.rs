@@ -1,4 +1,4 @@
-//! The core of a pool: memory, header, gate, allocator and epochs. What indexes stand on.
+//! The core of a pool, on which the indexes are built: memory, header, gate, allocator and epochs.
 
 use super::alloc::{Alloc, Block};
 use super::backing::{Backing, mapping_error};
@@ -22,29 +22,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::Thread;
 
-/// How far the opening of a map is, for schemes that read all of a map then.
+/// Progress in opening a map, for schemes that read the whole map when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
-    /// Parts of the map that were read.
+    /// Parts of the map that have been read.
     pub parts_done: usize,
-    /// Its parts. They are about equally large.
+    /// Number of parts. They are of about equal size.
     pub parts: usize,
-    /// Leaves that were read.
+    /// Leaves that have been read.
     pub leaves: u64,
 }
 
-/// Who is told of it.
+/// A function that receives the progress.
 #[derive(Clone)]
 pub struct ProgressListener(Arc<dyn Fn(RecoveryProgress) + Send + Sync>);
 
 impl ProgressListener {
-    /// Tells this function, from any of the threads that open a map.
+    /// Wraps `tell`, which any of the threads that open a map may call.
     pub fn new(tell: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
         ProgressListener(Arc::new(tell))
     }
 
-    /// Tells it.
+    /// Reports `progress`.
     pub fn tell(&self, progress: RecoveryProgress) {
         (self.0)(progress);
     }
@@ -56,37 +56,37 @@ impl fmt::Debug for ProgressListener {
     }
 }
 
-/// How maps are opened whose schemes read all of a map then.
+/// Options for opening maps whose schemes read the whole map when it is opened.
 #[derive(Debug, Clone)]
 pub struct Recovery {
-    /// Threads that do it.
+    /// Number of threads that read it.
     pub threads: usize,
-    /// Who is told how far it is.
+    /// Receives the progress.
     pub progress: Option<ProgressListener>,
 }
 
-/// How a core is made or opened.
+/// Options for creating or opening a core.
 #[derive(Debug, Clone)]
 pub struct CoreOptions {
-    /// log2 of the page size, at creation.
+    /// log2 of the page size. Used at creation.
     pub page_bits: u32,
-    /// First size in bytes, at creation.
+    /// Initial size in bytes. Used at creation.
     pub initial_size: u64,
-    /// Size that the pool may not exceed; 0 for none. Kept in the header.
+    /// Size that the pool may not exceed, in bytes; 0 for no limit. Kept in the header.
     pub max_size: u64,
-    /// Number of the hash function, at creation.
+    /// Number of the hash function. Used at creation.
     pub hash_function: u32,
-    /// Seed and pool id, at creation; random if not given.
+    /// Hash seed and pool id. Used at creation; random if not given.
     pub identity: Option<(u64, u128)>,
     /// The medium to record and to judge by.
     pub medium: MediumKind,
-    /// Writes go to private pages; nothing reaches the file.
+    /// Stores go to private pages, and nothing reaches the file.
     pub read_only: bool,
-    /// The present boot.
+    /// The id of the current boot.
     pub boot: u128,
-    /// Open a pool that a power loss may have torn.
+    /// Open the pool even if a power loss may have torn it.
     pub accept_possibly_torn: bool,
-    /// How maps are opened.
+    /// Options for opening maps.
     pub recovery: Recovery,
 }
 
@@ -107,17 +107,17 @@ impl Default for CoreOptions {
     }
 }
 
-/// Who can finish the reclaim that an allocation waits for.
+/// Finishes the reclaim that an allocation waits for.
 pub trait Reclaimer: Send + Sync {
-    /// Runs the reclaim to its end. Returns whether it ended well.
+    /// Runs the reclaim to its end. Returns whether all space is accounted for.
     fn finish(&self) -> Result<bool>;
 }
 
-/// See the module's documentation.
+/// The core of a pool; see the module's documentation.
 pub struct Core<S: Seam> {
     /// The mapped memory.
     pub memory: Memory<S>,
-    /// The arithmetic of its space.
+    /// The pool's geometry.
     pub geometry: Geometry,
     /// The pool's hash function.
     pub hasher: Hasher,
@@ -127,43 +127,43 @@ pub struct Core<S: Seam> {
     /// Serialises marking dirty, sync, snapshot and close.
     control: Mutex<()>,
     growth: Mutex<()>,
-    /// Bytes of the pool as the header on media has them: what may be claimed.
+    /// Size of the pool as the header on media has it, in bytes. Pages may be claimed up to here.
     size: AtomicU64,
     gate: Gate,
-    /// It was closed or synced, and its user has changed nothing since: background work
-    /// leaves it alone. Not so where there is space to reclaim. Changed under `control`.
+    /// The pool was closed or synced, and its user has changed nothing since, so background work
+    /// leaves it alone. Not set at an open that finds space to reclaim. Changed under `control`.
     at_rest: AtomicBool,
     alloc: Alloc,
     epochs: Shared<Epochs>,
     reclaimer: OnceLock<Weak<dyn Reclaimer>>,
-    /// The background thread, to be woken when space was claimed.
+    /// The background thread, which is woken when space was claimed.
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
-    /// A root that a clean pool has lost: its slot, and what was found.
+    /// A root that a clean pool has lost: its slot, and the damage found.
     lost_root: Option<(usize, Damage)>,
-    /// A saved free state that a clean pool should have had.
+    /// Damage in the saved free state of a clean pool.
     saved_damage: Option<Damage>,
-    /// The epoch of a visit that was waited for in vain; 0 is none.
+    /// The epoch of a visit for which a wait timed out; 0 means none.
     stopped_visit: AtomicU64,
-    /// The same, where the pool could not grow.
+    /// The same, for waits where the pool could not grow.
     hopeless_visit: AtomicU64,
-    /// The disk may lack something of what was written: see [`Error::Suspect`]. Changed under
-    /// `header`, whose dirty mark says the same.
+    /// The disk may lack something that was written: see [`Error::Suspect`]. Changed under
+    /// `header`, whose dirty mark has the same information.
     suspect: AtomicBool,
 }
 
-/// Turns of waiting for operations of other threads that keep space from reuse, for who needs it.
+/// Turns that an allocation waits for other threads' operations that keep space from reuse.
 pub const GRACE_TURNS: u32 = 1 << 10;
-/// The same, where an operation fails otherwise: some seconds.
+/// The same, where the allocation would otherwise fail: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
-/// Turns of waiting for a thread that has the last free blocks in hand.
+/// Turns to wait for a thread that holds the last free blocks.
 const HAND_TURNS: u32 = 1 << 7;
 /// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
 const WAIT_ALONE: u32 = 1 << 11;
-/// Turns of waiting for a lock after which it is taken for damaged: over a minute.
+/// Turns of waiting for a lock after which it counts as damaged: over a minute.
 const WAIT_TURNS: u32 = 1 << 20;
 
-/// A free number that no two pools or maps share.
+/// Returns a random number, so that no two pools or maps share one.
 pub fn random() -> u64 {
     let mut bytes = [0; 8];
     let mut filled = 0;
@@ -177,13 +177,13 @@ pub fn random() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether fences are made for all threads at once.
+/// Whether one thread makes the fences for all.
 fn asymmetric<S: Seam>() -> bool {
     S::ASYMMETRIC_FENCES && threads::asymmetric()
 }
 
 impl<S: Seam> Core<S> {
-    /// Makes a pool in `backing`, whose first `options.initial_size` bytes are there.
+    /// Creates a pool in `backing`, whose first `options.initial_size` bytes exist.
     pub fn create(backing: Backing, seam: S, options: CoreOptions) -> Result<Self> {
         let geometry = Geometry::new(options.page_bits).ok_or_else(|| Error::Invalid {
             what: "page size",
@@ -205,7 +205,7 @@ impl<S: Seam> Core<S> {
             .identity
             .unwrap_or_else(|| (random(), u128::from(random()) << 64 | u128::from(random())));
         let hasher = Hasher::from_media(options.hash_function, seed)?;
-        // SAFETY: the backing is kept as long as the memory, and nobody else has it.
+        // SAFETY: the backing lives as long as the memory, and nothing else accesses it.
         let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
         let mut header = Header::new(geometry, options.hash_function, seed, id);
         header.set(field::SIZE, size);
@@ -215,8 +215,8 @@ impl<S: Seam> Core<S> {
         if memory.seam().planted(Planted::HeaderFirst) {
             header.write(&memory, &points::HEADER)?;
         }
-        // Everything that the header promises is durable before the first copy of it:
-        // a creation that is interrupted leaves no pool.
+        // Everything that the header promises is durable before the first copy of the header, so an
+        // interrupted creation leaves no pool.
         for slot in 0..ROOT_SLOTS {
             let root = memory.at(root_offset(slot))?;
             memory.store(&root.commit, 0, &points::CREATE);
@@ -256,8 +256,8 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// Opens the pool in `backing`, which holds the whole file. `header` was read from
-    /// it with [`Header::read`].
+    /// Opens the pool in `backing`, which holds the whole file. `header` was read from it with
+    /// [`Header::read`].
     pub fn open(
         backing: Backing,
         seam: S,
@@ -279,14 +279,14 @@ impl<S: Seam> Core<S> {
         {
             return Err(Error::PossiblyTorn { reason });
         }
-        // Not to be called clean by a close that nobody has verified before.
+        // A close must not mark such a pool clean before it has been verified.
         let suspect = header.is_suspect() || torn.is_some();
         let size = header.get(field::SIZE);
         if options.max_size == 0 {
             options.max_size = header.get(field::MAX_SIZE);
         }
-        // SAFETY: the backing is kept as long as the memory, and nobody else has it; it
-        // is at least as long as the header says (checked when that was read).
+        // SAFETY: the backing lives as long as the memory, and nothing else accesses it. It is at
+        // least as long as the header says, which was checked when the header was read.
         let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
         let word = memory.load(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?);
         let frontier = unpack_frontier(word)
@@ -305,7 +305,7 @@ impl<S: Seam> Core<S> {
             memory,
             geometry,
             hasher,
-            // A read-only pool's stores stay private: there is nothing to mark.
+            // Stores to a read-only pool stay private, so it needs no dirty mark.
             gate: Gate::new(options.read_only, asymmetric::<S>()),
             at_rest: AtomicBool::new(false),
             options,
@@ -341,17 +341,17 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// A process that died may have left stores in the caches that it had not flushed. We
-    /// find them there, and will build on them: a power loss must not take them back.
+    /// Flushes the frontier and the commit words of the roots as found at an open.
     ///
-    /// Here for the frontier and the commit words of roots. The header is written before
-    /// the first store, and indexes do the same for what they touch first.
+    /// A process that died may have left stores in the caches that it had not flushed. This process
+    /// finds them there and builds on them, so a power loss must not undo them. The header is
+    /// written before the first store anyway, and indexes flush what they touch first.
     fn make_found_durable(&self) -> Result<()> {
         let memory = &self.memory;
         memory.flush(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?, &points::FOUND);
         for slot in 0..ROOT_SLOTS {
-            // The fixed words are durable since before the commit word; the scheme's
-            // words share its line.
+            // The fixed words have been durable since before the commit word. The scheme's words
+            // share its cache line.
             memory.flush(&memory.at(root_offset(slot))?.commit, &points::FOUND);
         }
         memory.fence(&points::FOUND);
@@ -360,22 +360,22 @@ impl<S: Seam> Core<S> {
 
     // ---- Life -------------------------------------------------------------------
 
-    /// The options it was opened with.
+    /// The options that the pool was opened with.
     pub fn options(&self) -> &CoreOptions {
         &self.options
     }
 
-    /// What the memory is made of.
+    /// The memory that backs the pool.
     pub fn backing(&self) -> &Backing {
         &self.backing
     }
 
-    /// A copy of the header.
+    /// Returns a copy of the header.
     pub fn header(&self) -> Header {
         self.memory.seam().lock(&self.header).clone()
     }
 
-    /// Asks to store to the pool, and marks it dirty first if it is clean.
+    /// Enters the gate to store to the pool. Marks the pool dirty first if it is clean.
     pub fn enter(&self) -> Result<Writing<'_>> {
         match self.gate.pass() {
             Some(inside) => Ok(inside.stay()),
@@ -383,8 +383,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter_to_change`](Core::enter_to_change), if that takes neither waiting nor
-    /// anything else.
+    /// The fast path of [`enter_to_change`](Core::enter_to_change). Returns `None` if entering
+    /// would take waiting or anything else.
     #[inline(always)]
     pub fn pass_to_change(&self) -> Option<Brief<'_>> {
         if self.options.read_only { None } else { self.gate.pass() }
@@ -402,8 +402,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for background work. `None` if that would make a pool at
-    /// rest dirty.
+    /// As [`enter`](Core::enter), for background work. Returns `None` if entering would make a pool
+    /// at rest dirty.
     pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
         if self.gate.is_clean() {
             let seam = self.memory.seam();
@@ -418,7 +418,7 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for changes that the user asks for.
+    /// As [`enter`](Core::enter), for changes made by the user.
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
@@ -426,8 +426,8 @@ impl<S: Seam> Core<S> {
         self.enter()
     }
 
-    /// Notes in the header, durably, that the pool uses read-only compatible features, before
-    /// it does. The caller has passed the gate.
+    /// Records in the header that the pool uses read-only compatible features, durably, before it
+    /// uses them. The caller has passed the gate.
     pub fn use_feature(&self, bits: u64, at: &'static Point) -> Result<()> {
         {
             let mut header = self.memory.seam().lock(&self.header);
@@ -441,13 +441,13 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync_header)
     }
 
-    /// A root that the pool had when it was closed, and has no more: slot and damage.
+    /// A root that the pool had when it was closed and now lacks: its slot and the damage.
     pub fn lost_root(&self) -> Option<&(usize, Damage)> {
         self.lost_root.as_ref()
     }
 
-    /// The saved free state that the header of a clean pool named, if it was damaged. Its space is
-    /// traced instead; but what its maps have lost is not noticed then.
+    /// The damage in the saved free state that a clean pool's header named. The pool's space is
+    /// traced instead, but the trace does not notice blocks that its maps have lost.
     pub fn saved_damage(&self) -> Option<&Damage> {
         self.saved_damage.as_ref()
     }
@@ -464,41 +464,41 @@ impl<S: Seam> Core<S> {
         self.gate.check()
     }
 
-    /// To be called after something was read outside of the gate, and before it is believed.
+    /// Checks the gate. Called after something was read outside the gate, and before it is used.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed, and the file's memory can be another one's.
+    /// [`Error::NotOpen`] if the pool was closed: another process may then have changed the file's
+    /// memory.
     #[inline(always)]
     pub fn check_after_read(&self) -> Result<()> {
-        // Another opener stores after `close` has given up the file's lock, and that after it
-        // has closed the gate: who has read of its stores sees the gate closed.
+        // `close` closes the gate, then releases the file's lock, and only then can another opener
+        // store. So a thread that has read any of those stores sees the gate closed.
         fence(Ordering::Acquire);
         self.gate.check()
     }
 
-    /// Whether this process is the one that has the memory: a fork of it has not.
+    /// Whether this process is the one that has the memory. A forked child does not have it.
     pub fn is_here(&self) -> bool {
         self.backing.mapping().is_none_or(|mapping| mapping.alive().is_here())
     }
 
-    /// One turn of waiting for a lock of an index.
+    /// Waits one turn for a lock of an index.
     ///
     /// # Errors
-    /// If the lock's holder can be gone: a thread panicked, or the pool was closed.
+    /// Fails if the lock's holder may be gone, because a thread panicked or the pool was closed.
     #[inline]
     pub fn wait(&self, turn: &mut u32) -> Result<()> {
         self.memory.seam().wait(turn);
         self.gate.check()
     }
 
-    /// One turn of waiting for a lock of a structure in memory. `inside` is 1 if the
-    /// calling thread has passed the gate, else 0; `lock` tells the structure's offset and
-    /// what the lock word holds.
+    /// Waits one turn for a lock of a structure in memory. `inside` is 1 if the calling thread has
+    /// passed the gate, else 0. `lock` returns the structure's offset and the content of the lock
+    /// word.
     ///
     /// # Errors
-    /// As [`wait`](Core::wait). [`Damage`] if nobody can be holding the lock, or nobody
-    /// gives it back: in a damaged file two structures can share memory, and then threads
-    /// wait for each other.
+    /// As [`wait`](Core::wait). [`Damage`] if no thread can be holding the lock, or none releases
+    /// it: in a damaged file two structures can share memory, and then threads wait for each other.
     #[inline]
     pub fn wait_for_lock(
         &self,
@@ -517,9 +517,9 @@ impl<S: Seam> Core<S> {
         inside: usize,
         lock: impl FnOnce() -> (u64, u64),
     ) -> Result<()> {
-        // Whoever holds a lock is inside the gate. One look can fall between two
-        // holders, so it takes several; and if all of those do, the caller has an error
-        // and nothing has happened.
+        // A thread that holds a lock is inside the gate. One look can fall between two holders, so
+        // it takes several. If all of them fall between holders, the caller gets an error and
+        // nothing has happened.
         if turn.is_multiple_of(64) && self.gate.inside() <= inside {
             *turn = turn.saturating_add(WAIT_TURNS / 16);
         }
@@ -542,12 +542,12 @@ impl<S: Seam> Core<S> {
 
     /// Marks the pool dirty. The caller holds `control`, and the gate is clean.
     ///
-    /// The mark has to be on the disk before anything else that is stored can get there. Only
-    /// the header's pages are written back for it, and none if a process that died has done so.
+    /// The mark must be on the disk before any later store can get there. Only the header's pages
+    /// are written back for it, and not even those if a process that died has done so already.
     fn mark_dirty_controlled(&self) -> Result<()> {
         let seam = self.memory.seam();
         let file = self.backing.identity()?;
-        // Elsewhere the mark needs no page cache to survive the process.
+        // Other media make the mark durable without the page cache.
         let confirms = self.options.medium == MediumKind::PageCache;
         let is_confirmed = {
             let mut header = seam.lock(&self.header);
@@ -584,18 +584,18 @@ impl<S: Seam> Core<S> {
         Ok(())
     }
 
-    /// What [`field::DIRTY`] is while the pool is changed.
+    /// The value of [`field::DIRTY`] while the pool is being changed.
     fn dirty_mark(&self) -> u64 {
         let suspect = if self.is_suspect() { SUSPECT } else { 0 };
         let lacks_root = if self.lost_root.is_some() { LACKS_ROOT } else { 0 };
         DIRTY | suspect | lacks_root
     }
 
-    /// Makes the kernel write the pool back, or the part of it that `sync` does, where the
-    /// medium leaves that to it.
+    /// Makes the kernel write the pool back, or the part of it that `sync` writes, if the medium
+    /// leaves that to the kernel.
     ///
-    /// A write-back that failed makes the pool suspect. The kernel reports such an error once,
-    /// and takes the pages for written from then on: no later success says anything about them.
+    /// A failed write-back makes the pool suspect. The kernel reports such an error once and then
+    /// counts the pages as written, so no later success says anything about them.
     fn fsync(&self, sync: impl Fn(&Backing) -> Result<()>) -> Result<()> {
         if self.options.read_only {
             return Ok(());
@@ -607,8 +607,9 @@ impl<S: Seam> Core<S> {
         answer
     }
 
-    /// The disk may lack something of what was written. That is kept in the header: for the
-    /// next process by the page cache, and on the disk if that still takes it.
+    /// Marks the pool suspect: the disk may lack something that was written. The mark is kept in
+    /// the header. The next process finds it through the page cache, and also on the disk if the
+    /// disk still accepts writes.
     fn note_suspect(&self) {
         let noted = {
             let mut header = self.memory.seam().lock(&self.header);
@@ -623,18 +624,18 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Whether the pool was closed or synced, and not modified since.
+    /// Whether the pool was closed or synced and has not been modified since.
     pub fn is_clean(&self) -> bool {
         self.gate.is_clean() && !self.header().is_dirty()
     }
 
-    /// Whether the disk may lack something of what was written: see [`Error::Suspect`].
+    /// Whether the disk may lack something that was written: see [`Error::Suspect`].
     pub fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    /// Makes the disk hold all that memory holds, whatever the kernel takes for written. The
-    /// caller holds all writers back.
+    /// Makes the disk hold everything that memory holds, including pages that the kernel counts as
+    /// written. The caller holds all writers back.
     pub fn rewrite(&self) -> Result<()> {
         for offset in (0..self.memory.len()).step_by(4096) {
             let word = self.memory.at(Offset::<Word>::new(offset))?;
@@ -643,7 +644,7 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)
     }
 
-    /// The disk holds what memory holds, and that was found sound.
+    /// Records that the disk holds what memory holds, and that it was found sound.
     pub fn note_sound(&self) -> Result<()> {
         {
             let mut header = self.memory.seam().lock(&self.header);
@@ -654,9 +655,9 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync_header)
     }
 
-    /// Holds all writers back, makes the pool clean and durable, and calls `then` while
-    /// it stands still. `settled` says whether every block in use has an owner, so that
-    /// the free state can be saved.
+    /// Holds all writers back, makes the pool clean and durable, and calls `then` before writers
+    /// continue. `settled` says whether every block in use has an owner, so that the free state can
+    /// be saved.
     pub fn sync_and<T>(
         &self,
         settled: impl FnOnce() -> bool,
@@ -670,17 +671,16 @@ impl<S: Seam> Core<S> {
         then(self)
     }
 
-    /// Marks a pool dirty that a process which died has left so, and that nobody has changed
-    /// since: to sync or close it takes what it takes after a change. The caller holds
+    /// Sets this process's dirty mark on a pool that a dead process left dirty and that no one has
+    /// changed since. A sync or close then takes the same steps as after a change. The caller holds
     /// `control`.
     fn mark_what_was_found(&self) -> Result<()> {
         let found = self.gate.is_clean() && self.header().is_dirty() && !self.is_suspect();
         if found { self.mark_dirty_controlled() } else { Ok(()) }
     }
 
-    /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what
-    /// was kept for handles. On failure the pool is closed all the same, and stays
-    /// marked dirty.
+    /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what was kept
+    /// for handles. On failure the pool is closed all the same, and stays marked dirty.
     pub fn close(
         &self,
         last: impl FnOnce() -> Result<()>,
@@ -702,8 +702,8 @@ impl<S: Seam> Core<S> {
         result
     }
 
-    /// Holds all writers back while `during` walks (and, where segments are first
-    /// touched, repairs) the structures.
+    /// Holds all writers back while `during` walks the structures, and repairs those that it
+    /// touches first.
     pub fn stand_still<T>(&self, during: impl FnOnce() -> Result<T>) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
@@ -727,11 +727,11 @@ impl<S: Seam> Core<S> {
         } else {
             None
         };
-        // Saving may have made the pool grow, and so have met an error that is told only once.
+        // Saving may have made the pool grow and met an error that the kernel reports only once.
         if self.is_suspect() {
             return Err(Error::Suspect);
         }
-        // The data first: the mark "clean" must not be durable before what it vouches for.
+        // The data goes first: the mark "clean" must not be durable before what it vouches for.
         self.fsync(Backing::sync)?;
         {
             let mut header = self.memory.seam().lock(&self.header);
@@ -740,18 +740,18 @@ impl<S: Seam> Core<S> {
             header.set(field::CONFIRMED, 0);
             header.set(field::SAVED, offset);
             header.set(field::SAVED_BYTES, bytes);
-            // What was lost stays lost, and is told at the next open, too.
+            // A lost root stays lost, and the next open reports it too.
             let commits = roots::commits(self)? ^ u32::from(self.lost_root.is_some());
             let roots = pack_roots(commits, header.get(field::SEQUENCE) + 1);
             header.set(field::ROOTS, roots);
             header.write(&self.memory, &points::HEADER_CLEAN)?;
         }
-        // Whatever comes of it: the disk may call the pool clean from now on, so nobody stores
-        // before the dirty mark is on the disk again.
+        // This comes before the write-back, whatever its result: the disk may call the pool clean
+        // from now on, so no thread may store before the dirty mark is on the disk again.
         held.now_clean();
         self.fsync(Backing::sync_header)?;
-        // A reclaim after a crash waits for the next change: nobody but the user ends the promise
-        // that the pool survives a power loss.
+        // A reclaim after a crash waits for the next change by the user: background work must not
+        // end the state in which the pool survives a power loss.
         self.at_rest.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -763,15 +763,16 @@ impl<S: Seam> Core<S> {
         &self.alloc
     }
 
-    /// Hands out a block of at least `bytes`. No lock of an index may be held.
+    /// Allocates a block of at least `bytes`. The caller must not hold a lock of an index.
     pub fn allocate(&self, bytes: u64) -> Result<Block> {
         self.alloc.allocate(self, bytes)
     }
 
-    /// As [`allocate`](Core::allocate), for a record: a value, and `before` bytes before it.
+    /// As [`allocate`](Core::allocate), for a record: a value of `value` bytes after `before` other
+    /// bytes.
     ///
     /// # Errors
-    /// Also [`Error::ValueTooLarge`], if no block of this pool can hold it.
+    /// Also [`Error::ValueTooLarge`] if no block of this pool can hold the record.
     pub fn allocate_record(&self, before: usize, value: usize) -> Result<Block> {
         let max = self.geometry.large_max();
         let bytes = (before + value) as u64;
@@ -782,31 +783,32 @@ impl<S: Seam> Core<S> {
         self.allocate(bytes)
     }
 
-    /// Takes back a block that was never linked.
+    /// Frees a block that was never linked.
     pub fn free_unlinked(&self, offset: u64) {
         self.free_or_report(offset);
     }
 
     fn free_or_report(&self, offset: u64) {
         if let Err(damage) = self.alloc.free(self, offset) {
-            // The operation that unlinked it has succeeded; the damage was there
-            // before. What cannot be freed is kept.
+            // The operation that unlinked the block has succeeded; the damage was there before. A
+            // block that cannot be freed is kept.
             self.note_unfreeable();
             tracing::warn!(%damage, "a block could not be freed");
         }
     }
 
-    /// Some blocks cannot be freed because of damage: the free state does not hold.
+    /// Counts blocks that cannot be freed because of damage. The free state is then not exact.
     pub fn note_unfreeable(&self) {
         self.leaked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Blocks that could not be freed because of damage.
+    /// Number of blocks that could not be freed because of damage.
     pub fn unfreeable(&self) -> u64 {
         self.leaked.load(Ordering::Relaxed)
     }
 
-    /// To be called before a block that may be from before a crash is moved or unlinked.
+    /// Marks a block alive for the trace. Called before a block that may be from before a crash is
+    /// moved or unlinked.
     #[inline]
     pub fn before_unlink(&self, offset: u64) -> Result<(), Damage> {
         if self.alloc.old_frontier() == 0 {
@@ -815,7 +817,7 @@ impl<S: Seam> Core<S> {
         self.alloc.mark(self, offset, None)
     }
 
-    /// Takes a block whose unlinking is durable; frees it once no guard can read it.
+    /// Retires a block whose unlinking is durable. It is freed once no guard can read it.
     pub fn retire(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
             if self.memory.seam().planted(Planted::FreedEpochEarly) {
@@ -825,12 +827,12 @@ impl<S: Seam> Core<S> {
         });
     }
 
-    /// As [`retire`](Core::retire), where operations follow links to the block in
+    /// As [`retire`](Core::retire), for blocks that operations reach through links in
     /// [visits](Core::visit).
     pub fn retire_visited(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
             if self.memory.seam().planted(Planted::FreedEpochEarly) {
-                // The first of the two is the margin.
+                // One of the two epochs is the margin.
                 return self.epochs().retire_early(2, offset, bytes, free);
             }
             self.epochs().retire_visited(offset, bytes, free);
@@ -854,50 +856,50 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Frees what was retired and no guard can read any more.
+    /// Frees retired blocks that no guard can read any more.
     pub fn collect(&self) {
         if self.epochs().limbo_bytes() > 0 {
             self.epochs().collect(|offset| self.free_or_report(offset));
         }
     }
 
-    /// The epochs.
+    /// The pool's epochs.
     #[inline(always)]
     pub fn epochs(&self) -> &Epochs {
         self.epochs.step(self.memory.seam())
     }
 
-    /// Pins the present epoch, for a reference that is handed out.
+    /// Pins the current epoch, for a reference that is handed out.
     pub fn pin(&self) -> Pin {
         self.epochs().pin(thread_number())
     }
 
-    /// Pins the present epoch for an operation of this thread.
+    /// Pins the current epoch for an operation of this thread.
     #[inline(always)]
     pub fn visit(&self) -> Visit<'_> {
         self.epochs().begin_visit(thread_number())
     }
 
-    /// Says who can finish a reclaim.
+    /// Sets the object that can finish a reclaim.
     pub fn set_reclaimer(&self, reclaimer: Weak<dyn Reclaimer>) {
         let _ = self.reclaimer.set(reclaimer);
     }
 
-    /// There is background work.
+    /// Wakes the background thread, because there is work for it.
     pub fn wake_worker(&self) {
         if let Some(worker) = self.worker.get() {
             worker.unpark();
         }
     }
 
-    /// Says which thread does the background work.
+    /// Sets the thread that does the background work.
     pub fn set_worker(&self, worker: Thread) {
         let _ = self.worker.set(worker);
     }
 
-    /// A run of pages, after growing the pool or finishing a reclaim if need be.
-    /// `None` if blocks were freed meanwhile: look there first. `unreclaimed` says whether
-    /// space was unaccounted for when the caller last looked.
+    /// Claims a run of pages, growing the pool or finishing the reclaim if necessary. Returns
+    /// `None` if blocks were freed meanwhile, in which case the caller looks there first.
+    /// `unreclaimed` says whether space was unaccounted for when the caller last looked.
     pub(super) fn claim_or_help(
         &self,
         kind: PageKind,
@@ -912,22 +914,22 @@ impl<S: Seam> Core<S> {
                 return Ok(Some(head));
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {
-                // Another thread has finished the reclaim since: there is space, and to
-                // grow now would count as needed for ever.
+                // Another thread has finished the reclaim since. So there is space, and growing now
+                // would count as needed for ever.
                 return Ok(None);
             }
             let of_class = (kind == PageKind::Blocks).then_some(class);
             if self.collect_or_wait(of_class)? {
                 return Ok(None);
             }
-            // While space is unaccounted for after a crash, growth is limited: a pool
-            // that is killed again and again must not grow with each life.
+            // While space is unaccounted for after a crash, growth is limited: a pool whose process
+            // is killed again and again must not grow each time.
             let bytes = self.geometry.offset_of(pages);
             if unreclaimed && !self.may_grow_unreclaimed(bytes) && self.help()? {
                 return Ok(None);
             }
-            // A run that finds no place where half as many pages are free, here and there, does
-            // not show that space is scarce.
+            // If at least half as many pages are free, though scattered, then a run that finds no
+            // place does not show that space is scarce.
             let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
             if let Err(error) = self.grow(total, bytes, unreclaimed, scattered) {
                 if unreclaimed && self.help()? || self.wait_for_space(of_class)? {
@@ -938,14 +940,14 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Frees what was retired, before more space is taken. Whether that brought pages, or blocks
-    /// of a class if they are looked for.
+    /// Frees retired blocks before the pool takes more space. Returns whether that yielded pages,
+    /// or blocks of `of_class` if one is given.
     ///
-    /// An operation that another thread is in the middle of keeps all that is retired meanwhile,
-    /// and its thread may have lost its processor: the others can retire an eighth of a pool in
-    /// that time. It is waited for while something is kept that was retired before; what others
-    /// retire from now on is not. Nor for ever: it can have been stopped, and then nobody waits for
-    /// it again.
+    /// A thread in the middle of an operation keeps everything that is retired meanwhile, and it
+    /// may have lost its processor; the others can retire an eighth of a pool in that time. This
+    /// call waits for such a thread as long as something is kept that was retired before the call
+    /// began. It does not wait for what others retire from now on. Nor does it wait for ever: the
+    /// thread may have been stopped, and then no one waits for it again.
     fn collect_or_wait(&self, of_class: Option<u8>) -> Result<bool> {
         if self.epochs().limbo_bytes() == 0 {
             return Ok(false);
@@ -959,7 +961,7 @@ impl<S: Seam> Core<S> {
             if free_pages() > had || of_class.is_some_and(has_blocks) {
                 return Ok(true);
             }
-            // A guard that the user holds need not end.
+            // A guard held by the user may never end.
             let is_kept = self.epochs().oldest_retired().is_some_and(|epoch| epoch <= now);
             if !is_kept || self.epochs().pins() > 0 {
                 return Ok(false);
@@ -976,14 +978,14 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// The last resort of an allocation where the pool cannot grow: waits for what other threads
-    /// give back. Whether that brought pages, or blocks of a class if they are looked for.
+    /// The last resort of an allocation when the pool cannot grow: waits for other threads to give
+    /// space back. Returns whether that yielded pages, or blocks of `of_class` if one is given.
     ///
-    /// Space can be on its way for two reasons. What was retired is freed once the operations
-    /// under way end, and with many threads on few processors one of them may not have run for
-    /// a long time. And a thread can have the list's last run in hand for a moment, to take
-    /// blocks from it. A user's guard need not end, nor a visit that was waited for in vain
-    /// before: they are not waited for longer than such a moment.
+    /// Space can be on its way for two reasons. Retired blocks are freed once the operations under
+    /// way end, and with many threads on few processors one of them may not have run for a long
+    /// time. And a thread can briefly hold the last run of the list, to take blocks from it. A
+    /// user's guard may never end, nor may a visit for which a wait has timed out before. For
+    /// those, this waits no longer than such a brief moment.
     fn wait_for_space(&self, of_class: Option<u8>) -> Result<bool> {
         let free_pages = || self.alloc.stats(self).free_pages;
         let had = free_pages();
@@ -1008,21 +1010,23 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Bytes of the pool that may be claimed: the memory can be longer already.
+    /// Size of the pool up to which pages may be claimed, in bytes. The memory may already be
+    /// longer.
     pub fn size(&self) -> u64 {
         // Acquire: pairs with the Release in `grow`.
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether the pool may grow beyond what it has ever needed with all its space
-    /// accounted for. What it grows by in the meantime does not count as needed, or lives
-    /// that end before the reclaim does would each add an eighth to the one before.
+    /// Whether the pool may grow beyond the size that it has ever needed with all its space
+    /// accounted for. Growth during a reclaim does not count as needed. Otherwise, each process
+    /// that dies before its reclaim ends would add another eighth.
     fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
         self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
     }
 
-    /// Finishes the reclaim, by this thread or another. Whether it ended well.
+    /// Finishes the reclaim, together with other threads. Returns whether all space is accounted
+    /// for.
     fn help(&self) -> Result<bool> {
         match self.reclaimer.get().and_then(Weak::upgrade) {
             Some(reclaimer) => reclaimer.finish(),
@@ -1030,14 +1034,14 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// All space is accounted for.
+    /// Records that all space is accounted for.
     pub fn reclaimed(&self) {
         self.alloc.swept();
     }
 
-    /// Grows the pool by at least `bytes`, unless it has grown past `total` pages, or what
-    /// was `unreclaimed` is not any more. If it is `sparing`, by no more than that, and what
-    /// the pool is known to need stays as it was.
+    /// Grows the pool by at least `bytes`. Does nothing if another thread has grown it past `total`
+    /// pages since, or if space that was `unreclaimed` no longer is. If `sparing`, grows by no more
+    /// than necessary, and leaves the size that the pool is known to need unchanged.
     fn grow(&self, total: u32, bytes: u64, unreclaimed: bool, sparing: bool) -> Result<()> {
         let seam = self.memory.seam();
         let _growth = seam.lock(&self.growth);
@@ -1047,13 +1051,14 @@ impl<S: Seam> Core<S> {
             return Ok(());
         }
         let page = self.geometry.page_bytes();
-        // The run may have to begin behind the next region's descriptors.
+        // The run may have to begin after the next region's descriptors.
         let least = if bytes > self.geometry.offset_of(self.geometry.left_in_region(total)) {
             bytes + self.geometry.offset_of(self.geometry.left_in_region(total)) + page
         } else {
             bytes + page
         };
-        // By large pages where pages are of the usual size: they can back the mapping then.
+        // With pages of the default size or larger, grows by whole huge pages, which can then back
+        // the mapping.
         let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
         let ample = (size / 8).clamp(16 * page, 256 << 20);
         let step = if unreclaimed || sparing { least } else { ample };
@@ -1076,8 +1081,8 @@ impl<S: Seam> Core<S> {
                     {
                         let mut header = seam.lock(&self.header);
                         header.set(field::SIZE, target);
-                        // A run that is as long as that asks for itself alone; else what
-                        // is ample soon is needed, too.
+                        // A run this long needs only its own bytes. For a shorter one, the ample
+                        // growth will soon be needed too.
                         let needed = if bytes >= 16 * page { size + bytes } else { target };
                         if !unreclaimed && !sparing {
                             header.set(field::RECLAIMED_SIZE, needed.min(target));
@@ -1086,8 +1091,8 @@ impl<S: Seam> Core<S> {
                             header.write(&self.memory, &points::HEADER_SIZE)?;
                         }
                     }
-                    // Only now can pages be claimed there: a frontier behind the size
-                    // that the header has would be damage. Release: pairs with `size`.
+                    // Pages there can be claimed only from now on: a frontier beyond the size in
+                    // the header would be damage. Release: pairs with the Acquire in `size`.
                     self.size.store(target, Ordering::Release);
                     return Ok(());
                 }
@@ -1111,18 +1116,18 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Grows ahead of use, if little space is left. Returns whether it did.
+    /// Grows the pool ahead of use if little space is left. Returns whether it did.
     pub fn grow_ahead(&self) -> Result<bool> {
         if self.options.read_only || self.alloc.old_frontier() != 0 {
             return Ok(false);
         }
         let total = self.geometry.pages_in(self.size());
         let stats = self.alloc.stats(self);
-        // What was retired comes back soon.
+        // Retired blocks will soon be free.
         let retired = self.epochs().limbo_bytes() / self.geometry.page_bytes();
         let left = u64::from(total.saturating_sub(stats.frontier_pages) + stats.free_pages);
-        // Far enough ahead that the worker has touched what is new, and made large pages of
-        // it, before operations come there.
+        // Far enough ahead that the worker has touched the new pages and built huge pages from them
+        // before operations get there.
         if left + retired >= u64::from(total / 12).max(4) {
             return Ok(false);
         }
@@ -1131,12 +1136,12 @@ impl<S: Seam> Core<S> {
     }
 }
 
-/// Where a root's slot stands.
+/// Offset of a root's slot.
 pub fn root_offset(slot: usize) -> Offset<RootSlot> {
     Offset::new(ROOTS_OFFSET + (slot * size_of::<RootSlot>()) as u64)
 }
 
-/// The words of a root slot.
+/// Returns the words of a root slot.
 pub fn root_words(root: &RootSlot) -> &[Word] {
     words_of(root)
 }

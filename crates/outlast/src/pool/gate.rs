@@ -1,9 +1,8 @@
-//! The gate: who may store to the pool, and when nobody may.
+//! The gate: which threads may store to the pool, and when none may.
 //!
-//! Every operation that stores passes the gate. That makes three things cheap: marking
-//! the pool dirty before its first store, holding all writers back for `sync`,
-//! `snapshot` and `close`, and refusing operations on a pool that is closed or whose
-//! structures a panic left locked.
+//! Every operation that stores passes the gate. That makes three things cheap: marking the pool
+//! dirty before its first store; holding all writers back for `sync`, `snapshot` and `close`; and
+//! refusing operations on a pool that is closed, or in which a panic left structures locked.
 //!
 //! ```text
 //!            first store               sync, snapshot
@@ -26,45 +25,45 @@ const HELD: u32 = 3;
 const CLOSED: u32 = 4;
 const POISONED: u32 = 5;
 
-/// Slots for threads that have none of their own.
+/// Slots for threads that have no slot of their own.
 const SHARED: usize = 16;
 
-/// How many operations of some thread are inside.
+/// The number of operations of some thread that are inside the gate.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicUsize);
 
-/// See the module's documentation.
+/// The gate of a pool; see the module's documentation.
 ///
-/// Who passes the gate counts itself in and then looks at the state; who holds it sets the
-/// state and then looks at the counts: one of them sees the other. That takes a full fence
-/// on both sides, and it would be the dearest instruction of an operation: it waits for
-/// every store before it to reach its line. So the holder, who is rare, makes the fence for
-/// all threads ([`heavy_fence`]), and most threads have a slot of their own, which takes no
-/// atomic addition.
+/// A thread that passes the gate increments its count and then reads the state. A thread that holds
+/// the gate sets the state and then reads the counts. So at least one of the two sees the other.
+/// This takes a full fence on both sides, which would be the most expensive instruction of an
+/// operation: it waits until every earlier store has reached its cache line. Holding the gate is
+/// rare, so the holder makes the fence for all threads ([`heavy_fence`]). Most threads also have a
+/// slot of their own, which they update without an atomic addition.
 pub struct Gate {
     state: AtomicU32,
-    /// One for each of [`OWNERS`] threads.
+    /// One slot for each of [`OWNERS`] threads.
     own: Box<[Slot; OWNERS]>,
-    /// For all others.
+    /// Slots for all other threads.
     shared: Box<[Slot; SHARED]>,
-    /// Whether the holder can make the fence for all.
+    /// Whether the holder can make the fence for all threads.
     asymmetric: bool,
 }
 
-/// The right to store to the pool. Given back when dropped, by the thread that got it.
+/// The right to store to the pool. It ends when this is dropped, on the same thread.
 ///
-/// If the holder unwinds, whatever it had locked stays locked: the gate is poisoned, so
-/// that others get an error instead of waiting for ever.
+/// If the thread unwinds, whatever it had locked stays locked. The gate is then poisoned, so that
+/// other threads get an error instead of waiting for ever.
 pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
-    /// Not 0 if the slot is the thread's own. (A whole word, as the next one: what follows
-    /// a smaller one is moved in pieces.)
+    /// Not 0 if the slot is the thread's own. Both this field and the next are whole words, because
+    /// the fields after a smaller one would be moved in pieces.
     own: u64,
-    /// Not 0 if the thread was unwinding already: then that is no failure of ours.
+    /// Not 0 if the thread was unwinding already, in which case the panic is not ours.
     unwinding: u64,
-    /// Not to be sent to another thread.
+    /// Makes the type `!Send`.
     here: PhantomData<*const ()>,
 }
 
@@ -78,24 +77,24 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// As [`Writing`], and cheaper: to be given back by hand, whatever comes between. If it
-/// is dropped, that is by a panic.
+/// A cheaper [`Writing`]. The holder must call [`leave`](Brief::leave) or [`stay`](Brief::stay) on
+/// every path. Only a panic drops it, and that poisons the gate.
 pub struct Brief<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
-    /// Not to be sent to another thread.
+    /// Makes the type `!Send`.
     here: PhantomData<*const ()>,
 }
 
 impl<'g> Brief<'g> {
-    /// Gives the right back.
+    /// Gives up the right.
     #[inline(always)]
     pub fn leave(self) {
         self.slot.leave(true);
         std::mem::forget(self);
     }
 
-    /// Keeps it for longer.
+    /// Converts it to a [`Writing`], to keep it for longer.
     #[inline]
     pub fn stay(self) -> Writing<'g> {
         let writing = Writing {
@@ -122,7 +121,7 @@ impl Slot {
     #[inline]
     fn enter(&self, own: bool) {
         if own {
-            // Only this thread stores to it.
+            // Only this thread stores to its own slot.
             self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         } else {
             self.0.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +130,7 @@ impl Slot {
 
     #[inline]
     fn leave(&self, own: bool) {
-        // Release: pairs with the Acquire in `hold`, which then sees our stores.
+        // Release: pairs with the Acquire in `hold`, so that the holder sees our stores.
         if own {
             self.0.store(self.0.load(Ordering::Relaxed) - 1, Ordering::Release);
         } else {
@@ -140,19 +139,19 @@ impl Slot {
     }
 }
 
-/// What `try_enter` found.
+/// The outcome of [`Gate::try_enter`].
 pub enum Entered<'g> {
-    /// Go ahead.
+    /// The gate was passed.
     Writing(Writing<'g>),
     /// The pool must be marked dirty first.
     MarkDirty,
-    /// Someone holds all writers back; wait.
+    /// Another thread holds all writers back; wait.
     Wait,
 }
 
 impl Gate {
-    /// A gate before which the pool is clean, or (`open`) needs no mark. Whether its holder
-    /// makes the [`heavy_fence`] for all threads (`asymmetric`).
+    /// Creates a gate: in front of a clean pool, or (`open`) of one that needs no dirty mark.
+    /// `asymmetric` says whether the holder makes the [`heavy_fence`] for all threads.
     pub fn new(open: bool, asymmetric: bool) -> Self {
         Gate {
             state: AtomicU32::new(if open { OPEN } else { CLEAN }),
@@ -162,7 +161,7 @@ impl Gate {
         }
     }
 
-    /// Passes the gate, if it is open, and the thread has a slot of its own.
+    /// Passes the gate, if it is open and the thread has a slot of its own.
     #[inline(always)]
     pub fn pass(&self) -> Option<Brief<'_>> {
         let slot = self.own.get(thread_number())?;
@@ -172,10 +171,9 @@ impl Gate {
     #[inline(always)]
     fn pass_by(&self, slot: &Slot, own: bool) -> bool {
         slot.enter(own);
-        // Pairs with the fence in `hold`: either the holder sees our count or we see its
-        // state; both cannot be missed.
+        // Pairs with the fence in `hold`: either the holder sees our count, or we see its state.
         light_fence(self.asymmetric);
-        // Acquire: what was done while the gate was held is seen.
+        // Acquire: we see everything that was done while the gate was held.
         let passed = self.state.load(Ordering::Acquire) == OPEN;
         if !passed {
             slot.leave(own);
@@ -183,7 +181,7 @@ impl Gate {
         passed
     }
 
-    /// As [`pass`](Gate::pass), or tells what to do about it.
+    /// As [`pass`](Gate::pass), but on failure says what to do about it.
     pub fn try_enter(&self) -> Result<Entered<'_>> {
         let number = thread_number();
         let (slot, own) = match self.own.get(number) {
@@ -197,7 +195,7 @@ impl Gate {
         }
         match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
-            // Opened meanwhile, or held.
+            // Held, or opened since it was last read.
             OPEN | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),
         }
@@ -228,23 +226,23 @@ impl Gate {
         self.own.iter().chain(&*self.shared)
     }
 
-    /// Threads inside.
+    /// Number of threads inside the gate.
     pub fn inside(&self) -> usize {
         self.slots().map(|s| s.0.load(Ordering::SeqCst)).sum()
     }
 
-    /// The pool was marked dirty: open the gate.
+    /// Opens the gate after the pool was marked dirty.
     pub fn marked_dirty(&self) {
         let _ = self.state.compare_exchange(CLEAN, OPEN, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Whether the dirty mark is set.
+    /// Whether the pool is clean, so that the next store has to mark it dirty.
     pub fn is_clean(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLEAN
     }
 
-    /// Holds writers back and waits for those inside. Returns whether the pool was
-    /// dirty. Callers are serialised by the header's lock.
+    /// Holds writers back and waits for those inside. The result says whether the pool was dirty.
+    /// Callers hold the core's `control` lock.
     pub fn hold(&self, seam: &impl Seam) -> Result<Held<'_>> {
         let before = self.state.load(Ordering::SeqCst);
         if before != CLEAN && before != OPEN {
@@ -252,11 +250,11 @@ impl Gate {
             return Err(Error::NotOpen("it is being closed"));
         }
         self.state.store(HELD, Ordering::SeqCst);
-        // From here on, so that the gate opens again should the fence fail.
+        // Created before the fence, so that the gate opens again should the fence fail.
         let held = Held { gate: self, after: before, dirty: before == OPEN };
         heavy_fence(self.asymmetric);
         let mut turn = 0;
-        // Acquire: see `Slot::leave`.
+        // SeqCst includes the Acquire that pairs with `Slot::leave`.
         while self.slots().any(|s| s.0.load(Ordering::SeqCst) != 0) {
             seam.wait(&mut turn);
             self.check()?;
@@ -265,21 +263,21 @@ impl Gate {
     }
 }
 
-/// All writers are held back until this is dropped.
+/// Holds all writers back until it is dropped.
 pub struct Held<'g> {
     gate: &'g Gate,
     after: u32,
-    /// Whether the pool carries the dirty mark.
+    /// Whether the pool has the dirty mark.
     pub dirty: bool,
 }
 
 impl Held<'_> {
-    /// The pool was made clean: the next store marks it dirty again.
+    /// Records that the pool was made clean: the next store marks it dirty again.
     pub fn now_clean(&mut self) {
         self.after = CLEAN;
     }
 
-    /// The pool is closed for good.
+    /// Records that the pool is closed for good.
     pub fn now_closed(&mut self) {
         self.after = CLOSED;
     }
@@ -287,7 +285,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // A panic elsewhere may have poisoned the gate meanwhile: that stays.
+        // A panic in another thread may have poisoned the gate meanwhile; it stays poisoned.
         let _ =
             self.gate.state.compare_exchange(HELD, self.after, Ordering::SeqCst, Ordering::SeqCst);
     }

@@ -1,19 +1,17 @@
 //! Pages, regions and size classes: the arithmetic of a pool's space.
 //!
-//! A pool is a row of pages. A region is as many pages as one page of descriptors can
-//! describe; its descriptors stand on the region's first page (in the first region,
-//! after the header and the named roots). A run of pages holds blocks of one size
-//! class, or one large block.
+//! A pool is an array of pages. A region is as many pages as one page of descriptors can describe.
+//! Its descriptors are on the region's first page (in the first region, after the header and the
+//! named roots). A run of pages holds blocks of one size class, or one large block.
 
 use super::layout::SYSTEM_BYTES;
 
 /// log2 of the page size of pools created by default.
 pub const DEFAULT_PAGE_BITS: u32 = 16;
-/// log2 of the smallest and greatest page size.
+/// log2 of the smallest and the largest page size.
 pub const PAGE_BITS: std::ops::RangeInclusive<u32> = 12..=20;
 
-/// Sizes of the blocks, ascending. The index of a size is its class, and is written
-/// to media.
+/// Block sizes in bytes, ascending. The index of a size is its class, which is written to media.
 pub static CLASSES: [u32; 46] = {
     let mut sizes = [0; 46];
     let mut n = 0;
@@ -21,7 +19,7 @@ pub static CLASSES: [u32; 46] = {
         sizes[n] = 16 * (n as u32 + 1);
         n += 1;
     }
-    // Four steps to each doubling, and the segments of hash tables exactly.
+    // Four steps per doubling, plus the exact sizes of hash table segments.
     let mut base = 256;
     while base < 32768 {
         let mut quarter = 1;
@@ -51,7 +49,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// For pages of `1 << page_bits` bytes; `None` if that is out of range.
+    /// Returns the geometry for pages of `1 << page_bits` bytes, or `None` if that is out of range.
     pub fn new(page_bits: u32) -> Option<Self> {
         PAGE_BITS.contains(&page_bits).then_some(Geometry { page_bits })
     }
@@ -66,22 +64,22 @@ impl Geometry {
         self.page_bits
     }
 
-    /// Whole pages in `bytes`.
+    /// Number of whole pages in `bytes`.
     pub fn pages_in(self, bytes: u64) -> u32 {
         (bytes >> self.page_bits).min(u64::from(u32::MAX)) as u32
     }
 
-    /// Pages that `bytes` need.
+    /// Number of pages needed for `bytes`.
     pub fn pages_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.page_bytes())
     }
 
-    /// The page that holds a byte.
+    /// The page that contains the byte at `offset`.
     pub fn page_of(self, offset: u64) -> u32 {
         (offset >> self.page_bits).min(u64::from(u32::MAX)) as u32
     }
 
-    /// First byte of a page.
+    /// Offset of a page's first byte.
     pub fn offset_of(self, page: u32) -> u64 {
         u64::from(page) << self.page_bits
     }
@@ -110,28 +108,28 @@ impl Geometry {
         page < self.first_page() || page.is_multiple_of(self.region_pages())
     }
 
-    /// Where a page's descriptor stands.
+    /// Offset of a page's descriptor.
     pub fn descriptor_offset(self, page: u32) -> u64 {
         let region = page / self.region_pages();
         self.offset_of(self.descriptor_page(region)) + u64::from(page % self.region_pages()) * 8
     }
 
-    /// Pages from `page` to the end of its region.
+    /// Number of pages from `page` to the end of its region.
     pub fn left_in_region(self, page: u32) -> u32 {
         self.region_pages() - page % self.region_pages()
     }
 
-    /// The greatest block that a class holds; larger ones take whole pages.
+    /// The largest block that a class holds, in bytes. Larger ones take whole pages.
     pub fn small_max(self) -> u64 {
         self.page_bytes() / 2
     }
 
-    /// The greatest block there is: a region without its descriptors.
+    /// The largest possible block, in bytes: a region without its descriptors.
     pub fn large_max(self) -> u64 {
         u64::from(self.region_pages() - self.first_page()) << self.page_bits
     }
 
-    /// The class for a block of `bytes`, [`LARGE`] if it takes whole pages.
+    /// The class of a block of `bytes`; [`LARGE`] if it takes whole pages.
     pub fn class_for(self, bytes: u64) -> u8 {
         if bytes > self.small_max() {
             return LARGE;
@@ -145,13 +143,13 @@ impl Geometry {
         (bytes <= self.small_max()).then_some(bytes)
     }
 
-    /// Pages of a run of blocks of `bytes` each: at least 15 blocks where a page holds
-    /// fewer, so that little is left over.
+    /// Pages of a run of blocks of `bytes` each. A page that holds fewer than 16 blocks is extended
+    /// to a run of at least 15, so that little space is left over.
     pub fn run_pages(self, bytes: u64) -> u32 {
         if bytes * 16 <= self.page_bytes() { 1 } else { self.pages_for(bytes * 15) as u32 }
     }
 
-    /// Blocks in a run.
+    /// Number of blocks in a run.
     pub fn run_blocks(self, bytes: u64, pages: u32) -> u32 {
         ((u64::from(pages) << self.page_bits) / bytes) as u32
     }

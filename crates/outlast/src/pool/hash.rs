@@ -1,20 +1,20 @@
 //! The hash functions that are written to media.
 //!
-//! A pool records the function's number and a random seed; the output of each function
-//! is part of the format and never changes.
+//! A pool records the function's number and a random seed. The output of each function is part of
+//! the format and never changes.
 
 use crate::error::{Error, Result};
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-/// The functions of this build. The numbers are written to media.
+/// The hash functions of this build. The numbers are written to media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum HashFunction {
-    /// rapidhash version 3 over the key's bytes (a word key: its 8 little-endian bytes),
-    /// seed and secrets from the pool's seed.
+    /// rapidhash version 3 over the key's bytes (for a word key, its 8 little-endian bytes). The
+    /// seed and secrets come from the pool's seed.
     RapidV3 = 1,
-    /// For tests of adversarial keys: as [`HashFunction::RapidV3`], but all keys whose
-    /// first 8 bytes, little-endian, are at least 2^32 share one hash.
+    /// For tests of adversarial keys. As [`HashFunction::RapidV3`], except that all keys whose
+    /// first 8 bytes, little-endian, are at least 2^32 have the same hash.
     Degenerate = 0x7e57,
 }
 
@@ -22,18 +22,18 @@ pub enum HashFunction {
 #[derive(Debug, Clone)]
 pub struct Hasher {
     secrets: RapidSecrets,
-    /// Keys whose first 8 bytes are a greater number collide.
+    /// Keys whose first 8 bytes form a greater number collide.
     distinct_to: u64,
 }
 
-/// What the colliding keys of [`HashFunction::Degenerate`] hash to.
+/// The hash of the colliding keys of [`HashFunction::Degenerate`].
 const COLLISION: u64 = 0xa5a5_5a5a_1234_5678;
 
 impl Hasher {
-    /// The function with this number on media.
+    /// Returns the function with this number on media.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if this build has no such function.
+    /// [`Error::Invalid`] if this build does not have the function.
     pub fn from_media(number: u32, seed: u64) -> Result<Self> {
         let distinct_to = match number {
             1 => u64::MAX,
@@ -48,7 +48,7 @@ impl Hasher {
         Ok(Hasher { secrets: RapidSecrets::seed(seed), distinct_to })
     }
 
-    /// Hash of a word key.
+    /// Hashes a word key.
     #[inline(always)]
     pub fn word(&self, key: u64) -> u64 {
         if key > self.distinct_to {
@@ -57,7 +57,7 @@ impl Hasher {
         rapidhash_v3_inline::<true, false, false>(&key.to_le_bytes(), &self.secrets)
     }
 
-    /// Hash of a byte-string key.
+    /// Hashes a byte-string key.
     #[inline]
     pub fn bytes(&self, key: &[u8]) -> u64 {
         if let Some(head) = key.first_chunk::<8>()
@@ -73,7 +73,7 @@ impl Hasher {
 mod tests {
     use super::*;
 
-    /// The output is part of the format: these figures never change.
+    /// The output is part of the format: these values never change.
     #[test]
     fn hash_output_is_pinned() {
         let h = Hasher::from_media(1, 0x1234_5678_9abc_def0).unwrap();

@@ -1,4 +1,4 @@
-//! The header: what is fixed when a pool is created, and what changes with its life.
+//! The header: the pool's fixed parameters, and its changing state.
 
 use super::backing::Identity;
 use super::geometry::Geometry;
@@ -6,17 +6,17 @@ use super::layout::{self, HEADER_OFFSETS, HEADER_WORDS, HeaderCopy, field};
 use crate::error::{Damage, Error, Result, TornReason};
 use crate::pmem::{MediumKind, Memory, Offset, Point, Seam};
 
-/// The header as it is kept in DRAM.
+/// The header as kept in DRAM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     words: [u64; HEADER_WORDS],
-    /// Whether a copy was found damaged at open and not written since: the other one may
-    /// be older than what was last written.
+    /// The damage in a copy that was found damaged at open and has not been rewritten since. The
+    /// other copy may be older than the last one written.
     pub copy_damaged: Option<Damage>,
 }
 
 impl Header {
-    /// The header of a new pool.
+    /// Builds the header of a new pool.
     pub fn new(geometry: Geometry, hash_function: u32, seed: u64, id: u128) -> Self {
         let mut h = Header { words: [0; HEADER_WORDS], copy_damaged: None };
         h.set(field::MAGIC, layout::MAGIC);
@@ -31,12 +31,12 @@ impl Header {
         h
     }
 
-    /// One field, by its index in [`field`].
+    /// Returns a field, by its index in [`field`].
     pub fn get(&self, index: usize) -> u64 {
         self.words[index]
     }
 
-    /// Sets a field; [`write`](Header::write) puts it on media.
+    /// Sets a field. [`write`](Header::write) puts it on media.
     pub fn set(&mut self, index: usize, value: u64) {
         self.words[index] = value;
     }
@@ -56,7 +56,7 @@ impl Header {
         u128::from(self.get(field::BOOT_HIGH)) << 64 | u128::from(self.get(field::BOOT_LOW))
     }
 
-    /// Records who makes the pool dirty: the file, and the present boot.
+    /// Records the writer that makes the pool dirty: its file and the current boot.
     pub fn set_writer(&mut self, file: Identity, boot: u128) {
         self.set(field::BOOT_LOW, boot as u64);
         self.set(field::BOOT_HIGH, (boot >> 64) as u64);
@@ -72,7 +72,7 @@ impl Header {
         self.get(field::DIRTY) != 0
     }
 
-    /// Whether the disk may lack something of what was written before the dirty mark.
+    /// Whether the disk may lack something that was written before the dirty mark.
     pub fn is_suspect(&self) -> bool {
         self.get(field::DIRTY) & layout::SUSPECT != 0
     }
@@ -82,13 +82,13 @@ impl Header {
         self.get(field::DIRTY) & layout::LACKS_ROOT != 0
     }
 
-    /// Notes that the dirty mark is on the disk: a process that finds the pool after ours has
-    /// died, and has the same page cache below it, need not wait for the disk again.
+    /// Records that the dirty mark is on the disk. If this process dies, the next one has the same
+    /// page cache below it and need not wait for the disk again.
     pub fn confirm(&mut self) {
         self.set(field::CONFIRMED, self.confirmation());
     }
 
-    /// Whether the dirty mark is on the disk already, and names this writer.
+    /// Whether the dirty mark is on the disk already and names this writer.
     pub fn is_confirmed(&self, file: Identity, boot: u128) -> bool {
         let mut ours = self.clone();
         ours.set_writer(file, boot);
@@ -97,23 +97,23 @@ impl Header {
             && self.confirmation() == self.get(field::CONFIRMED)
     }
 
-    /// Never 0, which is what an unconfirmed header has.
+    /// The value of [`field::CONFIRMED`] in a confirmed header. Never 0, which means unconfirmed.
     fn confirmation(&self) -> u64 {
         self.get(field::BORN_OF) ^ self.get(field::BORN).rotate_left(32) | 1
     }
 
-    /// What ties a birth time to the writer that recorded it.
+    /// Computes the value that ties a birth time to the writer that recorded it.
     fn born_of(&self) -> u64 {
         [field::BOOT_LOW, field::BOOT_HIGH, field::DEVICE, field::INODE]
             .into_iter()
             .fold(0, |sum: u64, index| sum.rotate_left(13) ^ self.get(index))
     }
 
-    /// Whether a power loss can have torn the pool, which is dirty, since it was last synced;
-    /// or whether it is a copy that was made while the pool was changed. `file` is the one
-    /// that it is in now.
+    /// Returns whether a dirty pool may be torn: by a power loss since its last sync, or because it
+    /// is a copy that was made while the pool was being changed. `file` is the file that it is in
+    /// now.
     pub fn possibly_torn(&self, file: Identity, boot: u128) -> Option<TornReason> {
-        // The medium recorded decides, not the present one.
+        // The recorded medium decides, not the current one.
         let recorded = MediumKind::from_u64(self.get(field::MEDIUM));
         if recorded == Some(MediumKind::Bytes) {
             return None;
@@ -122,10 +122,10 @@ impl Header {
         if !same_boot && !recorded.is_some_and(MediumKind::survives_power_loss) {
             return Some(TornReason::EarlierBoot);
         }
-        // Device numbers can change with a boot; inode numbers do not.
+        // Device numbers can change with a boot, inode numbers do not.
         let same_device = !same_boot || self.get(field::DEVICE) == file.device;
         let same = same_device && self.get(field::INODE) == file.inode;
-        // A copy can have the inode number of the original, but is younger.
+        // A copy can have the inode number of the original, but it is younger.
         let known = self.get(field::BORN) != 0 && self.get(field::BORN_OF) == self.born_of();
         let born_apart = known && file.born != 0 && self.get(field::BORN) != file.born;
         (!same || born_apart).then_some(TornReason::Copy)
@@ -135,9 +135,9 @@ impl Header {
         u64::from(super::alloc::checksum(&words[..field::CHECKSUM]))
     }
 
-    /// Writes the header over the older of its copies, durably as far as flushes go.
+    /// Writes the header over the older of its copies, and makes it durable as far as flushes can.
     ///
-    /// A crash in between leaves a copy whose checksum fails, and the other one whole.
+    /// A crash during the write leaves that copy with a wrong checksum, and the other copy whole.
     pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
         let sequence = self.get(field::SEQUENCE) + 1;
         self.set(field::SEQUENCE, sequence);
@@ -148,14 +148,14 @@ impl Header {
             memory.store(word, *value, at);
         }
         memory.persist(copy, at);
-        // A crash while the other copy was written is no damage once it is whole again.
+        // A crash during a write of the other copy is no damage once that copy is whole again.
         self.copy_damaged.take_if(|damage| damage.offset() == offset);
         Ok(())
     }
 
-    /// Reads the header of a pool of which `actual` bytes are there.
+    /// Reads the header of a pool of which `actual` bytes are present.
     ///
-    /// `read` gives the bytes at an offset; a short answer means that the file ends.
+    /// `read` returns the header words at an offset.
     pub fn read(
         actual: u64,
         mut read: impl FnMut(u64) -> Result<[u64; HEADER_WORDS]>,
@@ -179,7 +179,7 @@ impl Header {
             let sum = Self::checksum(&words);
             let magic = words[field::MAGIC] == layout::MAGIC;
             magics += u32::from(magic);
-            // The number says which copy it is: the next write goes to the other one.
+            // The sequence number tells which copy this is: the next write goes to the other one.
             let sequence = words[field::SEQUENCE];
             let own = sequence % 2 == copy as u64 && sequence < 1 << 63;
             if magic && words[field::CHECKSUM] == sum && own {
@@ -236,14 +236,14 @@ impl Header {
             return Err(Error::Truncated { expected: size, actual });
         }
         if self.copy_damaged.is_some() {
-            // The damaged copy may be the newer one and tell of a growth.
+            // The damaged copy may be the newer one, and record a growth.
             let pages = actual & !(geometry.page_bytes() - 1);
             self.set(field::SIZE, pages.min((1 << 48) - geometry.page_bytes()));
         }
         Ok(())
     }
 
-    /// Whether writing is allowed by the feature bits.
+    /// Checks that the feature bits allow writing.
     pub fn check_writable(&self) -> Result<()> {
         let unknown = self.get(field::READ_ONLY_COMPATIBLE) & !layout::READ_ONLY_COMPATIBLE;
         if unknown != 0 {
@@ -281,23 +281,23 @@ mod tests {
         use MediumKind::{Bytes, Dax, PageCache};
         let file = |device, inode, born| Identity { device, inode, born };
         let cases = [
-            // medium, boot, the file that it is found in, verdict
+            // Medium, boot, file in which the pool is found, verdict.
             (Dax, 1, ORIGINAL, None),
             (Dax, 2, ORIGINAL, None),
             (PageCache, 1, ORIGINAL, None),
             (PageCache, 2, ORIGINAL, Some(EarlierBoot)),
-            // The device has another number after a boot, and only then.
+            // Only a boot changes the device number.
             (Dax, 2, file(8, 12, 1_000), None),
             (Dax, 1, file(8, 12, 1_000), Some(Copy)),
             // Another inode.
             (Dax, 1, file(7, 13, 1_001), Some(Copy)),
             (Dax, 2, file(7, 13, 1_001), Some(Copy)),
             (PageCache, 1, file(7, 13, 1_001), Some(Copy)),
-            // The same inode number: on another file system, or in the original's place.
+            // The same inode number, on another file system or in place of the original.
             (Dax, 2, file(9, 12, 1_001), Some(Copy)),
             (Dax, 1, file(7, 12, 1_001), Some(Copy)),
             (PageCache, 1, file(7, 12, 1_001), Some(Copy)),
-            // A file system that does not tell when a file was made.
+            // A file system that does not report when a file was created.
             (Dax, 1, file(7, 12, 0), None),
             (Bytes, 2, file(9, 99, 5), None),
         ];
@@ -310,12 +310,12 @@ mod tests {
     #[test]
     fn a_birth_that_an_older_build_has_left_counts_for_nothing() {
         let mut header = dirty(MediumKind::Dax);
-        // It has made a copy of the pool dirty, and knows nothing of births.
+        // An older build has made a copy of the pool dirty. It knows nothing of birth times.
         header.set(field::BOOT_LOW, 5);
         header.set(field::INODE, 13);
         let copy = Identity { device: 7, inode: 13, born: 2_000 };
         assert_eq!(header.possibly_torn(copy, 5), None);
-        // Nor has it recorded any.
+        // Nor has that build recorded one.
         let mut header = dirty(MediumKind::Dax);
         header.set(field::BORN, 0);
         assert_eq!(header.possibly_torn(Identity { born: 9, ..ORIGINAL }, 1), None);

@@ -1,4 +1,4 @@
-//! The on-media structs of the pool and nothing else. Drawn in docs/format.md.
+//! The pool's on-media structs, and nothing else. docs/format.md has drawings of them.
 
 use crate::pmem::{Media, Word};
 use std::fmt;
@@ -7,31 +7,31 @@ use std::fmt;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
 /// The format that this build reads and writes.
 pub const FORMAT_VERSION: u32 = 2;
-/// Compatible feature: [`field::BORN`] and [`field::BORN_OF`] mean something.
+/// Compatible feature: [`field::BORN`] and [`field::BORN_OF`] are valid.
 pub const COMPATIBLE_BORN: u64 = 1;
 /// Features that an older build may ignore.
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
-/// Features that an older build may ignore if it only reads. Each is set when a pool first uses
-/// it. They belong to the schemes: see the registry.
+/// Features that an older build may ignore if it only reads. Each is set when a pool first uses it.
+/// They belong to the schemes; see the registry.
 pub const READ_ONLY_COMPATIBLE: u64 = 0b111;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
 
-/// Where the two header copies stand.
+/// Offsets of the two header copies.
 pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];
-/// Where the frontier word stands, on a line of its own.
+/// Offset of the frontier word, which has a cache line to itself.
 pub const FRONTIER_OFFSET: u64 = 8192;
-/// Where the table of named roots stands.
+/// Offset of the table of named roots.
 pub const ROOTS_OFFSET: u64 = 16 << 10;
-/// Slots in the table of named roots: the number of maps a pool can hold.
+/// Number of slots in the table of named roots, and so of maps that a pool can hold.
 pub const ROOT_SLOTS: usize = 128;
 /// Bytes before the first page of descriptors.
 pub const SYSTEM_BYTES: u64 = 128 << 10;
 
 /// In [`field::DIRTY`]: the pool was modified since it was last made clean.
 pub const DIRTY: u64 = 1;
-/// In [`field::DIRTY`]: a write-back of the pool has failed, or it was opened although a power
-/// loss may have torn it. It cannot become clean before a verification has found it sound.
+/// In [`field::DIRTY`]: a write-back of the pool has failed, or the pool was opened although a
+/// power loss may have torn it. It cannot become clean until a verification has found it sound.
 pub const SUSPECT: u64 = 2;
 /// In [`field::DIRTY`]: the pool lacked a root when it was last clean, see [`field::ROOTS`].
 pub const LACKS_ROOT: u64 = 4;
@@ -42,10 +42,10 @@ pub const HEADER_WORDS: usize = 64;
 /// One copy of the header.
 #[repr(C, align(64))]
 pub struct HeaderCopy {
-    /// Fields by index, see [`field`]; the last word is the checksum of the others.
+    /// The fields, by their index in [`field`]. The last word is the checksum of the others.
     pub words: [Word; HEADER_WORDS],
 }
-// SAFETY: consists of words.
+// SAFETY: it consists of words.
 unsafe impl Media for HeaderCopy {}
 
 /// Index of each header field in [`HeaderCopy::words`].
@@ -64,18 +64,18 @@ pub mod field {
     pub const ID_LOW: usize = 5;
     /// Pool id, high half.
     pub const ID_HIGH: usize = 6;
-    /// Sequence number: of two whole copies, the greater one holds.
+    /// Sequence number. Of two whole copies, the one with the greater number counts.
     pub const SEQUENCE: usize = 7;
-    /// Bytes of the file that belong to the pool.
+    /// Size of the pool within its file, in bytes.
     pub const SIZE: usize = 8;
     /// Low half: log2 of the page size. High half: number of the hash function.
     pub const GEOMETRY: usize = 9;
     /// Seed of the hash function.
     pub const SEED: usize = 10;
-    /// Number of the medium that the last writer met.
+    /// Number of the medium that the last writer found.
     pub const MEDIUM: usize = 11;
-    /// 0 clean; else [`DIRTY`](super::DIRTY), and possibly [`SUSPECT`](super::SUSPECT) and
-    /// [`LACKS_ROOT`](super::LACKS_ROOT).
+    /// 0 if clean; otherwise [`DIRTY`](super::DIRTY), with [`SUSPECT`](super::SUSPECT) and
+    /// [`LACKS_ROOT`](super::LACKS_ROOT) where they apply.
     pub const DIRTY: usize = 12;
     /// Boot id of the last writer, low half.
     pub const BOOT_LOW: usize = 13;
@@ -85,25 +85,27 @@ pub mod field {
     pub const DEVICE: usize = 15;
     /// Inode number of the file that was written.
     pub const INODE: usize = 16;
-    /// Offset of the saved free state, 0 if there is none.
+    /// Offset of the saved free state, or 0 if there is none.
     pub const SAVED: usize = 17;
     /// Bytes of the saved free state.
     pub const SAVED_BYTES: usize = 18;
-    /// Size that the pool has grown to while all of its space was accounted for.
+    /// The size to which the pool has grown while all of its space was accounted for.
     pub const RECLAIMED_SIZE: usize = 19;
-    /// Size the pool may not exceed, 0 if none was given.
+    /// The size that the pool may not exceed, or 0 if there is no limit.
     pub const MAX_SIZE: usize = 20;
-    /// Time at which the file that was written was made, in nanoseconds since 1970; 0 where
-    /// the file system does not tell.
+    /// When the file that was written was created, in nanoseconds since 1970; 0 if the file system
+    /// does not report it.
     pub const BORN: usize = 21;
-    /// What [`BORN`] was recorded with: boot id, device and inode number, by exclusive or.
-    /// A build that knows neither changes those.
+    /// Ties [`BORN`] to the writer that recorded it: the boot id, device and inode number, combined
+    /// by rotation and exclusive or. A build that knows neither field changes those three and not
+    /// this one.
     pub const BORN_OF: usize = 22;
-    /// What a writer puts here once its dirty mark is known to be on the disk: see
-    /// `Header::confirm`. It counts for the same file under the same boot only.
+    /// Set by a writer once its dirty mark is known to be on the disk; see `Header::confirm`. Valid
+    /// only for the same file under the same boot.
     pub const CONFIRMED: usize = 23;
-    /// The commit words of all roots, in a clean pool: see [`pack_roots`](super::pack_roots). A
-    /// build that does not know it leaves it with another sequence number than the header's.
+    /// The commit words of all roots of a clean pool; see [`pack_roots`](super::pack_roots). A
+    /// build that does not know this field leaves it with a sequence number other than the
+    /// header's.
     pub const ROOTS: usize = 24;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
@@ -111,7 +113,7 @@ pub mod field {
 
 /// Words of a root slot.
 pub const ROOT_WORDS: usize = 64;
-/// Words of a root slot that its scheme may use, from word 1.
+/// Words of a root slot for its scheme's use, from word 1.
 pub const ROOT_SCHEME_WORDS: usize = 7;
 /// First word of a root slot that is fixed when the map is created.
 pub const ROOT_FIXED: usize = 8;
@@ -119,20 +121,21 @@ pub const ROOT_FIXED: usize = 8;
 pub const ROOT_TEXT: usize = 13;
 /// Bytes that name and schemas may take together.
 pub const ROOT_TEXT_BYTES: usize = (ROOT_WORDS - ROOT_TEXT) * 8;
-/// What a root says of its map, from [`ROOT_FIXED`] on.
+/// The fixed words of a root, from [`ROOT_FIXED`] on.
 pub type FixedWords = [u64; ROOT_WORDS - ROOT_FIXED];
 
 /// One named root.
 #[repr(C, align(64))]
 pub struct RootSlot {
-    /// 0: free. Else low half: 1; high half: CRC-32C of the fixed words. The commit word.
+    /// The commit word. 0: the slot is free. Otherwise low half: 1; high half: CRC-32C of the fixed
+    /// words.
     pub commit: Word,
-    /// Words of the scheme.
+    /// Words for the scheme's use.
     pub scheme: [Word; ROOT_SCHEME_WORDS],
     /// Words 8 to 63: kinds, configuration, map id, texts. Fixed at creation.
     pub fixed: [Word; ROOT_WORDS - ROOT_FIXED],
 }
-// SAFETY: consists of words.
+// SAFETY: it consists of words.
 unsafe impl Media for RootSlot {}
 
 const _: () = {
@@ -142,7 +145,7 @@ const _: () = {
     assert!(ROOTS_OFFSET + (ROOT_SLOTS * size_of::<RootSlot>()) as u64 <= SYSTEM_BYTES);
 };
 
-/// What a run of pages is used for; the low byte of its first page's descriptor.
+/// The use of a run of pages: the low byte of its first page's descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageKind {
@@ -150,15 +153,15 @@ pub enum PageKind {
     Blocks = 1,
     /// One block that takes whole pages.
     Large = 2,
-    /// Saved free state; free to everyone but the header that names it.
+    /// Saved free state. The pages count as free, except to the header that names them.
     Saved = 3,
-    /// A later page of a run; the count is the distance to its first.
+    /// A later page of a run. The count is the distance to the first page.
     Continued = 4,
     /// Free after use.
     Free = 5,
 }
 
-/// A page descriptor: what its page belongs to.
+/// A page descriptor, which says what the page belongs to.
 ///
 /// ```text
 ///  63      48 47            16 15    8 7     0
@@ -172,9 +175,9 @@ pub enum PageKind {
 pub struct Descriptor {
     /// What the page is used for.
     pub kind: PageKind,
-    /// Size class of the blocks; 0 where there is none.
+    /// Size class of the blocks; 0 if there is none.
     pub class: u8,
-    /// Pages of the run, or the distance to its first page.
+    /// Number of pages in the run, or the distance to its first page.
     pub count: u32,
 }
 
@@ -187,14 +190,14 @@ impl Descriptor {
         u64::from((crc ^ (crc >> 16)) & 0xffff)
     }
 
-    /// The word on media, for this page.
+    /// Encodes the descriptor word of `page`.
     pub fn pack(self, page: u32) -> u64 {
         let low =
             u64::from(self.kind as u8) | u64::from(self.class) << 8 | u64::from(self.count) << 16;
         low | Self::check(page, low) << 48
     }
 
-    /// Reads the word of this page; `None` if it is not a whole descriptor.
+    /// Decodes the descriptor word of `page`. Returns `None` if it is not a whole descriptor.
     pub fn unpack(page: u32, word: u64) -> Option<Descriptor> {
         let low = word & 0xffff_ffff_ffff;
         if word >> 48 != Self::check(page, low) {
@@ -212,19 +215,20 @@ impl Descriptor {
     }
 }
 
-/// The frontier word: pages below it may be in use, with their checksum above them.
+/// Encodes the frontier word: the number of pages that may be in use, with its checksum in the high
+/// half.
 pub fn pack_frontier(pages: u32) -> u64 {
     u64::from(pages) | u64::from(crc32c::crc32c(&pages.to_le_bytes())) << 32
 }
 
-/// Reads the frontier word; `None` if it is damaged.
+/// Decodes the frontier word. Returns `None` if it is damaged.
 pub fn unpack_frontier(word: u64) -> Option<u32> {
     let pages = word as u32;
     (pack_frontier(pages) == word).then_some(pages)
 }
 
-/// What a clean header tells of the roots: the CRC-32C of their commit words, and of which
-/// sequence number it is.
+/// Encodes what a clean header records of the roots: the CRC-32C of their commit words, and the
+/// header's sequence number at that time.
 pub fn pack_roots(commits: u32, sequence: u64) -> u64 {
     1 << 63 | (sequence & 0x7fff_ffff) << 32 | u64::from(commits)
 }
@@ -242,9 +246,9 @@ pub const MAX_VALUE_BYTES: usize = 1 << 28;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordForm {
-    /// 8-byte keys and values, in place.
+    /// 8-byte keys and values, stored in the slot.
     Inline = 1,
-    /// Byte strings, in a block that the slot points at.
+    /// Byte strings, stored in a block that the slot points to.
     Bytes = 2,
 }
 
@@ -252,13 +256,13 @@ impl RecordForm {
     /// Both forms.
     pub const ALL: [RecordForm; 2] = [RecordForm::Inline, RecordForm::Bytes];
 
-    /// The form with this number on media.
+    /// Returns the form with this number on media.
     pub fn from_media(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|f| *f as u8 == number)
     }
 
-    /// The form in which a map without types of its own is made for keys and values of these
-    /// schemas, if none is asked for: in place if both are integers, else as byte strings.
+    /// Returns the default form of an untyped map with these schemas: inline if both are integers,
+    /// otherwise byte strings.
     pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
         let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
         if word(key_schema) && word(value_schema) { RecordForm::Inline } else { RecordForm::Bytes }

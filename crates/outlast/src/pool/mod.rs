@@ -1,9 +1,9 @@
-//! The pool: a file that holds blocks, and the roots that lead to them. It knows nothing of what
+//! The pool: a file that holds blocks, and the roots that lead to them. It knows nothing about what
 //! the blocks hold.
 //!
-//! From below to above: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
-//! classes), [`header`], [`gate`] (who may store, and when), [`alloc`] (space), [`core`] (all of
-//! these: what indexes stand on), [`roots`] (the table of roots).
+//! From the bottom up: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
+//! classes), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
+//! (all of these together, for the indexes), [`roots`] (the table of roots).
 
 pub mod alloc;
 pub mod backing;

@@ -1,6 +1,6 @@
-//! The table of named roots, as words: a slot is in use while its commit word is not 0.
+//! The table of named roots, as words. A slot is in use while its commit word is not 0.
 //!
-//! What the fixed words say of a map is the business of [`db::roots`](crate::db::roots).
+//! [`db::roots`](crate::db::roots) decodes the fixed words.
 
 use super::alloc::checksum;
 use super::core::{Core, root_offset, root_words};
@@ -17,7 +17,7 @@ fn commit_word(fixed: &[u64]) -> u64 {
     1 | u64::from(checksum(fixed)) << 32
 }
 
-/// Reads the fixed words of a root. `None` if its slot is free.
+/// Reads the fixed words of a root. Returns `None` if its slot is free.
 pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> {
     let offset = root_offset(slot);
     let root = core.memory.at(offset)?;
@@ -29,7 +29,7 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
         }
         let words: Vec<u64> = root_words(root).iter().map(|w| core.memory.load(w)).collect();
         let words: [u64; ROOT_WORDS] = words.try_into().expect("a slot's words");
-        // The map can be dropped beside us, and another one created in its slot.
+        // The map may be dropped concurrently, and another one created in its slot.
         fence(Ordering::Acquire);
         if core.memory.load(&root.commit) == commit {
             break (commit, words);
@@ -44,7 +44,7 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
     Ok(Some(words[ROOT_FIXED..].try_into().expect("the words behind the scheme's")))
 }
 
-/// The checksum over the commit words of all slots.
+/// Returns the checksum over the commit words of all slots.
 pub fn commits<S: Seam>(core: &Core<S>) -> Result<u32> {
     let mut words = [0; ROOT_SLOTS];
     for (slot, word) in words.iter_mut().enumerate() {
@@ -53,16 +53,17 @@ pub fn commits<S: Seam>(core: &Core<S>) -> Result<u32> {
     Ok(checksum(&words))
 }
 
-/// What is wrong with the roots of a pool, if its header tells of others: a root whose commit
-/// word is 0 looks like a free slot. The header of a clean pool does; that of a dirty one tells
-/// whether the clean pool had lost one.
+/// Checks the roots of a pool against its header. Returns the slot and the damage if a root was
+/// lost: a root whose commit word became 0 looks like a free slot. The header of a clean pool has a
+/// checksum of the commit words. That of a dirty pool says whether the pool had lost a root when it
+/// was last clean.
 pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<(usize, Damage)>> {
     let told = header.get(field::ROOTS);
     let commits = commits(core)?;
     let expected = pack_roots(commits, header.get(field::SEQUENCE));
-    // Another sequence number: written by a build that does not know the field.
-    // Also if the other copy is damaged: as long as that can be a dirty mark which a crash cut
-    // short, no root has been stored since.
+    // A different sequence number means that the field was left by a build that does not know it.
+    // The check also runs if the other header copy is damaged: if that copy is a dirty mark that a
+    // crash cut short, no root has been stored since.
     let differs = !header.is_dirty() && told >> 32 == expected >> 32 && told != expected;
     if !differs && !header.lacks_root() {
         return Ok(None);
@@ -70,7 +71,7 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     let mut lost = 0;
     for slot in 0..ROOT_SLOTS {
         let root = slot_of(core, slot)?;
-        // The slot of a map that was dropped looks the same.
+        // The slot of a dropped map looks the same.
         if core.memory.load(&root.commit) == 0 && core.memory.load(&root.fixed[0]) != 0 {
             lost = slot;
             break;
@@ -84,12 +85,12 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     Ok(Some((lost, damage)))
 }
 
-/// Writes a root into a free slot: the map exists once this returns, and a crash before the commit
+/// Writes a root into a free slot. Once this returns, the map exists; a crash before the commit
 /// word is durable leaves the slot free.
 ///
-/// What the scheme has flushed for `scheme` to lead to is durable before the commit word,
-/// with the fixed words. The scheme's words share the commit word's line: they are durable
-/// whenever it is.
+/// The fence before the commit word makes the fixed words durable, and also everything that the
+/// scheme has flushed for `scheme` to lead to. The scheme's words share the commit word's cache
+/// line, so they are durable whenever it is.
 pub fn commit<S: Seam>(
     core: &Core<S>,
     slot: usize,
@@ -113,7 +114,7 @@ pub fn commit<S: Seam>(
     Ok(())
 }
 
-/// Frees a slot: the map is gone when this returns.
+/// Frees a slot. Once this returns, the map is gone.
 pub fn clear<S: Seam>(core: &Core<S>, slot: usize) -> Result<()> {
     let root = slot_of(core, slot)?;
     core.memory.store_release(&root.commit, 0, &points::ROOT_DROP);

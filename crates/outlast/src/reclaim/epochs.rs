@@ -1,4 +1,4 @@
-//! The epochs of a pool; what they are for, and why they hold, stands in the module above.
+//! The epochs of a pool. The parent module explains their use and why they are correct.
 //! `outlast-check` compiles this file a second time, with the atomics of a model checker.
 
 use super::sync::{
@@ -14,29 +14,30 @@ use std::sync::atomic::Ordering;
 const COUNT_BITS: u32 = 16;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// The guards alive in one epoch: epoch above, count in the low 16 bits; 0 is empty.
+/// The guards alive in one epoch: the epoch in the high bits, their count in the low 16 bits; 0 is
+/// an empty slot.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicU64);
 
 impl Slot {
-    /// Counts one in, if the slot holds `old`.
+    /// Replaces `old` by `new`, which counts one guard in. Returns whether the slot held `old`.
     fn exchange(&self, old: u64, new: u64) -> bool {
         let done = self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if done {
-            // An exchange alone does not keep later loads from being made before it.
+            // An exchange alone does not keep later loads from being performed before it.
             fence(Ordering::SeqCst);
         }
         done
     }
 
-    /// Counts one out.
+    /// Counts one guard out.
     fn leave(&self) {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             debug_assert!(word & COUNT_MASK > 0, "the end of what has begun");
             let new = if word & COUNT_MASK == 1 { 0 } else { word - 1 };
-            // Release: our reads of the block come before it is found unpinned.
+            // Release: our reads of the block come before the collector finds it unpinned.
             match self.0.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(found) => word = found,
@@ -53,7 +54,7 @@ struct Retired {
     bytes: u64,
 }
 
-/// A block that was retired while another thread had the limbo.
+/// A block that was retired while another thread held the limbo.
 struct Spilled {
     block: Retired,
     next: *mut Spilled,
@@ -64,42 +65,42 @@ pub struct Epochs {
     epoch: AtomicU64,
     pins: AtomicUsize,
     slots: Box<[Slot]>,
-    /// One for the visits of each of [`OWNERS`] threads.
+    /// Slots for the visits of the [`OWNERS`] threads that have one of their own.
     own: Box<[Slot]>,
-    /// For the visits of all others.
+    /// Slots for the visits of all other threads.
     shared: Box<[Slot]>,
     /// Whether a collector makes the fence for all visitors.
     asymmetric: bool,
-    /// Whether something was retired that visits can reach.
+    /// Whether a block was retired that visits can reach.
     visited: AtomicBool,
-    /// Blocks by ascending epoch.
+    /// Retired blocks, by ascending epoch.
     limbo: Mutex<VecDeque<Retired>>,
-    /// What could not be put there without waiting: a list to which anyone adds, and which
-    /// whoever has the limbo takes over whole.
+    /// Blocks that could not be put into the limbo without waiting. Any thread may add to this
+    /// list, and a thread that holds the limbo takes over the whole list.
     spilled: AtomicPtr<Spilled>,
-    /// Of both.
+    /// Bytes in `limbo` and `spilled`.
     limbo_bytes: AtomicU64,
 }
 
-/// A pinned epoch; give it back with [`Epochs::unpin`].
+/// A pinned epoch. It must be given back with [`Epochs::unpin`].
 #[derive(Debug)]
 #[must_use]
 pub struct Pin {
     slot: usize,
 }
 
-/// A pinned epoch, while an operation lasts. Visits of a thread can be nested.
+/// A pinned epoch for the duration of an operation. Visits of a thread can be nested.
 #[must_use]
 pub struct Visit<'e> {
     kept: Kept<'e>,
-    /// Not to be sent to another thread.
+    /// Makes the type `!Send`.
     here: PhantomData<*const ()>,
 }
 
 enum Kept<'e> {
     /// In the thread's own slot.
     Own(&'e Slot),
-    /// In one that it shares with other threads: it has none of its own.
+    /// In a slot that it shares with other threads, because it has none of its own.
     Shared(&'e Slot),
 }
 
@@ -108,7 +109,7 @@ impl Drop for Visit<'_> {
     fn drop(&mut self) {
         match &mut self.kept {
             Kept::Own(slot) => {
-                // Only this thread stores to it.
+                // Only this thread stores to its own slot.
                 let word = slot.0.load(Ordering::Relaxed);
                 debug_assert!(word & COUNT_MASK > 0, "the end of a visit that has begun");
                 let left = if word & COUNT_MASK == 1 { 0 } else { word - 1 };
@@ -127,7 +128,8 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// No epoch has passed. Whether the [`heavy_fence`] is made for all threads (`asymmetric`).
+    /// Creates epochs, at the first one. `asymmetric` says whether the [`heavy_fence`] is made for
+    /// all threads.
     pub fn new(asymmetric: bool) -> Self {
         Epochs {
             epoch: AtomicU64::new(1),
@@ -143,17 +145,18 @@ impl Epochs {
         }
     }
 
-    /// Pins the present epoch. `hint` spreads threads over the slots.
+    /// Pins the current epoch. `hint` spreads threads over the slots.
     pub fn pin(&self, hint: usize) -> Pin {
         self.pins.fetch_add(1, Ordering::SeqCst);
         Pin { slot: self.enter(&self.slots, hint) }
     }
 
-    /// Counts a guard, or a visit, of the present epoch into one of these slots.
+    /// Counts a guard or a visit of the current epoch into one of these slots. Returns the slot's
+    /// index.
     fn enter(&self, slots: &[Slot], hint: usize) -> usize {
         let epoch = self.epoch.load(Ordering::SeqCst);
         let start = hint % SLOTS;
-        // An empty slot, or one of the same epoch.
+        // Looks for an empty slot, or one of the same epoch.
         for i in 0..SLOTS {
             let slot = (start + i) % SLOTS;
             let word = slots[slot].0.load(Ordering::Relaxed);
@@ -163,8 +166,8 @@ impl Epochs {
                 return slot;
             }
         }
-        // Every slot holds another epoch: join any, and keep its older epoch alive a
-        // little longer than needed.
+        // Every slot holds another epoch. Joins any of them, which keeps its older epoch alive a
+        // little longer than necessary.
         let mut slot = start;
         loop {
             let word = slots[slot].0.load(Ordering::Relaxed);
@@ -183,21 +186,21 @@ impl Epochs {
         self.pins.fetch_sub(1, Ordering::Release);
     }
 
-    /// Pins the present epoch for an operation of the calling thread, whose number this is.
+    /// Pins the current epoch for an operation of the calling thread, whose number is `number`.
     #[inline(always)]
     pub fn begin_visit(&self, number: usize) -> Visit<'_> {
         let Some(slot) = self.own.get(number) else {
             let slot = self.enter(&self.shared, number);
             return Visit { kept: Kept::Shared(&self.shared[slot]), here: PhantomData };
         };
-        // Only this thread stores to it.
+        // Only this thread stores to its own slot.
         let word = slot.0.load(Ordering::Relaxed);
         if word == 0 {
-            // Acquire: pairs with the addition in `begin`, see the module's documentation.
+            // Acquire: pairs with the addition in `begin`; see the module's documentation.
             let epoch = self.epoch.load(Ordering::Acquire);
             slot.0.store(epoch << COUNT_BITS | 1, Ordering::Relaxed);
-            // Pairs with the fence in `collect_from` and `has_reached`: either they see our
-            // mark, or we see what was unlinked before.
+            // Pairs with the fence in `collect_from` and `has_reached`: either they see our mark,
+            // or we see what was unlinked before.
             light_fence(self.asymmetric);
         } else {
             slot.0.store(word + 1, Ordering::Relaxed);
@@ -205,10 +208,10 @@ impl Epochs {
         Visit { kept: Kept::Own(slot), here: PhantomData }
     }
 
-    /// Takes a block that was unlinked. `free` is called for it, and for others whose
-    /// guards are gone, now or in a later call. Waits for nobody, where `free` does not.
+    /// Retires an unlinked block. Calls `free` for it, and for other blocks whose guards are gone,
+    /// in this call or a later one. Waits for no other thread, unless `free` does.
     pub fn retire(&self, offset: u64, bytes: u64, mut free: impl FnMut(u64)) {
-        // Pairs with the SeqCst in `pin`, see the module's documentation.
+        // Pairs with the SeqCst in `pin`; see the module's documentation.
         fence(Ordering::SeqCst);
         if self.pins.load(Ordering::SeqCst) == 0 {
             free(offset);
@@ -226,15 +229,15 @@ impl Epochs {
     /// As [`retire`](Epochs::retire), for a block that operations reach in
     /// [visits](Epochs::begin_visit). It is freed in a later call at the earliest.
     pub fn retire_visited(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
-        // Seen by whoever finds the block in the limbo.
+        // Relaxed: a thread that finds the block in the limbo sees this store.
         self.visited.store(true, Ordering::Relaxed);
         // As in `retire`: the unlinking comes before the epoch is read.
         fence(Ordering::SeqCst);
         self.keep(offset, bytes, free);
     }
 
-    /// As [`retire_visited`](Epochs::retire_visited), as if it had been called so many epochs ago:
-    /// a bug that the proof harness must notice.
+    /// As [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This is
+    /// a seeded bug that the test harness must find.
     pub fn retire_early(&self, epochs: u64, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         self.visited.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -242,7 +245,7 @@ impl Epochs {
         self.keep_from(Retired { epoch, offset, bytes }, free);
     }
 
-    /// Puts a block into the limbo, and now and then frees what is free there.
+    /// Puts a block into the limbo, and from time to time frees blocks there.
     fn keep(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         self.keep_from(Retired { epoch: self.epoch.load(Ordering::SeqCst), offset, bytes }, free);
     }
@@ -259,7 +262,7 @@ impl Epochs {
         }
     }
 
-    /// Frees what no guard can read any more.
+    /// Frees the blocks that no guard can read any more.
     pub fn collect(&self, free: impl FnMut(u64)) {
         self.collect_from(self.lock(), free);
     }
@@ -274,7 +277,7 @@ impl Epochs {
         if self.visited.load(Ordering::Relaxed) {
             heavy_fence(self.asymmetric);
         }
-        // What visits can reach is kept for an epoch longer, as a margin: see the module's
+        // Blocks that visits can reach are kept for one epoch longer, as a margin; see the module's
         // documentation.
         let visits = self.oldest_visit().map(|epoch| epoch - 1);
         let oldest = [Self::oldest_of(&self.slots), visits].into_iter().flatten().min();
@@ -290,12 +293,13 @@ impl Epochs {
         }
     }
 
-    /// Begins another epoch; whoever is pinned already is so in an earlier one.
+    /// Begins another epoch and returns it. All threads pinned so far are pinned in an earlier one.
     pub fn begin(&self) -> u64 {
         self.epoch.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Whether nobody is pinned any more who was when this epoch [began](Epochs::begin).
+    /// Returns whether every thread that was pinned when this epoch [began](Epochs::begin) has
+    /// unpinned since.
     pub fn has_reached(&self, epoch: u64) -> bool {
         heavy_fence(self.asymmetric);
         [&self.slots, &self.own, &self.shared]
@@ -303,7 +307,7 @@ impl Epochs {
             .all(|slots| Self::oldest_of(slots).is_none_or(|oldest| oldest >= epoch))
     }
 
-    /// The earliest epoch of these slots.
+    /// Returns the earliest epoch of these slots.
     fn oldest_of(slots: &[Slot]) -> Option<u64> {
         let words = slots.iter().map(|s| s.0.load(Ordering::SeqCst));
         let oldest = words.filter(|&word| word != 0).map(|word| word >> COUNT_BITS).min();
@@ -312,8 +316,8 @@ impl Epochs {
         oldest
     }
 
-    /// Adds a block to the limbo, by ascending epoch: another thread may have read the epoch
-    /// earlier and come later. It waits a little longer then.
+    /// Adds a block to the limbo, in ascending order of epoch. A thread may have read the epoch
+    /// earlier and arrive later than another; its block then waits a little longer.
     fn put(&self, limbo: &mut VecDeque<Retired>, mut block: Retired) {
         let last = limbo.back().map_or(0, |last| last.epoch);
         block.epoch = block.epoch.max(last);
@@ -324,9 +328,10 @@ impl Epochs {
         let node = Box::into_raw(Box::new(Spilled { block, next: null_mut() }));
         let mut head = self.spilled.load(Ordering::Relaxed);
         loop {
-            // SAFETY: made above, and nobody else's before the exchange.
+            // SAFETY: made above, and no other thread has it before the exchange.
             unsafe { (*node).next = head };
-            // Release: pairs with the Acquire in `take_spilled`, which then reads the node.
+            // Release: pairs with the Acquire in `take_spilled`, so that the taker can read the
+            // node.
             match self.spilled.compare_exchange(head, node, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(found) => head = found,
@@ -338,7 +343,8 @@ impl Epochs {
         // Acquire: pairs with the Release in `spill`.
         let mut node = self.spilled.swap(null_mut(), Ordering::Acquire);
         while !node.is_null() {
-            // SAFETY: `spill` has made it of a box; whoever takes the list has it alone.
+            // SAFETY: `spill` made the node from a box, and the thread that takes the list is its
+            // only owner.
             let spilled = unsafe { Box::from_raw(node) };
             self.put(limbo, spilled.block);
             node = spilled.next;
@@ -357,28 +363,29 @@ impl Epochs {
         self.limbo_bytes.load(Ordering::Relaxed)
     }
 
-    /// The present epoch: what was retired so far was retired in it or an earlier one.
+    /// Returns the current epoch. Everything retired so far was retired in it or an earlier one.
     pub fn now(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// The earliest epoch of blocks that guards keep from reuse.
+    /// Returns the earliest epoch of the blocks that guards keep from reuse.
     pub fn oldest_retired(&self) -> Option<u64> {
         self.lock().front().map(|block| block.epoch)
     }
 
-    /// The earliest epoch of visits that last, but for those that begin or end now.
+    /// Returns the earliest epoch of the visits in progress, except those that begin or end right
+    /// now.
     pub fn oldest_visit(&self) -> Option<u64> {
         [&self.own, &self.shared].into_iter().filter_map(|slots| Self::oldest_of(slots)).min()
     }
 
-    /// Guards alive.
+    /// Number of guards alive.
     pub fn pins(&self) -> usize {
         self.pins.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Retired>> {
-        // Nobody waits or touches PM under this lock, so the seam need not see it.
+        // No thread waits or touches PM under this lock, so the seam need not see it.
         self.limbo.lock().unwrap_or_else(|e| e.into_inner())
     }
 

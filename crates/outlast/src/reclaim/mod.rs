@@ -1,59 +1,61 @@
-//! Epochs: when a block that was unlinked can be reused.
+//! Epochs, which decide when an unlinked block can be reused.
 //!
-//! Most readers need none of this: they read optimistically, by atomic loads from
-//! memory that stays mapped, and check a version afterwards. Epochs are for guards
-//! that hand a record out by reference and must keep it whole while they live.
+//! Most readers need no epoch: they read optimistically, with atomic loads from memory that stays
+//! mapped, and check a version afterwards. Epochs are for guards, which hand out a record by
+//! reference and must keep it whole while they live.
 //!
-//! A guard *pins* the epoch it began in. An unlinked block is *retired* with the epoch
-//! of its unlinking, and freed once no guard of that epoch or an earlier one is left.
-//! Where no guard is alive at all, it is freed at once.
+//! A guard *pins* the epoch in which it began. An unlinked block is *retired* with the epoch of its
+//! unlinking, and freed once no guard of that epoch or an earlier one is left. If no guard is alive
+//! at all, it is freed at once.
 //!
-//! Why a guard cannot be fooled: `pin` makes its mark (SeqCst) before it reads a link;
-//! `retire` is called after the link was removed, and looks for marks after a SeqCst
-//! fence. Either `retire` sees the mark, or the guard's read comes after the fence and
-//! sees that the link is gone.
+//! A guard never reads a freed block: `pin` stores its mark (SeqCst) before it reads a link.
+//! `retire` is called after the link was removed, and looks for marks after a SeqCst fence. Either
+//! `retire` sees the mark, or the guard's read comes after the fence and sees that the link is
+//! gone.
 //!
-//! Operations of indexes that follow links without locks pin, too, and each of them does: a
-//! [`Visit`] costs two stores to a slot of the thread's own. It reads the epoch, stores it there as
-//! its mark, and makes no fence between that and its reads: whoever looks at marks makes it for
-//! all threads ([`threads::heavy_fence`]). What such operations can reach is retired by
-//! [`Epochs::retire_visited`], which frees nothing at once: the one that retires is in a visit
-//! itself. Why a visit cannot be fooled:
+//! Operations of indexes that follow links without locks pin an epoch too, every one of them. So a
+//! [`Visit`] has to be cheap: it costs two stores to a slot that belongs to the thread. It reads
+//! the epoch and stores it there as its mark, with no fence between that and its reads. A thread
+//! that looks for marks makes the fence for all threads ([`threads::heavy_fence`]). Blocks that
+//! such operations can reach are retired with [`Epochs::retire_visited`], which frees nothing at
+//! once, because the thread that retires is in a visit itself. A visit never reads a freed block
+//! either:
 //!
-//! - Who collects has taken over the retired blocks before, and with them that their links are
-//!   gone; it makes the fence and then looks. A visit whose mark it does not see reads after
-//!   the fence, and finds no such link; or has ended, and has read before.
-//! - A visit whose mark it sees can have read before the fence. Its epoch decides. To have the
-//!   link, it has read that before the unlinking; the unlinking comes before a SeqCst fence and
-//!   the reading of `e`, and that before the addition that began `e + 1`. With `e + 1` in hand,
-//!   read by Acquire, it would find the link gone. This takes *links that are read by SeqCst loads*,
-//!   like those of clevel: it is the one order of all of these that says so. No collector's fence
-//!   need lie between two epochs, since others begin epochs as well and make none there
-//!   ([`Epochs::begin`]).
-//! - A block is kept an epoch longer than that, until all visits are of `e + 2` or later. Where the
-//!   collector that began `e + 1` has made its fence before someone began `e + 2`, this holds by
-//!   that fence, however links are read. It is a margin: it is so as a rule and not always.
+//! - The collector has taken over the retired blocks first, and so it sees that their links are
+//!   gone. It then makes the fence and looks for marks. A visit whose mark it does not see either
+//!   reads after the fence, and finds no such link, or has ended, and so has read before.
+//! - A visit whose mark it sees may have read before the fence. Then its epoch decides. If the
+//!   visit found the link, it read the link before the unlinking. The unlinking comes before a
+//!   SeqCst fence and the reading of epoch `e`, and that reading comes before the addition that
+//!   began `e + 1`. A visit that had read `e + 1`, with Acquire, would find the link gone. This
+//!   needs *links that are read by SeqCst loads*, like those of clevel, because the argument rests
+//!   on the single total order of all these accesses. No collector's fence needs to lie between two
+//!   epochs: other threads begin epochs as well, and make no fence there ([`Epochs::begin`]).
+//! - A block is kept for one epoch more than that, until all visits are of `e + 2` or later. If the
+//!   collector that began `e + 1` has made its fence before another thread began `e + 2`, the block
+//!   is safe by that fence alone, however links are read. This is only a margin: it usually holds,
+//!   but not always.
 //!
-//! Whoever asks whether an epoch is [reached](Epochs::has_reached) makes the fence, too, and has
-//! begun that epoch itself after the unlinking: a visit that has read it, by Acquire, sees what
-//! was unlinked.
+//! A thread that asks whether an epoch is [reached](Epochs::has_reached) makes the fence too, and
+//! has itself begun that epoch after the unlinking. A visit that has read that epoch, with Acquire,
+//! sees what was unlinked.
 //!
-//! Retiring waits for nobody: operations of lock-free indexes retire. What is retired while
-//! another thread looks through the blocks in waiting goes on a list that the next one takes
-//! over.
+//! Retiring never waits, because lock-free indexes retire blocks. A block that is retired while
+//! another thread looks through the limbo goes onto a list, which the next thread to hold the limbo
+//! takes over.
 
 mod epochs;
 pub mod threads;
 
 pub use epochs::{Epochs, Pin, Visit};
 
-/// What [`epochs`] stands on.
+/// Imports of [`epochs`], which `outlast-check` replaces by those of a model checker.
 mod sync {
     pub(super) use super::threads::{OWNERS, asymmetric, heavy_fence, light_fence};
     pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
     pub(super) use std::sync::{Mutex, MutexGuard};
 
-    /// Places for epochs that guards are alive in.
+    /// Number of slots for epochs in which guards are alive.
     pub(super) const SLOTS: usize = 128;
 }
 
@@ -121,7 +123,7 @@ mod tests {
             epochs.retire_visited(i as u64, 64, |o| freed.push(o));
             drop(visit);
         }
-        // What two epochs have retired, and the one in hand.
+        // Not yet freed: what two epochs have retired, and what the current one has so far.
         assert!(freed.len() >= 1000 - 3 * 64, "{} of 1000", freed.len());
         assert!(freed.is_sorted());
     }
@@ -157,7 +159,7 @@ mod tests {
         epochs.unpin(late);
     }
 
-    /// Threads that retire meet at the limbo; none of them waits, and nothing is lost.
+    /// Threads that retire contend for the limbo. None of them waits, and nothing is lost.
     #[test]
     fn each_block_is_freed_once_however_many_threads_retire() {
         const THREADS: u64 = 4;
@@ -187,7 +189,7 @@ mod tests {
         assert!(freed.iter().all(|n| n.load(Ordering::Relaxed) == 1));
     }
 
-    /// Readers chase a link to a block whose content is poisoned when it is freed.
+    /// Readers follow a link to a block whose content is poisoned when it is freed.
     #[test]
     fn no_guard_reads_a_freed_block() {
         chase(
@@ -204,7 +206,7 @@ mod tests {
     fn no_visit_reads_a_freed_block() {
         chase(
             |epochs, thread, read| {
-                // Two with slots of their own, one without.
+                // Two threads have slots of their own, one does not.
                 let _visit = epochs.begin_visit(OWNERS - 2 + thread);
                 read();
             },

@@ -1,8 +1,8 @@
-//! The referee must be able to fail: it is shown pools with one thing wrong in each.
+//! Checks that the referee can fail: each test shows it a pool with one error.
 //!
-//! Method: a real worker fills a real pool, then the pool is changed behind the journals'
-//! back, through the library or in the file's bytes. What no library call can bring about
-//! (a key twice) comes from contents that are made up.
+//! Method: a real worker fills a real pool. Then the pool is changed without the journals'
+//! knowledge, through the library or in the file's bytes. An error that no library call can cause
+//! (a duplicated key) comes from made-up contents.
 
 use super::super::journal::Journal;
 use super::super::plan::{Plan, survives};
@@ -60,14 +60,14 @@ impl Run {
         examine(contents, &self.items, &self.journals, &account, 100, random).unwrap()
     }
 
-    /// The findings after `change`.
+    /// Returns the findings after `change`.
     fn after(&self, change: impl FnOnce(&Map<[u8], FileFacts>)) -> Findings {
         let (_pool, map) = self.open();
         change(&map);
         self.examine(&map)
     }
 
-    /// Some item with a record in the end, or without.
+    /// Returns some item that has a record in the end, or one that has none.
     fn item(&self, there: bool) -> &Item {
         let number = (10..).find(|&item| survives(item) == there).unwrap();
         &self.items[number as usize]
@@ -79,7 +79,7 @@ impl Run {
     }
 }
 
-/// Lost, torn, duplicated, unknown, wrong answers.
+/// The counts of lost, torn, duplicated and unknown records, and of wrong results.
 fn counts(findings: &Findings) -> [u64; 5] {
     let f = findings;
     assert_eq!(f.is_clean(), f.examples.is_empty());
@@ -182,7 +182,7 @@ fn a_key_that_nobody_stored_is_unknown() {
     assert_eq!(counts(&findings), [0, 0, 0, 1, 0]);
 }
 
-/// The contents of a pool, with a change to what is answered.
+/// The contents of a pool, with a change to what they return.
 struct Distorted<'m> {
     map: &'m Map<[u8], FileFacts>,
     again: Option<Vec<u8>>,
@@ -233,7 +233,7 @@ fn a_worker_notices_a_wrong_answer() {
     Hand::new(&map, &run.items, journal)
         .work(&[run.plan.script(item % 2).concat(), vec![step]])
         .unwrap();
-    // It is as it should be again, but the update did not find what it had to.
+    // The record is as it should be again, but the update returned a wrong result.
     assert_eq!(counts(&run.examine(&map)), [0, 0, 0, 0, 1]);
 }
 
@@ -253,12 +253,12 @@ fn an_operation_in_flight_may_go_either_way_once() {
         let findings = run.examine(&map);
         assert_eq!(counts(&findings), [0; 5]);
         assert_eq!((findings.in_flight, findings.took_effect), (1, u64::from(happened)));
-        // What was decided stays: now only the one value is right.
+        // The decision is final: now only that one value is right.
         assert_eq!(run.examine(&map).in_flight, 0);
         let other = if happened { before } else { after };
         map.put(&run.items[item].key(), &other).unwrap();
         assert_eq!(counts(&run.examine(&map))[0] + counts(&run.examine(&map))[1], 1);
-        // Nor may a third value ever have been right.
+        // A third value was never right either.
         let third = Observer::new().observe(&run.items[item], 101);
         journal.begin(journal.entries().count(), Kind::Update, item as u32, after);
         map.put(&run.items[item].key(), &third).unwrap();

@@ -7,13 +7,13 @@ const MIB: u64 = 1 << 20;
 const RESERVE: u64 = 64 * MIB;
 
 fn bytes(mapping: &Mapping) -> &[u8] {
-    // SAFETY: these tests write through `write` only, and not while they hold this.
+    // SAFETY: these tests write only through `write`, and never while they hold this slice.
     unsafe { slice::from_raw_parts(mapping.base(), mapping.len() as usize) }
 }
 
 fn write(mapping: &Mapping, at: u64, byte: u8) {
     assert!(at < mapping.len());
-    // SAFETY: checked above; no thread but this one knows the mapping.
+    // SAFETY: checked above. No other thread knows the mapping.
     unsafe { mapping.base().cast_mut().add(at as usize).write_volatile(byte) }
 }
 
@@ -157,14 +157,14 @@ fn a_file_in_the_page_cache_is_told_from_persistent_memory() {
     }
 }
 
-/// Runs `test` on a file system of `size`, which only this call's thread sees.
+/// Runs `test` on a file system of `size` that only this call's thread sees.
 fn on_small_tmpfs(size: &'static str, test: impl FnOnce(&std::path::Path) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let target = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
     let options = std::ffi::CString::new(format!("size={size}")).unwrap();
     let mount = || {
-        // SAFETY: all pointers are to C strings or null. The namespace is this thread's,
-        // and goes with it, mounts included.
+        // SAFETY: all pointers are to C strings or null. The mount namespace belongs to this thread
+        // and disappears with it, mounts included.
         unsafe {
             let none = ptr::null();
             let private = libc::MS_REC | libc::MS_PRIVATE;
@@ -231,7 +231,7 @@ fn a_sparse_file_on_a_full_disk_is_refused_and_not_a_signal() {
 }
 
 fn is_mapped(page: *const u8) -> bool {
-    // SAFETY: asks about an address and touches nothing.
+    // SAFETY: asks about an address without touching it.
     unsafe { libc::msync(page.cast_mut().cast(), PAGE as usize, libc::MS_ASYNC) == 0 }
 }
 
@@ -243,7 +243,7 @@ fn a_forked_child_does_not_get_the_mapping() {
     anonymous.grow(2 * MIB).unwrap();
     let last = |mapping: &Mapping| mapping.base().wrapping_add(2 * MIB as usize - PAGE as usize);
     assert!(is_mapped(mapping.base()) && is_mapped(last(&anonymous)));
-    // SAFETY: the child makes system calls only, and an allocation for an error's text.
+    // SAFETY: the child makes only system calls, and one allocation for an error's text.
     let absent = unsafe {
         in_forked_child(|| {
             let absent =
@@ -270,8 +270,8 @@ fn a_forked_child_does_not_get_the_mapping() {
 fn dropping_the_mapping_in_a_child_leaves_what_lives_there_now() {
     let (_, mapping) = temp_mapping(MIB);
     let mut mapping = Some(mapping);
-    // SAFETY: the child makes system calls only. It maps where nothing is, since it did
-    // not get the range, and drops its own copy of the handle.
+    // SAFETY: the child makes only system calls. It maps where nothing is mapped, since it did not
+    // inherit the range, and drops its own copy of the handle.
     let left = unsafe {
         in_forked_child(|| {
             let base = mapping.as_ref().unwrap().base();
@@ -289,8 +289,8 @@ fn dropping_the_mapping_in_a_child_leaves_what_lives_there_now() {
 
 #[test]
 fn dropping_the_mapping_gives_all_its_addresses_back() {
-    // In a child, where no other thread can be given them before they are looked at.
-    // SAFETY: the child makes system calls only.
+    // Runs in a child, where no other thread can be given the addresses before they are checked.
+    // SAFETY: the child makes only system calls.
     let given_back = unsafe {
         in_forked_child(|| {
             let mapping = Mapping::anonymous(MIB, RESERVE).unwrap();
@@ -341,7 +341,7 @@ fn a_shadow_takes_the_memory_of_what_was_stored_to() {
         assert_eq!(mapping.shadow_resident(), Some(Resident::default()), "not what it is of");
         let stored = [0, 5 * MIB, 32 * MIB - 1];
         for at in stored {
-            // SAFETY: an eighth of the mapping's length has memory at the shadow.
+            // SAFETY: the shadow is accessible for an eighth of the mapping's length.
             unsafe { mapping.shadow().cast_mut().add(at as usize).write_volatile(1) };
         }
         let pages = stored.len() as u64;
@@ -355,7 +355,7 @@ fn a_shadow_takes_the_memory_of_what_was_stored_to() {
 fn a_shadow_that_was_touched_has_its_memory_and_its_content() {
     let (_, of_file) = temp_mapping(256 * MIB);
     for mapping in [of_file, Mapping::anonymous(256 * MIB, RESERVE).unwrap()] {
-        // SAFETY: an eighth of the mapping's length has memory at the shadow.
+        // SAFETY: the shadow is accessible for an eighth of the mapping's length.
         unsafe { mapping.shadow().cast_mut().write_volatile(7) };
         mapping.touch_shadow(0..16 * MIB);
         assert_eq!(mapping.shadow_resident().unwrap().bytes, 2 * MIB);
