@@ -8,11 +8,13 @@ use super::workload::Instance;
 use crate::history::{Answer, Call, Event, History, OpId};
 use crate::session::{Do, Session};
 use crate::state::{Checked, Fault, State};
+use outlast::db::verify::verify;
 use outlast::pmem::{self, Access, Alive, Mark, Traced};
 use outlast::pool::threads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Threads of a run have numbers from here on in the trace; the one that set it up has 0.
@@ -77,11 +79,13 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         pool: Pool::new(Opened { store, map }, instance, seam.clone(), alive),
         instance,
         answers: Mutex::new(vec![None; asked.len()]),
+        full: AtomicBool::new(false),
     };
     seam.start(false);
     let fault = run_threads(&shared);
     let events = seam.take();
     session.take_over(&shared.pool.now().store);
+    let was_full = shared.full.load(Ordering::Relaxed);
     let answers = shared.into_answers();
     let touched = asked
         .iter()
@@ -101,9 +105,11 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         touched,
         fault,
     };
-    if run.fault.is_none() {
-        run.fault = run.check_end(session).err();
-    }
+    run.fault = match run.fault {
+        None => run.check_end(session).err(),
+        Some(fault) if was_full => Some(judge_full(session, instance, fault)),
+        fault => fault,
+    };
     Ok(run)
 }
 
@@ -134,6 +140,22 @@ fn run_threads(shared: &Shared<'_>) -> Option<Fault> {
         let faults: Vec<Fault> = ends.into_iter().filter_map(Result::err).collect();
         faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
     })
+}
+
+/// What it means that an operation found the pool full. That is wrong where its maps own far less
+/// than the pool may have: space was lost, or given up too early. What they own is counted after
+/// the run, as if the process had died. A third of it can be all that fits: records of little
+/// more than half a page take a page each, and growth has its old and new structures at once.
+fn judge_full(mut session: Session, instance: &Instance, fault: Fault) -> Fault {
+    let live = session.crash().and_then(|()| Ok(verify(session.store())?.used_bytes));
+    let limit = instance.capacity();
+    match live {
+        Ok(live) if live < limit / 3 => Fault(format!(
+            "a spurious PoolFull: maps own {live} bytes, and the pool may have {limit}: {fault}"
+        )),
+        Ok(live) => Fault(format!("{fault}; maps own {live} bytes of {limit}")),
+        Err(error) => Fault(format!("{fault}; and then: {error}")),
+    }
 }
 
 /// More records than a thread has blocks in hand.

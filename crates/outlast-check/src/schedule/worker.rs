@@ -15,6 +15,7 @@ use outlast::db::store::MapRequest;
 use outlast::index::{Change, Cursor, Index};
 use outlast::pmem::{Mark, Seam, Traced};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Why an operation has no answer.
@@ -119,6 +120,8 @@ pub(super) struct Shared<'r> {
     pub(super) instance: &'r Instance,
     /// By number of the operation.
     pub(super) answers: Mutex<Vec<Option<Answer>>>,
+    /// Whether an operation has failed because the pool was full.
+    pub(super) full: AtomicBool,
 }
 
 impl Shared<'_> {
@@ -172,7 +175,12 @@ impl<'r> Worker<'r> {
                 Ok(answer) => self.answer(op, act, answer),
                 Err(Asked::Refused) if reopens || self.is_open() => {}
                 Err(Asked::Refused) => return Ok(()),
-                Err(Asked::Failed(error)) => return Err(Fault(format!("{act}: {error}"))),
+                Err(Asked::Failed(error)) => {
+                    if matches!(error, Error::PoolFull { .. }) {
+                        self.shared.full.store(true, Ordering::Relaxed);
+                    }
+                    return Err(Fault(format!("{act}: {error}")));
+                }
                 Err(Asked::Wrong(what)) => return Err(Fault(format!("{act}: {what}"))),
             }
         }
