@@ -215,6 +215,12 @@ pub enum Planted {
     CopyUnchecked,
     /// The blocks of a map that is dropped are not marked for the trace.
     DroppedUnmarked,
+    /// Whether the pool is open is looked at before a read, and not after it.
+    OpenCheckedEarly,
+    /// A closed pool's file is unlocked before its writers are done.
+    FileUnlockedEarly,
+    /// The blocks of a dropped map are free though references to them are left.
+    DroppedUnretired,
     /// A lookup that finds nothing does not make the removal durable that it rests on.
     AbsenceUnhelped,
 }

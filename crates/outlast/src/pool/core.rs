@@ -464,16 +464,22 @@ impl<S: Seam> Core<S> {
         self.gate.check()
     }
 
-    /// To be called after something was read outside of the gate, and before it is believed.
+    /// What `read` reads outside of the gate.
     ///
     /// # Errors
     /// [`Error::NotOpen`] if the pool was closed, and the file's memory can be another one's.
     #[inline(always)]
-    pub fn check_after_read(&self) -> Result<()> {
+    pub fn while_open<T>(&self, read: impl FnOnce() -> T) -> Result<T> {
+        if self.memory.seam().planted(Planted::OpenCheckedEarly) {
+            self.gate.check()?;
+            return Ok(read());
+        }
+        let found = read();
         // Another opener stores after `close` has given up the file's lock, and that after it
         // has closed the gate: who has read of its stores sees the gate closed.
         fence(Ordering::Acquire);
-        self.gate.check()
+        self.gate.check()?;
+        Ok(found)
     }
 
     /// Whether this process is the one that has the memory: a fork of it has not.
@@ -689,6 +695,9 @@ impl<S: Seam> Core<S> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
         let marked = self.mark_what_was_found();
+        if seam.planted(Planted::FileUnlockedEarly) {
+            self.backing.unlock();
+        }
         let mut held = self.gate.hold(seam)?;
         let result = if self.options.read_only {
             Ok(())
