@@ -260,16 +260,40 @@ pub fn open_bytes(
     seam: Traced,
     alive: &Arc<Alive>,
 ) -> outlast::Result<Arc<Store<Traced>>> {
-    let header = Header::read(file.len() as u64, |offset| {
-        let bytes = &file[offset as usize..][..HEADER_WORDS * 8];
-        let (words, _) = bytes.as_chunks::<8>();
-        let words: [u64; HEADER_WORDS] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
+    open_heap(Heap::new(file, capacity, GARBAGE), file.len() as u64, seam, alive)
+}
+
+/// Opens memory as a pool. So many bytes of it are the file.
+fn open_heap(
+    heap: Heap,
+    len: u64,
+    seam: Traced,
+    alive: &Arc<Alive>,
+) -> outlast::Result<Arc<Store<Traced>>> {
+    let header = Header::read(len, |offset| {
+        let words: [u64; HEADER_WORDS] = std::array::from_fn(|i| heap.word(offset + i as u64 * 8));
         (offset..).step_by(8).zip(words).for_each(|(at, value)| seam.saw(at, value));
         Ok(words)
     })?;
-    let backing = Backing::Heap(Heap::new(file, capacity, GARBAGE));
-    let core = Core::open(backing, seam, header, options())?;
+    let core = Core::open(Backing::Heap(heap), seam, header, options())?;
     Ok(Store::with_alive(core, Arc::clone(alive)))
+}
+
+/// Opens the memory of a store as the next opener of its file does. What was handed out by the
+/// store stays, and sees what is stored from now on.
+///
+/// # Errors
+/// [`Locked`](outlast::Error::Locked) while the store is open; else as opening a file.
+pub fn open_beside(
+    store: &Store<Traced>,
+    seam: Traced,
+    alive: &Arc<Alive>,
+) -> outlast::Result<Arc<Store<Traced>>> {
+    let heap = match store.core().backing() {
+        Backing::Heap(heap) => heap.map_again(),
+        Backing::Mapped(_) => None,
+    };
+    open_heap(heap.ok_or(outlast::Error::Locked)?, store.core().memory.len(), seam, alive)
 }
 
 /// A page that every image shares, to tell forked children apart.
@@ -592,11 +616,24 @@ impl Session {
 
     fn open_again(&mut self) -> Checked {
         let file = self.file();
-        self.maps.clear();
-        self.held.clear();
+        self.let_all_go();
         self.seam.mark(|| Mark::Death);
         self.store = open_bytes(&file, self.capacity, self.seam.clone(), &self.alive)?;
         Ok(())
+    }
+
+    /// Goes on with a store that was opened on the session's memory meanwhile, if one was.
+    pub fn take_over(&mut self, store: &Arc<Store<Traced>>) {
+        if !Arc::ptr_eq(&self.store, store) {
+            self.let_all_go();
+            self.store = Arc::clone(store);
+        }
+    }
+
+    /// Lets the handles of all maps go. They are opened again where they are needed.
+    pub fn let_all_go(&mut self) {
+        self.maps.clear();
+        self.held.clear();
     }
 
     /// The bytes of the pool's file.

@@ -344,6 +344,10 @@ impl<S: Seam> Store<S> {
                 continue;
             }
             for (offset, bytes) in blocks {
+                if seam.planted(Planted::DroppedUnretired) {
+                    self.core.free_unlinked(offset);
+                    continue;
+                }
                 self.core.retire(offset, bytes);
             }
         }

@@ -115,17 +115,23 @@ impl<S: Seam> Core<S> {
         self.gate.check()
     }
 
-    /// Checks the gate. Called after something was read outside the gate, and before it is used.
+    /// Reads outside of the gate, and returns what it read if the pool is still open afterwards.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed: another process may then have changed the file's
-    /// memory.
+    /// [`Error::NotOpen`] if the pool was closed: then the file's memory may belong to another opener.
     #[inline(always)]
-    pub fn check_after_read(&self) -> Result<()> {
-        // `close` closes the gate, then releases the file's lock, and only then can another opener
-        // store. So a thread that has read any of those stores sees the gate closed.
+    pub fn while_open<T>(&self, read: impl FnOnce() -> T) -> Result<T> {
+        if self.memory.seam().planted(Planted::OpenCheckedEarly) {
+            self.gate.check()?;
+            return Ok(read());
+        }
+        let found = read();
+        // Another opener stores only after `close` has given up the file's lock, and `close` does
+        // that after it has closed the gate. So a reader that has seen such a store sees the gate
+        // closed.
         fence(Ordering::Acquire);
-        self.gate.check()
+        self.gate.check()?;
+        Ok(found)
     }
 
     /// Whether this process is the one that has the memory. A forked child does not have it.
@@ -340,6 +346,9 @@ impl<S: Seam> Core<S> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
         let marked = self.mark_what_was_found();
+        if seam.planted(Planted::FileUnlockedEarly) {
+            self.backing.unlock();
+        }
         let mut held = self.gate.hold(seam)?;
         let result = if self.options.read_only {
             Ok(())
