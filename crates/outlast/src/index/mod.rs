@@ -11,10 +11,10 @@
 pub mod clevel;
 pub mod dash_eh;
 pub mod hash;
+mod kit;
 mod open;
 mod ordered;
 pub mod phast;
-mod plan;
 mod prints;
 pub mod record;
 mod version;

@@ -5,7 +5,8 @@ use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
 use super::ops::Place;
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
-use crate::index::plan::Plan;
+use crate::index::kit::change::Plan;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
 use crate::index::{Change, Changed};
 use crate::pmem::{Planted, Point, Seam, SharedWord, Word};
@@ -13,24 +14,12 @@ use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A block for a record that nothing leads to yet. Given back if nothing ever did.
-struct Draft<'c, S: Seam, R: Record> {
-    index: &'c Clevel<S, R>,
-    offset: u64,
+/// A record that nothing leads to yet.
+struct Draft<'c, S: Seam> {
+    block: UnlinkedBlock<'c, S>,
     bytes: u64,
     /// Whether its content was written, durably.
     written: bool,
-    /// Whether somebody can have seen it.
-    shown: bool,
-}
-
-impl<S: Seam, R: Record> Drop for Draft<'_, S, R> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.shown {
-            self.index.core.free_unlinked(self.offset);
-        }
-    }
 }
 
 /// What became of an attempt.
@@ -88,11 +77,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// A block for a record, of any content.
     #[inline(always)]
-    fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S, R>> {
+    fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S>> {
         let (key_len, value_len) = R::lengths(key, value);
         let bytes = RECORD_HEADER + (key_len + value_len) as u64;
-        let block = self.core.allocate_record(RECORD_HEADER as usize + key_len, value_len)?;
-        Ok(Draft { index: self, offset: block.offset, bytes, written: false, shown: false })
+        let before = RECORD_HEADER as usize + key_len;
+        let block = UnlinkedBlock::for_record(&self.core, before, value_len)?;
+        Ok(Draft { block, bytes, written: false })
     }
 
     /// Makes a draft a record of this kind, durable but for the kind: after a crash, both mean
@@ -100,13 +90,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     fn write(
         &self,
-        draft: &mut Draft<'_, S, R>,
+        draft: &mut Draft<'_, S>,
         kind: u64,
         key: R::Key<'_>,
         value: R::Value<'_>,
     ) -> Result<(), Damage> {
         let memory = &self.core.memory;
-        let head = self.head(draft.offset)?;
+        let head = self.head(draft.block.offset())?;
         let (key_len, value_len) = R::lengths(key, value);
         let word = state::word(kind, key_len, value_len);
         if draft.written {
@@ -114,11 +104,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(());
         }
         let bytes = draft.bytes.next_multiple_of(8);
-        let words = memory.words(draft.offset, bytes)?;
+        let words = memory.words(draft.block.offset(), bytes)?;
         memory.store(&words[0], word, &points::RECORD);
         let lengths = state::packed_lengths(word);
         let at = &points::RECORD;
-        let crc = R::write(memory, &words[2..], (draft.offset, lengths), key, value, at);
+        let crc = R::write(memory, &words[2..], (draft.block.offset(), lengths), key, value, at);
         // Of the inserts of a key, that of the thread with the smallest number wins: it loses
         // to nobody that is not in effect, so somebody always gets on.
         let priority = thread_number().min(u32::MAX as usize) as u64;
@@ -137,7 +127,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        draft: &mut Option<Draft<'_, S, R>>,
+        draft: &mut Option<Draft<'_, S>>,
     ) -> Result<Step<R>> {
         let Some(place) = self.find(guard, key, hash)? else {
             return match (plan.inserts, draft, plan.value) {
@@ -179,22 +169,22 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &Guard<'_, S>,
         hash: u64,
         place: Place<'_>,
-        draft: &mut Draft<'_, S, R>,
+        draft: &mut Draft<'_, S>,
     ) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::UPDATE);
         self.core.before_unlink(place.offset)?;
-        let word = state::forward(draft.offset);
+        let word = state::forward(draft.block.offset());
         let word_pending = word | state::PENDING;
         if self.planted(Planted::UpdatedInOneSlot) {
-            draft.shown = true;
-            self.relink(guard, hash, place.offset, Some(draft.offset), at)?;
+            draft.block.set_linked();
+            self.relink(guard, hash, place.offset, Some(draft.block.offset()), at)?;
             self.core.retire_visited(place.offset, Self::bytes_of(&place));
             return Ok(true);
         }
         if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
             return Ok(false);
         }
-        draft.shown = true;
+        draft.block.set_linked();
         if self.planted(Planted::UpdateEmptiesFirst) {
             let dead = state::with_kind(place.state, state::DEAD) | state::PENDING;
             let _ = self.exchange(&place.head.state, word_pending, dead, at);
@@ -203,7 +193,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
-        self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
+        self.relink(guard, hash, place.offset, Some(draft.block.offset()), &points::UPDATE_SLOT)?;
         self.core.retire_visited(place.offset, Self::bytes_of(&place));
         Ok(true)
     }
@@ -291,21 +281,21 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: R::Key<'_>,
         hash: u64,
         value: R::Value<'_>,
-        draft: &mut Draft<'_, S, R>,
+        draft: &mut Draft<'_, S>,
     ) -> Result<Step<R>> {
         self.write(draft, state::UNDECIDED, key, value)?;
         let context = self.context(guard)?;
-        let plain = slot::word(draft.offset, tag_of(hash));
+        let plain = slot::word(draft.block.offset(), tag_of(hash));
         let announced = slot::with_mark(plain, slot::ANNOUNCED);
         let at = &points::ANNOUNCE;
         let Some(place) = self.claim(guard, context, 0, hash, announced, at)? else {
             return Ok(Step::Full(context.word));
         };
-        draft.shown = true;
-        let won = self.decide(guard, key, hash, draft.offset).or_else(|error| {
+        draft.block.set_linked();
+        let won = self.decide(guard, key, hash, draft.block.offset()).or_else(|error| {
             // Something is damaged: the insert is not to happen, if that is still open.
-            self.settle(draft.offset, state::KILLED)?;
-            let word = self.state(draft.offset, self.head(draft.offset)?)?;
+            self.settle(draft.block.offset(), state::KILLED)?;
+            let word = self.state(draft.block.offset(), self.head(draft.block.offset())?)?;
             if state::kind(word) == state::KILLED { Err(error) } else { Ok(true) }
         });
         if matches!(won, Ok(true)) {
@@ -313,7 +303,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
         }
         self.withdraw(place, announced);
-        self.core.retire_visited(draft.offset, draft.bytes);
+        self.core.retire_visited(draft.block.offset(), draft.bytes);
         won.map(|_| Step::Lost)
     }
 

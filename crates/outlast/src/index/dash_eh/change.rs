@@ -6,7 +6,8 @@ use super::notes::{BucketRef, Meta, Overflow};
 use super::ops::{Part, Place, damaged};
 use super::{DashEh, Route, points};
 use crate::error::Result;
-use crate::index::plan::Plan;
+use crate::index::kit::change::Plan;
+use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
 use crate::pmem::{Planted, Point, Seam};
@@ -50,9 +51,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 inside.leave();
                 Ok(changed)
             }
-            Ok(AtOnce::Not(words)) => {
+            Ok(AtOnce::Not(new)) => {
                 let _writing = inside.stay();
-                self.change_slowly(key, hash, change, want_before, words)
+                self.change_slowly(key, hash, change, want_before, new)
             }
             Err(error) => {
                 inside.leave();
@@ -74,7 +75,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let hash = R::hash(&self.core.hasher, key);
         match self.try_at_once(key, hash, &change, &Plan::of(&change, want_before))? {
             AtOnce::Done(changed) => Ok(changed),
-            AtOnce::Not(words) => self.change_slowly(key, hash, change, want_before, words),
+            AtOnce::Not(new) => self.change_slowly(key, hash, change, want_before, new),
         }
     }
 
@@ -85,20 +86,21 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         change: &Change<'_, R>,
         plan: &Plan<'_, R>,
-    ) -> Result<AtOnce<R>> {
+    ) -> Result<AtOnce<'_, S, R>> {
         if R::FORM == RecordForm::Bytes
             && let Some(changed) = self.decide_early(key, hash, change, plan.want_before)?
         {
             return Ok(AtOnce::Done(changed));
         }
         // The record's block is written before anything is locked.
-        let words = match plan.value {
-            Some(value) => Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?),
+        let at = &points::RECORD;
+        let mut new = match plan.value {
+            Some(value) => Some(UnlinkedRecord::prepare(&self.core, key, value, hash, at)?),
             None => None,
         };
-        Ok(match self.change_at_once(key, hash, plan, words) {
+        Ok(match self.change_at_once(key, hash, plan, &mut new) {
             Some(changed) => AtOnce::Done(changed),
-            None => AtOnce::Not(words),
+            None => AtOnce::Not(new),
         })
     }
 
@@ -115,12 +117,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        words: Option<SlotWords>,
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Option<Changed<R>> {
         let route = self.known_route(hash)?;
         self.expect_at_home(&route, hash);
         let mut here = self.try_hold(self.bucket(route.segment, self.home(hash)))?;
-        let changed = self.change_held(&route, &mut here, key, hash, plan, words);
+        let changed = self.change_held(&route, &mut here, key, hash, plan, new);
         here.release();
         changed
     }
@@ -134,7 +136,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        words: Option<SlotWords>,
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Option<Changed<R>> {
         let core = &self.core;
         let home = self.home(hash);
@@ -149,10 +151,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 return None;
             }
             if !plan.inserts {
-                self.discard(words);
                 return Some(Changed { applied: false, before: None, present: false });
             }
-            let (words, first) = (words?, Self::first_slot(hash));
+            let new = new.as_mut()?;
+            let (words, first) = (new.words(), Self::first_slot(hash));
             if prefers_home(meta, next_meta, first) {
                 self.insert_into(bucket, meta.free_slot(first)?, words, hash, false);
             } else {
@@ -165,6 +167,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 held.release();
                 slot?;
             }
+            new.set_linked();
             return Some(Changed { applied: true, before: None, present: false });
         };
         let before = if plan.want_before { Some(R::value(core, found).ok()?) } else { None };
@@ -175,15 +178,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 None => true,
             };
         if !applied {
-            self.discard(words);
             return Some(Changed { applied, before, present: true });
         }
         if let Some((offset, _)) = old_block {
             core.before_unlink(offset).ok()?;
         }
-        if let Some(words) = words {
+        if let Some(new) = new {
             here.changing();
-            self.replace(place.slot, words, hash);
+            self.replace(place.slot, new.words(), hash);
+            new.set_linked();
         } else if place.in_next {
             // What a bucket's notes say of its slots changes under its own lock.
             let held = self.try_hold(next)?;
@@ -209,10 +212,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         change: Change<'_, R>,
         want_before: bool,
-        words: Option<SlotWords>,
+        mut new: Option<UnlinkedRecord<'_, S, R>>,
     ) -> Result<Changed<R>> {
         let plan = &Plan::of(&change, want_before);
-        let mut new = words.map(|words| Prepared { index: self, words: Some(words) });
         // Whether the next bucket must be locked before the home is.
         let mut next_first = false;
         loop {
@@ -233,7 +235,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        new: &mut Option<Prepared<'_, S, R>>,
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
         next_first: bool,
     ) -> Result<Step<R>> {
         let route = self.route_inside(hash)?;
@@ -260,7 +262,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 let words = prepared.words();
                 let step = self.insert_absent(&route, &mut here, next, hash, words)?;
                 if let Step::Done(_) = step {
-                    prepared.linked();
+                    prepared.set_linked();
                 }
                 Ok(step)
             }
@@ -310,7 +312,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         place: Place<'_>,
         plan: &Plan<'_, R>,
-        new: &mut Option<Prepared<'_, S, R>>,
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Result<Step<R>> {
         let core = &self.core;
         let before = if plan.want_before { Some(R::value(core, place.words)?) } else { None };
@@ -337,7 +339,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if let Some(new) = new {
             here.changing();
             self.replace(slot, new.words(), hash);
-            new.linked();
+            new.set_linked();
         } else {
             self.remove_at(here, hash, place)?;
         }
@@ -661,10 +663,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 }
 
 /// Whether a change was one of the common cases.
-enum AtOnce<R: Record> {
+enum AtOnce<'c, S: Seam, R: Record> {
     Done(Changed<R>),
     /// It was not; nothing has happened but that the new record was prepared.
-    Not(Option<SlotWords>),
+    Not(Option<UnlinkedRecord<'c, S, R>>),
 }
 
 /// What became of one attempt to make a change.
@@ -676,37 +678,4 @@ enum Step<R: Record> {
     NextFirst,
     /// There is no room in the segment.
     Full,
-}
-
-impl<S: Seam, R: Record> DashEh<S, R> {
-    /// Gives up a record that was prepared.
-    fn discard(&self, words: Option<SlotWords>) {
-        if let Some(words) = words {
-            R::discard(&self.core, words);
-        }
-    }
-}
-
-/// A record that is written and not linked; discarded unless it gets linked.
-struct Prepared<'i, S: Seam, R: Record> {
-    index: &'i DashEh<S, R>,
-    words: Option<SlotWords>,
-}
-
-impl<S: Seam, R: Record> Prepared<'_, S, R> {
-    fn words(&self) -> SlotWords {
-        self.words.expect("a record is linked once")
-    }
-
-    fn linked(&mut self) {
-        self.words = None;
-    }
-}
-
-impl<S: Seam, R: Record> Drop for Prepared<'_, S, R> {
-    fn drop(&mut self) {
-        if let Some(words) = self.words.take() {
-            R::discard(&self.index.core, words);
-        }
-    }
 }

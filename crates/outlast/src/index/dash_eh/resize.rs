@@ -10,10 +10,9 @@ use super::ops::{bits, damaged};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
-use crate::index::plan::Blocks;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, SlotWords};
 use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
-use crate::pool::alloc::Block;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -146,18 +145,18 @@ pub(super) fn create<S: Seam>(
     shape: Shape,
     empty: [u64; 2],
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-    let mut blocks = Blocks::new(core);
-    let halves = [blocks.take(shape.segment_bytes())?, blocks.take(shape.segment_bytes())?];
-    let directory = blocks.take(layout::directory_bytes(1))?;
+    let segment = || UnlinkedBlock::allocate(core, shape.segment_bytes());
+    let halves = [segment()?, segment()?];
+    let directory = UnlinkedBlock::allocate(core, layout::directory_bytes(1))?;
     for (half, block) in halves.iter().enumerate() {
         let draft = Draft::new(shape, (half as u64) << 63, 1, empty[half]);
-        draft.write(&core.memory, shape, block.offset, &points::CREATE)?;
+        draft.write(&core.memory, shape, block.offset(), &points::CREATE)?;
     }
-    let entries = halves.iter().map(|b| b.offset);
-    write_directory(&core.memory, directory.offset, 1, entries, &points::CREATE)?;
-    blocks.keep();
+    let entries = halves.iter().map(|b| b.offset());
+    write_directory(&core.memory, directory.offset(), 1, entries, &points::CREATE)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
-    words[0] = layout::pack_root(directory.offset, 1);
+    words[0] = layout::pack_root(directory.offset(), 1);
+    halves.into_iter().chain([directory]).for_each(|mut block| block.set_linked());
     Ok(words)
 }
 
@@ -211,9 +210,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn split(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         let segment = route.segment;
-        let mut blocks = Blocks::new(&self.core);
-        let new = blocks.take(self.shape.segment_bytes())?;
-        let mut nodes: Vec<Block> = Vec::new();
+        let mut new = UnlinkedBlock::allocate(&self.core, self.shape.segment_bytes())?;
+        let mut nodes = Vec::new();
         loop {
             let mut locks = self.lock_all(segment)?;
             if !self.is_current(route) && !self.planted(Planted::SplitNotRechecked) {
@@ -227,15 +225,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let needed = buckets / NODE_BUCKETS as usize;
             if nodes.len() >= needed {
-                let used = self.split_locked(segment, new, &nodes, &mut locks)?;
-                // The segment was taken first, then the nodes.
-                blocks.keep_first(1 + used);
+                self.split_locked(segment, &mut new, &mut nodes, &mut locks)?;
                 debug_assert!(segment.holds(hash));
                 return Ok(());
             }
             drop(locks);
             while nodes.len() < needed {
-                nodes.push(blocks.take(NODE_BYTES)?);
+                nodes.push(UnlinkedBlock::allocate(&self.core, NODE_BYTES)?);
             }
         }
     }
@@ -245,17 +241,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
-    /// Splits a segment whose buckets are all locked. Returns the nodes that were used.
+    /// Splits a segment whose buckets are all locked, into a new block and as many of the nodes
+    /// as it needs.
     fn split_locked(
         &self,
         old: Segment,
-        block: Block,
-        nodes: &[Block],
+        block: &mut UnlinkedBlock<'_, S>,
+        nodes: &mut [UnlinkedBlock<'_, S>],
         locks: &mut [Locked<'_, S>],
-    ) -> Result<usize> {
+    ) -> Result<()> {
         let memory = &self.core.memory;
         let bit = 1 << (63 - old.depth);
-        let new = Segment { offset: block.offset, depth: old.depth + 1, low: old.low | bit };
+        let new = Segment { offset: block.offset(), depth: old.depth + 1, low: old.low | bit };
         let mut draft = Draft::new(self.shape, new.low, new.depth, self.empty(new.low));
         let mut moved: Vec<u32> = Vec::with_capacity(locks.len());
         for (lock, bucket) in locks.iter().zip(&mut draft.buckets) {
@@ -271,7 +268,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let staying_too = !self.planted(Planted::StayingUnmarked);
         self.mark_moved(locks, leaving.iter().chain(staying.iter().filter(|_| staying_too)))?;
         let at = &points::SPLIT_NEW;
-        draft.write(memory, self.shape, block.offset, at)?;
+        draft.write(memory, self.shape, new.offset, at)?;
         memory.fence(at);
 
         let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
@@ -279,6 +276,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let state = State { depth: new.depth, partner };
         let at = &points::SPLIT_COMMIT;
         memory.store_release(&header.state, state.pack(old.offset), at);
+        block.set_linked();
+        nodes[..used].iter_mut().for_each(UnlinkedBlock::set_linked);
         memory.persist(&header.state, at);
         {
             let mut structure = memory.seam().lock(&self.structure);
@@ -305,7 +304,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.store_release(&header.state, state.pack(old.offset), &points::SPLIT_DONE);
         self.splits.fetch_add(1, Ordering::Relaxed);
         self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying);
-        Ok(used)
+        Ok(())
     }
 
     /// Copies the records of a bucket whose hash has this bit to the same slots of a draft:
@@ -371,7 +370,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         draft: &mut Draft,
         leaving: &[Overflowed<'_>],
-        nodes: &[Block],
+        nodes: &[UnlinkedBlock<'_, S>],
     ) -> Result<usize> {
         let buckets = self.shape.buckets() as usize;
         let mut in_nodes = Vec::new();
@@ -410,11 +409,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             for (j, record) in records.iter().enumerate() {
                 node[j / SLOTS].put(j % SLOTS, record.words, record.hash, false);
             }
-            let next = if i + 1 < used { nodes[i + 1].offset } else { 0 };
+            let next = if i + 1 < used { nodes[i + 1].offset() } else { 0 };
             let at = &points::SPLIT_NODE;
-            write_node(&self.core.memory, nodes[i].offset, next, &node, at)?;
+            write_node(&self.core.memory, nodes[i].offset(), next, &node, at)?;
         }
-        draft.chain = if used > 0 { nodes[0].offset } else { 0 };
+        draft.chain = if used > 0 { nodes[0].offset() } else { 0 };
         Ok(used)
     }
 
@@ -551,8 +550,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// that large.
     fn double(&self, depth: u32) -> Result<bool> {
         let memory = &self.core.memory;
-        let mut blocks = Blocks::new(&self.core);
-        let new = blocks.take(layout::directory_bytes(depth + 1))?;
+        let mut new = UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1))?;
         let mut structure = memory.seam().lock(&self.structure);
         if structure.depth != depth {
             return Ok(true);
@@ -561,17 +559,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let entries: Vec<u64> =
             self.directory_entries(old, depth)?.iter().map(|e| memory.load(e)).collect();
         let twice = entries.iter().flat_map(|&e| [e, e]);
-        write_directory(memory, new.offset, depth + 1, twice, &points::DOUBLE_NEW)?;
+        write_directory(memory, new.offset(), depth + 1, twice, &points::DOUBLE_NEW)?;
         memory.fence(&points::DOUBLE_NEW);
         self.core.before_unlink(old)?;
         let root = memory.at(self.root)?;
-        let word = layout::pack_root(new.offset, depth + 1);
+        let word = layout::pack_root(new.offset(), depth + 1);
         memory.store_release(root, word, &points::DOUBLE_COMMIT);
         if !self.planted(Planted::DoubledBeforeDurable) {
             memory.persist(root, &points::DOUBLE_COMMIT);
         }
-        blocks.keep();
-        structure.directory = new.offset;
+        new.set_linked();
+        structure.directory = new.offset();
         structure.depth = depth + 1;
         let wide = Directory::new(depth + 1);
         for (pair, entry) in wide.entries.chunks_exact(2).zip(&*self.directory().entries) {
@@ -594,8 +592,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn extend_chain(&self, route: &Route<'_>) -> Result<()> {
         let memory = &self.core.memory;
-        let mut blocks = Blocks::new(&self.core);
-        let block = blocks.take(NODE_BYTES)?;
+        let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
         // Nobody inserts into the node before its link is durable.
         let _locks = self.lock_all(route.segment)?;
         if !self.is_current(route) {
@@ -605,12 +602,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let next = memory.load(&header.chain);
         let empty = DraftBucket::empty(self.empty(route.segment.low));
         let node = vec![empty; NODE_BUCKETS as usize];
-        write_node(memory, block.offset, next, &node, &points::NODE_NEW)?;
+        write_node(memory, block.offset(), next, &node, &points::NODE_NEW)?;
         memory.fence(&points::NODE_NEW);
         // Release: pairs with the Acquire in `node_buckets`.
-        memory.store_release(&header.chain, block.offset, &points::NODE_COMMIT);
+        memory.store_release(&header.chain, block.offset(), &points::NODE_COMMIT);
         memory.persist(&header.chain, &points::NODE_COMMIT);
-        blocks.keep();
+        block.set_linked();
         Ok(())
     }
 

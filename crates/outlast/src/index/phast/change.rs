@@ -6,7 +6,8 @@ use super::route::Located;
 use super::state::{BUSY, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
-use crate::index::plan::Plan;
+use crate::index::kit::change::Plan;
+use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::SlotWords;
 use crate::index::{Change, Changed, RecordForm};
 use crate::pmem::{Planted, Seam};
@@ -39,24 +40,6 @@ pub(super) struct Entered<'i> {
     pub(super) offset: u64,
 }
 
-/// A record that is written and not linked; discarded unless it gets linked.
-struct Prepared<'i, S: Seam, R: OrderedRecord> {
-    index: &'i Phast<S, R>,
-    words: Option<SlotWords>,
-}
-
-impl<S: Seam, R: OrderedRecord> Drop for Prepared<'_, S, R> {
-    fn drop(&mut self) {
-        if let Some(words) = self.words.take() {
-            if R::FORM == RecordForm::Bytes {
-                // Its lines are on their way; the block is another's from here on.
-                self.index.core.memory.fence(&points::UPDATE_RECORD);
-            }
-            R::discard(&self.index.core, words);
-        }
-    }
-}
-
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Changing ---------------------------------------------------------------
 
@@ -79,7 +62,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     #[inline(always)]
     fn change_inside(&self, key: R::Key<'_>, hash: u64, plan: &Plan<'_, R>) -> Result<Changed<R>> {
-        let mut new = Prepared { index: self, words: None };
+        let mut new = None;
         let mut turn = 0;
         // Whether to begin as for a key that is there.
         let mut replaces = !plan.inserts;
@@ -152,25 +135,39 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some(Entered { leaf, offset }))
     }
 
+    /// Writes the record of a change. It is durable with the fence after its pair; or, if it
+    /// comes to replacing another one, with that before the link.
+    #[inline(always)]
+    fn prepare(
+        &self,
+        key: R::Key<'_>,
+        value: R::Value<'_>,
+        hash: u64,
+    ) -> Result<UnlinkedRecord<'_, S, R>> {
+        let (at, fence) = (&points::RECORD, &points::UPDATE_RECORD);
+        UnlinkedRecord::prepare_unfenced(&self.core, key, value, hash, at, fence)
+    }
+
     // ---- Inserting --------------------------------------------------------------
 
     /// Inserts a key that was not there when it was looked for last.
     #[inline(always)]
-    fn insert(
-        &self,
+    fn insert<'i>(
+        &'i self,
         at: &Located<'_>,
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        new: &mut Prepared<'_, S, R>,
+        new: &mut Option<UnlinkedRecord<'i, S, R>>,
     ) -> Result<Step<R>> {
         let seam = self.core.memory.seam();
-        if new.words.is_none() {
-            let value = plan.value.expect("an insert has a value");
-            // Durable with the fence after the pair; or, if it comes to replacing another
-            // one, with that before the link.
-            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
-        }
+        let words = match new {
+            Some(new) => new.words(),
+            None => {
+                let value = plan.value.expect("an insert has a value");
+                new.insert(self.prepare(key, value, hash)?).words()
+            }
+        };
         let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
         seam.prefetch(&self.header(offset).head);
         let state = leaf.state(seam);
@@ -203,11 +200,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 return Ok(Step::Present);
             }
         }
-        let words = new.words.expect("prepared above");
         match self.fill(at.leaf, offset, slot, words, key, hash, seen) {
             Ok(true) => {
                 leaf.finish_insert(seam);
-                new.words = None;
+                new.iter_mut().for_each(UnlinkedRecord::set_linked);
                 Ok(Step::Done(Changed { applied: true, before: None, present: false }))
             }
             other => {
@@ -339,16 +335,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Changes a key that is there.
     #[inline(always)]
-    fn replace(
-        &self,
+    fn replace<'i>(
+        &'i self,
         at: &Located<'_>,
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        new: &mut Prepared<'_, S, R>,
+        new: &mut Option<UnlinkedRecord<'i, S, R>>,
     ) -> Result<Step<R>> {
         let seam = self.core.memory.seam();
-        if new.words.is_none()
+        if new.is_none()
             && let Some(value) = plan.value
         {
             // A record's block is written before anyone has to wait, and only for a key that
@@ -356,9 +352,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             if R::FORM == RecordForm::Bytes && self.find(key, hash, |_| Ok(()))?.is_none() {
                 return Ok(Step::Absent);
             }
-            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
+            *new = Some(self.prepare(key, value, hash)?);
         }
-        if R::FORM == RecordForm::Bytes && new.words.is_some() {
+        if R::FORM == RecordForm::Bytes && new.is_some() {
             // The record before the link to it.
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
@@ -393,7 +389,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
-        new: &mut Prepared<'_, S, R>,
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Result<Step<R>> {
         let core = &self.core;
         let bits = self.bitmap(offset);
@@ -418,10 +414,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             core.before_unlink(block)?;
         }
         let mut sparse = false;
-        match new.words.filter(|_| plan.value.is_some()) {
-            Some(words) => {
-                self.put_value(self.pair(offset, slot), words);
-                new.words = None;
+        match new {
+            Some(new) => {
+                self.put_value(self.pair(offset, slot), new.words());
+                new.set_linked();
             }
             None => sparse = self.remove(offset, slot),
         }

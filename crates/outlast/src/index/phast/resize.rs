@@ -11,7 +11,7 @@ use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};
 use crate::error::{Damage, Error, Result};
-use crate::index::plan::Blocks;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::SlotWords;
 use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
 use crate::pool::core::Core;
@@ -124,9 +124,9 @@ pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
     shape: Shape,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-    let mut blocks = Blocks::new(core);
-    let leaf = blocks.take(shape.leaf_bytes())?.offset;
-    let master = blocks.take(layout::master_bytes(shape.partitions))?.offset;
+    let mut leaf_block = UnlinkedBlock::allocate(core, shape.leaf_bytes())?;
+    let mut master_block = UnlinkedBlock::allocate(core, layout::master_bytes(shape.partitions))?;
+    let (leaf, master) = (leaf_block.offset(), master_block.offset());
     let memory = &core.memory;
     let at = &points::CREATE;
     Draft::new(SlotWords { first: 0, second: 0 }, 0).write(memory, shape, leaf, at)?;
@@ -140,7 +140,8 @@ pub(super) fn create<S: Seam>(
     }
     memory.flush(&header.identity, at);
     memory.flush_words(entries, at);
-    blocks.keep();
+    leaf_block.set_linked();
+    master_block.set_linked();
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = layout::pack_root(master);
     Ok(words)
@@ -298,15 +299,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if middle == 0 {
             return Ok(());
         }
-        let mut blocks = Blocks::new(&self.core);
-        let block = blocks.take(self.shape.leaf_bytes())?;
+        let mut block = UnlinkedBlock::allocate(&self.core, self.shape.leaf_bytes())?;
         let (below, from) = (&keys[middle - 1], &keys[middle]);
         let low = R::separator(&self.core, below, from, &points::SEPARATOR)?;
         let handle = self.leaves.take(self.core.memory.seam());
         let new = Entry { low: low.first, leaf: handle };
-        let split = self.split_at(at.leaf, block.offset, low, new);
+        let split = self.split_at(at.leaf, block.offset(), low, new);
         match split {
-            Ok(true) => blocks.keep(),
+            Ok(true) => block.set_linked(),
             Ok(false) | Err(_) => {
                 R::discard(&self.core, low);
                 self.leaves.give(self.core.memory.seam(), handle);

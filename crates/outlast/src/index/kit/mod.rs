@@ -1,0 +1,7 @@
+//! What every scheme does the same way, once.
+//!
+//! A scheme supplies its structure, its commit points and its concurrency protocol. The kit
+//! supplies the rest, as parts that a scheme takes or leaves.
+
+pub(crate) mod change;
+pub(crate) mod unlinked;
