@@ -14,6 +14,7 @@ use super::layout::{
 };
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::{check_block, check_identity, checksum};
 use crate::index::record::Record;
 use crate::pmem::{DramWords, Offset, Seam, Shared, SharedWord, Word};
 use crate::pool::core::Core;
@@ -447,16 +448,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     pub(super) fn check_level(&self, offset: u64, bits: u32) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<LevelHeader>::new(offset))?;
-        let bytes = layout::level_bytes(bits, self.shape.group_bits);
-        memory.words(offset, bytes)?;
-        self.core.alloc().check_block(&self.core, offset, bytes)?;
-        let found = memory.load(&header.identity);
+        check_block(&self.core, offset, layout::level_bytes(bits, self.shape.group_bits))?;
         let expected = layout::identity(Kind::Level, offset, bits);
-        if found != expected {
-            let expected = format!("a level of 2^{bits} buckets ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")));
-        }
-        Ok(())
+        let what = format!("a level of 2^{bits} buckets");
+        check_identity(memory, &header.identity, expected, &what)
     }
 
     /// A bucket of a level.
@@ -481,7 +476,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 /// The check word of a context.
 pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
     let words: Vec<u64> = [block, counts].iter().chain(levels).copied().collect();
-    u64::from(layout::checksum(&words))
+    u64::from(checksum(&words))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::{check_identity, ones};
 use crate::index::record::{Body, Record, RecordRef};
 use crate::index::{BATCH, RecordForm};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
@@ -216,9 +217,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for (index, &word) in words.iter().enumerate() {
             same |= u32::from(slot::tag(word) == tag && slot::is_link(word)) << index;
         }
-        while same != 0 {
-            let index = same.trailing_zeros() as usize;
-            same &= same - 1;
+        for index in ones::<usize>(same) {
             let found = visit(&bucket.slots[index], words[index])?;
             if found.is_some() {
                 return Ok(found);
@@ -351,12 +350,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<NodeHeader>::new(offset))?;
         memory.words(offset, NODE_BYTES)?;
-        let found = memory.load(&header.identity);
         let expected = super::layout::identity(super::layout::Kind::Node, offset, 0);
-        if found != expected {
-            let expected = format!("an overflow node ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")));
-        }
+        check_identity(memory, &header.identity, expected, "an overflow node")?;
         Ok(header)
     }
 
@@ -464,9 +459,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let same = std::ptr::eq(now, context) || self.planted(Planted::ContextNotRechecked);
             return Ok(same.then_some(None));
         }
-        while likely != 0 {
-            let at = likely.trailing_zeros() as usize % (2 * AT_ONCE);
-            likely &= likely - 1;
+        for at in ones::<usize>(likely) {
+            let at = at % (2 * AT_ONCE);
             let bucket = self.bucket(&context.levels[at / 2], pairs[at / 2][at % 2]);
             let found =
                 self.probe_line(bucket, tag, &mut |place, word| Ok(self.meet(place, word, key)?))?;

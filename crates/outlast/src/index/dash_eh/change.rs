@@ -1,7 +1,7 @@
 //! Changes of one key: the common cases at once, everything else step by step.
 
 use super::layout::Slot;
-use super::lock::{Held, Locked};
+use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Overflow};
 use super::ops::{Part, Place, damaged};
 use super::{DashEh, Route, points};
@@ -121,9 +121,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Option<Changed<R>> {
         let route = self.known_route(hash)?;
         self.expect_at_home(&route, hash);
-        let mut here = self.try_hold(self.bucket(route.segment, self.home(hash)))?;
+        let mut here = self.try_lock(self.bucket(route.segment, self.home(hash)))?;
         let changed = self.change_held(&route, &mut here, key, hash, plan, new);
-        here.release();
+        here.unlock();
         changed
     }
 
@@ -132,7 +132,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn change_held(
         &self,
         route: &Route<'_>,
-        here: &mut Held<'_, S>,
+        here: &mut Locked<'_, S>,
         key: R::Key<'_>,
         hash: u64,
         plan: &Plan<'_, R>,
@@ -158,13 +158,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if prefers_home(meta, next_meta, first) {
                 self.insert_into(bucket, meta.free_slot(first)?, words, hash, false);
             } else {
-                let held = self.try_hold(next)?;
+                let held = self.try_lock(next)?;
                 // It may have filled up before it was locked.
                 let slot = self.meta(next).free_slot(first);
                 if let Some(slot) = slot {
                     self.insert_into(next, slot, words, hash, true);
                 }
-                held.release();
+                held.unlock();
                 slot?;
             }
             new.set_linked();
@@ -189,10 +189,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             new.set_linked();
         } else if place.in_next {
             // What a bucket's notes say of its slots changes under its own lock.
-            let held = self.try_hold(next)?;
+            let held = self.try_lock(next)?;
             here.changing();
             self.empty_slot(hash, next, place.index);
-            held.release();
+            held.unlock();
         } else {
             here.changing();
             self.empty_slot(hash, bucket, place.index);
@@ -393,14 +393,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             memory.store(&slot.second, words.second, &points::UPDATE);
             memory.store(&slot.first, words.first, &points::UPDATE);
         }
-        let at = if R::FORM == RecordForm::Inline {
-            memory.store_release(&slot.second, words.second, &points::UPDATE);
-            &points::UPDATE
-        } else {
-            memory.store_release(&slot.first, words.first, &points::UPDATE_LINK);
-            &points::UPDATE_LINK
-        };
-        memory.persist(slot, at);
+        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
     }
 
     /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is

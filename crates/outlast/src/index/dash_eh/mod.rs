@@ -159,6 +159,7 @@ mod scan;
 mod verify;
 
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::media::{check_block, check_identity};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
 use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
@@ -334,18 +335,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn check_directory(&self, offset: u64, depth: u32) -> Result<(), Damage> {
         let header = self.core.memory.at(Offset::<DirectoryHeader>::new(offset))?;
-        self.directory_entries(offset, depth)?;
-        self.core.alloc().check_block(&self.core, offset, layout::directory_bytes(depth))?;
-        let found = self.core.memory.load(&header.identity);
+        check_block(&self.core, offset, layout::directory_bytes(depth))?;
         let expected = layout::identity(Kind::Directory, offset, u64::from(depth), 0);
-        if found != expected {
-            return Err(Damage::new(
-                offset,
-                format!("a directory of depth {depth} ({expected:#x})"),
-                format!("{found:#x}"),
-            ));
-        }
-        Ok(())
+        let what = format!("a directory of depth {depth}");
+        check_identity(&self.core.memory, &header.identity, expected, &what)
     }
 
     /// The entries of a directory in PM.

@@ -7,6 +7,7 @@
 //! lookup that finds nothing reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
+use crate::index::kit::lock::VersionLock;
 use crate::index::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow, SharedWord};
 use std::sync::atomic::Ordering;
@@ -38,27 +39,10 @@ impl<'m> BucketRef<'m> {
 }
 
 impl Notes {
-    /// The lock word.
+    /// The version lock.
     #[inline(always)]
-    pub(super) fn lock(&self, seam: &impl Seam, order: Ordering) -> u64 {
-        self.lock.load(seam, order)
-    }
-
-    #[inline(always)]
-    pub(super) fn set_lock(&self, seam: &impl Seam, word: u64, order: Ordering) {
-        self.lock.store(seam, word, order);
-    }
-
-    /// Whether the lock word was `old`, and is `new` now.
-    #[inline(always)]
-    pub(super) fn exchange_lock(
-        &self,
-        seam: &impl Seam,
-        old: u64,
-        new: u64,
-        success: Ordering,
-    ) -> bool {
-        self.lock.compare_exchange(seam, old, new, (success, Ordering::Relaxed)).is_ok()
+    pub(super) fn lock<'m, S: Seam>(&'m self, seam: &'m S) -> VersionLock<'m, S> {
+        VersionLock::new(seam, &self.lock)
     }
 
     #[inline(always)]

@@ -1,24 +1,16 @@
 //! Lookups of keys.
 
 use super::layout::{SLOTS, Slot};
-use super::lock::{Reached, reached};
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::lock::VersionLock;
+use crate::index::kit::media::ones;
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{BATCH, RecordForm, prints};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;
-
-/// The slots of a bit mask, lowest first.
-pub(super) fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let slot = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
-        mask &= mask - 1;
-        Some(slot)
-    })
-}
 
 /// Where in a segment a record stands.
 #[derive(Clone, Copy)]
@@ -52,7 +44,7 @@ pub(super) struct InPair<'m> {
 /// Where a key most likely is.
 struct Likely<'m, S: Seam> {
     /// The lock of its home.
-    lock: Reached<'m, S>,
+    lock: VersionLock<'m, S>,
     /// What it held before the notes were read.
     before: u64,
     slot: &'m Slot,
@@ -64,9 +56,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// The words of a slot, consistent if the bucket's version is.
     #[inline(always)]
     pub(super) fn words(&self, slot: &Slot) -> SlotWords {
-        // Acquire: pairs with the Release of the commit store in `fill`.
-        let first = self.core.memory.load_acquire(&slot.first);
-        SlotWords { first, second: self.core.memory.load(&slot.second) }
+        slot.read(&self.core.memory)
     }
 
     #[inline(always)]
@@ -103,10 +93,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let print = hash as u8;
         let here = self.candidates(bucket, meta.own(), print);
         let there = self.candidates(next, next_meta.guests(), print);
-        let mut mask = here | there << SLOTS;
-        while mask != 0 {
-            let bit = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
+        for bit in ones::<usize>(here | there << SLOTS) {
             let (in_next, index) = (bit >= SLOTS, bit % SLOTS);
             let slot = if in_next { &next.slots[index] } else { &bucket.slots[index] };
             let words = self.words(slot);
@@ -153,7 +140,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Result<Option<Place<'_>>, Damage> {
         let print = hash as u8;
         let probe = |bucket, part| {
-            for slot in bits(self.candidates(bucket, self.meta(bucket).allocated(), print)) {
+            for slot in ones::<usize>(self.candidates(bucket, self.meta(bucket).allocated(), print))
+            {
                 let words = self.words(&bucket.slots[slot]);
                 if R::matches(&self.core, words, key, hash)? {
                     return Ok(Some(Place { part, bucket, slot, words }));
@@ -161,7 +149,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             Ok(None)
         };
-        for index in bits(overflow.valid()) {
+        for index in ones::<usize>(overflow.valid()) {
             let stash = overflow.stash(index);
             if meta.overflow_print(index) == print && stash < self.shape.stash {
                 let bucket = self.stash_bucket(segment, stash);
@@ -229,7 +217,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.expect_at_home(route, hash);
         let bucket = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
-        let lock = reached(&self.core, bucket);
+        let lock = self.lock_of(bucket);
         let before = match version(&lock) {
             None if self.planted(Planted::ChangingIgnored) => lock.load(Ordering::Relaxed),
             before => before?,
@@ -344,7 +332,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         (here, next): (BucketRef<'m>, BucketRef<'m>),
         hash: u64,
     ) -> Option<Likely<'m, S>> {
-        let lock = reached(&self.core, here);
+        let lock = self.lock_of(here);
         let before = version(&lock)?;
         let print = hash as u8;
         let at_home = self.candidates(here, self.meta(here).own(), print);
@@ -352,7 +340,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             &here.slots[at_home.trailing_zeros() as usize]
         } else {
             let in_next = self.candidates(next, self.meta(next).guests(), print);
-            &next.slots[bits(in_next).next()?]
+            &next.slots[ones::<usize>(in_next).next()?]
         };
         self.core.memory.seam().prefetch(slot);
         Some(Likely { lock, before, slot })

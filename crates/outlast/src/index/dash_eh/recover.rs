@@ -6,8 +6,10 @@ use super::layout::{
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
+use crate::index::version::LockWord;
 use crate::pmem::{Offset, Planted, Seam};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -61,20 +63,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Checks a segment's header: its extent, identity and state.
     fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
         let memory = &self.core.memory;
-        memory.words(offset, self.shape.segment_bytes())?;
-        // A block of its own, so that it overlaps no other.
-        self.core.alloc().check_block(&self.core, offset, self.shape.segment_bytes())?;
+        check_block(&self.core, offset, self.shape.segment_bytes())?;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let low = memory.load(&header.low);
-        let identity = memory.load(&header.identity);
         let expected = layout::identity(Kind::Segment, offset, low, self.shape.packed());
-        if identity != expected {
-            return Err(Damage::new(
-                offset,
-                format!("a segment ({expected:#x})"),
-                format!("{identity:#x}"),
-            ));
-        }
+        check_identity(memory, &header.identity, expected, "a segment")?;
         let word = memory.load(&header.state);
         let state = State::unpack(offset, word)
             .ok_or_else(|| Damage::new(offset + 16, "a segment's state", format!("{word:#x}")))?;
@@ -210,8 +203,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut node = memory.load(&header.chain);
         let mut seen = BTreeMap::from([(segment.offset, self.shape.segment_bytes())]);
         while node != 0 {
-            memory.words(node, NODE_BYTES)?;
-            self.core.alloc().check_block(&self.core, node, NODE_BYTES)?;
+            check_block(&self.core, node, NODE_BYTES)?;
             let header = memory.at(Offset::<NodeHeader>::new(node))?;
             let found = memory.load(&header.identity);
             let before = seen.range(..node + NODE_BYTES).next_back();
@@ -277,7 +269,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
         }
         if !self.planted(Planted::LocksKept) {
-            bucket.notes.set_lock(seam, 0, Ordering::Relaxed);
+            bucket.notes.lock(seam).store(0, Ordering::Relaxed);
         }
         for (word, prints) in words.into_iter().enumerate() {
             bucket.notes.set_prints(seam, word, prints);
@@ -294,8 +286,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let prints = bucket.notes.prints(self.core.memory.seam());
         let candidates = prints::matching(prints, print) & mask;
-        (0..SLOTS)
-            .filter(|slot| candidates & 1 << slot != 0)
+        ones::<usize>(candidates)
             .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
     }
 
@@ -307,7 +298,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let at_home = self.meta(home).own();
         let moved = self.meta(bucket).guests();
         let mut removed = 0;
-        for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
+        for slot in ones::<usize>(moved) {
             let words = self.words(&bucket.slots[slot]);
             let print = self.hash_of(words) as u8;
             if self.has_copy(home, at_home, words.first, print) {
@@ -352,7 +343,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Result<usize, Damage> {
         let meta = self.meta(bucket);
         let mut removed = 0;
-        for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
+        for slot in ones::<usize>(meta.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
             let index = self.home(hash);
@@ -367,10 +358,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             } else {
                 // Nobody is served by the home yet: there is no lock to hold.
                 let seam = self.core.memory.seam();
-                let lock = home.notes.lock(seam, Ordering::Relaxed);
-                let (overflow, meta) = Overflow::of(lock).noting(self.meta(home), print, stash);
+                let word = home.notes.lock(seam).load(Ordering::Relaxed);
+                let (overflow, meta) = Overflow::of(word).noting(self.meta(home), print, stash);
                 home.notes.set_meta(seam, meta);
-                home.notes.set_lock(seam, overflow.within(lock), Ordering::Relaxed);
+                home.notes.lock(seam).store(overflow.within(word), Ordering::Relaxed);
             }
         }
         Ok(removed)

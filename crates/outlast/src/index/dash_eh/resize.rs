@@ -6,12 +6,14 @@ use super::layout::{
 };
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
-use super::ops::{bits, damaged};
+use super::ops::damaged;
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
+use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, SlotWords};
+use crate::index::version::LockWord;
 use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -64,8 +66,7 @@ fn write_bucket<S: Seam>(
 ) -> Result<(), Damage> {
     let bucket = memory.at(Offset::<Bucket>::new(offset))?;
     for (slot, words) in bucket.slots.iter().zip(&draft.slots) {
-        memory.store(&slot.second, words.second, at);
-        memory.store(&slot.first, words.first, at);
+        slot.write(memory, *words, at);
     }
     // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
     let notes: &Notes = unsafe { memory.shadow_unchecked(offset) };
@@ -74,7 +75,7 @@ fn write_bucket<S: Seam>(
         notes.set_prints(seam, word, u64::from_le_bytes(*prints));
     }
     notes.set_meta(seam, draft.meta);
-    notes.set_lock(seam, draft.overflow.within(0), Ordering::Relaxed);
+    notes.lock(seam).store(draft.overflow.within(0), Ordering::Relaxed);
     Ok(())
 }
 
@@ -314,13 +315,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
         let mut moved = 0;
         // Which of them move is as good as random: that must not be branched on.
-        for slot in bits(meta.allocated()) {
+        for slot in ones::<usize>(meta.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
             records[slot] = (words, hash);
             moved |= u32::from(hash & bit != 0) << slot;
         }
-        for slot in bits(moved) {
+        for slot in ones::<usize>(moved) {
             let (words, hash) = records[slot];
             draft.put(slot, words, hash, meta.guests() & 1 << slot != 0);
         }
@@ -332,11 +333,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn draft_near(&self, draft: &mut Draft, index: usize) {
         let bucket = &draft.buckets[index];
         let mut astray = bucket.meta.guests();
-        for slot in bits(bucket.meta.own()) {
+        for slot in ones::<usize>(bucket.meta.own()) {
             let first = Self::first_slot(self.hash_of(bucket.slots[slot]));
             astray |= u32::from(slot / LINE_SLOTS != first / LINE_SLOTS) << slot;
         }
-        for slot in bits(astray) {
+        for slot in ones::<usize>(astray) {
             let words = draft.buckets[index].slots[slot];
             let hash = self.hash_of(words);
             let (home, first) = (self.home(hash) as usize, Self::first_slot(hash));
@@ -356,7 +357,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         for place in stashes.chain(nodes) {
             let (bucket, stash) = place.map_err(damaged)?;
             let meta = self.meta(bucket);
-            for slot in bits(meta.allocated()) {
+            for slot in ones::<usize>(meta.allocated()) {
                 let words = self.words(&bucket.slots[slot]);
                 found.push(Overflowed { bucket, slot, words, hash: self.hash_of(words), stash });
             }
@@ -428,7 +429,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let in_buckets = locks.iter().flat_map(|lock| {
             let bucket = lock.bucket();
-            bits(self.meta(bucket).allocated()).map(move |slot| self.words(&bucket.slots[slot]))
+            ones::<usize>(self.meta(bucket).allocated())
+                .map(move |slot| self.words(&bucket.slots[slot]))
         });
         if R::FORM == RecordForm::Bytes {
             for words in in_buckets.chain(overflowed.map(|o| o.words)) {
@@ -478,7 +480,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         };
         for index in 0..self.shape.buckets() {
             let next = locks[self.next(index) as usize].bucket();
-            for slot in bits(self.meta(next).guests()) {
+            for slot in ones::<usize>(self.meta(next).guests()) {
                 let words = self.words(&next.slots[slot]);
                 let hash = self.hash_of(words);
                 let bucket = locks[index as usize].bucket();

@@ -1,11 +1,11 @@
 //! Walking the table: iteration, the trace of all blocks, samples.
 
 use super::layout::{NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes};
-use super::lock::reached;
 use super::notes::{BucketRef, Notes, Overflow};
 use super::resize::endless_chain;
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::ones;
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
@@ -79,7 +79,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let route = self.route(at)?;
             let home = self.bucket(route.segment, cursor.part);
             // As in `find`: version, reading, version and route again.
-            let lock = reached(&self.core, home);
+            let lock = self.lock_of(home);
             let Some(before) = version(&lock) else {
                 self.wait_for_bucket(&mut turn, home, 0)?;
                 continue;
@@ -106,7 +106,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let next = self.bucket(segment, self.next(cursor.part));
         let (meta, next_meta) = (self.meta(home), self.meta(next));
         let mut take = |bucket: BucketRef<'_>, mask: u32| -> Result<(), Damage> {
-            for slot in (0..SLOTS).filter(|slot| mask & 1 << slot != 0) {
+            for slot in ones::<usize>(mask) {
                 let words = self.words(&bucket.slots[slot]);
                 let hash = self.hash_of(words);
                 if self.home(hash) == cursor.part && (cursor.low..=cursor.high).contains(&hash) {

@@ -5,6 +5,7 @@ use super::notes::BucketRef;
 use super::{DashEh, Segment};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::Record;
+use crate::index::version::LockWord;
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
 use std::collections::HashSet;
@@ -107,7 +108,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     let hash = self.hash_of(words);
                     let home = self.home(hash);
                     let notes = self.bucket(segment, home).notes;
-                    let lock = notes.lock(self.core.memory.seam(), Ordering::Relaxed);
+                    let lock = notes.lock(self.seam()).load(Ordering::Relaxed);
                     let found = self.search(segment, home, lock, R::key_of(&key), hash);
                     if !matches!(found, Ok(Some(place)) if place.words == words) {
                         verified.damage.push(Damage::new(

@@ -4,4 +4,6 @@
 //! supplies the rest, as parts that a scheme takes or leaves.
 
 pub(crate) mod change;
+pub(crate) mod lock;
+pub(crate) mod media;
 pub(crate) mod unlinked;

@@ -1,12 +1,13 @@
 //! Changes of one key.
 
-use super::layout::{LeafHeader, Pair};
-use super::ops::{Found, bits};
+use super::layout::LeafHeader;
+use super::ops::Found;
 use super::route::Located;
 use super::state::{BUSY, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::kit::change::Plan;
+use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::SlotWords;
 use crate::index::{Change, Changed, RecordForm};
@@ -416,7 +417,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut sparse = false;
         match new {
             Some(new) => {
-                self.put_value(self.pair(offset, slot), new.words());
+                let (pair, memory) = (self.pair(offset, slot), &core.memory);
+                pair.replace::<S, R>(memory, new.words(), &points::UPDATE, &points::UPDATE_LINK);
                 new.set_linked();
             }
             None => sparse = self.remove(offset, slot),
@@ -432,22 +434,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let changed = Changed { applied, before, present: true };
         Ok(if sparse { Step::Sparse(changed) } else { Step::Done(changed) })
-    }
-
-    /// Puts another value in the place of a pair's, durably: one word.
-    #[inline(always)]
-    fn put_value(&self, pair: &Pair, words: SlotWords) {
-        let memory = &self.core.memory;
-        let at = if R::FORM == RecordForm::Inline {
-            memory.store_release(&pair.second, words.second, &points::UPDATE);
-            &points::UPDATE
-        } else {
-            // Release: pairs with the Acquire in `words`. The second word stays: it is the
-            // key's hash.
-            memory.store_release(&pair.first, words.first, &points::UPDATE_LINK);
-            &points::UPDATE_LINK
-        };
-        memory.persist(pair, at);
     }
 
     /// Removes a pair, durably: one bit. Whether few are left.
@@ -484,6 +470,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// The slots of a leaf that hold a pair.
     pub(super) fn slots_of(&self, offset: u64) -> impl Iterator<Item = u32> {
-        bits(self.bitmap(offset))
+        ones(self.bitmap(offset))
     }
 }

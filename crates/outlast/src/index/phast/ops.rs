@@ -5,21 +5,13 @@ use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::ones;
 use crate::index::record::SlotWords;
 use crate::index::{BATCH, prints};
 use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
-
-/// The slots of a mask, lowest first.
-pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let slot = (mask != 0).then(|| mask.trailing_zeros())?;
-        mask &= mask - 1;
-        Some(slot)
-    })
-}
 
 /// Readings of a leaf that may be in vain before one is made under a guard.
 pub(super) const PATIENCE: u32 = 8;
@@ -51,9 +43,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// The words of a pair.
     #[inline(always)]
     pub(super) fn words(&self, pair: &Pair) -> SlotWords {
-        // Acquire: pairs with the Release of a link's store, so that the record is seen.
-        let first = self.core.memory.load_acquire(&pair.first);
-        SlotWords { first, second: self.core.memory.load(&pair.second) }
+        pair.read(&self.core.memory)
     }
 
     /// The bits of a leaf: which slots hold a pair.
@@ -94,7 +84,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: R::Key<'_>,
         hash: u64,
     ) -> Result<Option<Found>, Damage> {
-        for slot in bits(self.candidates(&self.header(leaf).head, mask, hash as u8)) {
+        for slot in ones(self.candidates(&self.header(leaf).head, mask, hash as u8)) {
             let words = self.words(self.pair(leaf, slot));
             if R::matches(&self.core, words, key, hash)?
                 || self.planted(Planted::FingerprintDecides)

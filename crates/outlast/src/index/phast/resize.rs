@@ -11,6 +11,7 @@ use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Partition, Phast, Shape, Structure, points};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::SlotWords;
 use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
@@ -80,17 +81,15 @@ impl Draft {
         let place = &header.place;
         let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
         memory.store(&place.identity, identity, at);
-        memory.store(&place.low.first, self.low.first, at);
-        memory.store(&place.low.second, self.low.second, at);
+        place.low.write(memory, self.low, at);
         memory.store(&place.next, self.next.pack(offset), at);
         memory.flush(&header.head, at);
         memory.flush(&place.next, at);
         let mut line = None;
-        for slot in super::ops::bits(self.bits) {
+        for slot in ones(self.bits) {
             let target: &Pair = memory.at(pair_offset(offset, slot))?;
             let words = self.pairs[slot as usize];
-            memory.store(&target.second, words.second, at);
-            memory.store(&target.first, words.first, at);
+            target.write(memory, words, at);
             // Slots ascend: a line is flushed when the next one begins.
             if let Some((other, pair)) = line.replace((slot / LINE_SLOTS, target))
                 && other != slot / LINE_SLOTS
@@ -240,7 +239,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// those of some moments.
     fn keys_of(&self, offset: u64, bits: u64) -> Result<Vec<R::OwnedKey>, Damage> {
         let mut keys = Vec::with_capacity(self.shape.slots as usize);
-        for slot in super::ops::bits(bits) {
+        for slot in ones(bits) {
             keys.push(R::key(&self.core, self.words(self.pair(offset, slot)))?);
         }
         keys.sort_unstable();
@@ -336,7 +335,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if moved == 0 || moved == bits {
             return Ok(false);
         }
-        self.mark_moved(super::ops::bits(moved).map(|slot| self.words(self.pair(offset, slot))))?;
+        self.mark_moved(ones(moved).map(|slot| self.words(self.pair(offset, slot))))?;
         let made = State::at_rest(draft.bits);
         draft.write(memory, self.shape, block, &points::SPLIT_NEW)?;
         memory.fence(&points::SPLIT_NEW);
@@ -712,15 +711,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let free = State::at_rest(all).free_slot(self.shape.slots, line);
             let free = free.expect("both fit");
             let target = self.pair(left, free);
-            memory.store(&target.second, words.second, at);
-            memory.store(&target.first, words.first, at);
+            target.write(memory, words, at);
             let word = &mut prints[free as usize / 8];
             let shift = free % 8 * 8;
             *word = *word & !(0xff << shift) | (hash & 0xff) << shift;
             all |= 1 << free;
             lines |= 1 << (free / LINE_SLOTS);
         }
-        for line in super::ops::bits(lines) {
+        for line in ones::<u32>(lines) {
             memory.flush(self.pair(left, line * LINE_SLOTS), at);
         }
         memory.fence(at);

@@ -2,11 +2,12 @@
 
 use super::layout::master_bytes;
 use super::nodes::{NONE, Node};
-use super::ops::{PATIENCE, bits as slots};
+use super::ops::PATIENCE;
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
+use crate::index::kit::media::ones;
 use crate::index::ordered::KeyRange;
 use crate::index::record::SlotWords;
 use crate::index::version::{is_unchanged, version};
@@ -234,7 +235,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seen = Seen { at: *at, state, bits };
         let lows =
             (at.node.entry(self.seam(), at.place).low, at.node.high_of(self.seam(), at.place));
-        let pairs = slots(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
+        let pairs = ones(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
         let ahead = || self.expect_next(at, reverse);
         if guarded {
             // Under a guard, what is linked now stays what it is: the links are enough. Which
@@ -245,7 +246,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 return Ok(None);
             }
             if state.is_tentative() {
-                self.help(offset, slots(bits));
+                self.help(offset, ones(bits));
             }
             let (edges, _) =
                 self.read_pairs(pairs.into_iter(), lows, range, reverse, limit, ahead, out)?;
@@ -259,7 +260,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let (edges, read) = read.map_err(crate::Error::Damaged)?;
         if state.is_tentative() {
-            self.help(offset, slots(read));
+            self.help(offset, ones(read));
         }
         Ok(Some((edges, seen)))
     }
