@@ -232,6 +232,7 @@ mod scan;
 mod verify;
 
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
 use crate::pmem::{Offset, Planted, Point, Seam, Shared, SharedWord, Word};
@@ -241,7 +242,7 @@ use layout::root;
 use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// How a map's levels begin, and how they are divided. Part of its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,10 +277,8 @@ pub struct Clevel<S: Seam, R: Record> {
     makers: Shared<AtomicU32>,
     /// Records removed since the table was last looked at for being too large.
     removed: SharedWord,
-    /// Statistics, as the next two: nothing is decided by them.
-    expansions: AtomicU64,
-    emptied: AtomicU64,
-    repaired: AtomicU64,
+    /// Expansions, levels that were emptied, and buckets that were touched.
+    counters: Counters,
     form: PhantomData<R>,
 }
 
@@ -299,9 +298,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             discards: Discards::new(),
             makers: Shared::default(),
             removed: Shared::default(),
-            expansions: AtomicU64::new(0),
-            emptied: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
+            counters: Counters::default(),
             form: PhantomData,
         };
         core.memory.words(root, ROOT_SCHEME_WORDS as u64 * 8)?;
@@ -444,10 +441,7 @@ impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
     }
 
     fn growth(&self) -> Growth {
-        Growth {
-            splits: self.expansions.load(Ordering::Relaxed),
-            doublings: self.emptied.load(Ordering::Relaxed),
-        }
+        self.counters.growth()
     }
 
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {

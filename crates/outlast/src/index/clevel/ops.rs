@@ -60,6 +60,18 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Body { words, key_len, value_len })
     }
 
+    /// Key and value of a record in this state, its key, and the key's hash.
+    pub(super) fn keyed(
+        &self,
+        offset: u64,
+        word: u64,
+    ) -> Result<(Body<'_>, R::OwnedKey, u64), Damage> {
+        let body = self.body(offset, word)?;
+        let key = R::read_key(&self.core.memory, body);
+        let hash = R::hash(&self.core.hasher, R::key_of(&key));
+        Ok((body, key, hash))
+    }
+
     /// The state of a record.
     #[inline(always)]
     pub(super) fn state(&self, offset: u64, head: &RecordHead) -> Result<u64, Damage> {
@@ -152,12 +164,22 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         hash: u64,
         mut visit: impl FnMut(&'g Word, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
+        self.each_level(guard, |level| self.probe(guard, level, hash, &mut visit))
+    }
+
+    /// Visits the levels from the oldest to the newest, with those that are added meanwhile, until
+    /// something is found.
+    #[inline(always)]
+    pub(super) fn each_level<'g, T>(
+        &'g self,
+        guard: &'g Guard<'_, S>,
+        mut visit: impl FnMut(&'g Level) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let mut context = self.context(guard)?;
         let mut from = 0;
         loop {
             for level in &context.levels[from..] {
-                let found = self.probe(guard, level, hash, &mut visit)?;
-                if found.is_some() {
+                if let found @ Some(_) = visit(level)? {
                     return Ok(found);
                 }
             }
@@ -189,11 +211,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for bucket in level.pair(hash) {
             let line = self.line(guard, level, bucket)?;
             let note = line.note.load(self.seam(), Ordering::SeqCst);
-            if note & (bits | DRAINED) == bits {
-                let found = self.probe_line(line.bucket, tag, visit)?;
-                if found.is_some() {
-                    return Ok(found);
-                }
+            if note & (bits | DRAINED) == bits
+                && let found @ Some(_) = self.probe_line(line.bucket, tag, visit)?
+            {
+                return Ok(found);
             }
         }
         let group = level.group(hash);
@@ -218,8 +239,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             same |= u32::from(slot::tag(word) == tag && slot::is_link(word)) << index;
         }
         for index in ones::<usize>(same) {
-            let found = visit(&bucket.slots[index], words[index])?;
-            if found.is_some() {
+            if let found @ Some(_) = visit(&bucket.slots[index], words[index])? {
                 return Ok(found);
             }
         }
@@ -236,8 +256,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Result<Option<T>> {
         for node in self.nodes(level, group) {
             for bucket in self.node_buckets(node?) {
-                let found = self.probe_line(bucket, tag, visit)?;
-                if found.is_some() {
+                if let found @ Some(_) = self.probe_line(bucket, tag, visit)? {
                     return Ok(found);
                 }
             }

@@ -182,7 +182,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Against the levels that stay: what the others hold comes to them.
             let (mut records, mut slots) = (0.0, 0);
             for level in &context.levels {
-                records += self.load(&guard, level)? * level.slots() as f64;
+                records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
             }
             for level in context.open_levels() {
                 slots += level.slots();
@@ -201,9 +201,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// The part of a level's slots that is in use, told by some of its buckets.
-    pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level) -> Result<f64> {
-        let step = (level.buckets() / SAMPLE).max(1);
+    /// The part of a level's slots that is in use, told by so many of its buckets.
+    pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level, buckets: u64) -> Result<f64> {
+        let step = (level.buckets() / buckets).max(1);
         let (mut used, mut slots) = (0, 0);
         for bucket in (0..level.buckets()).step_by(step as usize) {
             let line = self.line(guard, level, bucket)?;
@@ -233,7 +233,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         };
         if self.add_level(seen, level.offset(), bits, keep, block)? {
             level.set_linked();
-            self.expansions.fetch_add(1, Ordering::Relaxed);
+            self.counters.splits.add_one();
             self.core.wake_worker();
         }
         Ok(())
@@ -463,9 +463,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let found = self.state(offset, self.head(offset).ok()?).ok()?;
                 let kind = state::kind(found);
                 let is_record = kind == state::LIVE || kind == state::UNDECIDED;
-                let body = is_record.then(|| self.body(offset, found))?.ok()?;
-                let key = R::read_key(&self.core.memory, body);
-                Some(R::hash(&self.core.hasher, R::key_of(&key)))
+                let (.., hash) = is_record.then(|| self.keyed(offset, found))?.ok()?;
+                Some(hash)
             };
             let Some(hash) = hash() else { continue };
             for level in context.open_levels().take(context.levels.len() - 1) {
@@ -526,9 +525,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let _ = self.exchange(place, word, direct, &points::FREEZE);
                 continue;
             }
-            let body = self.body(offset, found)?;
-            let key = R::read_key(memory, body);
-            let hash = R::hash(&self.core.hasher, R::key_of(&key));
+            let (.., hash) = self.keyed(offset, found)?;
             if self.planted(Planted::RehashRemovesFirst) {
                 let _ = self.exchange(place, word, slot::FROZEN, &points::FREEZE);
                 memory.persist(place, &points::FREEZE);
@@ -768,7 +765,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let bytes = layout::level_bytes(level.bits, self.shape.group_bits);
             self.core.retire_visited(level.offset, bytes);
-            self.emptied.fetch_add(1, Ordering::Relaxed);
+            self.counters.doublings.add_one();
         }
         Ok(())
     }
@@ -788,7 +785,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let mut records = 0.0;
             for level in &context.levels {
-                records += self.load(&guard, level)? * level.slots() as f64;
+                records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
             }
             let records = records as u64;
             if records * 16 > slots {

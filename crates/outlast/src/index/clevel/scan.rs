@@ -13,7 +13,6 @@ use crate::index::record::Record;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::{Planted, Seam, Word};
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Of the largest level, a range holds at most this many groups, as a power of two.
@@ -60,23 +59,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         (low, high): (u64, u64),
         mut visit: impl FnMut(Part<'g>) -> Result<()>,
     ) -> Result<()> {
-        let mut context = self.context(guard)?;
-        let mut from = 0;
-        loop {
-            for level in &context.levels[from..] {
-                for group in level.group(low)..=level.group(high) {
-                    self.walk_group(guard, level, group, (low, high), &mut visit)?;
-                }
+        self.each_level(guard, |level| {
+            for group in level.group(low)..=level.group(high) {
+                self.walk_group(guard, level, group, (low, high), &mut visit)?;
             }
-            let now = self.context(guard)?;
-            if std::ptr::eq(now, context) {
-                return Ok(());
-            }
-            let newest = context.newest();
-            let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
-            from = seen.map_or(0, |index| index + 1);
-            context = now;
-        }
+            Ok(None::<()>)
+        })?;
+        Ok(())
     }
 
     fn walk_group<'g>(
@@ -129,16 +118,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    fn next_range(cursor: &mut Cursor) {
-        match cursor.high.checked_add(1) {
-            None => cursor.finish(),
-            Some(low) => {
-                cursor.low = low;
-                cursor.state = CursorState::Inside;
-            }
-        }
-    }
-
     // ---- Iteration --------------------------------------------------------------
 
     /// One step of an iteration: the records of one range.
@@ -167,9 +146,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
                 return Ok(());
             }
-            let body = self.body(offset, found)?;
-            let key = R::read_key(memory, body);
-            let hash = R::hash(&self.core.hasher, R::key_of(&key));
+            let (body, key, hash) = self.keyed(offset, found)?;
             if !(range.0..=range.1).contains(&hash) {
                 return Ok(());
             }
@@ -183,8 +160,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             Ok(())
         })?;
-        cursor.high = range.1;
-        Self::next_range(cursor);
+        cursor.pass(range.1);
         Ok(())
     }
 
@@ -203,9 +179,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Those that come later are new; those that go, mark themselves before.
             self.trace_levels(context, visit)?;
         }
-        cursor.high = Self::range_end(context, cursor.low);
-        self.trace_range(&guard, (cursor.low, cursor.high), visit)?;
-        Self::next_range(cursor);
+        let high = Self::range_end(context, cursor.low);
+        self.trace_range(&guard, (cursor.low, high), visit)?;
+        cursor.pass(high);
         Ok(())
     }
 
@@ -249,9 +225,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     memory.persist(&head.state, &points::MET_STATE);
                 }
                 if !dead && first == offset {
-                    let body = self.body(offset, found)?;
-                    let key = R::read_key(memory, body);
-                    let hash = R::hash(&self.core.hasher, R::key_of(&key));
+                    let (body, _, hash) = self.keyed(offset, found)?;
                     if (low..=high).contains(&hash) && records.insert(offset) {
                         let bytes = RECORD_HEADER + (body.key_len + body.value_len) as u64;
                         visit(BlockKind::Record, offset, bytes)?;
@@ -297,14 +271,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             records = seen.len() as u64;
         } else {
             for level in &context.levels {
-                let step = (level.buckets() / SAMPLE).max(1);
-                let (mut used, mut sampled) = (0, 0);
-                for bucket in (0..level.buckets()).step_by(step as usize) {
-                    let slots = &self.line(&guard, level, bucket)?.bucket.slots;
-                    used += slots.iter().filter(|word| slot::is_link(self.look(word))).count();
-                    sampled += 1;
-                }
-                records += used as u64 * level.buckets() / sampled;
+                records += (self.load(&guard, level, SAMPLE)? * level.slots() as f64) as u64;
             }
         }
         let known = context.levels.iter().chain(context.next.get(self.seam()));
@@ -314,9 +281,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             records_estimate: records,
             slots: buckets * SLOTS as u64,
             dram_bytes: known.map(|level| level.dram_bytes()).sum(),
-            doublings: self.emptied.load(Ordering::Relaxed),
-            splits: self.expansions.load(Ordering::Relaxed),
-            repaired_segments: self.repaired.load(Ordering::Relaxed),
+            ..self.counters.stats()
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::layout::Slot;
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Overflow};
-use super::ops::{Part, Place, damaged};
+use super::ops::{Part, Place};
 use super::{DashEh, Route, points};
 use crate::error::Result;
 use crate::index::kit::change::Plan;
@@ -516,11 +516,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if self.displace(route, here, next, print, words)? {
             return done;
         }
-        let stashes = (0..self.shape.stash)
-            .map(|stash| Ok((self.stash_bucket(route.segment, stash), Some(stash))));
-        let nodes = self.node_buckets(route.segment).map(|bucket| Ok((bucket?, None)));
-        for place in stashes.chain(nodes) {
-            let (target, stash) = place.map_err(damaged)?;
+        for place in self.overflow_buckets(route.segment) {
+            let (target, stash) = place?;
             let _locked = self.lock(target)?;
             if let Some(slot) = self.meta(target).free_slot(first) {
                 here.changing();

@@ -160,6 +160,7 @@ mod verify;
 
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::media::{check_block, check_identity};
+use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, RecordRef};
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
 use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
@@ -171,7 +172,7 @@ use layout::{
 };
 use notes::BucketRef;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// How large a map's segments are. Part of its root.
@@ -285,10 +286,7 @@ pub struct DashEh<S: Seam, R: Record> {
     /// The present one of them.
     directory: Shared<AtomicPtr<Directory>>,
     structure: Mutex<Structure>,
-    /// Statistics, as the next two: nothing is decided by them.
-    doublings: AtomicU64,
-    splits: AtomicU64,
-    repaired: AtomicU64,
+    counters: Counters,
     form: PhantomData<R>,
 }
 
@@ -315,9 +313,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             directories: (0..=MAX_DEPTH).map(|_| Shared::once()).collect(),
             directory: Shared::default(),
             structure: Mutex::new(Structure { directory, depth, segments: None }),
-            doublings: AtomicU64::new(0),
-            splits: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
+            counters: Counters::default(),
             form: PhantomData,
         };
         table.check_directory(directory, depth)?;
@@ -572,10 +568,7 @@ impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
     }
 
     fn growth(&self) -> Growth {
-        Growth {
-            splits: self.splits.load(Ordering::Relaxed),
-            doublings: self.doublings.load(Ordering::Relaxed),
-        }
+        self.counters.growth()
     }
 
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {

@@ -3,7 +3,7 @@
 use super::layout::{SLOTS, Slot};
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Result};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::media::ones;
 use crate::index::record::{Record, RecordRef, SlotWords};
@@ -161,14 +161,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if overflow.others() == 0 {
             return Ok(None);
         }
-        for stash in 0..self.shape.stash {
-            let bucket = self.stash_bucket(segment, stash);
-            if let Some(place) = probe(bucket, Part::Stash(stash))? {
-                return Ok(Some(place));
-            }
-        }
-        for bucket in self.node_buckets(segment) {
-            if let Some(place) = probe(bucket?, Part::Node)? {
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
+            if let Some(place) = probe(bucket, stash.map_or(Part::Node, Part::Stash))? {
                 return Ok(Some(place));
             }
         }
@@ -373,8 +368,3 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 }
 
 const _: () = assert!(SLOTS <= 16, "fingerprints of a bucket fit two words");
-
-#[cold]
-pub(super) fn damaged(damage: Damage) -> Error {
-    Error::Damaged(damage)
-}

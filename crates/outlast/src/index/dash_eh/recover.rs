@@ -10,7 +10,7 @@ use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
 use crate::index::version::LockWord;
-use crate::pmem::{Offset, Planted, Seam};
+use crate::pmem::{Offset, Planted, Seam, Word};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if let Some(route) = self.known_route(hash) {
                 return Ok(route);
             }
-            let offset = self.entry_of(&structure, hash)?;
+            let entry = &self.entries_of(&structure, hash, structure.depth)?[0];
+            let offset = self.core.memory.load(entry);
             let (low, state) = self.check_segment(offset)?;
             if state.partner != 0 && !self.planted(Planted::HalfSplitServed) {
                 self.complete_split(&structure, offset, low, state)?;
@@ -50,14 +51,20 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.persist_found(&structure, segment)?;
             self.repair(segment)?;
             self.fill_entries(segment);
-            self.repaired.fetch_add(1, Ordering::Relaxed);
+            self.counters.repaired.add_one();
         }
     }
 
-    /// The directory entry of a hash, in PM.
-    fn entry_of(&self, structure: &Structure, hash: u64) -> Result<u64, Damage> {
+    /// The directory entries in PM of the hashes that begin with the first `depth` bits of `low`.
+    pub(super) fn entries_of(
+        &self,
+        structure: &Structure,
+        low: u64,
+        depth: u32,
+    ) -> Result<&[Word], Damage> {
         let entries = self.directory_entries(structure.directory, structure.depth)?;
-        Ok(self.core.memory.load(&entries[(hash >> (64 - structure.depth)) as usize]))
+        let first = (low >> (64 - structure.depth)) as usize;
+        Ok(&entries[first..first + (1 << (structure.depth - depth))])
     }
 
     /// Checks a segment's header: its extent, identity and state.
@@ -90,10 +97,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 format!("first hash {low:#x}, depth {depth}"),
             ));
         }
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (low >> (64 - structure.depth)) as usize;
-        let own = &entries[first..first + (1 << (structure.depth - depth))];
-        Ok(own.iter().find_map(|entry| {
+        Ok(self.entries_of(structure, low, depth)?.iter().find_map(|entry| {
             let found = self.core.memory.load(entry);
             (found != offset).then(|| (self.core.memory.offset_of(entry).raw(), found))
         }))
@@ -127,9 +131,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // The state, which may never have been flushed, before the entries that rest on it.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.persist(&header.state, &points::REPAIR_STATE);
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (partner_low >> (64 - structure.depth)) as usize;
-        let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
+        let upper = self.entries_of(structure, partner_low, state.depth)?;
         for entry in upper {
             if memory.load(entry) == offset || self.planted(Planted::SplitRedoneBlindly) {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
@@ -152,16 +154,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let memory = &self.core.memory;
         let at = &points::REPAIR_FOUND;
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (segment.low >> (64 - structure.depth)) as usize;
-        memory.flush_words(&entries[first..first + (1 << (structure.depth - segment.depth))], at);
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+        memory.flush_words(self.entries_of(structure, segment.low, segment.depth)?, at);
         memory.flush_words(memory.words(segment.offset, self.shape.segment_bytes())?, at);
-        let mut node = memory.load(&header.chain);
-        // `check_chain` has seen its end.
-        while node != 0 {
-            memory.flush_words(memory.words(node, NODE_BYTES)?, at);
-            node = memory.load(&memory.at(Offset::<NodeHeader>::new(node))?.next);
+        for node in self.nodes(segment) {
+            memory.flush_words(memory.words(node?, NODE_BYTES)?, at);
         }
         memory.fence(at);
         Ok(())
@@ -177,15 +173,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         for index in 0..self.shape.buckets() {
             removed += self.remove_second_copies(segment, index)?;
         }
-        for stash in 0..self.shape.stash {
-            let bucket = self.stash_bucket(segment, stash);
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
             self.repair_bucket(segment, bucket, None)?;
-            removed += self.repair_overflow(segment, bucket, Some(stash))?;
-        }
-        for bucket in self.node_buckets(segment) {
-            let bucket = bucket?;
-            self.repair_bucket(segment, bucket, None)?;
-            removed += self.repair_overflow(segment, bucket, None)?;
+            removed += self.repair_overflow(segment, bucket, stash)?;
         }
         if removed > 0 {
             // Durable before the segment is served: else a record that is removed from the
@@ -199,10 +190,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// segment, whose buckets would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         let memory = &self.core.memory;
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
-        let mut node = memory.load(&header.chain);
         let mut seen = BTreeMap::from([(segment.offset, self.shape.segment_bytes())]);
-        while node != 0 {
+        for node in self.nodes(segment) {
+            let node = node?;
             check_block(&self.core, node, NODE_BYTES)?;
             let header = memory.at(Offset::<NodeHeader>::new(node))?;
             let found = memory.load(&header.identity);
@@ -216,7 +206,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     format!("{found:#x}"),
                 ));
             }
-            node = memory.load(&header.next);
         }
         Ok(())
     }

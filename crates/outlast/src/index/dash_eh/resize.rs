@@ -6,7 +6,6 @@ use super::layout::{
 };
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
-use super::ops::damaged;
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
@@ -219,12 +218,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 return Ok(());
             }
             // As many overflow nodes as the old segment has are always enough.
-            let mut buckets = 0;
-            for bucket in self.node_buckets(segment) {
-                bucket?;
-                buckets += 1;
-            }
-            let needed = buckets / NODE_BUCKETS as usize;
+            let needed = self.nodes(segment).collect::<Result<Vec<_>, _>>()?.len();
             if nodes.len() >= needed {
                 self.split_locked(segment, &mut new, &mut nodes, &mut locks)?;
                 debug_assert!(segment.holds(hash));
@@ -282,9 +276,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.persist(&header.state, at);
         {
             let mut structure = memory.seam().lock(&self.structure);
-            let entries = self.directory_entries(structure.directory, structure.depth)?;
-            let first = (new.low >> (64 - structure.depth)) as usize;
-            let upper = &entries[first..first + (1 << (structure.depth - new.depth))];
+            let upper = self.entries_of(&structure, new.low, new.depth)?;
             let at = &points::SPLIT_DIRECTORY;
             let short = self.planted(Planted::EntriesOneShort) && upper.len() > 1;
             for entry in &upper[..upper.len() - usize::from(short)] {
@@ -303,7 +295,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let state = State { depth: new.depth, partner: 0 };
         memory.store_release(&header.state, state.pack(old.offset), &points::SPLIT_DONE);
-        self.splits.fetch_add(1, Ordering::Relaxed);
+        self.counters.splits.add_one();
         self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying);
         Ok(())
     }
@@ -351,11 +343,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// The records in a segment's stash buckets and overflow nodes.
     fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
         let mut found = Vec::new();
-        let stashes =
-            (0..self.shape.stash).map(|stash| Ok((self.stash_bucket(segment, stash), Some(stash))));
-        let nodes = self.node_buckets(segment).map(|bucket| Ok((bucket?, None)));
-        for place in stashes.chain(nodes) {
-            let (bucket, stash) = place.map_err(damaged)?;
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
             let meta = self.meta(bucket);
             for slot in ones::<usize>(meta.allocated()) {
                 let words = self.words(&bucket.slots[slot]);
@@ -580,7 +569,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             pair.iter().for_each(|twin| twin.store(seam, entry, order));
         }
         self.set_directory(wide);
-        self.doublings.fetch_add(1, Ordering::Relaxed);
+        self.counters.doublings.add_one();
         drop(structure);
         if self.planted(Planted::DoubledBeforeDurable) {
             memory.persist(root, &points::DOUBLE_COMMIT);
@@ -606,63 +595,61 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let node = vec![empty; NODE_BUCKETS as usize];
         write_node(memory, block.offset(), next, &node, &points::NODE_NEW)?;
         memory.fence(&points::NODE_NEW);
-        // Release: pairs with the Acquire in `node_buckets`.
+        // Release: pairs with the Acquire in `nodes`.
         memory.store_release(&header.chain, block.offset(), &points::NODE_COMMIT);
         memory.persist(&header.chain, &points::NODE_COMMIT);
         block.set_linked();
         Ok(())
     }
 
-    /// More nodes than there can be in a chain.
-    pub(super) fn nodes_max(&self) -> u64 {
-        self.core.memory.len() / NODE_BYTES
-    }
-
-    /// The buckets of a segment's overflow nodes.
-    pub(super) fn node_buckets(
-        &self,
-        segment: Segment,
-    ) -> impl Iterator<Item = Result<BucketRef<'_>, Damage>> {
+    /// The overflow nodes of a segment, each of which lies inside the memory.
+    pub(super) fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
-        let mut node = header.map_or(0, |h| memory.load_acquire(&h.chain));
-        let mut bucket = 0;
-        let mut left = self.nodes_max();
+        let mut next = header.map_or(0, |header| memory.load_acquire(&header.chain));
+        // No more than there is space for.
+        let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
-            if node == 0 {
-                return None;
-            }
-            if bucket == 0 {
-                // The chain was sound when the segment was first touched. In a damaged
-                // file, something else may have been written over it since.
-                let inside = memory.words(node, NODE_BYTES).map(|_| ());
-                let damage = inside.err().or_else(|| (left == 0).then(|| endless_chain(node)));
-                if let Some(damage) = damage {
-                    node = 0;
-                    return Some(Err(damage));
-                }
-                left -= 1;
-            }
-            let at = node + u64::from(1 + bucket) * BUCKET_BYTES;
-            let found = self.bucket_at(at);
-            bucket += 1;
-            if bucket == NODE_BUCKETS {
-                bucket = 0;
-                node = match memory.at(Offset::<NodeHeader>::new(node)) {
-                    Ok(header) => memory.load_acquire(&header.next),
-                    Err(damage) => {
-                        node = 0;
-                        return Some(Err(damage));
-                    }
-                };
-            }
-            Some(found)
+            let node = std::mem::take(&mut next);
+            // The chain was sound when the segment was first touched. In a damaged file,
+            // something else may have been written over it since.
+            (node != 0).then(|| {
+                memory.words(node, NODE_BYTES)?;
+                left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
+                let header = memory.at(Offset::<NodeHeader>::new(node))?;
+                next = memory.load_acquire(&header.next);
+                Ok(node)
+            })
         })
+    }
+
+    /// A segment's stash buckets with their numbers, and then the buckets of its overflow nodes.
+    pub(super) fn overflow_buckets(
+        &self,
+        segment: Segment,
+    ) -> impl Iterator<Item = Result<(BucketRef<'_>, Option<u32>), Damage>> {
+        let stashes =
+            (0..self.shape.stash).map(move |i| Ok((self.stash_bucket(segment, i), Some(i))));
+        let in_nodes = self.nodes(segment).flat_map(move |node| {
+            (1..=u64::from(NODE_BUCKETS))
+                .map(move |index| Ok((self.bucket_at(node.clone()? + index * BUCKET_BYTES)?, None)))
+        });
+        stashes.chain(in_nodes)
+    }
+
+    /// All buckets of a segment: those that records are at home in, with their numbers, and then
+    /// those of the overflow.
+    pub(super) fn all_buckets(
+        &self,
+        segment: Segment,
+    ) -> impl Iterator<Item = Result<(BucketRef<'_>, Option<u32>), Damage>> {
+        let own = (0..self.shape.buckets()).map(move |i| Ok((self.bucket(segment, i), Some(i))));
+        own.chain(self.overflow_buckets(segment).map(|place| Ok((place?.0, None))))
     }
 }
 
 #[cold]
-pub(super) fn endless_chain(node: u64) -> Damage {
+fn endless_chain(node: u64) -> Damage {
     Damage::new(node, "a chain of overflow nodes that ends", "more nodes than there can be")
 }
 

@@ -3,7 +3,9 @@
 //! A scheme supplies its structure, its commit points and its concurrency protocol. The kit
 //! supplies the rest, as parts that a scheme takes or leaves.
 
+pub(crate) mod audit;
 pub(crate) mod change;
 pub(crate) mod lock;
 pub(crate) mod media;
 pub(crate) mod unlinked;
+pub(crate) mod walk;

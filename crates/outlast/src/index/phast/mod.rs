@@ -185,6 +185,7 @@ mod verify;
 
 use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::walk::{Counter, Counters};
 use crate::index::record::RecordRef;
 use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
@@ -199,7 +200,6 @@ use state::{Leaf, Slab};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// How a map is laid out. Part of its root.
@@ -319,11 +319,9 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     structure: Mutex<Structure>,
     /// What is wrong with leaves that cannot be served.
     damage: Mutex<HashMap<u32, Damage>>,
-    /// Statistics, as the next three: nothing is decided by them.
-    splits: AtomicU64,
-    merges: AtomicU64,
-    node_splits: AtomicU64,
-    repaired: AtomicU64,
+    /// Splits of leaves and of inner nodes, and leaves that were mended.
+    counters: Counters,
+    merges: Counter,
     form: PhantomData<R>,
 }
 
@@ -353,10 +351,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             caches: (0..shape.partitions).map(|_| Cache::new()).collect(),
             structure: Mutex::new(Structure { partitions: Vec::new(), free: Vec::new() }),
             damage: Mutex::default(),
-            splits: AtomicU64::new(0),
-            merges: AtomicU64::new(0),
-            node_splits: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
+            counters: Counters::default(),
+            merges: Counter::default(),
             form: PhantomData,
         };
         index.recover()?;
@@ -534,10 +530,8 @@ impl<S: Seam, R: OrderedRecord> Index<R> for Phast<S, R> {
     }
 
     fn growth(&self) -> Growth {
-        Growth {
-            splits: self.splits.load(Ordering::Relaxed) + self.merges.load(Ordering::Relaxed),
-            doublings: self.node_splits.load(Ordering::Relaxed),
-        }
+        let growth = self.counters.growth();
+        Growth { splits: growth.splits + self.merges.get(), ..growth }
     }
 
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {

@@ -390,7 +390,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let done = Next { offset: found.next.offset, moving: false };
         let link = &self.header(offset).place.next;
         memory.store_release(link, done.pack(offset), &points::SPLIT_DONE);
-        self.repaired.fetch_add(1, Ordering::Relaxed);
+        self.counters.repaired.add_one();
         Ok(found.bits & !moved)
     }
 }

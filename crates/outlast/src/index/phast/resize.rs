@@ -19,7 +19,6 @@ use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bytes of an index cache at most: where a partition has more nodes than that has room for,
 /// its cache leads to every second node, every fourth, and so on.
@@ -367,7 +366,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let done = Next { offset: block, moving: false };
         memory.store_release(&place.next, done.pack(offset), &points::SPLIT_DONE);
         closed.slots = Some(bits & !moved);
-        self.splits.fetch_add(1, Ordering::Relaxed);
+        self.counters.splits.add_one();
         Ok(true)
     }
 
@@ -461,7 +460,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         old.set_next(number, low);
         let old_node = std::ptr::from_ref(old.node);
         drop(old);
-        self.node_splits.fetch_add(1, Ordering::Relaxed);
+        self.counters.doublings.add_one();
         let (index, at) = self.node_in(&structure, old_node);
         structure.partitions[index].nodes.insert(at + 1, Pointer { low, number });
         self.publish(&structure, index);
@@ -686,7 +685,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if let Some((block, bytes)) = separator {
             core.retire(block, bytes);
         }
-        self.merges.fetch_add(1, Ordering::Relaxed);
+        self.merges.add_one();
         Ok(())
     }
 

@@ -14,7 +14,6 @@ use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 
 /// Leaves that a sample reads at most.
 const SAMPLE: u64 = 256;
@@ -505,9 +504,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             records_estimate: records * leaves / sampled.max(1),
             slots: leaves * u64::from(self.shape.slots),
             dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(seam),
-            doublings: self.node_splits.load(Ordering::Relaxed),
-            splits: self.splits.load(Ordering::Relaxed),
-            repaired_segments: self.repaired.load(Ordering::Relaxed),
+            ..self.counters.stats()
         })
     }
 }
