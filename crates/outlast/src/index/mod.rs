@@ -12,14 +12,13 @@ pub mod clevel;
 pub mod dash_eh;
 pub mod hash;
 mod kit;
-mod open;
 mod ordered;
 pub mod phast;
 mod prints;
 pub mod record;
 mod version;
 
-pub use open::WhileOpen;
+pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
 

@@ -6,6 +6,7 @@ use super::ops::Place;
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::kit::change::Plan;
+use crate::index::kit::table::Update;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
 use crate::index::{Change, Changed};
@@ -40,6 +41,17 @@ enum Rival {
     InEffect,
     /// An announced one that comes first.
     Stronger(u64),
+}
+
+impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
+    fn change(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        self.change_of(key, change, want_before)
+    }
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {

@@ -46,7 +46,7 @@ pub(super) fn tag_of(hash: u64) -> u64 {
 }
 
 /// A level whose whole extent was checked to lie inside the memory.
-pub(super) struct Level {
+pub(crate) struct Level {
     pub(super) offset: u64,
     pub(super) bits: u32,
     /// log2 of the buckets of a group.
@@ -185,7 +185,7 @@ impl Level {
 }
 
 /// The context in DRAM. Fixed once it is shared, but for `next`.
-pub(super) struct Context {
+pub(crate) struct Context {
     /// The root's word for it, without P.
     pub(super) word: u64,
     pub(super) turn: u64,
@@ -294,7 +294,7 @@ impl Drop for Discards {
 }
 
 /// An operation under way: blocks and contexts that it can have seen are not reused.
-pub(super) struct Guard<'c, S: Seam> {
+pub(crate) struct Guard<'c, S: Seam> {
     core: &'c Core<S>,
     _visit: Visit<'c>,
     /// Whether it has passed the gate.
@@ -482,7 +482,9 @@ pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Change, Index, Inline};
+    use crate::index::kit::lookup;
+    use crate::index::kit::table::Update;
+    use crate::index::{Change, Inline};
     use crate::pmem::Real;
     use crate::pool::core::Core;
     use crate::{MapOptions, Pool, PoolOptions, Scheme};
@@ -566,7 +568,7 @@ mod tests {
         assert!(taken >= 1 && handed_on >= 1, "{taken} taken, {handed_on} handed on");
         assert!(known.len() as u64 > taken + 3, "{} levels", known.len());
         for n in 0..RECORDS {
-            assert_eq!(table.get(key(n)).unwrap(), Some(n + 1));
+            assert_eq!(lookup::get(&table, key(n)).unwrap(), Some(n + 1));
         }
     }
 }

@@ -232,9 +232,10 @@ mod scan;
 mod verify;
 
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
-use crate::index::record::{Record, RecordRef};
-use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::index::record::Record;
+use crate::index::{Growth, Scheme};
 use crate::pmem::{Offset, Planted, Point, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{READ_ONLY_COMPATIBLE_CLEVEL, ROOT_SCHEME_WORDS};
@@ -382,40 +383,16 @@ impl<S: Seam, R: Record> Drop for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
-    fn scheme(&self) -> Scheme {
-        Scheme::Clevel
-    }
+impl<S: Seam, R: Record> Table<S, R> for Clevel<S, R> {
+    const SCHEME: Scheme = Scheme::Clevel;
 
-    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
     #[inline(always)]
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        self.get_of(key)
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
     }
 
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        self.get_ref_of(key)
-    }
-
-    fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.get_many_of(keys, found)
-    }
-
-    fn change(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        self.change_of(key, change, want_before)
-    }
-
-    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.scan_next(cursor, out)
-    }
-
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        self.trace_next(cursor, visit)
+    fn growth(&self) -> Growth {
+        self.counters.growth()
     }
 
     fn has_work(&self) -> bool {
@@ -430,21 +407,5 @@ impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
         if let Ok(context) = self.context(&self.guard(false)) {
             context.levels.iter().for_each(|level| level.use_huge_pages());
         }
-    }
-
-    fn len_estimate(&self) -> Result<u64> {
-        Ok(self.sample()?.records_estimate)
-    }
-
-    fn stats(&self) -> Result<IndexStats> {
-        self.sample()
-    }
-
-    fn growth(&self) -> Growth {
-        self.counters.growth()
-    }
-
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.verify_all(visit)
     }
 }

@@ -6,9 +6,10 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
+use crate::index::RecordForm;
 use crate::index::kit::media::{check_identity, ones};
+use crate::index::kit::table::Lookup;
 use crate::index::record::{Body, Record, RecordRef};
-use crate::index::{BATCH, RecordForm};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +37,78 @@ pub(super) struct Place<'g> {
     /// Its state, when it was found.
     pub(super) state: u64,
     pub(super) body: Body<'g>,
+}
+
+impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
+    type Batch<'t> = Guard<'t, S>;
+    type Staged<'b> = &'b Context;
+
+    #[inline(always)]
+    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>> {
+        let guard = self.guard(false);
+        let place = self.find(&guard, key, hash)?;
+        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
+    }
+
+    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>> {
+        loop {
+            let guard = self.guard(false);
+            let Some(place) = self.find(&guard, key, hash)? else { return Ok(None) };
+            let pin = guard.pin();
+            // The record can have been retired between the two. Not if it is in effect still.
+            if self.look(&place.head.state) == place.state {
+                return Ok(Some(R::refer(&self.core, place.body, pin)));
+            }
+            self.core.epochs().unpin(pin);
+        }
+    }
+
+    fn begin_batch(&self) -> Guard<'_, S> {
+        self.guard(false)
+    }
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        guard: &'b Guard<'_, S>,
+        _: R::Key<'_>,
+        hash: u64,
+    ) -> Result<&'b Context> {
+        let context = self.context(guard)?;
+        context.levels.iter().for_each(|level| self.expect_notes(level, hash));
+        Ok(context)
+    }
+
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, context: &mut &'b Context, hash: u64) {
+        self.likely(context, hash).for_each(|bucket| self.seam().prefetch(bucket));
+    }
+
+    #[inline(always)]
+    fn stage_record<'b>(&'b self, context: &mut &'b Context, hash: u64) {
+        for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
+            let word = self.core.memory.load(place);
+            if slot::tag(word) == tag_of(hash) && slot::leads(word) {
+                self.expect_record(slot::offset(word));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        guard: &'b Guard<'_, S>,
+        context: &'b Context,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<R::Owned>> {
+        let mut pairs = [[0; 2]; AT_ONCE];
+        for (pair, level) in pairs.iter_mut().zip(&context.levels) {
+            *pair = level.pair(hash);
+        }
+        let place = self.find_in(guard, context, &pairs, key, hash)?;
+        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
+    }
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
@@ -539,76 +612,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         {
             memory.seam().prefetch(word);
         }
-    }
-
-    // ---- Lookups ----------------------------------------------------------------
-
-    #[inline(always)]
-    pub(super) fn get_of(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        let guard = self.guard(false);
-        let place = self.find(&guard, key, hash)?;
-        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
-    }
-
-    pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        loop {
-            let guard = self.guard(false);
-            let Some(place) = self.find(&guard, key, hash)? else { return Ok(None) };
-            let pin = guard.pin();
-            // The record can have been retired between the two. Not if it is in effect still.
-            if self.look(&place.head.state) == place.state {
-                return Ok(Some(R::refer(&self.core, place.body, pin)));
-            }
-            self.core.epochs().unpin(pin);
-        }
-    }
-
-    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
-    /// the memory for arrives while it asks for the others'.
-    pub(super) fn get_many_of(
-        &self,
-        keys: &[R::Key<'_>],
-        found: &mut [Option<R::Owned>],
-    ) -> Result<()> {
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut hashes = [0; BATCH];
-            for (&key, hash) in keys.iter().zip(&mut hashes) {
-                R::check_size(key, None)?;
-                *hash = R::hash(&self.core.hasher, key);
-            }
-            let hashes = &hashes[..keys.len()];
-            let guard = self.guard(false);
-            let context = self.context(&guard)?;
-            for &hash in hashes {
-                context.levels.iter().for_each(|level| self.expect_notes(level, hash));
-            }
-            for &hash in hashes {
-                for bucket in self.likely(context, hash) {
-                    self.core.memory.seam().prefetch(bucket);
-                }
-            }
-            for &hash in hashes {
-                for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
-                    let word = self.core.memory.load(place);
-                    if slot::tag(word) == tag_of(hash) && slot::leads(word) {
-                        self.expect_record(slot::offset(word));
-                    }
-                }
-            }
-            for ((&key, &hash), found) in keys.iter().zip(hashes).zip(found) {
-                let mut pairs = [[0; 2]; AT_ONCE];
-                for (pair, level) in pairs.iter_mut().zip(&context.levels) {
-                    *pair = level.pair(hash);
-                }
-                let place = self.find_in(&guard, context, &pairs, key, hash)?;
-                *found = place.map(|place| R::read_value(&self.core.memory, place.body));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -6,15 +6,15 @@ use super::levels::{Guard, Level, tag_of};
 use super::scan::{Home, Part};
 use crate::error::{Damage, Result};
 use crate::index::kit::audit::Audit;
+use crate::index::kit::table::{Verify, Walk};
 use crate::index::record::{Record, body_checksum};
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::{Seam, Word};
 use crate::pool::layout::READ_ONLY_COMPATIBLE_CLEVEL;
 use std::collections::HashSet;
 
-impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Checks everything. The caller holds the gate: nothing else runs.
-    pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
+impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
+    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut audit = Audit::new();
         audit.check_features(&self.core, READ_ONLY_COMPATIBLE_CLEVEL, self.root);
         audit.report(self.verify_ready())?;
@@ -28,13 +28,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Before the trace, which sets slots right that lead past a record.
             let verified = self.verify_range((low, high), &mut audit);
             audit.report(verified)?;
-            if audit.report(self.trace_next(&mut cursor, visit))?.is_none() {
+            if audit.report(self.trace(&mut cursor, visit))?.is_none() {
                 cursor.pass(high);
             }
         }
         Ok(audit.verified)
     }
+}
 
+impl<S: Seam, R: Record> Clevel<S, R> {
     /// Checks the level kept ready: the next expansion links it as it is, so it must be a level,
     /// and hold nothing.
     fn verify_ready(&self) -> Result<()> {

@@ -6,7 +6,8 @@ use super::notes::{BucketRef, Meta, Overflow};
 use super::ops::{Part, Place};
 use super::{DashEh, Route, points};
 use crate::error::Result;
-use crate::index::kit::change::Plan;
+use crate::index::kit::change::{Plan, by_kind};
+use crate::index::kit::table::Update;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Change, Changed, RecordForm, prints};
@@ -26,6 +27,17 @@ const MOVES: u32 = 3;
 #[inline(always)]
 fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
+}
+
+impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
+    fn change(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        by_kind(change, |change| self.change_of(key, change, want_before))
+    }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {

@@ -160,9 +160,10 @@ mod verify;
 
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::media::{check_block, check_identity};
+use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
-use crate::index::record::{Record, RecordRef};
-use crate::index::{Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, Verified, Visitor};
+use crate::index::record::Record;
+use crate::index::{Growth, Scheme};
 use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -512,66 +513,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
-    fn scheme(&self) -> Scheme {
-        Scheme::DashEh
-    }
+impl<S: Seam, R: Record> Table<S, R> for DashEh<S, R> {
+    const SCHEME: Scheme = Scheme::DashEh;
 
-    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
     #[inline(always)]
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        self.find(key, hash, 0, |words| R::value(&self.core, words))
-    }
-
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        self.get_ref_of(key)
-    }
-
-    fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.get_many_of(keys, found)
-    }
-
-    fn change(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        // One arm each, so that the compiler knows the kind in it.
-        match change {
-            Change::Insert(value) => self.change_of(key, Change::Insert(value), want_before),
-            Change::Put(value) => self.change_of(key, Change::Put(value), want_before),
-            Change::Update(value) => self.change_of(key, Change::Update(value), want_before),
-            Change::Swap { expected, new } => {
-                self.change_of(key, Change::Swap { expected, new }, want_before)
-            }
-            Change::Remove => self.change_of(key, Change::Remove, want_before),
-        }
-    }
-
-    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.scan_next(cursor, out)
-    }
-
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        self.trace_next(cursor, visit)
-    }
-
-    fn len_estimate(&self) -> Result<u64> {
-        Ok(self.sample()?.records_estimate)
-    }
-
-    fn stats(&self) -> Result<IndexStats> {
-        self.sample()
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
     }
 
     fn growth(&self) -> Growth {
         self.counters.growth()
-    }
-
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.verify_all(visit)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 /// The notes of one bucket.
 #[repr(C, align(32))]
-pub(super) struct Notes {
+pub(crate) struct Notes {
     /// The version lock, see [`lock`](super::lock); its low bits: see [`overflow`].
     lock: SharedWord,
     /// See [`Meta`].
@@ -27,7 +27,7 @@ unsafe impl Shadow for Notes {}
 
 /// A bucket: its slots in the pool, and what is known of them.
 #[derive(Clone, Copy)]
-pub(super) struct BucketRef<'m> {
+pub(crate) struct BucketRef<'m> {
     pub(super) slots: &'m [Slot; SLOTS],
     pub(super) notes: &'m Notes,
 }
@@ -84,7 +84,7 @@ impl Notes {
 /// `own`: the record's home is this bucket (or this is a stash bucket or a node's).
 /// `guests`: its home is the bucket before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Meta(pub(super) u64);
+pub(crate) struct Meta(pub(super) u64);
 
 /// A bit for every slot of the first line.
 const LINE: u32 = (1 << LINE_SLOTS) - 1;

@@ -6,9 +6,10 @@ use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::media::ones;
+use crate::index::kit::table::Lookup;
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
-use crate::index::{BATCH, RecordForm, prints};
+use crate::index::{RecordForm, prints};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;
 
@@ -42,12 +43,109 @@ pub(super) struct InPair<'m> {
 }
 
 /// Where a key most likely is.
-struct Likely<'m, S: Seam> {
+pub(crate) struct Likely<'m, S: Seam> {
     /// The lock of its home.
     lock: VersionLock<'m, S>,
     /// What it held before the notes were read.
     before: u64,
     slot: &'m Slot,
+}
+
+/// What the stages of a lookup hand on. `None` where nothing is known at once.
+pub(crate) enum Staged<'m, S: Seam> {
+    /// The home bucket and the next one.
+    Pair(BucketRef<'m>, BucketRef<'m>),
+    Slot(Likely<'m, S>),
+}
+
+impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
+    type Batch<'t> = ();
+    type Staged<'b> = Option<Staged<'b, S>>;
+
+    #[inline(always)]
+    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>> {
+        self.find(key, hash, 0, |words| R::value(&self.core, words))
+    }
+
+    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>> {
+        // Pinned before the link is read, see `reclaim`. `find` may read several times;
+        // each reading is a guard of its own, and those that do not count are dropped.
+        self.find(key, hash, 0, |words| {
+            let pin = self.core.pin();
+            // Read again under the pin: the link may have been unlinked and its block
+            // retired in between; then the version has changed and this does not count.
+            R::reference(&self.core, words, pin)
+        })
+    }
+
+    fn begin_batch(&self) {}
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        (): &'b (),
+        _: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<Staged<'b, S>>> {
+        let Some(route) = self.known_route(hash) else { return Ok(None) };
+        let home = self.home(hash);
+        let here = self.bucket(route.segment, home);
+        let next = self.bucket(route.segment, self.next(home));
+        self.seam().prefetch(here.notes);
+        self.seam().prefetch(next.notes);
+        self.expect_at_home(&route, hash);
+        Ok(Some(Staged::Pair(here, next)))
+    }
+
+    /// Prefetches the first slot that can hold a record of this hash, if one of the two buckets
+    /// has one.
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, hash: u64) {
+        let Some(Staged::Pair(here, next)) = staged.take() else { return };
+        let lock = self.lock_of(here);
+        let Some(before) = version(&lock) else { return };
+        let at_home = self.candidates(here, self.meta(here).own(), hash as u8);
+        let slot = match ones::<usize>(at_home).next() {
+            Some(slot) => &here.slots[slot],
+            None => {
+                let in_next = self.candidates(next, self.meta(next).guests(), hash as u8);
+                let Some(slot) = ones::<usize>(in_next).next() else { return };
+                &next.slots[slot]
+            }
+        };
+        self.seam().prefetch(slot);
+        *staged = Some(Staged::Slot(Likely { lock, before, slot }));
+    }
+
+    #[inline(always)]
+    fn stage_record<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, _: u64) {
+        if R::FORM == RecordForm::Bytes
+            && let Some(Staged::Slot(likely)) = staged
+        {
+            R::prefetch(&self.core, self.words(likely.slot));
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        (): &'b (),
+        staged: Option<Staged<'b, S>>,
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<R::Owned>> {
+        if let Some(Staged::Slot(Likely { lock, before, slot })) = staged {
+            let words = self.words(slot);
+            // If it is found, the route need not be looked at again: see `read_once`.
+            if let Ok(true) = R::matches(&self.core, words, key, hash)
+                && let Ok(value) = R::value(&self.core, words)
+                && is_unchanged(&lock, before)
+            {
+                return Ok(Some(value));
+            }
+        }
+        self.find_value(key, hash)
+    }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
@@ -266,104 +364,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             self.wait_for_bucket(&mut turn, self.bucket(route.segment, self.home(hash)), inside)?;
         }
-    }
-
-    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
-    /// the memory for arrives while it asks for the others'.
-    pub(super) fn get_many_of(
-        &self,
-        keys: &[R::Key<'_>],
-        found: &mut [Option<R::Owned>],
-    ) -> Result<()> {
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut hashes = [0; BATCH];
-            let mut buckets = [None; BATCH];
-            for ((&key, hash), buckets) in keys.iter().zip(&mut hashes).zip(&mut buckets) {
-                R::check_size(key, None)?;
-                *hash = R::hash(&self.core.hasher, key);
-                *buckets = self.expect(*hash);
-            }
-            let mut likely = [const { None }; BATCH];
-            for ((buckets, &hash), likely) in buckets.iter().zip(&hashes).zip(&mut likely) {
-                *likely = buckets.and_then(|buckets| self.likely(buckets, hash));
-            }
-            if R::FORM == RecordForm::Bytes {
-                for likely in likely.iter().flatten() {
-                    R::prefetch(&self.core, self.words(likely.slot));
-                }
-            }
-            let all = keys.iter().zip(&hashes).zip(&likely).zip(found);
-            for (((&key, &hash), likely), found) in all {
-                let at_once =
-                    likely.as_ref().and_then(|likely| self.read_likely(likely, key, hash));
-                *found = match at_once {
-                    Some(value) => Some(value),
-                    None => self.find(key, hash, 0, |words| R::value(&self.core, words))?,
-                };
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks for what a lookup of this hash most likely needs. The home bucket and the next.
-    #[inline(always)]
-    fn expect(&self, hash: u64) -> Option<(BucketRef<'_>, BucketRef<'_>)> {
-        let route = self.known_route(hash)?;
-        let home = self.home(hash);
-        let here = self.bucket(route.segment, home);
-        let next = self.bucket(route.segment, self.next(home));
-        let seam = self.core.memory.seam();
-        seam.prefetch(here.notes);
-        seam.prefetch(next.notes);
-        self.expect_at_home(&route, hash);
-        Some((here, next))
-    }
-
-    /// The first slot that can hold a record of this hash, if one of the two buckets has one;
-    /// asks for it.
-    #[inline(always)]
-    fn likely<'m>(
-        &'m self,
-        (here, next): (BucketRef<'m>, BucketRef<'m>),
-        hash: u64,
-    ) -> Option<Likely<'m, S>> {
-        let lock = self.lock_of(here);
-        let before = version(&lock)?;
-        let print = hash as u8;
-        let at_home = self.candidates(here, self.meta(here).own(), print);
-        let slot = if at_home != 0 {
-            &here.slots[at_home.trailing_zeros() as usize]
-        } else {
-            let in_next = self.candidates(next, self.meta(next).guests(), print);
-            &next.slots[ones::<usize>(in_next).next()?]
-        };
-        self.core.memory.seam().prefetch(slot);
-        Some(Likely { lock, before, slot })
-    }
-
-    /// The value of a key if it is in that slot. `None` says nothing.
-    #[inline(always)]
-    fn read_likely(&self, likely: &Likely<'_, S>, key: R::Key<'_>, hash: u64) -> Option<R::Owned> {
-        let words = self.words(likely.slot);
-        if !R::matches(&self.core, words, key, hash).ok()? {
-            return None;
-        }
-        // Found, so the route need not be looked at again: see `read_once`.
-        let value = R::value(&self.core, words).ok()?;
-        is_unchanged(&likely.lock, likely.before).then_some(value)
-    }
-
-    pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        // Pinned before the link is read, see `reclaim`. `find` may read several times;
-        // each reading is a guard of its own, and those that do not count are dropped.
-        self.find(key, hash, 0, |words| {
-            let pin = self.core.pin();
-            // Read again under the pin: the link may have been unlinked and its block
-            // retired in between; then the version has changed and this does not count.
-            R::reference(&self.core, words, pin)
-        })
     }
 }
 

@@ -5,6 +5,7 @@ use super::notes::{BucketRef, Notes, Overflow};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::kit::media::ones;
+use crate::index::kit::table::Walk;
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
@@ -14,20 +15,14 @@ use std::sync::atomic::{Ordering, fence};
 /// Segments that a sample reads at most.
 const SAMPLE: u64 = 64;
 
-impl<S: Seam, R: Record> DashEh<S, R> {
-    // ---- Iteration --------------------------------------------------------------
-
+impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
     /// One step of an iteration: the records of one home bucket, in the range of hashes
     /// that its segment had when the iteration came to it.
     ///
     /// The range stays the same while the iteration works through its buckets, also if
     /// the segment is split meanwhile: then one bucket is read from several segments.
     /// So no record comes twice, and none that stays is missed.
-    pub(super) fn scan_next(
-        &self,
-        cursor: &mut Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<()> {
+    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
         }
@@ -48,6 +43,65 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         Ok(())
     }
+
+    /// One step of the trace: a segment and what it links to; the directory first. The
+    /// caller has passed the gate, or holds it.
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        if cursor.state == CursorState::Start {
+            let (offset, depth) = {
+                let structure = self.core.memory.seam().lock(&self.structure);
+                (structure.directory, structure.depth)
+            };
+            // If it is replaced meanwhile, that marks it, and the new one is new.
+            visit(BlockKind::Directory, offset, directory_bytes(depth))?;
+        }
+        let segment = self.route_inside(cursor.low)?.segment;
+        self.trace_segment(segment, visit)?;
+        // If it was split meanwhile, the upper half is a new block, and what the split
+        // moved there it has marked.
+        cursor.pass(segment.high());
+        Ok(())
+    }
+
+    /// Counts the records of some segments, evenly over the hash space.
+    fn stats(&self) -> Result<IndexStats> {
+        let (mut records, mut sampled, mut share) = (0, 0, 0.0);
+        let entries = self.directory().entries.len() as u64;
+        let mut at = 0;
+        loop {
+            let segment = self.route(at)?.segment;
+            for place in self.all_buckets(segment) {
+                records += u64::from(self.meta(place?.0).count());
+            }
+            sampled += 1;
+            share += 0.5f64.powi(segment.depth as i32);
+            // Whole neighbourhoods are skipped where there are many segments.
+            let step = (u64::MAX / SAMPLE).max(segment.high() - segment.low);
+            let skip = if entries <= SAMPLE { segment.high() - segment.low } else { step };
+            match at.checked_add(skip).and_then(|a| a.checked_add(1)) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
+        let segments = whole(sampled);
+        let buckets = u64::from(self.shape.buckets() + self.shape.stash);
+        Ok(IndexStats {
+            segments,
+            directory_entries: entries,
+            records_estimate: whole(records),
+            slots: segments * buckets * SLOTS as u64,
+            dram_bytes: entries * 16 + segments * buckets * size_of::<Notes>() as u64,
+            ..self.counters.stats()
+        })
+    }
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    // ---- Iteration --------------------------------------------------------------
 
     /// Appends the records whose home is `cursor.part`, in the segment that holds the
     /// hash `at`, as far as they lie in the cursor's range.
@@ -113,28 +167,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     // ---- Trace ------------------------------------------------------------------
 
-    /// One step of the trace: a segment and what it links to; the directory first. The
-    /// caller has passed the gate, or holds it.
-    pub(super) fn trace_next(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        if cursor.is_done() {
-            return Ok(());
-        }
-        if cursor.state == CursorState::Start {
-            let (offset, depth) = {
-                let structure = self.core.memory.seam().lock(&self.structure);
-                (structure.directory, structure.depth)
-            };
-            // If it is replaced meanwhile, that marks it, and the new one is new.
-            visit(BlockKind::Directory, offset, directory_bytes(depth))?;
-        }
-        let segment = self.route_inside(cursor.low)?.segment;
-        self.trace_segment(segment, visit)?;
-        // If it was split meanwhile, the upper half is a new block, and what the split
-        // moved there it has marked.
-        cursor.pass(segment.high());
-        Ok(())
-    }
-
     fn trace_segment(&self, segment: Segment, visit: &mut Visitor<'_>) -> Result<()> {
         let memory = &self.core.memory;
         visit(BlockKind::Segment, segment.offset, self.shape.segment_bytes())?;
@@ -166,37 +198,4 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     // ---- Samples ----------------------------------------------------------------
-
-    /// Counts the records of some segments, evenly over the hash space.
-    pub(super) fn sample(&self) -> Result<IndexStats> {
-        let (mut records, mut sampled, mut share) = (0, 0, 0.0);
-        let entries = self.directory().entries.len() as u64;
-        let mut at = 0;
-        loop {
-            let segment = self.route(at)?.segment;
-            for place in self.all_buckets(segment) {
-                records += u64::from(self.meta(place?.0).count());
-            }
-            sampled += 1;
-            share += 0.5f64.powi(segment.depth as i32);
-            // Whole neighbourhoods are skipped where there are many segments.
-            let step = (u64::MAX / SAMPLE).max(segment.high() - segment.low);
-            let skip = if entries <= SAMPLE { segment.high() - segment.low } else { step };
-            match at.checked_add(skip).and_then(|a| a.checked_add(1)) {
-                Some(next) => at = next,
-                None => break,
-            }
-        }
-        let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
-        let segments = whole(sampled);
-        let buckets = u64::from(self.shape.buckets() + self.shape.stash);
-        Ok(IndexStats {
-            segments,
-            directory_entries: entries,
-            records_estimate: whole(records),
-            slots: segments * buckets * SLOTS as u64,
-            dram_bytes: entries * 16 + segments * buckets * size_of::<Notes>() as u64,
-            ..self.counters.stats()
-        })
-    }
 }

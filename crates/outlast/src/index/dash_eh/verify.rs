@@ -5,22 +5,22 @@ use super::notes::BucketRef;
 use super::{DashEh, Segment};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
+use crate::index::kit::table::{Verify, Walk};
 use crate::index::record::Record;
 use crate::index::version::LockWord;
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
-impl<S: Seam, R: Record> DashEh<S, R> {
-    /// Checks everything. The caller holds the gate: nothing else runs.
-    pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
+impl<S: Seam, R: Record> Verify<S, R> for DashEh<S, R> {
+    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut audit = Audit::new();
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             // First touch checks header, directory range and slots; the trace follows
             // the links.
             let at = cursor.low;
-            let step = self.trace_next(&mut cursor, visit);
+            let step = self.trace(&mut cursor, visit);
             match audit.report(step)? {
                 Some(()) => self.verify_segment(self.route_inside(at)?.segment, &mut audit)?,
                 // Past the directory entry that could not be followed.
@@ -29,7 +29,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         Ok(audit.verified)
     }
+}
 
+impl<S: Seam, R: Record> DashEh<S, R> {
     fn verify_segment(&self, segment: Segment, audit: &mut Audit<R>) -> Result<()> {
         audit.begin_part();
         for place in self.all_buckets(segment) {

@@ -29,3 +29,18 @@ impl<'a, R: Record> Plan<'a, R> {
         Plan { value, expected, inserts, replaces, want_before }
     }
 }
+
+/// Applies a change in an arm of its own for each kind, so that the compiler knows the kind in it.
+#[inline(always)]
+pub(crate) fn by_kind<'a, R: Record, T>(
+    change: Change<'a, R>,
+    apply: impl Fn(Change<'a, R>) -> T,
+) -> T {
+    match change {
+        Change::Insert(value) => apply(Change::Insert(value)),
+        Change::Put(value) => apply(Change::Put(value)),
+        Change::Update(value) => apply(Change::Update(value)),
+        Change::Swap { expected, new } => apply(Change::Swap { expected, new }),
+        Change::Remove => apply(Change::Remove),
+    }
+}

@@ -6,6 +6,9 @@
 pub(crate) mod audit;
 pub(crate) mod change;
 pub(crate) mod lock;
+pub(crate) mod lookup;
 pub(crate) mod media;
+pub(crate) mod open;
+pub(crate) mod table;
 pub(crate) mod unlinked;
 pub(crate) mod walk;

@@ -6,8 +6,9 @@ use super::route::Located;
 use super::state::{BUSY, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
-use crate::index::kit::change::Plan;
+use crate::index::kit::change::{Plan, by_kind};
 use crate::index::kit::media::ones;
+use crate::index::kit::table::{Table, Update};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::SlotWords;
 use crate::index::{Change, Changed, RecordForm};
@@ -39,6 +40,17 @@ fn unchanged<R: OrderedRecord>(present: bool) -> Changed<R> {
 pub(super) struct Entered<'i> {
     pub(super) leaf: &'i Leaf,
     pub(super) offset: u64,
+}
+
+impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
+    fn change(
+        &self,
+        key: R::Key<'_>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        self.encoded(key, |key| by_kind(change, |change| self.change_of(key, change, want_before)))
+    }
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {

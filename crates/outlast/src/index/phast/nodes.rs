@@ -35,11 +35,11 @@ pub(super) struct Entry {
 ///
 /// Fields are changed by who has locked it; what readers rest on, while it is marked as
 /// changing.
-pub(super) type Node = Piece<NodeHead>;
+pub(crate) type Node = Piece<NodeHead>;
 
 /// The first line of a node.
 #[repr(C, align(64))]
-pub(super) struct NodeHead {
+pub(crate) struct NodeHead {
     /// A version lock.
     lock: SharedWord,
     /// First word of its least key.

@@ -6,8 +6,9 @@ use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::kit::media::ones;
-use crate::index::record::SlotWords;
-use crate::index::{BATCH, prints};
+use crate::index::kit::table::Lookup;
+use crate::index::prints;
+use crate::index::record::{RecordRef, SlotWords};
 use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
@@ -35,6 +36,69 @@ impl<S: Seam> Drop for BlockGuard<'_, S> {
 pub(super) struct Found {
     pub(super) slot: u32,
     pub(super) words: SlotWords,
+}
+
+impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
+    type Batch<'t> = ();
+    /// The leaf, and its offset.
+    type Staged<'b> = (Located<'b>, u64);
+
+    #[inline(always)]
+    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>> {
+        self.find(key, hash, |words| R::value(&self.core, words))
+    }
+
+    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>> {
+        // The guard is made before it is looked again whether the link has been replaced since
+        // it was read: each reading is a guard of its own, and those that do not count are
+        // dropped.
+        self.find_guarded(key, hash, |words| {
+            let pin = self.core.pin();
+            R::reference(&self.core, words, pin)
+        })
+    }
+
+    fn begin_batch(&self) {}
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        (): &'b (),
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<(Located<'b>, u64)> {
+        let at = self.locate(key)?;
+        let offset = self.leaf(at.leaf).offset(self.seam());
+        if offset & DAMAGED == 0 {
+            self.expect(offset, hash);
+        }
+        Ok((at, offset))
+    }
+
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, (_, offset): &mut (Located<'b>, u64), hash: u64) {
+        if *offset & DAMAGED == 0 {
+            let head = &self.header(*offset).head;
+            let mask = self.candidates(head, self.bitmap(*offset), hash as u8);
+            if let Some(slot) = ones::<u32>(mask).next() {
+                self.seam().prefetch(self.pair(*offset, slot));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        (): &'b (),
+        (at, _): (Located<'b>, u64),
+        key: R::Key<'_>,
+        hash: u64,
+    ) -> Result<Option<R::Owned>> {
+        match self.read_once(&at, key, hash, &mut |words| R::value(&self.core, words))? {
+            Some(found) => Ok(found),
+            None => self.find_value(key, hash),
+        }
+    }
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
@@ -290,53 +354,5 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // Pairs with the Acquire fence in `is_unreplaced`.
             fence(Ordering::Release);
         }
-    }
-
-    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
-    /// the memory for arrives while it asks for the others'.
-    pub(super) fn get_many_of(
-        &self,
-        keys: &[R::Key<'_>],
-        found: &mut [Option<R::Owned>],
-    ) -> Result<()> {
-        let seam = self.core.memory.seam();
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut at = [None; BATCH];
-            let mut hashes = [0; BATCH];
-            for ((&key, at), hash) in keys.iter().zip(&mut at).zip(&mut hashes) {
-                R::check_size(key, None)?;
-                let located = R::encoded(self.shape.order, key, |key| {
-                    *hash = R::hash(&self.core.hasher, key);
-                    self.locate(key)
-                })?;
-                let offset = self.leaf(located.leaf).offset(seam);
-                if offset & DAMAGED == 0 {
-                    self.expect(offset, *hash);
-                }
-                *at = Some((located, offset));
-            }
-            for (at, hash) in at.iter().zip(&hashes) {
-                let Some((_, offset)) = at else { break };
-                if offset & DAMAGED != 0 {
-                    continue;
-                }
-                let head = &self.header(*offset).head;
-                let mask = self.candidates(head, self.bitmap(*offset), *hash as u8);
-                if mask != 0 {
-                    seam.prefetch(self.pair(*offset, mask.trailing_zeros()));
-                }
-            }
-            for (((&key, at), &hash), found) in keys.iter().zip(&at).zip(&hashes).zip(found) {
-                let Some((at, _)) = at else { break };
-                let mut read = |words| R::value(&self.core, words);
-                *found = R::encoded(self.shape.order, key, |key| {
-                    match self.read_once(at, key, hash, &mut read)? {
-                        Some(found) => Ok(found),
-                        None => self.find(key, hash, read),
-                    }
-                })?;
-            }
-        }
-        Ok(())
     }
 }

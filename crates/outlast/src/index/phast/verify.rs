@@ -6,15 +6,15 @@ use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
+use crate::index::kit::table::{Verify, Walk};
 use crate::index::ordered::separator_is_whole;
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
 use crate::pool::layout::{READ_ONLY_COMPATIBLE_PHAST, READ_ONLY_COMPATIBLE_SEALED};
 use std::collections::HashSet;
 
-impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Checks everything. The caller holds the gate: nothing else runs.
-    pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
+impl<S: Seam, R: OrderedRecord> Verify<S, R> for Phast<S, R> {
+    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut audit = Audit::new();
         let mut chain = HashSet::new();
         let sealed = if self.shape.sealed { READ_ONLY_COMPATIBLE_SEALED } else { 0 };
@@ -22,7 +22,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             let key = R::from_cursor(&cursor);
-            let step = self.trace_next(&mut cursor, visit);
+            let step = self.trace(&mut cursor, visit);
             audit.report(step)?;
             let high = (!cursor.is_done()).then(|| R::from_cursor(&cursor));
             self.verify_leaf(&key, high.as_ref(), &mut audit, &mut chain)?;
@@ -30,7 +30,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.verify_master(&chain, &mut audit)?;
         Ok(audit.verified)
     }
+}
 
+impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Checks the entries of the master array: each is none, or a leaf of the chain. Leaves that
     /// nothing can be said of have been told of.
     fn verify_master(&self, chain: &HashSet<u64>, audit: &mut Audit<R>) -> Result<()> {
