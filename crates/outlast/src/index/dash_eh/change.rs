@@ -7,6 +7,7 @@ use super::ops::{Part, Place};
 use super::{DashEh, Route, points};
 use crate::error::Result;
 use crate::index::kit::change::{Plan, by_kind};
+use crate::index::kit::lock::{Guarded, Held};
 use crate::index::kit::table::Update;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
@@ -133,7 +134,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Option<Changed<R>> {
         let route = self.known_route(hash)?;
         self.expect_at_home(&route, hash);
-        let mut here = self.try_lock(self.bucket(route.segment, self.home(hash)))?;
+        let mut here = self.try_hold(self.bucket(route.segment, self.home(hash)))?;
         let changed = self.change_held(&route, &mut here, key, hash, plan, new);
         here.unlock();
         changed
@@ -170,7 +171,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if prefers_home(meta, next_meta, first) {
                 self.insert_into(bucket, meta.free_slot(first)?, words, hash, false);
             } else {
-                let held = self.try_lock(next)?;
+                let held = self.try_hold(next)?;
                 // It may have filled up before it was locked.
                 let slot = self.meta(next).free_slot(first);
                 if let Some(slot) = slot {
@@ -201,7 +202,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             new.set_linked();
         } else if place.in_next {
             // What a bucket's notes say of its slots changes under its own lock.
-            let held = self.try_lock(next)?;
+            let held = self.try_hold(next)?;
             here.changing();
             self.empty_slot(hash, next, place.index);
             held.unlock();
@@ -307,10 +308,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Locks the next bucket, while the home is locked. `None` if that has to be done
     /// before: locks are taken in ascending order, so that no ring of waiting threads closes.
     #[inline(always)]
-    fn lock_next(&self, route: &Route<'_>, home: u32) -> Result<Option<Locked<'_, S>>> {
+    fn lock_next<'m>(
+        &'m self,
+        route: &Route<'_>,
+        home: u32,
+    ) -> Result<Option<Guarded<Locked<'m, S>>>> {
         let next = self.next(home);
         let bucket = self.bucket(route.segment, next);
-        if next > home { self.lock(bucket).map(Some) } else { Ok(self.try_lock(bucket)) }
+        if next > home {
+            self.lock(bucket).map(Some)
+        } else {
+            Ok(self.try_hold(bucket).map(Guarded::new))
+        }
     }
 
     /// Changes a record that is there. The home is locked, and the next bucket if it is given.
@@ -320,7 +329,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &'m self,
         route: &Route<'_>,
         here: &mut Locked<'_, S>,
-        mut next: Option<Locked<'m, S>>,
+        mut next: Option<Guarded<Locked<'m, S>>>,
         hash: u64,
         place: Place<'_>,
         plan: &Plan<'_, R>,
@@ -498,17 +507,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &'m self,
         route: &Route<'_>,
         here: &mut Locked<'m, S>,
-        mut next: Option<Locked<'m, S>>,
+        mut next: Option<Guarded<Locked<'m, S>>>,
         hash: u64,
         words: SlotWords,
     ) -> Result<Step<R>> {
         let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
-        let (home, first) = (self.meta(here.bucket()), Self::first_slot(hash));
+        let (home, first) = (self.meta(here.bucket), Self::first_slot(hash));
         let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
         if prefers_home(home, self.meta(next_bucket), first)
             && let Some(slot) = home.free_slot(first)
         {
-            self.insert_into(here.bucket(), slot, words, hash, false);
+            self.insert_into(here.bucket, slot, words, hash, false);
             return done;
         }
         if next.is_none() {
@@ -517,7 +526,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let Some(next) = &mut next else { return Ok(Step::NextFirst) };
         let (print, empty) = (hash as u8, self.empty(hash));
         // It may have filled up before it was locked.
-        let free = [(next.bucket(), true), (here.bucket(), false)]
+        let free = [(next.bucket, true), (here.bucket, false)]
             .into_iter()
             .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot(first)?, from)));
         if let Some((bucket, slot, from_before)) = free {
@@ -575,8 +584,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 // Emptying the slot and filling it are one flush: the stores go to one line,
                 // the first of them removes the record that has a copy elsewhere now.
                 let empty = self.empty(route.segment.low);
-                self.fill(&bucket.bucket().slots[slot], words, empty, &points::DISPLACE_FILL);
-                self.publish(bucket.bucket(), slot, print, forward);
+                self.fill(&bucket.bucket.slots[slot], words, empty, &points::DISPLACE_FILL);
+                self.publish(bucket.bucket, slot, print, forward);
                 return Ok(true);
             }
         }
@@ -596,8 +605,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         from: &mut Locked<'m, S>,
         forward: bool,
         moves: u32,
-    ) -> Result<Option<(usize, Locked<'m, S>)>> {
-        let (bucket, index) = (from.bucket(), from.index(self, route));
+    ) -> Result<Option<(usize, Guarded<Locked<'m, S>>)>> {
+        let (bucket, index) = (from.bucket, from.index(self, route));
         let meta = self.meta(bucket);
         let (movable, other) = if forward {
             (meta.own(), self.next(index))
@@ -608,12 +617,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return Ok(None);
         }
         // Fails for the buckets that this operation has locked, too.
-        let Some(mut to) = self.try_lock(self.bucket(route.segment, other)) else {
+        let Some(to) = self.try_hold(self.bucket(route.segment, other)) else {
             return Ok(None);
         };
+        let mut to = Guarded::new(to);
         let slot = movable.trailing_zeros() as usize;
         let words = self.words(&bucket.slots[slot]);
-        let free = self.meta(to.bucket()).free_slot(0);
+        let free = self.meta(to.bucket).free_slot(0);
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
@@ -633,7 +643,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if elsewhere.is_none() || !self.planted(Planted::RowHomeUnmarked) {
             home.changing();
         }
-        self.copy_record(route, bucket, slot, words, to.bucket(), free, forward);
+        self.copy_record(route, bucket, slot, words, to.bucket, free, forward);
         Ok(Some((slot, to)))
     }
 

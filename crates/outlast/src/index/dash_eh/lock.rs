@@ -25,41 +25,37 @@
 use super::notes::{BucketRef, Overflow};
 use super::{DashEh, Route};
 use crate::error::Result;
-use crate::index::kit::lock::{LockGuard, VersionLock};
+use crate::index::kit::lock::{Guarded, Held, HeldLock, VersionLock};
 use crate::index::record::Record;
 use crate::index::version::LockWord;
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
 /// A locked bucket.
+#[must_use]
 pub(super) struct Locked<'m, S: Seam> {
-    seam: &'m S,
-    bucket: BucketRef<'m>,
-    guard: LockGuard<'m, S>,
+    pub(super) bucket: BucketRef<'m>,
+    lock: HeldLock<'m, S>,
 }
 
-impl<'m, S: Seam> Locked<'m, S> {
+impl<S: Seam> Held for Locked<'_, S> {
     #[inline(always)]
-    pub(super) fn bucket(&self) -> BucketRef<'m> {
-        self.bucket
+    fn unlock(self) {
+        self.lock.unlock();
     }
+}
 
+impl<S: Seam> Locked<'_, S> {
     /// Makes readers of this home's records wait, and read again.
     #[inline(always)]
     pub(super) fn changing(&mut self) {
-        self.guard.changing();
+        self.lock.changing();
     }
 
     /// The lock word.
     #[inline(always)]
     pub(super) fn word(&self) -> u64 {
-        self.guard.word()
-    }
-
-    /// See [`LockGuard::unlock`].
-    #[inline(always)]
-    pub(super) fn unlock(self) {
-        self.guard.unlock();
+        self.lock.word()
     }
 
     /// Notes that a record of this home is in a stash bucket, or (`None`) in an overflow
@@ -67,21 +63,21 @@ impl<'m, S: Seam> Locked<'m, S> {
     pub(super) fn note_overflow(&mut self, print: u8, stash: Option<u32>) {
         let notes = self.bucket.notes;
         let (overflow, meta) =
-            Overflow::of(self.word()).noting(notes.meta(self.seam), print, stash);
-        notes.set_meta(self.seam, meta);
-        self.guard.set_word(overflow.within(self.word()));
+            Overflow::of(self.word()).noting(notes.meta(self.lock.seam()), print, stash);
+        notes.set_meta(self.lock.seam(), meta);
+        self.lock.set_word(overflow.within(self.word()));
     }
 
     /// Takes back what `note_overflow` noted. The bucket is marked as changing.
     pub(super) fn forget_overflow(&mut self, print: u8, stash: Option<u32>) {
-        let meta = self.bucket.notes.meta(self.seam);
+        let meta = self.bucket.notes.meta(self.lock.seam());
         let overflow = Overflow::of(self.word()).forgetting(meta, print, stash);
-        self.guard.set_word(overflow.within(self.word()));
+        self.lock.set_word(overflow.within(self.word()));
     }
 
     /// Forgets all of them. The bucket is marked as changing.
     pub(super) fn forget_all_overflow(&mut self) {
-        self.guard.set_word(Overflow::default().within(self.word()));
+        self.lock.set_word(Overflow::default().within(self.word()));
     }
 
     /// The bucket's index in its segment.
@@ -97,28 +93,35 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         bucket.notes.lock(self.seam())
     }
 
+    /// Locks a bucket, if it is free, to be unlocked by hand.
     #[inline(always)]
-    pub(super) fn try_lock<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
-        let guard = self.lock_of(bucket).try_lock()?;
-        Some(Locked { seam: self.seam(), bucket, guard })
+    pub(super) fn try_hold<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
+        self.lock_of(bucket).try_hold().map(|lock| Locked { bucket, lock })
     }
 
-    pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
-        match self.try_lock(bucket) {
+    /// Locks a bucket, to be unlocked by hand.
+    #[inline(always)]
+    pub(super) fn hold<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
+        match self.try_hold(bucket) {
             Some(locked) => Ok(locked),
-            None => self.lock_later(bucket),
+            None => self.hold_later(bucket),
         }
     }
 
     #[cold]
-    fn lock_later<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
+    fn hold_later<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
         let mut turn = 0;
         loop {
             self.wait_for_bucket(&mut turn, bucket, 1)?;
-            if let Some(locked) = self.try_lock(bucket) {
+            if let Some(locked) = self.try_hold(bucket) {
                 return Ok(locked);
             }
         }
+    }
+
+    /// Locks a bucket.
+    pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Guarded<Locked<'m, S>>> {
+        self.hold(bucket).map(Guarded::new)
     }
 
     /// One turn of waiting for a bucket's lock, or for the end of a change.

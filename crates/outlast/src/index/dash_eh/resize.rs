@@ -9,6 +9,7 @@ use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::{DashEh, Directory, Route, Segment, Shape, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
+use crate::index::kit::lock::Guarded;
 use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, SlotWords};
@@ -232,7 +233,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     /// Locks every bucket of a segment; who has them has its stash and nodes too.
-    fn lock_all(&self, segment: Segment) -> Result<Vec<Locked<'_, S>>> {
+    fn lock_all(&self, segment: Segment) -> Result<Vec<Guarded<Locked<'_, S>>>> {
         (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
@@ -243,7 +244,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         old: Segment,
         block: &mut UnlinkedBlock<'_, S>,
         nodes: &mut [UnlinkedBlock<'_, S>],
-        locks: &mut [Locked<'_, S>],
+        locks: &mut [Guarded<Locked<'_, S>>],
     ) -> Result<()> {
         let memory = &self.core.memory;
         let bit = 1 << (63 - old.depth);
@@ -251,7 +252,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut draft = Draft::new(self.shape, new.low, new.depth, self.empty(new.low));
         let mut moved: Vec<u32> = Vec::with_capacity(locks.len());
         for (lock, bucket) in locks.iter().zip(&mut draft.buckets) {
-            moved.push(self.draft_moved(lock.bucket(), bit, bucket));
+            moved.push(self.draft_moved(lock.bucket, bit, bucket));
         }
         for index in 0..self.shape.buckets() {
             self.draft_near(&mut draft, index as usize);
@@ -286,7 +287,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             memory.fence(at);
             // From here until the old segment is cleaned up, its readers wait: the upper
             // half changes in the new one already.
-            locks.iter_mut().for_each(Locked::changing);
+            locks.iter_mut().for_each(|lock| lock.changing());
             self.fill_entries(new);
             self.fill_entries(Segment { depth: new.depth, ..old });
             if let Some(segments) = &mut structure.segments {
@@ -410,14 +411,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// While the trace runs: the records that a split moves, which can be any.
     fn mark_moved<'o>(
         &self,
-        locks: &[Locked<'_, S>],
+        locks: &[Guarded<Locked<'_, S>>],
         overflowed: impl Iterator<Item = &'o Overflowed<'o>>,
     ) -> Result<()> {
         if self.core.alloc().old_frontier() == 0 {
             return Ok(());
         }
         let in_buckets = locks.iter().flat_map(|lock| {
-            let bucket = lock.bucket();
+            let bucket = lock.bucket;
             ones::<usize>(self.meta(bucket).allocated())
                 .map(move |slot| self.words(&bucket.slots[slot]))
         });
@@ -435,7 +436,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn clean_up(
         &self,
         segment: Segment,
-        locks: &mut [Locked<'_, S>],
+        locks: &mut [Guarded<Locked<'_, S>>],
         moved: &[u32],
         left: &[Overflowed<'_>],
         staying: &[Overflowed<'_>],
@@ -443,7 +444,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let empty = self.empty(segment.low);
         for (lock, &moved) in locks.iter_mut().zip(moved) {
-            let notes = lock.bucket().notes;
+            let notes = lock.bucket.notes;
             notes.set_meta(memory.seam(), notes.meta(memory.seam()).without_all(moved));
             lock.forget_all_overflow();
         }
@@ -457,7 +458,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Moves records to where they are looked for first, durably: guests to their home, and
     /// what is in the stash back into the two buckets. All buckets are locked, and marked as
     /// changing.
-    fn gather(&self, locks: &mut [Locked<'_, S>], staying: &[Overflowed<'_>], empty: u64) {
+    fn gather(&self, locks: &mut [Guarded<Locked<'_, S>>], staying: &[Overflowed<'_>], empty: u64) {
         let memory = &self.core.memory;
         // Where the records that move have stood, and the lines they move to.
         let mut from = Vec::new();
@@ -468,11 +469,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             lines.add(memory.offset_of(&bucket.slots[slot]).raw());
         };
         for index in 0..self.shape.buckets() {
-            let next = locks[self.next(index) as usize].bucket();
+            let next = locks[self.next(index) as usize].bucket;
             for slot in ones::<usize>(self.meta(next).guests()) {
                 let words = self.words(&next.slots[slot]);
                 let hash = self.hash_of(words);
-                let bucket = locks[index as usize].bucket();
+                let bucket = locks[index as usize].bucket;
                 if let Some(free) = self.meta(bucket).free_slot_in_line(Self::first_slot(hash)) {
                     copy(bucket, free, words, hash, false);
                     from.push((next, slot));
@@ -484,7 +485,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let first = Self::first_slot(record.hash);
             let room =
                 [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
-                    let bucket = locks[b as usize].bucket();
+                    let bucket = locks[b as usize].bucket;
                     Some((bucket, self.meta(bucket).free_slot(first)?, from))
                 });
             if let Some((bucket, slot, from_before)) = room {

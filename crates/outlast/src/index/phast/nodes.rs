@@ -7,7 +7,7 @@
 use super::lines::{Extent, Head, Piece};
 use super::state::{Slab, Zeroed};
 use crate::error::Damage;
-use crate::index::kit::lock::{LockGuard, VersionLock};
+use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
 use crate::index::ordered::OrderedRecord;
 use crate::pmem::{Seam, Shared, SharedWord};
 use crate::pool::core::Core;
@@ -291,18 +291,19 @@ pub(super) fn words_of<S: Seam, R: OrderedRecord>(
 pub(super) struct LockedNode<'n, S: Seam> {
     pub(super) node: &'n Node,
     seam: &'n S,
-    guard: LockGuard<'n, S>,
+    lock: Guarded<HeldLock<'n, S>>,
 }
 
 impl<'n, S: Seam> LockedNode<'n, S> {
     /// Locks a node, if it is free.
     pub(super) fn try_new(node: &'n Node, seam: &'n S) -> Option<Self> {
-        Some(LockedNode { node, seam, guard: node.lock(seam).try_lock()? })
+        let lock = Guarded::new(node.lock(seam).try_hold()?);
+        Some(LockedNode { node, seam, lock })
     }
 
     /// Makes readers wait, and read again.
     pub(super) fn changing(&mut self) {
-        self.guard.changing();
+        self.lock.changing();
     }
 
     /// Replaces the leaves. The node is marked as changing.
