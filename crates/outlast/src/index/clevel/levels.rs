@@ -482,8 +482,7 @@ pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::kit::lookup;
-    use crate::index::kit::table::Update;
+    use crate::index::kit::{change, lookup};
     use crate::index::{Change, Inline};
     use crate::pmem::Real;
     use crate::pool::core::Core;
@@ -553,7 +552,8 @@ mod tests {
         let mut seen = Seen { known: vec![first], block: 0, next: None, taken: 0, handed_on: 0 };
         let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for n in 0..RECORDS {
-            assert!(table.change(key(n), Change::Insert(n + 1), false).unwrap().applied);
+            let insert = Change::Insert(n + 1);
+            assert!(change::change(&table, key(n), insert, false).unwrap().applied);
             seen.look(&table);
             let newest = seen.known.last().unwrap();
             // Every second level is made ready, while the oldest one is being emptied.

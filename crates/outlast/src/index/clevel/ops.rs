@@ -8,7 +8,7 @@ use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
 use crate::index::kit::media::{check_identity, ones};
-use crate::index::kit::table::Lookup;
+use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Body, Record, RecordRef};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use std::sync::Arc;
@@ -44,16 +44,16 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
     type Staged<'b> = &'b Context;
 
     #[inline(always)]
-    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>> {
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
         let guard = self.guard(false);
-        let place = self.find(&guard, key, hash)?;
+        let place = self.find(&guard, key)?;
         Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
     }
 
-    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>> {
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
         loop {
             let guard = self.guard(false);
-            let Some(place) = self.find(&guard, key, hash)? else { return Ok(None) };
+            let Some(place) = self.find(&guard, key)? else { return Ok(None) };
             let pin = guard.pin();
             // The record can have been retired between the two. Not if it is in effect still.
             if self.look(&place.head.state) == place.state {
@@ -71,8 +71,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
     fn stage_metadata<'b>(
         &'b self,
         guard: &'b Guard<'_, S>,
-        _: R::Key<'_>,
-        hash: u64,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
     ) -> Result<&'b Context> {
         let context = self.context(guard)?;
         context.levels.iter().for_each(|level| self.expect_notes(level, hash));
@@ -99,14 +98,13 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
         &'b self,
         guard: &'b Guard<'_, S>,
         context: &'b Context,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<R::Owned>> {
         let mut pairs = [[0; 2]; AT_ONCE];
         for (pair, level) in pairs.iter_mut().zip(&context.levels) {
-            *pair = level.pair(hash);
+            *pair = level.pair(key.hash);
         }
-        let place = self.find_in(guard, context, &pairs, key, hash)?;
+        let place = self.find_in(guard, context, &pairs, key)?;
         Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
     }
 }
@@ -237,22 +235,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         hash: u64,
         mut visit: impl FnMut(&'g Word, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        self.each_level(guard, |level| self.probe(guard, level, hash, &mut visit))
-    }
-
-    /// Visits the levels from the oldest to the newest, with those that are added meanwhile, until
-    /// something is found.
-    #[inline(always)]
-    pub(super) fn each_level<'g, T>(
-        &'g self,
-        guard: &'g Guard<'_, S>,
-        mut visit: impl FnMut(&'g Level) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
         let mut context = self.context(guard)?;
         let mut from = 0;
         loop {
             for level in &context.levels[from..] {
-                if let found @ Some(_) = visit(level)? {
+                if let found @ Some(_) = self.probe(guard, level, hash, &mut visit)? {
                     return Ok(found);
                 }
             }
@@ -462,13 +449,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     pub(super) fn find<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'g>>> {
         let context = self.context(guard)?;
         let mut pairs = [[0; 2]; AT_ONCE];
         for (pair, level) in pairs.iter_mut().zip(&context.levels) {
-            *pair = level.pair(hash);
+            *pair = level.pair(key.hash);
             for bucket in *pair {
                 self.core.memory.seam().prefetch(level.note(bucket));
             }
@@ -480,7 +466,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.core.memory.seam().prefetch(self.bucket(level, bucket));
             }
         }
-        self.find_in(guard, context, &pairs, key, hash)
+        self.find_in(guard, context, &pairs, key)
     }
 
     /// As [`find`](Self::find), where the memory was asked for what is likely needed, given the
@@ -491,12 +477,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &'g Guard<'_, S>,
         context: &'g Context,
         pairs: &[[u64; 2]; AT_ONCE],
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'g>>> {
-        match self.find_at_once(guard, context, pairs, key, hash)? {
+        match self.find_at_once(guard, context, pairs, key)? {
             Some(found) => Ok(found),
-            None => self.find_slowly(guard, key, hash),
+            None => self.find_slowly(guard, key),
         }
     }
 
@@ -504,10 +489,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn find_slowly<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'g>>> {
-        self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?))
+        self.search(guard, key.hash, |place, word| Ok(self.meet(place, word, key.key)?))
     }
 
     /// As [`find`](Self::find), where one look at the notes of all levels tells. `None` if it
@@ -524,12 +508,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &'g Guard<'_, S>,
         context: &'g Context,
         pairs: &[[u64; 2]; AT_ONCE],
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Option<Place<'g>>>> {
         if context.levels.len() > AT_ONCE {
             return Ok(None);
         }
+        let HashedKey { key, hash } = key;
         let tag = tag_of(hash);
         let bits = note_bits(tag);
         let shows = |note: u64| u64::from(note & (bits | DRAINED) == bits);

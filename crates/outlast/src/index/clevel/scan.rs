@@ -14,6 +14,7 @@ use crate::index::record::Record;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::{Planted, Seam, Word};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Of the largest level, a range holds at most this many groups, as a power of two.
@@ -154,13 +155,23 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         (low, high): (u64, u64),
         mut visit: impl FnMut(Part<'g>) -> Result<()>,
     ) -> Result<()> {
-        self.each_level(guard, |level| {
-            for group in level.group(low)..=level.group(high) {
-                self.walk_group(guard, level, group, (low, high), &mut visit)?;
+        let mut context = self.context(guard)?;
+        let mut from = 0;
+        loop {
+            for level in &context.levels[from..] {
+                for group in level.group(low)..=level.group(high) {
+                    self.walk_group(guard, level, group, (low, high), &mut visit)?;
+                }
             }
-            Ok(None::<()>)
-        })?;
-        Ok(())
+            let now = self.context(guard)?;
+            if std::ptr::eq(now, context) {
+                return Ok(());
+            }
+            let newest = context.newest();
+            let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
+            from = seen.map_or(0, |index| index + 1);
+            context = now;
+        }
     }
 
     fn walk_group<'g>(

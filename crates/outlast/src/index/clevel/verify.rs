@@ -6,7 +6,7 @@ use super::levels::{Guard, Level, tag_of};
 use super::scan::{Home, Part};
 use crate::error::{Damage, Result};
 use crate::index::kit::audit::Audit;
-use crate::index::kit::table::{Verify, Walk};
+use crate::index::kit::table::{HashedKey, Verify, Walk};
 use crate::index::record::{Record, body_checksum};
 use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::{Seam, Word};
@@ -122,7 +122,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let expected = format!("tag {:#x} of hash {hash:#x}", tag_of(hash));
             return Err(Damage::new(at, expected, format!("{:#x}", slot::tag(word))).into());
         }
-        let seen = self.find(guard, R::key_of(&key), hash)?;
+        let seen = self.find(guard, HashedKey { key: R::key_of(&key), hash })?;
         if seen.is_none_or(|place| place.offset != offset) {
             let found = "one that they do not";
             return Err(Damage::new(at, "a record that lookups find", found).into());

@@ -6,7 +6,7 @@ use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::media::ones;
-use crate::index::kit::table::Lookup;
+use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{RecordForm, prints};
@@ -35,13 +35,6 @@ pub(super) struct Place<'m> {
     pub(super) words: SlotWords,
 }
 
-/// Where in the home bucket or the next one.
-pub(super) struct InPair<'m> {
-    pub(super) slot: &'m Slot,
-    pub(super) index: usize,
-    pub(super) in_next: bool,
-}
-
 /// Where a key most likely is.
 pub(crate) struct Likely<'m, S: Seam> {
     /// The lock of its home.
@@ -63,14 +56,14 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
     type Staged<'b> = Option<Staged<'b, S>>;
 
     #[inline(always)]
-    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>> {
-        self.find(key, hash, 0, |words| R::value(&self.core, words))
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        self.find(key, 0, |words| R::value(&self.core, words))
     }
 
-    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>> {
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
         // Pinned before the link is read, see `reclaim`. `find` may read several times;
         // each reading is a guard of its own, and those that do not count are dropped.
-        self.find(key, hash, 0, |words| {
+        self.find(key, 0, |words| {
             let pin = self.core.pin();
             // Read again under the pin: the link may have been unlinked and its block
             // retired in between; then the version has changed and this does not count.
@@ -84,8 +77,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
     fn stage_metadata<'b>(
         &'b self,
         (): &'b (),
-        _: R::Key<'_>,
-        hash: u64,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
     ) -> Result<Option<Staged<'b, S>>> {
         let Some(route) = self.known_route(hash) else { return Ok(None) };
         let home = self.home(hash);
@@ -131,20 +123,19 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
         &'b self,
         (): &'b (),
         staged: Option<Staged<'b, S>>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<R::Owned>> {
         if let Some(Staged::Slot(Likely { lock, before, slot })) = staged {
             let words = self.words(slot);
             // If it is found, the route need not be looked at again: see `read_once`.
-            if let Ok(true) = R::matches(&self.core, words, key, hash)
+            if let Ok(true) = R::matches(&self.core, words, key.key, key.hash)
                 && let Ok(value) = R::value(&self.core, words)
                 && is_unchanged(&lock, before)
             {
                 return Ok(Some(value));
             }
         }
-        self.find_value(key, hash)
+        self.find_value(key)
     }
 }
 
@@ -185,20 +176,22 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         (bucket, meta): (BucketRef<'m>, Meta),
         (next, next_meta): (BucketRef<'m>, Meta),
-        key: R::Key<'_>,
-        hash: u64,
-    ) -> Result<Option<(InPair<'m>, SlotWords)>, Damage> {
-        let print = hash as u8;
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<Place<'m>>, Damage> {
+        let print = key.hash as u8;
         let here = self.candidates(bucket, meta.own(), print);
         let there = self.candidates(next, next_meta.guests(), print);
         for bit in ones::<usize>(here | there << SLOTS) {
-            let (in_next, index) = (bit >= SLOTS, bit % SLOTS);
-            let slot = if in_next { &next.slots[index] } else { &bucket.slots[index] };
-            let words = self.words(slot);
-            if R::matches(&self.core, words, key, hash)?
+            let (part, bucket, slot) = if bit < SLOTS {
+                (Part::Home, bucket, bit)
+            } else {
+                (Part::Next, next, bit % SLOTS)
+            };
+            let words = self.words(&bucket.slots[slot]);
+            if R::matches(&self.core, words, key.key, key.hash)?
                 || self.planted(Planted::FingerprintDecides)
             {
-                return Ok(Some((InPair { slot, index, in_next }, words)));
+                return Ok(Some(Place { part, bucket, slot, words }));
             }
         }
         Ok(None)
@@ -208,40 +201,35 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn search(
         &self,
         segment: Segment,
-        home: u32,
         lock: u64,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'_>>, Damage> {
+        let home = self.home(key.hash);
         let bucket = self.bucket(segment, home);
         let next = self.bucket(segment, self.next(home));
-        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
-        if let Some((at, words)) = self.probe_pair((bucket, meta), (next, next_meta), key, hash)? {
-            let (bucket, part) = if at.in_next { (next, Part::Next) } else { (bucket, Part::Home) };
-            return Ok(Some(Place { part, bucket, slot: at.index, words }));
+        let meta = self.meta(bucket);
+        match self.probe_pair((bucket, meta), (next, self.meta(next)), key)? {
+            None if !Overflow::of(lock).is_none() => {
+                self.search_overflow(segment, meta, Overflow::of(lock), key)
+            }
+            found => Ok(found),
         }
-        let overflow = Overflow::of(lock);
-        if overflow.is_none() {
-            return Ok(None);
-        }
-        self.search_overflow(segment, meta, overflow, key, hash)
     }
 
     #[cold]
-    fn search_overflow(
+    pub(super) fn search_overflow(
         &self,
         segment: Segment,
         meta: Meta,
         overflow: Overflow,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'_>>, Damage> {
-        let print = hash as u8;
+        let print = key.hash as u8;
         let probe = |bucket, part| {
             for slot in ones::<usize>(self.candidates(bucket, self.meta(bucket).allocated(), print))
             {
                 let words = self.words(&bucket.slots[slot]);
-                if R::matches(&self.core, words, key, hash)? {
+                if R::matches(&self.core, words, key.key, key.hash)? {
                     return Ok(Some(Place { part, bucket, slot, words }));
                 }
             }
@@ -273,14 +261,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        match self.try_find(key, hash, &mut read) {
+        match self.try_find(key, &mut read) {
             Some(found) => Ok(found),
-            None => self.find_again(key, hash, inside, read),
+            None => self.find_again(key, inside, read),
         }
     }
 
@@ -289,12 +276,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn try_find<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Option<T>> {
-        let route = self.known_route(hash)?;
-        self.read_once(&route, key, hash, read)?.ok()
+        self.read_once(&self.known_route(key.hash)?, key, read)?.ok()
     }
 
     /// As [`try_find`](Self::try_find), by this route, and with the damage.
@@ -302,12 +287,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn read_once<T>(
         &self,
         route: &Route<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>> {
-        let home = self.home(hash);
-        self.expect_at_home(route, hash);
+        let home = self.home(key.hash);
+        self.expect_at_home(route, key.hash);
         let bucket = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
         let lock = self.lock_of(bucket);
@@ -320,27 +304,19 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // changes: what is found there belongs there. So the route is looked at again only
         // where nothing is found: after the version, as a split's Release store of the
         // directory entry pairs with the fence in there, too.
-        match self.probe_pair((bucket, meta), (next, next_meta), key, hash) {
-            Ok(Some((_, words))) => {
-                let found = read(words).map(Some);
-                is_unchanged(&lock, before).then_some(found)
+        let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
+            Ok(Some(place)) => {
+                let found = read(place.words).map(Some);
+                return is_unchanged(&lock, before).then_some(found);
             }
             Ok(None) if Overflow::of(before).is_none() => {
-                (is_unchanged(&lock, before) && self.is_current(route)).then_some(Ok(None))
+                return (is_unchanged(&lock, before) && self.is_current(route)).then_some(Ok(None));
             }
-            Ok(None) => {
-                let overflow = Overflow::of(before);
-                let found = match self.search_overflow(route.segment, meta, overflow, key, hash) {
-                    Ok(Some(place)) => read(place.words).map(Some),
-                    Ok(None) => Ok(None),
-                    Err(damage) => Err(damage),
-                };
-                (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
-            }
-            Err(damage) => {
-                (is_unchanged(&lock, before) && self.is_current(route)).then_some(Err(damage))
-            }
-        }
+            Ok(None) => self.search_overflow(route.segment, meta, Overflow::of(before), key),
+            damaged => damaged,
+        };
+        let found = found.and_then(|place| place.map(|place| read(place.words)).transpose());
+        (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
     /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate
@@ -348,8 +324,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[cold]
     fn find_again<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
@@ -358,8 +333,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.core.check()?;
             // The first touch of a segment stores to it and passes the gate, which a thread
             // must not do twice.
+            let hash = key.hash;
             let route = if inside > 0 { self.route_inside(hash)? } else { self.route(hash)? };
-            if let Some(found) = self.read_once(&route, key, hash, &mut read) {
+            if let Some(found) = self.read_once(&route, key, &mut read) {
                 return Ok(found?);
             }
             self.wait_for_bucket(&mut turn, self.bucket(route.segment, self.home(hash)), inside)?;

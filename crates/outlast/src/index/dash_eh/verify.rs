@@ -60,11 +60,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             audit.wrong(at, &expected, format!("{record:?}"));
         }
         let Some((words, _)) = record else { return Ok(()) };
-        audit.check_slot(&self.core, at, words, |key, hash| {
-            let home = self.home(hash);
-            let lock = self.lock_of(self.bucket(segment, home)).load(Ordering::Relaxed);
-            let found = self.search(segment, home, lock, key, hash)?;
-            Ok(found.map(|place| place.words))
+        audit.check_slot(&self.core, at, words, |key| {
+            let home = self.bucket(segment, self.home(key.hash));
+            let lock = self.lock_of(home).load(Ordering::Relaxed);
+            Ok(self.search(segment, lock, key)?.map(|place| place.words))
         });
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What a check of one index finds, as it goes.
 
+use super::table::HashedKey;
 use crate::error::{Damage, Error, Result};
 use crate::index::Verified;
 use crate::index::record::{Record, SlotWords};
@@ -70,13 +71,13 @@ impl<R: Record> Audit<R> {
     }
 
     /// Checks the record of a slot at `at`: that it is whole, that its key was not found before,
-    /// and that a lookup of its key and hash, `find`, finds these words. Its key, if it is whole.
+    /// and that a lookup of its key, `find`, finds these words. Its key, if it is whole.
     pub(crate) fn check_slot<S: Seam>(
         &mut self,
         core: &Core<S>,
         at: u64,
         words: SlotWords,
-        find: impl FnOnce(R::Key<'_>, u64) -> Result<Option<SlotWords>>,
+        find: impl FnOnce(HashedKey<'_, R>) -> Result<Option<SlotWords>>,
     ) -> Option<R::OwnedKey> {
         let key = R::is_whole(core, words).and_then(|whole| match whole {
             true => R::key(core, words),
@@ -95,8 +96,8 @@ impl<R: Record> Audit<R> {
             }
         };
         self.count(at, &key);
-        let hash = R::hash(&core.hasher, R::key_of(&key));
-        if !matches!(find(R::key_of(&key), hash), Ok(Some(found)) if found == words) {
+        let found = find(HashedKey::new(core, R::key_of(&key)));
+        if !matches!(found, Ok(Some(found)) if found == words) {
             self.wrong(at, "a record that lookups find", "one that they do not");
         }
         Some(key)

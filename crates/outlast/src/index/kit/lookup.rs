@@ -1,6 +1,6 @@
 //! Lookups of one key and of many.
 
-use super::table::Lookup;
+use super::table::{HashedKey, Lookup};
 use crate::error::Result;
 use crate::index::BATCH;
 use crate::index::record::{Record, RecordRef};
@@ -13,7 +13,7 @@ pub(crate) fn get<S: Seam, R: Record>(
     key: R::Key<'_>,
 ) -> Result<Option<R::Owned>> {
     R::check_size(key, None)?;
-    table.encoded(key, |key| table.find_value(key, R::hash(&table.core().hasher, key)))
+    table.find_value(HashedKey::of(table, key, &mut [0; 8]))
 }
 
 /// The value of a key by reference.
@@ -22,7 +22,7 @@ pub(crate) fn get_ref<S: Seam, R: Record>(
     key: R::Key<'_>,
 ) -> Result<Option<RecordRef>> {
     R::check_size(key, None)?;
-    table.encoded(key, |key| table.find_reference(key, R::hash(&table.core().hasher, key)))
+    table.find_reference(HashedKey::of(table, key, &mut [0; 8]))
 }
 
 /// The values of many keys, in batches, see [`Lookup`].
@@ -36,10 +36,9 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
         let mut lookups: [Option<(u64, T::Staged<'_>)>; BATCH] = [const { None }; BATCH];
         for (&key, lookup) in keys.iter().zip(&mut lookups) {
             R::check_size(key, None)?;
-            *lookup = table.encoded(key, |key| -> Result<_> {
-                let hash = R::hash(&table.core().hasher, key);
-                Ok(Some((hash, table.stage_metadata(&batch, key, hash)?)))
-            })?;
+            let mut space = [0; 8];
+            let key = HashedKey::of(table, key, &mut space);
+            *lookup = Some((key.hash, table.stage_metadata(&batch, key)?));
         }
         for (hash, staged) in lookups.iter_mut().flatten() {
             table.stage_slots(staged, *hash);
@@ -49,7 +48,9 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
         }
         for ((&key, lookup), found) in keys.iter().zip(lookups).zip(found) {
             let Some((hash, staged)) = lookup else { break };
-            *found = table.encoded(key, |key| table.find_staged(&batch, staged, key, hash))?;
+            let mut space = [0; 8];
+            let key = HashedKey { key: table.encode(key, &mut space), hash };
+            *found = table.find_staged(&batch, staged, key)?;
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! An index as long as its pool is open.
 
+use super::change::{self, Update};
 use super::lookup;
-use super::table::{Lookup, Update, Verify};
+use super::table::{Lookup, Verify};
 use crate::error::Result;
 use crate::index::record::{Record, RecordRef};
 use crate::index::{
@@ -65,7 +66,7 @@ where
         change: Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
-        self.table.change(key, change, want_before)
+        change::change(&self.table, key, change, want_before)
     }
 
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {

@@ -2,12 +2,43 @@
 
 use crate::error::Result;
 use crate::index::record::{Record, RecordRef};
-use crate::index::{
-    Change, Changed, Cursor, Growth, IndexStats, OrderedIndex, Scheme, Verified, Visitor,
-};
+use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Scheme, Verified, Visitor};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::sync::Arc;
+
+/// A key and its hash.
+#[derive(Debug)]
+pub(crate) struct HashedKey<'k, R: Record> {
+    pub(crate) key: R::Key<'k>,
+    pub(crate) hash: u64,
+}
+
+impl<R: Record> Clone for HashedKey<'_, R> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Record> Copy for HashedKey<'_, R> {}
+
+impl<'k, R: Record> HashedKey<'k, R> {
+    #[inline(always)]
+    pub(crate) fn new<S: Seam>(core: &Core<S>, key: R::Key<'k>) -> Self {
+        HashedKey { key, hash: R::hash(&core.hasher, key) }
+    }
+
+    /// A key as a table keeps it.
+    #[inline(always)]
+    pub(crate) fn of<'l: 'k, S: Seam>(
+        table: &impl Table<S, R>,
+        key: R::Key<'l>,
+        space: &'k mut [u8; 8],
+    ) -> Self {
+        HashedKey::new(table.core(), table.encode(key, space))
+    }
+}
 
 /// An index as the kit runs it.
 pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
@@ -17,10 +48,10 @@ pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
     /// The pool that it lies in.
     fn core(&self) -> &Arc<Core<S>>;
 
-    /// Shows a key in the form in which it is kept.
+    /// A key in the form in which it is kept, which may need some space.
     #[inline(always)]
-    fn encoded<T>(&self, key: R::Key<'_>, with: impl FnOnce(R::Key<'_>) -> T) -> T {
-        with(key)
+    fn encode<'s, 'k: 's>(&self, key: R::Key<'k>, _space: &'s mut [u8; 8]) -> R::Key<'s> {
+        R::reborrow(key)
     }
 
     /// See [`Index::growth`](crate::index::Index::growth).
@@ -58,10 +89,10 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
         Self: 'b;
 
     /// The value of a key.
-    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>>;
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>>;
 
     /// The value of a key, as a reference that keeps its block from being reused.
-    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>>;
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>>;
 
     /// Begins a batch of lookups.
     fn begin_batch(&self) -> Self::Batch<'_>;
@@ -70,8 +101,7 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     fn stage_metadata<'b>(
         &'b self,
         batch: &'b Self::Batch<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Self::Staged<'b>>;
 
     /// Prefetches the slots that can hold a key, by what the stage before has prefetched.
@@ -86,20 +116,8 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
         &'b self,
         batch: &'b Self::Batch<'_>,
         staged: Self::Staged<'b>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<R::Owned>>;
-}
-
-/// Changes of one key.
-pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
-    /// See [`Index::change`](crate::index::Index::change).
-    fn change(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>>;
 }
 
 /// Walks over all of it.

@@ -451,7 +451,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !range.encoded {
             for bound in [&mut range.low, &mut range.high] {
                 if let Bound::Included(key) | Bound::Excluded(key) = bound {
-                    *key = R::encoded(self.shape.order, R::key_of(key), R::own);
+                    let mut space = [0; 8];
+                    *key = R::own(R::encode(self.shape.order, R::key_of(key), &mut space));
                 }
             }
             range.encoded = true;
@@ -478,8 +479,8 @@ impl<S: Seam, R: OrderedRecord> Table<S, R> for Phast<S, R> {
     }
 
     #[inline(always)]
-    fn encoded<T>(&self, key: R::Key<'_>, with: impl FnOnce(R::Key<'_>) -> T) -> T {
-        R::encoded(self.shape.order, key, with)
+    fn encode<'s, 'k: 's>(&self, key: R::Key<'k>, space: &'s mut [u8; 8]) -> R::Key<'s> {
+        R::encode(self.shape.order, key, space)
     }
 
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {

@@ -6,7 +6,7 @@ use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::kit::media::ones;
-use crate::index::kit::table::Lookup;
+use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::prints;
 use crate::index::record::{RecordRef, SlotWords};
 use crate::pmem::{Planted, Seam};
@@ -44,15 +44,15 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     type Staged<'b> = (Located<'b>, u64);
 
     #[inline(always)]
-    fn find_value(&self, key: R::Key<'_>, hash: u64) -> Result<Option<R::Owned>> {
-        self.find(key, hash, |words| R::value(&self.core, words))
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        self.find(key, |words| R::value(&self.core, words))
     }
 
-    fn find_reference(&self, key: R::Key<'_>, hash: u64) -> Result<Option<RecordRef>> {
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
         // The guard is made before it is looked again whether the link has been replaced since
         // it was read: each reading is a guard of its own, and those that do not count are
         // dropped.
-        self.find_guarded(key, hash, |words| {
+        self.find_guarded(key, |words| {
             let pin = self.core.pin();
             R::reference(&self.core, words, pin)
         })
@@ -64,13 +64,12 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     fn stage_metadata<'b>(
         &'b self,
         (): &'b (),
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<(Located<'b>, u64)> {
-        let at = self.locate(key)?;
+        let at = self.locate(key.key)?;
         let offset = self.leaf(at.leaf).offset(self.seam());
         if offset & DAMAGED == 0 {
-            self.expect(offset, hash);
+            self.expect(offset, key.hash);
         }
         Ok((at, offset))
     }
@@ -91,12 +90,11 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
         &'b self,
         (): &'b (),
         (at, _): (Located<'b>, u64),
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<R::Owned>> {
-        match self.read_once(&at, key, hash, &mut |words| R::value(&self.core, words))? {
+        match self.read_once(&at, key, &mut |words| R::value(&self.core, words))? {
             Some(found) => Ok(found),
-            None => self.find_value(key, hash),
+            None => self.find_value(key),
         }
     }
 }
@@ -145,12 +143,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         leaf: u64,
         mask: u64,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Found>, Damage> {
-        for slot in ones(self.candidates(&self.header(leaf).head, mask, hash as u8)) {
+        for slot in ones(self.candidates(&self.header(leaf).head, mask, key.hash as u8)) {
             let words = self.words(self.pair(leaf, slot));
-            if R::matches(&self.core, words, key, hash)?
+            if R::matches(&self.core, words, key.key, key.hash)?
                 || self.planted(Planted::FingerprintDecides)
             {
                 return Ok(Some(Found { slot, words }));
@@ -185,25 +182,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        let at = self.locate(key)?;
-        match self.read_once(&at, key, hash, &mut read)? {
+        let at = self.locate(key.key)?;
+        match self.read_once(&at, key, &mut read)? {
             Some(found) => Ok(found),
-            None => self.find_again(key, hash, &mut read, PATIENCE),
+            None => self.find_again(key, &mut read, PATIENCE),
         }
     }
 
     /// As [`find`](Self::find), for readings that are short and make a guard of their own.
     pub(super) fn find_guarded<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        self.find_again(key, hash, &mut read, u32::MAX)
+        self.find_again(key, &mut read, u32::MAX)
     }
 
     /// Until a reading counts. After so many that did not, under a guard: a value that is
@@ -211,8 +206,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(never)]
     fn find_again<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
         patience: u32,
     ) -> Result<Option<T>> {
@@ -220,10 +214,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut guard = None;
         loop {
             self.core.check()?;
-            let at = self.locate(key)?;
+            let at = self.locate(key.key)?;
             let found = match guard {
-                None => self.read_once(&at, key, hash, read)?,
-                Some(_) => self.read_guarded(&at, key, hash, read)?,
+                None => self.read_once(&at, key, read)?,
+                Some(_) => self.read_guarded(&at, key, read)?,
             };
             if let Some(found) = found {
                 return Ok(found);
@@ -262,14 +256,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn read_once<T>(
         &self,
         at: &Located<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<Option<T>>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        self.expect(offset, hash);
+        self.expect(offset, key.hash);
         let replaced = self.replaced_before(at.leaf);
-        let found = self.probe(offset, self.bitmap(offset), key, hash);
+        let found = self.probe(offset, self.bitmap(offset), key);
         let found = match found {
             Ok(Some(found)) => read(found.words).map(|value| Some((found.slot, value))),
             Ok(None) => Ok(None),
@@ -290,12 +283,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn read_guarded<T>(
         &self,
         at: &Located<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<Option<T>>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        let found = self.probe(offset, self.bitmap(offset), key, hash);
+        let found = self.probe(offset, self.bitmap(offset), key);
         let state = self.state_after(at);
         if !self.is_still(at) {
             return Ok(None);

@@ -96,9 +96,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         for slot in self.slots_of(offset) {
             let pair = self.pair(offset, slot);
             let place = self.core.memory.offset_of(pair).raw();
-            let key = audit.check_slot(&self.core, place, self.words(pair), |key, hash| {
-                self.find(key, hash, Ok)
-            });
+            let words = self.words(pair);
+            let key = audit.check_slot(&self.core, place, words, |key| self.find(key, Ok));
             if let Some(key) = key
                 && (key < *low || high.is_some_and(|high| key >= *high))
             {
