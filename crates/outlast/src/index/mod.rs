@@ -10,17 +10,16 @@
 
 pub mod clevel;
 pub mod dash_eh;
-mod open;
+mod kit;
 mod ordered;
 pub mod phast;
-mod plan;
 mod prints;
 pub mod record;
 mod registry;
 mod settings;
 mod version;
 
-pub use open::WhileOpen;
+pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
 pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};

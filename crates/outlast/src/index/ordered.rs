@@ -73,8 +73,12 @@ impl KeyOrder {
 
 /// A record form whose keys can be compared.
 pub trait OrderedRecord: Record {
-    /// Shows the key in the form in which it is kept.
-    fn encoded<T>(order: KeyOrder, key: Self::Key<'_>, with: impl FnOnce(Self::Key<'_>) -> T) -> T;
+    /// The key in the form in which it is kept, which may need some space.
+    fn encode<'s, 'k: 's>(
+        order: KeyOrder,
+        key: Self::Key<'k>,
+        space: &'s mut [u8; 8],
+    ) -> Self::Key<'s>;
     /// Makes a key that was kept the one that came.
     fn decode(order: KeyOrder, key: &mut Self::OwnedKey);
     /// A key to be kept.
@@ -126,8 +130,8 @@ pub trait OrderedRecord: Record {
 
 impl OrderedRecord for Inline {
     #[inline(always)]
-    fn encoded<T>(order: KeyOrder, key: u64, with: impl FnOnce(u64) -> T) -> T {
-        with(key ^ order.sign())
+    fn encode<'s, 'k: 's>(order: KeyOrder, key: u64, _: &'s mut [u8; 8]) -> u64 {
+        key ^ order.sign()
     }
     #[inline(always)]
     fn decode(order: KeyOrder, key: &mut u64) {
@@ -229,17 +233,16 @@ fn spread(records: &mut [(u64, u64)]) -> bool {
 
 impl OrderedRecord for Bytes {
     #[inline(always)]
-    fn encoded<T>(order: KeyOrder, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
+    fn encode<'s, 'k: 's>(order: KeyOrder, key: &'k [u8], space: &'s mut [u8; 8]) -> &'s [u8] {
         match order {
             KeyOrder::Integer { bytes, .. } if key.len() == usize::from(bytes) => {
-                let mut space = [0; 8];
                 let encoded = &mut space[..key.len()];
                 encoded.copy_from_slice(key);
                 encoded.reverse();
                 encoded[0] ^= (order.sign() >> (8 * (bytes - 1))) as u8;
-                with(encoded)
+                encoded
             }
-            _ => with(key),
+            _ => key,
         }
     }
     fn decode(order: KeyOrder, key: &mut Vec<u8>) {
@@ -393,9 +396,9 @@ mod tests {
     fn kept_integers_are_in_the_order_of_numbers() {
         let numbers = [i64::MIN, -300, -1, 0, 1, 255, 256, i64::MAX];
         let order = KeyOrder::of_schema("i64");
-        let words = numbers.map(|n| Inline::encoded(order, n as u64, |word| word));
+        let words = numbers.map(|n| Inline::encode(order, n as u64, &mut [0; 8]));
         assert!(words.is_sorted());
-        let bytes = numbers.map(|n| Bytes::encoded(order, &n.to_le_bytes(), <[u8]>::to_vec));
+        let bytes = numbers.map(|n| Bytes::encode(order, &n.to_le_bytes(), &mut [0; 8]).to_vec());
         assert!(bytes.is_sorted());
         for ((n, mut word), mut bytes) in numbers.iter().zip(words).zip(bytes) {
             Inline::decode(order, &mut word);
@@ -404,7 +407,8 @@ mod tests {
             assert_eq!(bytes, n.to_le_bytes());
         }
         let small = KeyOrder::of_schema("i8");
-        let words = [-128i8, -1, 0, 127].map(|n| Inline::encoded(small, u64::from(n as u8), |w| w));
+        let small = |n: i8| Inline::encode(small, u64::from(n as u8), &mut [0; 8]);
+        let words = [-128, -1, 0, 127].map(small);
         assert!(words.is_sorted());
     }
 

@@ -75,6 +75,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// A value as it is handed out.
     type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
 
+    /// The same key, for a shorter time.
+    fn reborrow<'s, 'k: 's>(key: Self::Key<'k>) -> Self::Key<'s>;
     /// A key that was handed out, to be passed in again.
     fn key_of(key: &Self::OwnedKey) -> Self::Key<'_>;
     /// A value that was handed out, to be passed in again.
@@ -212,6 +214,10 @@ impl Record for Inline {
     type OwnedKey = u64;
     type Owned = u64;
 
+    #[inline(always)]
+    fn reborrow<'s, 'k: 's>(key: u64) -> u64 {
+        key
+    }
     fn key_of(key: &u64) -> u64 {
         *key
     }
@@ -471,6 +477,10 @@ impl Record for Bytes {
     type OwnedKey = Vec<u8>;
     type Owned = Vec<u8>;
 
+    #[inline(always)]
+    fn reborrow<'s, 'k: 's>(key: &'k [u8]) -> &'s [u8] {
+        key
+    }
     fn key_of(key: &Vec<u8>) -> &[u8] {
         key
     }

@@ -5,43 +5,22 @@ use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
 use super::ops::Place;
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
-use crate::index::plan::Plan;
+use crate::index::Changed;
+use crate::index::kit::change::{Attempt, Plan, Step, Update};
+use crate::index::kit::table::HashedKey;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::index::{Change, Changed};
 use crate::pmem::{Planted, Point, Seam, SharedWord, Word};
 use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A block for a record that nothing leads to yet. Given back if nothing ever did.
-struct Draft<'c, S: Seam, R: Record> {
-    index: &'c Clevel<S, R>,
-    offset: u64,
+/// A record that nothing leads to yet.
+pub(crate) struct Draft<'c, S: Seam> {
+    block: UnlinkedBlock<'c, S>,
     bytes: u64,
     /// Whether its content was written, durably.
     written: bool,
-    /// Whether somebody can have seen it.
-    shown: bool,
-}
-
-impl<S: Seam, R: Record> Drop for Draft<'_, S, R> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.shown {
-            self.index.core.free_unlinked(self.offset);
-        }
-    }
-}
-
-/// What became of an attempt.
-enum Step<R: Record> {
-    Done(Changed<R>),
-    /// The draft was shown and lost; another one is needed.
-    Lost,
-    /// Something else came first: look again.
-    Again,
-    /// No slot is free, by the context with this word.
-    Full(u64),
 }
 
 /// What stands in an announced insert's way.
@@ -53,46 +32,79 @@ enum Rival {
     Stronger(u64),
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
+    /// A record that nothing leads to yet.
+    type Progress<'t> = Option<Draft<'t, S>>;
+    /// The word of the context by which no slot is free.
+    type Full<'t> = u64;
+
     #[inline(always)]
-    pub(super) fn change_of(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        let plan = Plan::of(&change, want_before);
-        R::check_size(key, plan.value)?;
-        let _writing = match self.core.pass_to_change() {
-            Some(inside) => inside.stay(),
-            None => self.core.enter_to_change()?,
-        };
-        let hash = R::hash(&self.core.hasher, key);
-        let mut draft = None;
-        loop {
-            if let (None, Some(value)) = (&draft, plan.value) {
-                draft = Some(self.draft(key, value)?);
-            }
-            let step = {
-                let guard = self.guard(true);
-                self.attempt(&guard, key, hash, &plan, &mut draft)?
-            };
-            match step {
-                Step::Done(changed) => return Ok(changed),
-                Step::Lost => draft = None,
-                Step::Again => {}
-                Step::Full(context) => self.make_room(hash, context)?,
-            }
-        }
+    fn begin<'t>(
+        &'t self,
+        _: HashedKey<'_, R>,
+        _: &Plan<'_, R>,
+        _: &mut Option<Draft<'t, S>>,
+    ) -> Attempt<Option<Changed<R>>> {
+        Ok(None)
     }
 
+    #[inline(always)]
+    fn attempt<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        draft: &mut Option<Draft<'t, S>>,
+    ) -> Attempt<Step<R, u64>> {
+        if let (None, Some(value)) = (&draft, plan.value) {
+            *draft = Some(self.draft(key.key, value)?);
+        }
+        let guard = self.guard(true);
+        let Some(place) = self.find(&guard, key)? else {
+            return match (plan.inserts, &mut *draft, plan.value) {
+                (true, Some(new), Some(value)) => match self.insert(&guard, key, value, new)? {
+                    Some(step) => Ok(step),
+                    None => {
+                        // It was shown and has lost; another one is needed.
+                        *draft = None;
+                        Ok(Step::Again)
+                    }
+                },
+                _ => Ok(Step::absent(false)),
+            };
+        };
+        let memory = &self.core.memory;
+        let before = plan.want_before.then(|| R::read_value(memory, place.body));
+        let applied = plan.replaces
+            && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
+        if applied {
+            let changed = match (draft, plan.value) {
+                (Some(draft), Some(value)) => {
+                    self.write(draft, state::LIVE, key.key, value)?;
+                    self.replace(&guard, key.hash, place, draft)?
+                }
+                _ => self.remove(&guard, key.hash, place)?,
+            };
+            if !changed {
+                return Ok(Step::Again);
+            }
+        }
+        Ok(Step::Done(Changed { applied, before, present: true }))
+    }
+
+    fn grow(&self, key: HashedKey<'_, R>, context: u64) -> Result<()> {
+        self.make_room(key.hash, context)
+    }
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
     /// A block for a record, of any content.
     #[inline(always)]
-    fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S, R>> {
+    fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S>> {
         let (key_len, value_len) = R::lengths(key, value);
         let bytes = RECORD_HEADER + (key_len + value_len) as u64;
-        let block = self.core.allocate_record(RECORD_HEADER as usize + key_len, value_len)?;
-        Ok(Draft { index: self, offset: block.offset, bytes, written: false, shown: false })
+        let before = RECORD_HEADER as usize + key_len;
+        let block = UnlinkedBlock::for_record(&self.core, before, value_len)?;
+        Ok(Draft { block, bytes, written: false })
     }
 
     /// Makes a draft a record of this kind, durable but for the kind: after a crash, both mean
@@ -100,13 +112,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     fn write(
         &self,
-        draft: &mut Draft<'_, S, R>,
+        draft: &mut Draft<'_, S>,
         kind: u64,
         key: R::Key<'_>,
         value: R::Value<'_>,
     ) -> Result<(), Damage> {
         let memory = &self.core.memory;
-        let head = self.head(draft.offset)?;
+        let head = self.head(draft.block.offset())?;
         let (key_len, value_len) = R::lengths(key, value);
         let word = state::word(kind, key_len, value_len);
         if draft.written {
@@ -114,11 +126,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(());
         }
         let bytes = draft.bytes.next_multiple_of(8);
-        let words = memory.words(draft.offset, bytes)?;
+        let words = memory.words(draft.block.offset(), bytes)?;
         memory.store(&words[0], word, &points::RECORD);
         let lengths = state::packed_lengths(word);
         let at = &points::RECORD;
-        let crc = R::write(memory, &words[2..], (draft.offset, lengths), key, value, at);
+        let crc = R::write(memory, &words[2..], (draft.block.offset(), lengths), key, value, at);
         // Of the inserts of a key, that of the thread with the smallest number wins: it loses
         // to nobody that is not in effect, so somebody always gets on.
         let priority = thread_number().min(u32::MAX as usize) as u64;
@@ -127,42 +139,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         memory.fence(at);
         draft.written = true;
         Ok(())
-    }
-
-    /// One attempt at a change.
-    #[inline(always)]
-    fn attempt(
-        &self,
-        guard: &Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
-        plan: &Plan<'_, R>,
-        draft: &mut Option<Draft<'_, S, R>>,
-    ) -> Result<Step<R>> {
-        let Some(place) = self.find(guard, key, hash)? else {
-            return match (plan.inserts, draft, plan.value) {
-                (true, Some(draft), Some(value)) => self.insert(guard, key, hash, value, draft),
-                _ => Ok(Step::Done(Changed { applied: false, before: None, present: false })),
-            };
-        };
-        let memory = &self.core.memory;
-        let before = plan.want_before.then(|| R::read_value(memory, place.body));
-        let applies = plan.replaces
-            && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
-        if !applies {
-            return Ok(Step::Done(Changed { applied: false, before, present: true }));
-        }
-        let changed = match (draft, plan.value) {
-            (Some(draft), Some(value)) => {
-                self.write(draft, state::LIVE, key, value)?;
-                self.replace(guard, hash, place, draft)?
-            }
-            _ => self.remove(guard, hash, place)?,
-        };
-        if !changed {
-            return Ok(Step::Again);
-        }
-        Ok(Step::Done(Changed { applied: true, before, present: true }))
     }
 
     // ---- Replace and remove -----------------------------------------------------
@@ -179,22 +155,22 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &Guard<'_, S>,
         hash: u64,
         place: Place<'_>,
-        draft: &mut Draft<'_, S, R>,
+        draft: &mut Draft<'_, S>,
     ) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::UPDATE);
         self.core.before_unlink(place.offset)?;
-        let word = state::forward(draft.offset);
+        let word = state::forward(draft.block.offset());
         let word_pending = word | state::PENDING;
         if self.planted(Planted::UpdatedInOneSlot) {
-            draft.shown = true;
-            self.relink(guard, hash, place.offset, Some(draft.offset), at)?;
+            draft.block.set_linked();
+            self.relink(guard, hash, place.offset, Some(draft.block.offset()), at)?;
             self.core.retire_visited(place.offset, Self::bytes_of(&place));
             return Ok(true);
         }
         if self.exchange(&place.head.state, place.state, word_pending, at).is_err() {
             return Ok(false);
         }
-        draft.shown = true;
+        draft.block.set_linked();
         if self.planted(Planted::UpdateEmptiesFirst) {
             let dead = state::with_kind(place.state, state::DEAD) | state::PENDING;
             let _ = self.exchange(&place.head.state, word_pending, dead, at);
@@ -203,7 +179,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         memory.persist(&place.head.state, at);
         let _ = self.exchange(&place.head.state, word_pending, word, &points::UNMARK);
-        self.relink(guard, hash, place.offset, Some(draft.offset), &points::UPDATE_SLOT)?;
+        self.relink(guard, hash, place.offset, Some(draft.block.offset()), &points::UPDATE_SLOT)?;
         self.core.retire_visited(place.offset, Self::bytes_of(&place));
         Ok(true)
     }
@@ -284,37 +260,38 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Insert -----------------------------------------------------------------
 
+    /// Inserts a key that was not found. `None` if the draft has lost to another insert.
     #[inline(always)]
     fn insert(
         &self,
         guard: &Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         value: R::Value<'_>,
-        draft: &mut Draft<'_, S, R>,
-    ) -> Result<Step<R>> {
-        self.write(draft, state::UNDECIDED, key, value)?;
+        draft: &mut Draft<'_, S>,
+    ) -> Result<Option<Step<R, u64>>> {
+        let hash = key.hash;
+        self.write(draft, state::UNDECIDED, key.key, value)?;
         let context = self.context(guard)?;
-        let plain = slot::word(draft.offset, tag_of(hash));
+        let plain = slot::word(draft.block.offset(), tag_of(hash));
         let announced = slot::with_mark(plain, slot::ANNOUNCED);
         let at = &points::ANNOUNCE;
         let Some(place) = self.claim(guard, context, 0, hash, announced, at)? else {
-            return Ok(Step::Full(context.word));
+            return Ok(Some(Step::Full(context.word)));
         };
-        draft.shown = true;
-        let won = self.decide(guard, key, hash, draft.offset).or_else(|error| {
+        draft.block.set_linked();
+        let won = self.decide(guard, key, draft.block.offset()).or_else(|error| {
             // Something is damaged: the insert is not to happen, if that is still open.
-            self.settle(draft.offset, state::KILLED)?;
-            let word = self.state(draft.offset, self.head(draft.offset)?)?;
+            self.settle(draft.block.offset(), state::KILLED)?;
+            let word = self.state(draft.block.offset(), self.head(draft.block.offset())?)?;
             if state::kind(word) == state::KILLED { Err(error) } else { Ok(true) }
         });
         if matches!(won, Ok(true)) {
             self.take_effect(place, announced, &points::INSERT);
-            return Ok(Step::Done(Changed { applied: true, before: None, present: false }));
+            return Ok(Some(Step::absent(true)));
         }
         self.withdraw(place, announced);
-        self.core.retire_visited(draft.offset, draft.bytes);
-        won.map(|_| Step::Lost)
+        self.core.retire_visited(draft.block.offset(), draft.bytes);
+        won.map(|_| None)
     }
 
     /// Empties a slot of an announcement that has lost, or of a copy that is not confirmed, if
@@ -427,12 +404,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// that comes second, and then decides the first in its inserter's stead, who may have been
     /// stopped. So nobody waits, and of all that are announced at most one wins.
     #[inline(always)]
-    fn decide(&self, guard: &Guard<'_, S>, key: R::Key<'_>, hash: u64, mine: u64) -> Result<bool> {
+    fn decide(&self, guard: &Guard<'_, S>, key: HashedKey<'_, R>, mine: u64) -> Result<bool> {
         let mut target = mine;
         loop {
             let rival = match self.planted(Planted::InsertUnchecked) {
                 true => Rival::Nothing,
-                false => self.rival(guard, key, hash, target)?,
+                false => self.rival(guard, key, target)?,
             };
             match rival {
                 Rival::Nothing => {
@@ -473,13 +450,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// What stands in the way of an announced insert of this key; what is weaker, is killed.
     #[inline(always)]
-    fn rival(
-        &self,
-        guard: &Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
-        target: u64,
-    ) -> Result<Rival> {
+    fn rival(&self, guard: &Guard<'_, S>, key: HashedKey<'_, R>, target: u64) -> Result<Rival> {
+        let HashedKey { key, hash } = key;
         let rival = self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
                 // What a copy is of stands elsewhere, too.

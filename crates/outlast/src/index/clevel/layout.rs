@@ -1,5 +1,6 @@
 //! The on-media structs of clevel and nothing else. Drawn in docs/format.md.
 
+use crate::index::kit::media::{self, LOW48 as OFFSET};
 use crate::pmem::{LINE, Media, Word};
 
 /// The read-only compatible feature of a pool that has had a map of this scheme.
@@ -105,8 +106,6 @@ const _: () = {
     assert!(size_of::<ContextBlock>() as u64 == CONTEXT_BYTES);
     assert!(size_of::<RecordHead>() as u64 == RECORD_HEADER);
 };
-
-const OFFSET: u64 = (1 << 48) - 1;
 
 /// The words of slots.
 ///
@@ -319,23 +318,10 @@ pub enum Kind {
     Node = 0xc1e1,
 }
 
-/// The identity word of a structure: its kind, and a checksum that ties it to its place and to
-/// a fixed property (log2 of a level's buckets).
-///
-/// ```text
-///  63                    32 31        16 15         0
-/// +------------------------+------------+------------+
-/// |        CRC-32C         |  property  |    kind    |
-/// +------------------------+------------+------------+
-/// ```
+/// The identity word of a structure, see [`media::identity`]. Its property is log2 of a level's
+/// buckets.
 pub fn identity(kind: Kind, offset: u64, property: u32) -> u64 {
-    let low = u64::from(kind as u16) | u64::from(property) << 16;
-    low | u64::from(checksum(&[low, offset])) << 32
-}
-
-/// CRC-32C of words.
-pub fn checksum(words: &[u64]) -> u32 {
-    words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
+    media::identity(kind as u16, property as u16, &[offset])
 }
 
 /// A level's word in a context, and the root's word of the level that is kept ready.
@@ -352,7 +338,7 @@ pub fn unpack_level(word: u64) -> Option<(u64, u32)> {
 
 /// The root's scheme words.
 pub mod root {
-    use super::{LINE, OFFSET, checksum};
+    use super::{LINE, OFFSET, media};
 
     /// The context. The commit word of everything that changes the levels.
     pub const CONTEXT: usize = 0;
@@ -380,9 +366,7 @@ pub mod root {
     ///
     /// `check` is a CRC-32C of the lower 56 bits without P, folded to 8.
     pub fn pack(context: u64, turn: u64) -> u64 {
-        let low = context | (turn % TURNS) << TURN_SHIFT;
-        let crc = checksum(&[low]);
-        low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
+        media::seal8(context | (turn % TURNS) << TURN_SHIFT)
     }
     /// Reads it, with or without P: the context's offset and the turn.
     pub fn unpack(word: u64) -> Option<(u64, u64)> {

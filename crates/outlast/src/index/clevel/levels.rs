@@ -14,6 +14,7 @@ use super::layout::{
 };
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::{check_block, check_identity, checksum};
 use crate::index::record::Record;
 use crate::pmem::{DramWords, Offset, Seam, Shared, SharedWord, Word};
 use crate::pool::core::Core;
@@ -45,7 +46,7 @@ pub(super) fn tag_of(hash: u64) -> u64 {
 }
 
 /// A level whose whole extent was checked to lie inside the memory.
-pub(super) struct Level {
+pub(crate) struct Level {
     pub(super) offset: u64,
     pub(super) bits: u32,
     /// log2 of the buckets of a group.
@@ -184,7 +185,7 @@ impl Level {
 }
 
 /// The context in DRAM. Fixed once it is shared, but for `next`.
-pub(super) struct Context {
+pub(crate) struct Context {
     /// The root's word for it, without P.
     pub(super) word: u64,
     pub(super) turn: u64,
@@ -293,7 +294,7 @@ impl Drop for Discards {
 }
 
 /// An operation under way: blocks and contexts that it can have seen are not reused.
-pub(super) struct Guard<'c, S: Seam> {
+pub(crate) struct Guard<'c, S: Seam> {
     core: &'c Core<S>,
     _visit: Visit<'c>,
     /// Whether it has passed the gate.
@@ -447,16 +448,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     pub(super) fn check_level(&self, offset: u64, bits: u32) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<LevelHeader>::new(offset))?;
-        let bytes = layout::level_bytes(bits, self.shape.group_bits);
-        memory.words(offset, bytes)?;
-        self.core.alloc().check_block(&self.core, offset, bytes)?;
-        let found = memory.load(&header.identity);
+        check_block(&self.core, offset, layout::level_bytes(bits, self.shape.group_bits))?;
         let expected = layout::identity(Kind::Level, offset, bits);
-        if found != expected {
-            let expected = format!("a level of 2^{bits} buckets ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")));
-        }
-        Ok(())
+        let what = format!("a level of 2^{bits} buckets");
+        check_identity(memory, &header.identity, expected, &what)
     }
 
     /// A bucket of a level.
@@ -481,13 +476,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 /// The check word of a context.
 pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
     let words: Vec<u64> = [block, counts].iter().chain(levels).copied().collect();
-    u64::from(layout::checksum(&words))
+    u64::from(checksum(&words))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Change, Config, Index, Inline};
+    use crate::index::kit::{change, lookup};
+    use crate::index::{Change, Config, Inline};
     use crate::pmem::Real;
     use crate::pool::core::Core;
     use crate::{MapOptions, Pool, PoolOptions, Scheme};
@@ -556,7 +552,8 @@ mod tests {
         let mut seen = Seen { known: vec![first], block: 0, next: None, taken: 0, handed_on: 0 };
         let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for n in 0..RECORDS {
-            assert!(table.change(key(n), Change::Insert(n + 1), false).unwrap().applied);
+            let insert = Change::Insert(n + 1);
+            assert!(change::change(&table, key(n), insert, false).unwrap().applied);
             seen.look(&table);
             let newest = seen.known.last().unwrap();
             // Every second level is made ready, while the oldest one is being emptied.
@@ -571,7 +568,7 @@ mod tests {
         assert!(taken >= 1 && handed_on >= 1, "{taken} taken, {handed_on} handed on");
         assert!(known.len() as u64 > taken + 3, "{} levels", known.len());
         for n in 0..RECORDS {
-            assert_eq!(table.get(key(n)).unwrap(), Some(n + 1));
+            assert_eq!(lookup::get(&table, key(n)).unwrap(), Some(n + 1));
         }
     }
 }

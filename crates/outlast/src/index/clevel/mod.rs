@@ -232,11 +232,10 @@ mod scan;
 mod verify;
 
 use crate::error::{Damage, Error, Result};
-use crate::index::record::{Record, RecordRef};
-use crate::index::{
-    Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, SchemeConfig, Settings, Verified,
-    Visitor,
-};
+use crate::index::kit::table::Table;
+use crate::index::kit::walk::Counters;
+use crate::index::record::Record;
+use crate::index::{Growth, Scheme, SchemeConfig, Settings};
 use crate::pmem::{Offset, Planted, Point, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -244,7 +243,7 @@ use layout::root;
 use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// How a map's levels begin, and how they are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,10 +290,8 @@ pub struct Clevel<S: Seam, R: Record> {
     makers: Shared<AtomicU32>,
     /// Records removed since the table was last looked at for being too large.
     removed: SharedWord,
-    /// Statistics, as the next two: nothing is decided by them.
-    expansions: AtomicU64,
-    emptied: AtomicU64,
-    repaired: AtomicU64,
+    /// Expansions, levels that were emptied, and buckets that were touched.
+    counters: Counters,
     form: PhantomData<R>,
 }
 
@@ -311,9 +308,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             discards: Discards::new(),
             makers: Shared::default(),
             removed: Shared::default(),
-            expansions: AtomicU64::new(0),
-            emptied: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
+            counters: Counters::default(),
             form: PhantomData,
         };
         core.memory.words(root, ROOT_SCHEME_WORDS as u64 * 8)?;
@@ -393,40 +388,16 @@ impl<S: Seam, R: Record> Drop for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
-    fn scheme(&self) -> Scheme {
-        Scheme::Clevel
-    }
+impl<S: Seam, R: Record> Table<S, R> for Clevel<S, R> {
+    const SCHEME: Scheme = Scheme::Clevel;
 
-    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
     #[inline(always)]
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        self.get_of(key)
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
     }
 
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        self.get_ref_of(key)
-    }
-
-    fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.get_many_of(keys, found)
-    }
-
-    fn change(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        self.change_of(key, change, want_before)
-    }
-
-    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.scan_next(cursor, out)
-    }
-
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        self.trace_next(cursor, visit)
+    fn growth(&self) -> Growth {
+        self.counters.growth()
     }
 
     fn has_work(&self) -> bool {
@@ -441,24 +412,5 @@ impl<S: Seam, R: Record> Index<R> for Clevel<S, R> {
         if let Ok(context) = self.context(&self.guard(false)) {
             context.levels.iter().for_each(|level| level.use_huge_pages());
         }
-    }
-
-    fn len_estimate(&self) -> Result<u64> {
-        Ok(self.sample()?.records_estimate)
-    }
-
-    fn stats(&self) -> Result<IndexStats> {
-        self.sample()
-    }
-
-    fn growth(&self) -> Growth {
-        Growth {
-            splits: self.expansions.load(Ordering::Relaxed),
-            doublings: self.emptied.load(Ordering::Relaxed),
-        }
-    }
-
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.verify_all(visit)
     }
 }

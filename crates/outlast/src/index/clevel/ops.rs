@@ -6,8 +6,10 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
+use crate::index::RecordForm;
+use crate::index::kit::media::{check_identity, ones};
+use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Body, Record, RecordRef};
-use crate::index::{BATCH, RecordForm};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,6 +39,76 @@ pub(super) struct Place<'g> {
     pub(super) body: Body<'g>,
 }
 
+impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
+    type Batch<'t> = Guard<'t, S>;
+    type Staged<'b> = &'b Context;
+
+    #[inline(always)]
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        let guard = self.guard(false);
+        let place = self.find(&guard, key)?;
+        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+        loop {
+            let guard = self.guard(false);
+            let Some(place) = self.find(&guard, key)? else { return Ok(None) };
+            let pin = guard.pin();
+            // The record can have been retired between the two. Not if it is in effect still.
+            if self.look(&place.head.state) == place.state {
+                return Ok(Some(R::refer(&self.core, place.body, pin)));
+            }
+            self.core.epochs().unpin(pin);
+        }
+    }
+
+    fn begin_batch(&self) -> Guard<'_, S> {
+        self.guard(false)
+    }
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        guard: &'b Guard<'_, S>,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) -> Result<&'b Context> {
+        let context = self.context(guard)?;
+        context.levels.iter().for_each(|level| self.expect_notes(level, hash));
+        Ok(context)
+    }
+
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, context: &mut &'b Context, hash: u64) {
+        self.likely(context, hash).for_each(|bucket| self.seam().prefetch(bucket));
+    }
+
+    #[inline(always)]
+    fn stage_record<'b>(&'b self, context: &mut &'b Context, hash: u64) {
+        for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
+            let word = self.core.memory.load(place);
+            if slot::tag(word) == tag_of(hash) && slot::leads(word) {
+                self.expect_record(slot::offset(word));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        guard: &'b Guard<'_, S>,
+        context: &'b Context,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<R::Owned>> {
+        let mut pairs = [[0; 2]; AT_ONCE];
+        for (pair, level) in pairs.iter_mut().zip(&context.levels) {
+            *pair = level.pair(key.hash);
+        }
+        let place = self.find_in(guard, context, &pairs, key)?;
+        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
+    }
+}
+
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Records ----------------------------------------------------------------
 
@@ -57,6 +129,18 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let bytes = (key_len + value_len).next_multiple_of(8) as u64;
         let words = self.core.memory.words(offset + RECORD_HEADER, bytes)?;
         Ok(Body { words, key_len, value_len })
+    }
+
+    /// Key and value of a record in this state, its key, and the key's hash.
+    pub(super) fn keyed(
+        &self,
+        offset: u64,
+        word: u64,
+    ) -> Result<(Body<'_>, R::OwnedKey, u64), Damage> {
+        let body = self.body(offset, word)?;
+        let key = R::read_key(&self.core.memory, body);
+        let hash = R::hash(&self.core.hasher, R::key_of(&key));
+        Ok((body, key, hash))
     }
 
     /// The state of a record.
@@ -155,8 +239,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let mut from = 0;
         loop {
             for level in &context.levels[from..] {
-                let found = self.probe(guard, level, hash, &mut visit)?;
-                if found.is_some() {
+                if let found @ Some(_) = self.probe(guard, level, hash, &mut visit)? {
                     return Ok(found);
                 }
             }
@@ -188,11 +271,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for bucket in level.pair(hash) {
             let line = self.line(guard, level, bucket)?;
             let note = line.note.load(self.seam(), Ordering::SeqCst);
-            if note & (bits | DRAINED) == bits {
-                let found = self.probe_line(line.bucket, tag, visit)?;
-                if found.is_some() {
-                    return Ok(found);
-                }
+            if note & (bits | DRAINED) == bits
+                && let found @ Some(_) = self.probe_line(line.bucket, tag, visit)?
+            {
+                return Ok(found);
             }
         }
         let group = level.group(hash);
@@ -216,11 +298,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for (index, &word) in words.iter().enumerate() {
             same |= u32::from(slot::tag(word) == tag && slot::is_link(word)) << index;
         }
-        while same != 0 {
-            let index = same.trailing_zeros() as usize;
-            same &= same - 1;
-            let found = visit(&bucket.slots[index], words[index])?;
-            if found.is_some() {
+        for index in ones::<usize>(same) {
+            if let found @ Some(_) = visit(&bucket.slots[index], words[index])? {
                 return Ok(found);
             }
         }
@@ -237,8 +316,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Result<Option<T>> {
         for node in self.nodes(level, group) {
             for bucket in self.node_buckets(node?) {
-                let found = self.probe_line(bucket, tag, visit)?;
-                if found.is_some() {
+                if let found @ Some(_) = self.probe_line(bucket, tag, visit)? {
                     return Ok(found);
                 }
             }
@@ -351,12 +429,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<NodeHeader>::new(offset))?;
         memory.words(offset, NODE_BYTES)?;
-        let found = memory.load(&header.identity);
         let expected = super::layout::identity(super::layout::Kind::Node, offset, 0);
-        if found != expected {
-            let expected = format!("an overflow node ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")));
-        }
+        check_identity(memory, &header.identity, expected, "an overflow node")?;
         Ok(header)
     }
 
@@ -375,13 +449,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     pub(super) fn find<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'g>>> {
         let context = self.context(guard)?;
         let mut pairs = [[0; 2]; AT_ONCE];
         for (pair, level) in pairs.iter_mut().zip(&context.levels) {
-            *pair = level.pair(hash);
+            *pair = level.pair(key.hash);
             for bucket in *pair {
                 self.core.memory.seam().prefetch(level.note(bucket));
             }
@@ -393,7 +466,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.core.memory.seam().prefetch(self.bucket(level, bucket));
             }
         }
-        self.find_in(guard, context, &pairs, key, hash)
+        self.find_in(guard, context, &pairs, key)
     }
 
     /// As [`find`](Self::find), where the memory was asked for what is likely needed, given the
@@ -404,12 +477,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &'g Guard<'_, S>,
         context: &'g Context,
         pairs: &[[u64; 2]; AT_ONCE],
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'g>>> {
-        match self.find_at_once(guard, context, pairs, key, hash)? {
+        match self.find_at_once(guard, context, pairs, key)? {
             Some(found) => Ok(found),
-            None => self.find_slowly(guard, key, hash),
+            None => self.find_slowly(guard, key),
         }
     }
 
@@ -417,10 +489,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn find_slowly<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'g>>> {
-        self.search(guard, hash, |place, word| Ok(self.meet(place, word, key)?))
+        self.search(guard, key.hash, |place, word| Ok(self.meet(place, word, key.key)?))
     }
 
     /// As [`find`](Self::find), where one look at the notes of all levels tells. `None` if it
@@ -437,12 +508,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         guard: &'g Guard<'_, S>,
         context: &'g Context,
         pairs: &[[u64; 2]; AT_ONCE],
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Option<Place<'g>>>> {
         if context.levels.len() > AT_ONCE {
             return Ok(None);
         }
+        let HashedKey { key, hash } = key;
         let tag = tag_of(hash);
         let bits = note_bits(tag);
         let shows = |note: u64| u64::from(note & (bits | DRAINED) == bits);
@@ -464,9 +535,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let same = std::ptr::eq(now, context) || self.planted(Planted::ContextNotRechecked);
             return Ok(same.then_some(None));
         }
-        while likely != 0 {
-            let at = likely.trailing_zeros() as usize % (2 * AT_ONCE);
-            likely &= likely - 1;
+        for at in ones::<usize>(likely) {
+            let at = at % (2 * AT_ONCE);
             let bucket = self.bucket(&context.levels[at / 2], pairs[at / 2][at % 2]);
             let found =
                 self.probe_line(bucket, tag, &mut |place, word| Ok(self.meet(place, word, key)?))?;
@@ -526,76 +596,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         {
             memory.seam().prefetch(word);
         }
-    }
-
-    // ---- Lookups ----------------------------------------------------------------
-
-    #[inline(always)]
-    pub(super) fn get_of(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        let guard = self.guard(false);
-        let place = self.find(&guard, key, hash)?;
-        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
-    }
-
-    pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        loop {
-            let guard = self.guard(false);
-            let Some(place) = self.find(&guard, key, hash)? else { return Ok(None) };
-            let pin = guard.pin();
-            // The record can have been retired between the two. Not if it is in effect still.
-            if self.look(&place.head.state) == place.state {
-                return Ok(Some(R::refer(&self.core, place.body, pin)));
-            }
-            self.core.epochs().unpin(pin);
-        }
-    }
-
-    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
-    /// the memory for arrives while it asks for the others'.
-    pub(super) fn get_many_of(
-        &self,
-        keys: &[R::Key<'_>],
-        found: &mut [Option<R::Owned>],
-    ) -> Result<()> {
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut hashes = [0; BATCH];
-            for (&key, hash) in keys.iter().zip(&mut hashes) {
-                R::check_size(key, None)?;
-                *hash = R::hash(&self.core.hasher, key);
-            }
-            let hashes = &hashes[..keys.len()];
-            let guard = self.guard(false);
-            let context = self.context(&guard)?;
-            for &hash in hashes {
-                context.levels.iter().for_each(|level| self.expect_notes(level, hash));
-            }
-            for &hash in hashes {
-                for bucket in self.likely(context, hash) {
-                    self.core.memory.seam().prefetch(bucket);
-                }
-            }
-            for &hash in hashes {
-                for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
-                    let word = self.core.memory.load(place);
-                    if slot::tag(word) == tag_of(hash) && slot::leads(word) {
-                        self.expect_record(slot::offset(word));
-                    }
-                }
-            }
-            for ((&key, &hash), found) in keys.iter().zip(hashes).zip(found) {
-                let mut pairs = [[0; 2]; AT_ONCE];
-                for (pair, level) in pairs.iter_mut().zip(&context.levels) {
-                    *pair = level.pair(hash);
-                }
-                let place = self.find_in(&guard, context, &pairs, key, hash)?;
-                *found = place.map(|place| R::read_value(&self.core.memory, place.body));
-            }
-        }
-        Ok(())
     }
 }
 

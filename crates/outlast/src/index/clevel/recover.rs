@@ -19,7 +19,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let bits = bits_of(words) | TOUCHED | if frozen { DRAINED } else { 0 };
         // SeqCst: pairs with the Acquire in `line`.
         note.fetch_or(self.seam(), bits, Ordering::SeqCst);
-        self.repaired.fetch_add(1, Ordering::Relaxed);
+        self.counters.repaired.add_one();
         Ok(())
     }
 

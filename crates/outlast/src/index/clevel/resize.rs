@@ -7,6 +7,7 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note_bits, tag_of};
 use super::{Clevel, Config, points};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
 use crate::pmem::{Memory, Offset, Planted, Point, Seam, Shared, Word};
 use crate::pool::core::Core;
@@ -28,35 +29,6 @@ const LARGE_SLOTS: u64 = 1 << 13;
 const STEP_PARTS: u64 = 16;
 /// Removals between two looks whether the table is too large.
 const REMOVALS: u64 = 256;
-
-/// A block that is given back unless it gets linked.
-struct Unlinked<'c, S: Seam> {
-    core: &'c Core<S>,
-    offset: Option<u64>,
-}
-
-impl<'c, S: Seam> Unlinked<'c, S> {
-    fn take(core: &'c Core<S>, bytes: u64) -> Result<Self> {
-        Ok(Unlinked { core, offset: Some(core.allocate(bytes)?.offset) })
-    }
-
-    fn offset(&self) -> u64 {
-        self.offset.expect("not linked yet")
-    }
-
-    /// It is linked.
-    fn keep(mut self) {
-        self.offset = None;
-    }
-}
-
-impl<S: Seam> Drop for Unlinked<'_, S> {
-    fn drop(&mut self) {
-        if let Some(offset) = self.offset {
-            self.core.free_unlinked(offset);
-        }
-    }
-}
 
 /// Writes an empty level. Flushed, not fenced.
 fn write_level<S: Seam>(
@@ -102,14 +74,14 @@ pub(super) fn create<S: Seam>(
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let bits = shape.first_bits;
     let at = &points::CREATE;
-    let level = Unlinked::take(core, layout::level_bytes(bits, shape.group_bits))?;
-    let context = Unlinked::take(core, CONTEXT_BYTES)?;
+    let mut level = UnlinkedBlock::allocate(core, layout::level_bytes(bits, shape.group_bits))?;
+    let mut context = UnlinkedBlock::allocate(core, CONTEXT_BYTES)?;
     write_level(&core.memory, level.offset(), bits, shape, at)?;
     write_context(&core.memory, context.offset(), 2, &[pack_level(level.offset(), bits)], at)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[root::CONTEXT] = root::pack(context.offset(), 0);
-    level.keep();
-    context.keep();
+    level.set_linked();
+    context.set_linked();
     Ok(words)
 }
 
@@ -166,7 +138,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         old: &Context,
         levels: &[u64],
         keep: usize,
-        block: Unlinked<'_, S>,
+        mut block: UnlinkedBlock<'_, S>,
     ) -> Result<bool> {
         let memory = &self.core.memory;
         write_context(memory, block.offset(), keep, levels, &points::CONTEXT)?;
@@ -182,7 +154,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if !done {
             return Ok(false);
         }
-        block.keep();
+        block.set_linked();
         memory.persist(place, at);
         let _ = self.exchange(place, pending, word, &points::UNMARK);
         // Before the old block can be used for a context again.
@@ -210,7 +182,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Against the levels that stay: what the others hold comes to them.
             let (mut records, mut slots) = (0.0, 0);
             for level in &context.levels {
-                records += self.load(&guard, level)? * level.slots() as f64;
+                records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
             }
             for level in context.open_levels() {
                 slots += level.slots();
@@ -229,9 +201,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// The part of a level's slots that is in use, told by some of its buckets.
-    pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level) -> Result<f64> {
-        let step = (level.buckets() / SAMPLE).max(1);
+    /// The part of a level's slots that is in use, told by so many of its buckets.
+    pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level, buckets: u64) -> Result<f64> {
+        let step = (level.buckets() / buckets).max(1);
         let (mut used, mut slots) = (0, 0);
         for bucket in (0..level.buckets()).step_by(step as usize) {
             let line = self.line(guard, level, bucket)?;
@@ -243,7 +215,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Adds a level of twice the size of the newest one.
     fn expand(&self, seen: u64) -> Result<()> {
-        let block = Unlinked::take(&self.core, CONTEXT_BYTES)?;
+        let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
         let (bits, keep) = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
@@ -255,13 +227,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let keep = if bits > context.newest().bits { 2 } else { context.keep + 1 };
             (bits, keep)
         };
-        let level = match self.take_ready(bits)? {
+        let mut level = match self.take_ready(bits)? {
             Some(level) => level,
             None => self.new_level(bits)?,
         };
         if self.add_level(seen, level.offset(), bits, keep, block)? {
-            level.keep();
-            self.expansions.fetch_add(1, Ordering::Relaxed);
+            level.set_linked();
+            self.counters.splits.add_one();
             self.core.wake_worker();
         }
         Ok(())
@@ -274,7 +246,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         offset: u64,
         bits: u32,
         keep: usize,
-        block: Unlinked<'_, S>,
+        block: UnlinkedBlock<'_, S>,
     ) -> Result<bool> {
         let guard = self.guard(true);
         let context = self.context(&guard)?;
@@ -300,8 +272,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         LEVEL_BITS.take_while(fits).last().unwrap_or(*LEVEL_BITS.start())
     }
 
-    fn new_level(&self, bits: u32) -> Result<Unlinked<'_, S>> {
-        let level = Unlinked::take(&self.core, layout::level_bytes(bits, self.shape.group_bits))?;
+    fn new_level(&self, bits: u32) -> Result<UnlinkedBlock<'_, S>> {
+        let level =
+            UnlinkedBlock::allocate(&self.core, layout::level_bytes(bits, self.shape.group_bits))?;
         write_level(&self.core.memory, level.offset(), bits, self.shape, &points::LEVEL)?;
         self.core.memory.fence(&points::LEVEL);
         Ok(level)
@@ -309,7 +282,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Takes the level that is kept ready, if it is of this size. That it is taken is durable:
     /// where another expansion comes first, the level is given back, and used for something else.
-    fn take_ready(&self, bits: u32) -> Result<Option<Unlinked<'_, S>>> {
+    fn take_ready(&self, bits: u32) -> Result<Option<UnlinkedBlock<'_, S>>> {
         let place = self.root(root::READY);
         let word = self.look(place);
         let Some((offset, found)) = self.ready_level(word)? else { return Ok(None) };
@@ -321,7 +294,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(None);
         }
         self.core.memory.persist(place, &points::READY);
-        let level = Unlinked { core: &self.core, offset: Some(offset) };
+        let mut level = UnlinkedBlock::of(&self.core, offset);
         // Not before it is ours: another thread could have taken it, and its space be in use for
         // something else.
         match self.check_level(offset, bits) {
@@ -329,7 +302,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             Err(damage) => {
                 // Not to be given back: whose space that is, is not known. So the free state is
                 // not saved either, and the next open's trace frees it if it is nobody's.
-                level.keep();
+                level.set_linked();
                 self.core.note_unfreeable();
                 Err(damage.into())
             }
@@ -363,7 +336,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // It was made for another level, or by an earlier process.
             return self.prepare_notes(newest, offset);
         }
-        let level = self.new_level(bits)?;
+        let mut level = self.new_level(bits)?;
         let (offset, at) = (level.offset(), &points::READY);
         if let Some((offset, _)) = found {
             self.core.before_unlink(offset)?;
@@ -371,7 +344,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if self.exchange(place, word, pack_level(offset, bits), at).is_err() {
             return Ok(());
         }
-        level.keep();
+        level.set_linked();
         self.core.memory.persist(place, at);
         if let Some((offset, bits)) = found {
             let bytes = layout::level_bytes(bits, self.shape.group_bits);
@@ -398,7 +371,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Adds a node to the chain of a hash's group in the newest level.
     fn extend_chain(&self, hash: u64, seen: u64) -> Result<()> {
         let memory = &self.core.memory;
-        let node = Unlinked::take(&self.core, NODE_BYTES)?;
+        let mut node = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
         let words = memory.words(node.offset(), NODE_BYTES)?;
         for word in &words[1..] {
             memory.store(word, 0, &points::NODE);
@@ -426,7 +399,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             Ok(_) => {
                 memory.persist(end, &points::NODE_LINK);
                 let _ = self.exchange(end, linked, node.offset(), &points::UNMARK);
-                node.keep();
+                node.set_linked();
                 Ok(())
             }
             // Only a level that is being emptied has closed chains.
@@ -490,9 +463,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let found = self.state(offset, self.head(offset).ok()?).ok()?;
                 let kind = state::kind(found);
                 let is_record = kind == state::LIVE || kind == state::UNDECIDED;
-                let body = is_record.then(|| self.body(offset, found))?.ok()?;
-                let key = R::read_key(&self.core.memory, body);
-                Some(R::hash(&self.core.hasher, R::key_of(&key)))
+                let (.., hash) = is_record.then(|| self.keyed(offset, found))?.ok()?;
+                Some(hash)
             };
             let Some(hash) = hash() else { continue };
             for level in context.open_levels().take(context.levels.len() - 1) {
@@ -553,9 +525,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let _ = self.exchange(place, word, direct, &points::FREEZE);
                 continue;
             }
-            let body = self.body(offset, found)?;
-            let key = R::read_key(memory, body);
-            let hash = R::hash(&self.core.hasher, R::key_of(&key));
+            let (.., hash) = self.keyed(offset, found)?;
             if self.planted(Planted::RehashRemovesFirst) {
                 let _ = self.exchange(place, word, slot::FROZEN, &points::FREEZE);
                 memory.persist(place, &points::FREEZE);
@@ -768,7 +738,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Drops the oldest level, all of which is frozen.
     fn drop_level(&self, seen: u64) -> Result<()> {
-        let block = Unlinked::take(&self.core, CONTEXT_BYTES)?;
+        let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if context.word != seen {
@@ -795,7 +765,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let bytes = layout::level_bytes(level.bits, self.shape.group_bits);
             self.core.retire_visited(level.offset, bytes);
-            self.emptied.fetch_add(1, Ordering::Relaxed);
+            self.counters.doublings.add_one();
         }
         Ok(())
     }
@@ -815,7 +785,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let mut records = 0.0;
             for level in &context.levels {
-                records += self.load(&guard, level)? * level.slots() as f64;
+                records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
             }
             let records = records as u64;
             if records * 16 > slots {
@@ -825,10 +795,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let buckets = (records * 4).div_ceil(SLOTS as u64).next_power_of_two();
             (context.word, buckets.ilog2().max(self.shape.first_bits))
         };
-        let block = Unlinked::take(&self.core, CONTEXT_BYTES)?;
-        let level = self.new_level(bits)?;
+        let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
+        let mut level = self.new_level(bits)?;
         if self.add_level(seen, level.offset(), bits, 1, block)? {
-            level.keep();
+            level.set_linked();
         }
         Ok(())
     }

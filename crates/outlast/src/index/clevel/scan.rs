@@ -9,6 +9,7 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED};
 use super::{Clevel, points};
 use crate::error::Result;
+use crate::index::kit::table::Walk;
 use crate::index::record::Record;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::{Planted, Seam, Word};
@@ -38,6 +39,100 @@ pub(super) enum Home {
     Bucket(u64),
     /// In the overflow chain of a group.
     Chain(u64),
+}
+
+impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
+    /// One step of an iteration: the records of one range.
+    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        let memory = &self.core.memory;
+        let guard = self.guard(false);
+        let range = (cursor.low, Self::range_end(self.context(&guard)?, cursor.low));
+        let mut keys = HashSet::new();
+        self.walk(&guard, range, |part| {
+            let Part::Slot(_, _, place, word) = part else { return Ok(()) };
+            if slot::mark(word) & slot::ANNOUNCED != 0 {
+                return Ok(());
+            }
+            let (offset, head, found) = self.tail(slot::offset(word))?;
+            if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
+                // That it is not reported rests on its removal.
+                if found & state::PENDING != 0 {
+                    memory.persist(&head.state, &points::MET_STATE);
+                }
+                return Ok(());
+            }
+            let (body, key, hash) = self.keyed(offset, found)?;
+            if !(range.0..=range.1).contains(&hash) {
+                return Ok(());
+            }
+            if slot::mark(word) == slot::PENDING {
+                memory.persist(place, &points::MET_SLOT);
+            }
+            // A record can stand in two levels, and a key can be removed from one and inserted
+            // into another meanwhile.
+            if keys.insert(key.clone()) || self.planted(Planted::ScannedTwice) {
+                out.push((key, R::read_value(memory, body)));
+            }
+            Ok(())
+        })?;
+        cursor.pass(range.1);
+        Ok(())
+    }
+
+    /// One step of the trace: the blocks of one range; contexts and levels first. Slots that
+    /// lead to removed records, or through replaced ones, no longer do so after it. The caller
+    /// has passed the gate, or holds it.
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        let guard = self.guard(true);
+        let context = self.context(&guard)?;
+        if cursor.state == CursorState::Start {
+            // Those that come later are new; those that go, mark themselves before.
+            self.trace_levels(context, visit)?;
+        }
+        let high = Self::range_end(context, cursor.low);
+        self.trace_range(&guard, (cursor.low, high), visit)?;
+        cursor.pass(high);
+        Ok(())
+    }
+
+    /// Counts records: all of them, or those in some buckets.
+    fn stats(&self) -> Result<IndexStats> {
+        let guard = self.guard(false);
+        let context = self.context(&guard)?;
+        let buckets: u64 = context.levels.iter().map(|level| level.buckets()).sum();
+        let mut records = 0;
+        if buckets <= COUNTED {
+            let mut seen = HashSet::new();
+            self.walk(&guard, (0, u64::MAX), |part| {
+                if let Part::Slot(_, _, _, word) = part
+                    && slot::mark(word) & slot::ANNOUNCED == 0
+                {
+                    seen.insert(slot::offset(word));
+                }
+                Ok(())
+            })?;
+            records = seen.len() as u64;
+        } else {
+            for level in &context.levels {
+                records += (self.load(&guard, level, SAMPLE)? * level.slots() as f64) as u64;
+            }
+        }
+        let known = context.levels.iter().chain(context.next.get(self.seam()));
+        Ok(IndexStats {
+            segments: context.levels.len() as u64,
+            directory_entries: context.levels.len() as u64,
+            records_estimate: records,
+            slots: buckets * SLOTS as u64,
+            dram_bytes: known.map(|level| level.dram_bytes()).sum(),
+            ..self.counters.stats()
+        })
+    }
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
@@ -129,85 +224,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    fn next_range(cursor: &mut Cursor) {
-        match cursor.high.checked_add(1) {
-            None => cursor.finish(),
-            Some(low) => {
-                cursor.low = low;
-                cursor.state = CursorState::Inside;
-            }
-        }
-    }
-
     // ---- Iteration --------------------------------------------------------------
 
-    /// One step of an iteration: the records of one range.
-    pub(super) fn scan_next(
-        &self,
-        cursor: &mut Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<()> {
-        if cursor.is_done() {
-            return Ok(());
-        }
-        let memory = &self.core.memory;
-        let guard = self.guard(false);
-        let range = (cursor.low, Self::range_end(self.context(&guard)?, cursor.low));
-        let mut keys = HashSet::new();
-        self.walk(&guard, range, |part| {
-            let Part::Slot(_, _, place, word) = part else { return Ok(()) };
-            if slot::mark(word) & slot::ANNOUNCED != 0 {
-                return Ok(());
-            }
-            let (offset, head, found) = self.tail(slot::offset(word))?;
-            if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
-                // That it is not reported rests on its removal.
-                if found & state::PENDING != 0 {
-                    memory.persist(&head.state, &points::MET_STATE);
-                }
-                return Ok(());
-            }
-            let body = self.body(offset, found)?;
-            let key = R::read_key(memory, body);
-            let hash = R::hash(&self.core.hasher, R::key_of(&key));
-            if !(range.0..=range.1).contains(&hash) {
-                return Ok(());
-            }
-            if slot::mark(word) == slot::PENDING {
-                memory.persist(place, &points::MET_SLOT);
-            }
-            // A record can stand in two levels, and a key can be removed from one and inserted
-            // into another meanwhile.
-            if keys.insert(key.clone()) || self.planted(Planted::ScannedTwice) {
-                out.push((key, R::read_value(memory, body)));
-            }
-            Ok(())
-        })?;
-        cursor.high = range.1;
-        Self::next_range(cursor);
-        Ok(())
-    }
-
     // ---- Trace ------------------------------------------------------------------
-
-    /// One step of the trace: the blocks of one range; contexts and levels first. Slots that
-    /// lead to removed records, or through replaced ones, no longer do so after it. The caller
-    /// has passed the gate, or holds it.
-    pub(super) fn trace_next(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        if cursor.is_done() {
-            return Ok(());
-        }
-        let guard = self.guard(true);
-        let context = self.context(&guard)?;
-        if cursor.state == CursorState::Start {
-            // Those that come later are new; those that go, mark themselves before.
-            self.trace_levels(context, visit)?;
-        }
-        cursor.high = Self::range_end(context, cursor.low);
-        self.trace_range(&guard, (cursor.low, cursor.high), visit)?;
-        Self::next_range(cursor);
-        Ok(())
-    }
 
     fn trace_levels(&self, context: &Context, visit: &mut Visitor<'_>) -> Result<()> {
         visit(BlockKind::Directory, context.block, CONTEXT_BYTES)?;
@@ -249,9 +268,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     memory.persist(&head.state, &points::MET_STATE);
                 }
                 if !dead && first == offset {
-                    let body = self.body(offset, found)?;
-                    let key = R::read_key(memory, body);
-                    let hash = R::hash(&self.core.hasher, R::key_of(&key));
+                    let (body, _, hash) = self.keyed(offset, found)?;
                     if (low..=high).contains(&hash) && records.insert(offset) {
                         let bytes = RECORD_HEADER + (body.key_len + body.value_len) as u64;
                         visit(BlockKind::Record, offset, bytes)?;
@@ -277,46 +294,4 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     // ---- Samples ----------------------------------------------------------------
-
-    /// Counts records: all of them, or those in some buckets.
-    pub(super) fn sample(&self) -> Result<IndexStats> {
-        let guard = self.guard(false);
-        let context = self.context(&guard)?;
-        let buckets: u64 = context.levels.iter().map(|level| level.buckets()).sum();
-        let mut records = 0;
-        if buckets <= COUNTED {
-            let mut seen = HashSet::new();
-            self.walk(&guard, (0, u64::MAX), |part| {
-                if let Part::Slot(_, _, _, word) = part
-                    && slot::mark(word) & slot::ANNOUNCED == 0
-                {
-                    seen.insert(slot::offset(word));
-                }
-                Ok(())
-            })?;
-            records = seen.len() as u64;
-        } else {
-            for level in &context.levels {
-                let step = (level.buckets() / SAMPLE).max(1);
-                let (mut used, mut sampled) = (0, 0);
-                for bucket in (0..level.buckets()).step_by(step as usize) {
-                    let slots = &self.line(&guard, level, bucket)?.bucket.slots;
-                    used += slots.iter().filter(|word| slot::is_link(self.look(word))).count();
-                    sampled += 1;
-                }
-                records += used as u64 * level.buckets() / sampled;
-            }
-        }
-        let known = context.levels.iter().chain(context.next.get(self.seam()));
-        Ok(IndexStats {
-            segments: context.levels.len() as u64,
-            directory_entries: context.levels.len() as u64,
-            records_estimate: records,
-            slots: buckets * SLOTS as u64,
-            dram_bytes: known.map(|level| level.dram_bytes()).sum(),
-            doublings: self.emptied.load(Ordering::Relaxed),
-            splits: self.expansions.load(Ordering::Relaxed),
-            repaired_segments: self.repaired.load(Ordering::Relaxed),
-        })
-    }
 }

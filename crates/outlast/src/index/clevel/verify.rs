@@ -4,21 +4,18 @@ use super::Clevel;
 use super::layout::{LEVEL_HEADER, level_bytes, root, slot, state};
 use super::levels::{Guard, Level, tag_of};
 use super::scan::{Home, Part};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Result};
+use crate::index::kit::audit::Audit;
+use crate::index::kit::table::{HashedKey, Verify, Walk};
 use crate::index::record::{Record, body_checksum};
-use crate::index::{Cursor, CursorState, Verified, Visitor};
+use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::{Seam, Word};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Checks everything. The caller holds the gate: nothing else runs.
-    pub(super) fn verify_all(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        let mut verified = Verified::default();
-        match self.verify_ready() {
-            Ok(()) => {}
-            Err(Error::Damaged(damage)) => verified.damage.push(damage),
-            Err(error) => return Err(error),
-        }
+impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
+    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
+        let mut audit = Audit::new();
+        audit.report(self.verify_ready())?;
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             let low = cursor.low;
@@ -27,26 +24,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Self::range_end(self.context(&guard)?, low)
             };
             // Before the trace, which sets slots right that lead past a record.
-            match self.verify_range((low, high), &mut verified) {
-                Ok(()) => {}
-                Err(Error::Damaged(damage)) => verified.damage.push(damage),
-                Err(error) => return Err(error),
-            }
-            match self.trace_next(&mut cursor, visit) {
-                Ok(()) => {}
-                Err(Error::Damaged(damage)) => {
-                    verified.damage.push(damage);
-                    match high.checked_add(1) {
-                        Some(next) => (cursor.low, cursor.state) = (next, CursorState::Inside),
-                        None => cursor.finish(),
-                    }
-                }
-                Err(error) => return Err(error),
+            let verified = self.verify_range((low, high), &mut audit);
+            audit.report(verified)?;
+            if audit.report(self.trace(&mut cursor, visit))?.is_none() {
+                cursor.pass(high);
             }
         }
-        Ok(verified)
+        Ok(audit.verified)
     }
+}
 
+impl<S: Seam, R: Record> Clevel<S, R> {
     /// Checks the level kept ready: the next expansion links it as it is, so it must be a level,
     /// and hold nothing.
     fn verify_ready(&self) -> Result<()> {
@@ -66,35 +54,22 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    fn verify_range(&self, range: (u64, u64), verified: &mut Verified) -> Result<()> {
+    fn verify_range(&self, range: (u64, u64), audit: &mut Audit<R>) -> Result<()> {
         let guard = self.guard(true);
         let mut offsets = HashSet::new();
-        let mut keys = HashMap::new();
+        audit.begin_part();
         self.walk(&guard, range, |part| {
             let Part::Slot(level, home, place, word) = part else { return Ok(()) };
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
             let found = self.verify_slot(&guard, (level, home), place, word, range);
-            let (offset, key) = match found {
-                Ok(Some(found)) => found,
-                Ok(None) => return Ok(()),
-                Err(Error::Damaged(damage)) => {
-                    verified.torn += 1;
-                    verified.damage.push(damage);
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            };
+            let Some(found) = audit.report_torn(found)? else { return Ok(()) };
             // Two slots can lead to one record: rehashing leaves that.
-            if !offsets.insert(offset) {
-                return Ok(());
-            }
-            verified.records += 1;
-            if let Some(other) = keys.insert(key.clone(), offset) {
-                verified.duplicated += 1;
-                let found = format!("key {key:?} a second time, also at {other:#x}");
-                verified.damage.push(Damage::new(offset, "each key once", found));
+            if let Some((offset, key)) = found
+                && offsets.insert(offset)
+            {
+                audit.count(offset, &key);
             }
             Ok(())
         })
@@ -122,9 +97,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if dead {
             return Ok(None);
         }
-        let body = self.body(offset, found)?;
-        let key = R::read_key(memory, body);
-        let hash = R::hash(&self.core.hasher, R::key_of(&key));
+        let (body, key, hash) = self.keyed(offset, found)?;
         let sum = body_checksum(memory, body, (offset, state::packed_lengths(found)));
         let seal = memory.load(&head.seal) & 0xffff_ffff;
         if seal != sum {
@@ -147,7 +120,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let expected = format!("tag {:#x} of hash {hash:#x}", tag_of(hash));
             return Err(Damage::new(at, expected, format!("{:#x}", slot::tag(word))).into());
         }
-        let seen = self.find(guard, R::key_of(&key), hash)?;
+        let seen = self.find(guard, HashedKey { key: R::key_of(&key), hash })?;
         if seen.is_none_or(|place| place.offset != offset) {
             let found = "one that they do not";
             return Err(Damage::new(at, "a record that lookups find", found).into());

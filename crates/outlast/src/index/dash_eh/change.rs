@@ -1,14 +1,17 @@
-//! Changes of one key: the common cases at once, everything else step by step.
+//! Changes of one key.
 
 use super::layout::Slot;
-use super::lock::{Held, Locked};
+use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Overflow};
-use super::ops::{Part, Place, damaged};
+use super::ops::{Part, Place};
 use super::{DashEh, Route, points};
 use crate::error::Result;
-use crate::index::plan::Plan;
+use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
+use crate::index::kit::lock::{Guarded, Held};
+use crate::index::kit::table::HashedKey;
+use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Change, Changed, RecordForm, prints};
+use crate::index::{Changed, RecordForm, prints};
 use crate::pmem::{Planted, Point, Seam};
 
 /// Records that are moved at most to make room for one. More of them fill a segment further
@@ -27,347 +30,207 @@ fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
-    // ---- Changing ---------------------------------------------------------------
+/// What one attempt leaves to the next.
+pub(crate) struct Progress<'i, S: Seam, R: Record> {
+    /// The new record, if there is to be one.
+    new: Option<UnlinkedRecord<'i, S, R>>,
+    /// Whether the next bucket must be locked before the home is.
+    next_first: bool,
+}
+
+impl<S: Seam, R: Record> Default for Progress<'_, S, R> {
+    #[inline(always)]
+    fn default() -> Self {
+        Progress { new: None, next_first: false }
+    }
+}
+
+/// What stands in an attempt's way.
+pub(crate) enum Obstacle {
+    /// The segment is full.
+    Full,
+    /// The next bucket comes before the home, is not locked yet, and is not free. Locks are taken
+    /// in ascending order, so that no lock cycle can form.
+    NextLocked,
+}
+
+impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
+    type Progress<'t> = Progress<'t, S, R>;
+    type Full<'t> = Obstacle;
 
     #[inline(always)]
-    pub(super) fn change_of(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        let plan = Plan::of(&change, want_before);
-        R::check_size(key, plan.value)?;
-        let Some(inside) = self.core.pass_to_change() else {
-            return self.change_when_let_in(key, change, want_before);
-        };
-        let hash = R::hash(&self.core.hasher, key);
-        // What can wait or fail (writing the block of a byte string) comes before anything is
-        // locked.
-        match self.try_at_once(key, hash, &change, &plan) {
-            Ok(AtOnce::Done(changed)) => {
-                inside.leave();
-                Ok(changed)
-            }
-            Ok(AtOnce::Not(words)) => {
-                let _writing = inside.stay();
-                self.change_slowly(key, hash, change, want_before, words)
-            }
-            Err(error) => {
-                inside.leave();
-                Err(error)
-            }
-        }
-    }
-
-    /// As [`change_of`](Self::change_of), through the gate whatever that takes.
-    #[cold]
-    #[inline(never)]
-    fn change_when_let_in(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        let _writing = self.core.enter_to_change()?;
-        let hash = R::hash(&self.core.hasher, key);
-        match self.try_at_once(key, hash, &change, &Plan::of(&change, want_before))? {
-            AtOnce::Done(changed) => Ok(changed),
-            AtOnce::Not(words) => self.change_slowly(key, hash, change, want_before, words),
-        }
-    }
-
-    #[inline(always)]
-    fn try_at_once(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
-        change: &Change<'_, R>,
+    fn begin<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-    ) -> Result<AtOnce<R>> {
+        progress: &mut Progress<'t, S, R>,
+    ) -> Attempt<Option<Changed<R>>> {
+        // Byte strings: what can be answered without writing a record's block.
         if R::FORM == RecordForm::Bytes
-            && let Some(changed) = self.decide_early(key, hash, change, plan.want_before)?
+            && plan.value.is_some()
+            && plan.inserts != plan.replaces
+            && let Some(changed) = self.decide_early(key, plan.inserts, plan.want_before)?
         {
-            return Ok(AtOnce::Done(changed));
+            return Ok(Some(changed));
         }
-        // The record's block is written before anything is locked.
-        let words = match plan.value {
-            Some(value) => Some(R::prepare(&self.core, key, value, hash, &points::RECORD)?),
-            None => None,
-        };
-        Ok(match self.change_at_once(key, hash, plan, words) {
-            Some(changed) => AtOnce::Done(changed),
-            None => AtOnce::Not(words),
-        })
+        if let Some(value) = plan.value {
+            let (core, at) = (&self.core, &points::RECORD);
+            progress.new = Some(UnlinkedRecord::prepare(core, key.key, value, key.hash, at)?);
+        }
+        Ok(None)
     }
 
-    /// The common cases, in as few instructions as they take: the segment is known, the home
-    /// bucket is not locked, and what is there or the room for it is in one of the two
-    /// buckets. `None` leaves everything else to [`change_slowly`](Self::change_slowly):
-    /// nothing has happened.
+    /// The common cases, in as few instructions as they take: the segment is known, nothing is
+    /// locked, and what is there or the room for it is in one of the two buckets.
     ///
     /// While one operation waits for memory, the processor begins the next one, as far as it
     /// can look ahead: a few hundred instructions, a few dozen stores.
     #[inline(always)]
-    fn change_at_once(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
+    fn attempt_first<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        words: Option<SlotWords>,
+        progress: &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
-        let route = self.known_route(hash)?;
-        self.expect_at_home(&route, hash);
-        let mut here = self.try_hold(self.bucket(route.segment, self.home(hash)))?;
-        let changed = self.change_held(&route, &mut here, key, hash, plan, words);
-        here.release();
-        changed
+        let route = self.known_route(key.hash)?;
+        self.expect_at_home(&route, key.hash);
+        let mut here = self.try_hold(self.bucket(route.segment, self.home(key.hash)))?;
+        let new = &mut progress.new;
+        let step = self.change_locked::<true>(&route, &mut here, None, key, plan, new);
+        here.unlock();
+        match step {
+            Ok(Step::Done(changed)) => Some(changed),
+            _ => None,
+        }
     }
 
-    /// As [`change_at_once`](Self::change_at_once), with the home bucket locked.
-    #[inline(always)]
-    fn change_held(
-        &self,
-        route: &Route<'_>,
-        here: &mut Held<'_, S>,
-        key: R::Key<'_>,
-        hash: u64,
-        plan: &Plan<'_, R>,
-        words: Option<SlotWords>,
-    ) -> Option<Changed<R>> {
-        let core = &self.core;
-        let home = self.home(hash);
-        let bucket = self.bucket(route.segment, home);
-        let next = self.bucket(route.segment, self.next(home));
-        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
-        let Some((place, found)) =
-            self.probe_pair((bucket, meta), (next, next_meta), key, hash).ok()?
-        else {
-            // Absent, if this is still its segment, and if it is not in the overflow.
-            if !self.is_current(route) || !Overflow::of(here.word()).is_none() {
-                return None;
-            }
-            if !plan.inserts {
-                self.discard(words);
-                return Some(Changed { applied: false, before: None, present: false });
-            }
-            let (words, first) = (words?, Self::first_slot(hash));
-            if prefers_home(meta, next_meta, first) {
-                self.insert_into(bucket, meta.free_slot(first)?, words, hash, false);
-            } else {
-                let held = self.try_hold(next)?;
-                // It may have filled up before it was locked.
-                let slot = self.meta(next).free_slot(first);
-                if let Some(slot) = slot {
-                    self.insert_into(next, slot, words, hash, true);
-                }
-                held.release();
-                slot?;
-            }
-            return Some(Changed { applied: true, before: None, present: false });
-        };
-        let before = if plan.want_before { Some(R::value(core, found).ok()?) } else { None };
-        let old_block = R::block(core, found).ok()?;
-        let applied = plan.replaces
-            && match plan.expected {
-                Some(expected) => R::value_is(core, found, expected).ok()?,
-                None => true,
-            };
-        if !applied {
-            self.discard(words);
-            return Some(Changed { applied, before, present: true });
-        }
-        if let Some((offset, _)) = old_block {
-            core.before_unlink(offset).ok()?;
-        }
-        if let Some(words) = words {
-            here.changing();
-            self.replace(place.slot, words, hash);
-        } else if place.in_next {
-            // What a bucket's notes say of its slots changes under its own lock.
-            let held = self.try_hold(next)?;
-            here.changing();
-            self.empty_slot(hash, next, place.index);
-            held.release();
-        } else {
-            here.changing();
-            self.empty_slot(hash, bucket, place.index);
-        }
-        if let Some((offset, bytes)) = old_block {
-            core.retire(offset, bytes);
-        }
-        Some(Changed { applied, before, present: true })
-    }
-
-    /// Goes on until the change is made.
     #[cold]
     #[inline(never)]
-    fn change_slowly(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
-        change: Change<'_, R>,
-        want_before: bool,
-        words: Option<SlotWords>,
-    ) -> Result<Changed<R>> {
-        let plan = &Plan::of(&change, want_before);
-        let mut new = words.map(|words| Prepared { index: self, words: Some(words) });
-        // Whether the next bucket must be locked before the home is.
-        let mut next_first = false;
-        loop {
-            match self.change_once(key, hash, plan, &mut new, next_first)? {
-                Step::Done(changed) => return Ok(changed),
-                Step::Moved => {}
-                Step::NextFirst => next_first = true,
-                Step::Full => {
-                    let route = self.route_inside(hash)?;
-                    self.make_room(&route, hash)?;
-                }
-            }
-        }
-    }
-
-    fn change_once(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
+    fn attempt<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        new: &mut Option<Prepared<'_, S, R>>,
-        next_first: bool,
-    ) -> Result<Step<R>> {
-        let route = self.route_inside(hash)?;
-        let home = self.home(hash);
+        progress: &mut Progress<'t, S, R>,
+    ) -> Attempt<Step<R, Obstacle>> {
+        let route = self.route_inside(key.hash)?;
+        let home = self.home(key.hash);
         let mut next = None;
-        if next_first {
+        if progress.next_first {
             next = Some(self.lock(self.bucket(route.segment, self.next(home)))?);
         }
         let mut here = self.lock(self.bucket(route.segment, home))?;
-        // A split holds every lock of its segment, so from here on there is none.
-        if !self.is_current(&route) {
-            return Ok(Step::Moved);
-        }
-        match self.search(route.segment, home, here.word(), key, hash)? {
-            Some(place) => self.change_present(&route, &mut here, next, hash, place, plan, new),
-            None => {
-                let Some(prepared) = new.as_mut().filter(|_| plan.inserts) else {
-                    return Ok(Step::Done(Changed {
-                        applied: false,
-                        before: None,
-                        present: false,
-                    }));
-                };
-                let words = prepared.words();
-                let step = self.insert_absent(&route, &mut here, next, hash, words)?;
-                if let Step::Done(_) = step {
-                    prepared.linked();
-                }
-                Ok(step)
-            }
-        }
-    }
-
-    /// Byte strings: what can be answered without writing a record's block.
-    fn decide_early(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
-        change: &Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Option<Changed<R>>> {
-        Ok(match change {
-            Change::Insert(_) => self
-                .find(key, hash, 1, |words| {
-                    want_before.then(|| R::value(&self.core, words)).transpose()
-                })?
-                .map(|before| Changed { applied: false, before, present: true }),
-            Change::Update(_) | Change::Swap { .. } => {
-                let found = self.find(key, hash, 1, |_| Ok(()))?;
-                let absent = Changed { applied: false, before: None, present: false };
-                found.is_none().then_some(absent)
-            }
-            Change::Put(_) | Change::Remove => None,
-        })
-    }
-
-    /// Locks the next bucket, while the home is locked. `None` if that has to be done
-    /// before: locks are taken in ascending order, so that no ring of waiting threads closes.
-    #[inline(always)]
-    fn lock_next(&self, route: &Route<'_>, home: u32) -> Result<Option<Locked<'_, S>>> {
-        let next = self.next(home);
-        let bucket = self.bucket(route.segment, next);
-        if next > home { self.lock(bucket).map(Some) } else { Ok(self.try_lock(bucket)) }
-    }
-
-    /// Changes a record that is there. The home is locked, and the next bucket if it is given.
-    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
-    #[inline(always)]
-    fn change_present<'m>(
-        &'m self,
-        route: &Route<'_>,
-        here: &mut Locked<'_, S>,
-        mut next: Option<Locked<'m, S>>,
-        hash: u64,
-        place: Place<'_>,
-        plan: &Plan<'_, R>,
-        new: &mut Option<Prepared<'_, S, R>>,
-    ) -> Result<Step<R>> {
-        let core = &self.core;
-        let before = if plan.want_before { Some(R::value(core, place.words)?) } else { None };
-        let old_block = R::block(core, place.words)?;
-        let applied = plan.replaces
-            && match plan.expected {
-                Some(expected) => R::value_is(core, place.words, expected)?,
-                None => true,
-            };
-        if !applied {
-            return Ok(Step::Done(Changed { applied, before, present: true }));
-        }
-        // What a bucket's notes say of its slots changes under its own lock.
-        if new.is_none() && next.is_none() && matches!(place.part, Part::Next) {
-            next = self.lock_next(route, self.home(hash))?;
-            if next.is_none() {
-                return Ok(Step::NextFirst);
-            }
-        }
-        if let Some((offset, _)) = old_block {
-            core.before_unlink(offset)?;
-        }
-        let slot = &place.bucket.slots[place.slot];
-        if let Some(new) = new {
-            here.changing();
-            self.replace(slot, new.words(), hash);
-            new.linked();
-        } else {
-            self.remove_at(here, hash, place)?;
-        }
-        if let Some((offset, bytes)) = old_block {
-            core.retire(offset, bytes);
-        }
-        drop(next);
-        Ok(Step::Done(Changed { applied, before, present: true }))
-    }
-
-    #[inline(always)]
-    fn remove_at(&self, here: &mut Locked<'_, S>, hash: u64, place: Place<'_>) -> Result<()> {
-        match place.part {
-            Part::Home | Part::Next => {
-                here.changing();
-                self.empty_slot(hash, place.bucket, place.slot);
-                Ok(())
-            }
-            Part::Stash(stash) => self.remove_overflowed(here, hash, place, Some(stash)),
-            Part::Node => self.remove_overflowed(here, hash, place, None),
-        }
+        let (next, new) = (next.as_deref_mut(), &mut progress.new);
+        let step = self.change_locked::<false>(&route, &mut here, next, key, plan, new)?;
+        progress.next_first |= matches!(step, Step::Full(Obstacle::NextLocked));
+        Ok(step)
     }
 
     #[cold]
+    fn grow(&self, key: HashedKey<'_, R>, obstacle: Obstacle) -> Result<()> {
+        match obstacle {
+            Obstacle::Full => self.make_room(&self.route_inside(key.hash)?, key.hash),
+            Obstacle::NextLocked => Ok(()),
+        }
+    }
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    // ---- Changing ---------------------------------------------------------------
+
+    /// The answer to an insert whose key is there, or to an update whose key is not.
+    fn decide_early(
+        &self,
+        key: HashedKey<'_, R>,
+        inserts: bool,
+        want_before: bool,
+    ) -> Attempt<Option<Changed<R>>> {
+        let read =
+            |words| (inserts && want_before).then(|| R::value(&self.core, words)).transpose();
+        let found = self.find(key, 1, read)?;
+        Ok((found.is_some() == inserts).then(|| Changed {
+            applied: false,
+            before: found.flatten(),
+            present: inserts,
+        }))
+    }
+
+    /// Makes a change whose home bucket is locked, and the next bucket if it is given. `FIRST`:
+    /// only in the common cases; else nothing has happened when it returns.
+    #[inline(always)]
+    fn change_locked<'m, const FIRST: bool>(
+        &'m self,
+        route: &Route<'_>,
+        here: &mut Locked<'m, S>,
+        next_lock: Option<&mut Locked<'m, S>>,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
+    ) -> Attempt<Step<R, Obstacle>> {
+        let (home, bucket) = (self.home(key.hash), here.bucket);
+        let next = self.bucket(route.segment, self.next(home));
+        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
+        let overflow = Overflow::of(here.word());
+        let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
+            Ok(Some(place)) => Some(place),
+            // A split holds every lock of its segment, so from here on there is none.
+            _ if !self.is_current(route) => return Ok(Step::Again),
+            Ok(None) if overflow.is_none() => None,
+            _ if FIRST => return Ok(Step::Again),
+            Ok(None) => self.search_overflow(route.segment, meta, overflow, key)?,
+            Err(damage) => return Err(damage.into()),
+        };
+        let Some(place) = found else {
+            let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
+                return Ok(Step::absent(false));
+            };
+            let metas = (meta, next_meta);
+            return self.insert_absent::<FIRST>(route, here, next_lock, metas, key.hash, new);
+        };
+        let decision = decide(&self.core, plan, place.words)?;
+        if !decision.applied {
+            return Ok(Step::Done(decision.finish(&self.core)));
+        }
+        if let Some(new) = new {
+            here.changing();
+            self.replace(&place.bucket.slots[place.slot], new.words(), key.hash);
+            new.set_linked();
+        } else if next_lock.is_none() && matches!(place.part, Part::Next) {
+            // What a bucket's notes say of its slots changes under its own lock.
+            let Some(next) = self.hold_next::<FIRST>(next, home)? else {
+                return Ok(Step::Full(Obstacle::NextLocked));
+            };
+            here.changing();
+            self.empty_slot(key.hash, place.bucket, place.slot);
+            next.unlock();
+        } else if FIRST || matches!(place.part, Part::Home | Part::Next) {
+            here.changing();
+            self.empty_slot(key.hash, place.bucket, place.slot);
+        } else {
+            self.remove_overflowed(here, key.hash, place)?;
+        }
+        Ok(Step::Done(decision.finish(&self.core)))
+    }
+
+    /// Locks the next bucket, while the home is locked. `None` if that has to be done before,
+    /// see
+    /// [`Obstacle::NextLocked`].
+    #[inline(always)]
+    fn hold_next<'m, const FIRST: bool>(
+        &'m self,
+        next: BucketRef<'m>,
+        home: u32,
+    ) -> Attempt<Option<Locked<'m, S>>> {
+        match self.try_hold(next) {
+            None if !FIRST && self.next(home) > home => Ok(Some(self.hold(next)?)),
+            held => Ok(held),
+        }
+    }
+
     fn remove_overflowed(
         &self,
         here: &mut Locked<'_, S>,
         hash: u64,
         place: Place<'_>,
-        stash: Option<u32>,
     ) -> Result<()> {
         // A stash bucket's or node's own lock guards its notes against other homes.
         let _locked = self.lock(place.bucket)?;
@@ -376,6 +239,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return Ok(());
         }
         self.empty_slot(hash, place.bucket, place.slot);
+        let stash = if let Part::Stash(stash) = place.part { Some(stash) } else { None };
         here.forget_overflow(hash as u8, stash);
         Ok(())
     }
@@ -391,14 +255,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             memory.store(&slot.second, words.second, &points::UPDATE);
             memory.store(&slot.first, words.first, &points::UPDATE);
         }
-        let at = if R::FORM == RecordForm::Inline {
-            memory.store_release(&slot.second, words.second, &points::UPDATE);
-            &points::UPDATE
-        } else {
-            memory.store_release(&slot.first, words.first, &points::UPDATE_LINK);
-            &points::UPDATE_LINK
-        };
-        memory.persist(slot, at);
+        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
     }
 
     /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is
@@ -484,58 +341,88 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.publish(bucket, slot, hash as u8, from_before);
     }
 
-    /// Puts a record whose key is absent somewhere in its segment. The home is locked, and
-    /// the next bucket if it is given.
-    #[inline(never)]
-    fn insert_absent<'m>(
+    /// Inserts a record whose key is absent. The home is locked, and the next bucket if it is
+    /// given.
+    #[inline(always)]
+    fn insert_absent<'m, const FIRST: bool>(
         &'m self,
         route: &Route<'_>,
         here: &mut Locked<'m, S>,
-        mut next: Option<Locked<'m, S>>,
+        next: Option<&mut Locked<'m, S>>,
+        (meta, next_meta): (Meta, Meta),
+        hash: u64,
+        new: &mut UnlinkedRecord<'_, S, R>,
+    ) -> Attempt<Step<R, Obstacle>> {
+        let (words, first) = (new.words(), Self::first_slot(hash));
+        if prefers_home(meta, next_meta, first)
+            && let Some(slot) = meta.free_slot(first)
+        {
+            self.insert_into(here.bucket, slot, words, hash, false);
+            new.set_linked();
+            return Ok(Step::absent(true));
+        }
+        let home = self.home(hash);
+        let mut held = None;
+        let next = match next {
+            Some(next) => next,
+            None => {
+                match self.hold_next::<FIRST>(self.bucket(route.segment, self.next(home)), home)? {
+                    Some(next) => held.insert(next),
+                    None => return Ok(Step::Full(Obstacle::NextLocked)),
+                }
+            }
+        };
+        // It may have filled up before it was locked.
+        let done = match self.meta(next.bucket).free_slot(first) {
+            Some(slot) => {
+                self.insert_into(next.bucket, slot, words, hash, true);
+                Ok(true)
+            }
+            None if FIRST => Ok(false),
+            None => self.insert_crowded(route, here, next, hash, words),
+        };
+        if let Some(next) = held {
+            next.unlock();
+        }
+        if !done? {
+            return Ok(Step::Full(Obstacle::Full));
+        }
+        new.set_linked();
+        Ok(Step::absent(true))
+    }
+
+    /// Puts a record whose key is absent somewhere in its segment, where the next bucket is full.
+    /// Whether there was room. Both buckets are locked.
+    #[cold]
+    #[inline(never)]
+    fn insert_crowded<'m>(
+        &'m self,
+        route: &Route<'_>,
+        here: &mut Locked<'m, S>,
+        next: &mut Locked<'m, S>,
         hash: u64,
         words: SlotWords,
-    ) -> Result<Step<R>> {
-        let done = Ok(Step::Done(Changed { applied: true, before: None, present: false }));
-        let (home, first) = (self.meta(here.bucket()), Self::first_slot(hash));
-        let next_bucket = self.bucket(route.segment, self.next(self.home(hash)));
-        if prefers_home(home, self.meta(next_bucket), first)
-            && let Some(slot) = home.free_slot(first)
-        {
-            self.insert_into(here.bucket(), slot, words, hash, false);
-            return done;
+    ) -> Attempt<bool> {
+        let (first, print, empty) = (Self::first_slot(hash), hash as u8, self.empty(hash));
+        if let Some(slot) = self.meta(here.bucket).free_slot(first) {
+            self.insert_into(here.bucket, slot, words, hash, false);
+            return Ok(true);
         }
-        if next.is_none() {
-            next = self.lock_next(route, self.home(hash))?;
-        }
-        let Some(next) = &mut next else { return Ok(Step::NextFirst) };
-        let (print, empty) = (hash as u8, self.empty(hash));
-        // It may have filled up before it was locked.
-        let free = [(next.bucket(), true), (here.bucket(), false)]
-            .into_iter()
-            .find_map(|(bucket, from)| Some((bucket, self.meta(bucket).free_slot(first)?, from)));
-        if let Some((bucket, slot, from_before)) = free {
-            self.insert_into(bucket, slot, words, hash, from_before);
-            return done;
-        }
-        // Both are full.
         if self.displace(route, here, next, print, words)? {
-            return done;
+            return Ok(true);
         }
-        let stashes = (0..self.shape.stash)
-            .map(|stash| Ok((self.stash_bucket(route.segment, stash), Some(stash))));
-        let nodes = self.node_buckets(route.segment).map(|bucket| Ok((bucket?, None)));
-        for place in stashes.chain(nodes) {
-            let (target, stash) = place.map_err(damaged)?;
+        for place in self.overflow_buckets(route.segment) {
+            let (target, stash) = place?;
             let _locked = self.lock(target)?;
             if let Some(slot) = self.meta(target).free_slot(first) {
                 here.changing();
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
                 self.publish(target, slot, print, false);
                 here.note_overflow(print, stash);
-                return done;
+                return Ok(true);
             }
         }
-        Ok(Step::Full)
+        Ok(false)
     }
 
     /// Makes room in one of the two buckets, which are full, and puts the new record there:
@@ -571,8 +458,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 // Emptying the slot and filling it are one flush: the stores go to one line,
                 // the first of them removes the record that has a copy elsewhere now.
                 let empty = self.empty(route.segment.low);
-                self.fill(&bucket.bucket().slots[slot], words, empty, &points::DISPLACE_FILL);
-                self.publish(bucket.bucket(), slot, print, forward);
+                self.fill(&bucket.bucket.slots[slot], words, empty, &points::DISPLACE_FILL);
+                self.publish(bucket.bucket, slot, print, forward);
                 return Ok(true);
             }
         }
@@ -592,8 +479,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         from: &mut Locked<'m, S>,
         forward: bool,
         moves: u32,
-    ) -> Result<Option<(usize, Locked<'m, S>)>> {
-        let (bucket, index) = (from.bucket(), from.index(self, route));
+    ) -> Result<Option<(usize, Guarded<Locked<'m, S>>)>> {
+        let (bucket, index) = (from.bucket, from.index(self, route));
         let meta = self.meta(bucket);
         let (movable, other) = if forward {
             (meta.own(), self.next(index))
@@ -604,12 +491,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return Ok(None);
         }
         // Fails for the buckets that this operation has locked, too.
-        let Some(mut to) = self.try_lock(self.bucket(route.segment, other)) else {
+        let Some(to) = self.try_hold(self.bucket(route.segment, other)) else {
             return Ok(None);
         };
+        let mut to = Guarded::new(to);
         let slot = movable.trailing_zeros() as usize;
         let words = self.words(&bucket.slots[slot]);
-        let free = self.meta(to.bucket()).free_slot(0);
+        let free = self.meta(to.bucket).free_slot(0);
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
@@ -629,7 +517,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if elsewhere.is_none() || !self.planted(Planted::RowHomeUnmarked) {
             home.changing();
         }
-        self.copy_record(route, bucket, slot, words, to.bucket(), free, forward);
+        self.copy_record(route, bucket, slot, words, to.bucket, free, forward);
         Ok(Some((slot, to)))
     }
 
@@ -657,56 +545,5 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let print = (prints[slot / 8] >> (slot % 8 * 8)) as u8;
         self.publish(to, free, print, from_before);
         from.notes.set_meta(seam, self.meta(from).without(slot));
-    }
-}
-
-/// Whether a change was one of the common cases.
-enum AtOnce<R: Record> {
-    Done(Changed<R>),
-    /// It was not; nothing has happened but that the new record was prepared.
-    Not(Option<SlotWords>),
-}
-
-/// What became of one attempt to make a change.
-enum Step<R: Record> {
-    Done(Changed<R>),
-    /// The key belongs to another segment now.
-    Moved,
-    /// The next bucket must be locked before the home is.
-    NextFirst,
-    /// There is no room in the segment.
-    Full,
-}
-
-impl<S: Seam, R: Record> DashEh<S, R> {
-    /// Gives up a record that was prepared.
-    fn discard(&self, words: Option<SlotWords>) {
-        if let Some(words) = words {
-            R::discard(&self.core, words);
-        }
-    }
-}
-
-/// A record that is written and not linked; discarded unless it gets linked.
-struct Prepared<'i, S: Seam, R: Record> {
-    index: &'i DashEh<S, R>,
-    words: Option<SlotWords>,
-}
-
-impl<S: Seam, R: Record> Prepared<'_, S, R> {
-    fn words(&self) -> SlotWords {
-        self.words.expect("a record is linked once")
-    }
-
-    fn linked(&mut self) {
-        self.words = None;
-    }
-}
-
-impl<S: Seam, R: Record> Drop for Prepared<'_, S, R> {
-    fn drop(&mut self) {
-        if let Some(words) = self.words.take() {
-            R::discard(&self.index.core, words);
-        }
     }
 }

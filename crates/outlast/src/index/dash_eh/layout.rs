@@ -1,5 +1,7 @@
 //! The on-media structs of Dash-EH and nothing else. Drawn in docs/format.md.
 
+pub use crate::index::kit::media::Slot;
+use crate::index::kit::media::{self, LOW48, seal8, seal16};
 use crate::pmem::{Media, Word};
 
 /// Record slots in a bucket.
@@ -26,18 +28,6 @@ pub const fn directory_bytes(depth: u32) -> u64 {
 }
 /// Greatest depth of the directory.
 pub const MAX_DEPTH: u32 = 40;
-
-/// One record slot. What its words mean is the record form's affair; `first` is the
-/// commit word, and is stored last.
-#[repr(C, align(16))]
-pub struct Slot {
-    /// The commit word.
-    pub first: Word,
-    /// The other one.
-    pub second: Word,
-}
-// SAFETY: consists of words.
-unsafe impl Media for Slot {}
 
 /// A bucket: 16 slots. What is known of them is kept in DRAM.
 #[repr(C, align(256))]
@@ -90,7 +80,6 @@ pub struct DirectoryHeader {
 unsafe impl Media for DirectoryHeader {}
 
 const _: () = {
-    assert!(size_of::<Slot>() == 16);
     assert!(size_of::<Bucket>() as u64 == BUCKET_BYTES);
     assert!(size_of::<SegmentHeader>() as u64 == BUCKET_BYTES);
     assert!(size_of::<NodeHeader>() as u64 == BUCKET_BYTES);
@@ -109,21 +98,10 @@ pub enum Kind {
     Node = 0xd1e2,
 }
 
-/// The identity word of a structure: its kind, and a checksum that ties it to its place,
-/// to its map and to a fixed property of it (a directory's depth, a segment's first
-/// hash, zero).
-///
-/// ```text
-///  63                    32 31        16 15         0
-/// +------------------------+------------+------------+
-/// |        CRC-32C         |  property  |    kind    |
-/// +------------------------+------------+------------+
-/// ```
+/// The identity word of a structure, see [`media::identity`]. It is tied to a fixed property: a
+/// directory's depth, a segment's first hash, zero.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
-    let low = u64::from(kind as u16) | u64::from(shape) << 16;
-    let crc =
-        [low, offset, fixed].iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
-    low | u64::from(crc) << 32
+    media::identity(kind as u16, shape, &[offset, fixed])
 }
 
 /// A segment's state word.
@@ -146,22 +124,16 @@ pub struct State {
 }
 
 impl State {
-    fn check(segment: u64, low: u64) -> u64 {
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&low.to_le_bytes()), &segment.to_le_bytes());
-        u64::from((crc ^ (crc >> 16)) & 0xffff)
-    }
-
     /// The word on media, for the segment at this offset.
     pub fn pack(self, segment: u64) -> u64 {
-        let low = self.partner >> 8 | u64::from(self.depth) << 40;
-        low | Self::check(segment, low) << 48
+        seal16(self.partner >> 8 | u64::from(self.depth) << 40, &[segment])
     }
 
     /// Reads the word of the segment at this offset; `None` if it is damaged.
     pub fn unpack(segment: u64, word: u64) -> Option<State> {
-        let low = word & ((1 << 48) - 1);
-        let state = State { depth: (low >> 40) as u32, partner: (low & ((1 << 40) - 1)) << 8 };
-        let whole = word >> 48 == Self::check(segment, low);
+        let depth = (word & LOW48) >> 40;
+        let state = State { depth: depth as u32, partner: (word & ((1 << 40) - 1)) << 8 };
+        let whole = state.pack(segment) == word;
         (whole && (1..=MAX_DEPTH).contains(&state.depth)).then_some(state)
     }
 }
@@ -175,14 +147,12 @@ impl State {
 /// +----------+----------+-----------------------------+
 /// ```
 pub fn pack_root(directory: u64, depth: u32) -> u64 {
-    let low = directory | u64::from(depth) << 48;
-    let crc = crc32c::crc32c(&low.to_le_bytes());
-    low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
+    seal8(directory | u64::from(depth) << 48)
 }
 
 /// Reads the root's word: offset and depth; `None` if it is damaged.
 pub fn unpack_root(word: u64) -> Option<(u64, u32)> {
-    let directory = word & ((1 << 48) - 1);
+    let directory = word & LOW48;
     let depth = (word >> 48) as u32 & 0xff;
     let whole = pack_root(directory, depth) == word;
     (whole && (1..=MAX_DEPTH).contains(&depth)).then_some((directory, depth))

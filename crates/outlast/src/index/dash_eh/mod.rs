@@ -159,11 +159,11 @@ mod scan;
 mod verify;
 
 use crate::error::{Damage, Error, Result};
-use crate::index::record::{Record, RecordRef};
-use crate::index::{
-    Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, SchemeConfig, Settings, Verified,
-    Visitor,
-};
+use crate::index::kit::media::{check_block, check_identity};
+use crate::index::kit::table::Table;
+use crate::index::kit::walk::Counters;
+use crate::index::record::Record;
+use crate::index::{Growth, Scheme, SchemeConfig, Settings};
 use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -173,7 +173,7 @@ use layout::{
 };
 use notes::BucketRef;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// How large a map's segments are.
@@ -299,10 +299,7 @@ pub struct DashEh<S: Seam, R: Record> {
     /// The present one of them.
     directory: Shared<AtomicPtr<Directory>>,
     structure: Mutex<Structure>,
-    /// Statistics, as the next two: nothing is decided by them.
-    doublings: AtomicU64,
-    splits: AtomicU64,
-    repaired: AtomicU64,
+    counters: Counters,
     form: PhantomData<R>,
 }
 
@@ -327,9 +324,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             directories: (0..=MAX_DEPTH).map(|_| Shared::once()).collect(),
             directory: Shared::default(),
             structure: Mutex::new(Structure { directory, depth, segments: None }),
-            doublings: AtomicU64::new(0),
-            splits: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
+            counters: Counters::default(),
             form: PhantomData,
         };
         table.check_directory(directory, depth)?;
@@ -347,18 +342,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn check_directory(&self, offset: u64, depth: u32) -> Result<(), Damage> {
         let header = self.core.memory.at(Offset::<DirectoryHeader>::new(offset))?;
-        self.directory_entries(offset, depth)?;
-        self.core.alloc().check_block(&self.core, offset, layout::directory_bytes(depth))?;
-        let found = self.core.memory.load(&header.identity);
+        check_block(&self.core, offset, layout::directory_bytes(depth))?;
         let expected = layout::identity(Kind::Directory, offset, u64::from(depth), 0);
-        if found != expected {
-            return Err(Damage::new(
-                offset,
-                format!("a directory of depth {depth} ({expected:#x})"),
-                format!("{found:#x}"),
-            ));
-        }
-        Ok(())
+        let what = format!("a directory of depth {depth}");
+        check_identity(&self.core.memory, &header.identity, expected, &what)
     }
 
     /// The entries of a directory in PM.
@@ -532,69 +519,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Index<R> for DashEh<S, R> {
-    fn scheme(&self) -> Scheme {
-        Scheme::DashEh
-    }
+impl<S: Seam, R: Record> Table<S, R> for DashEh<S, R> {
+    const SCHEME: Scheme = Scheme::DashEh;
 
-    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
     #[inline(always)]
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        self.find(key, hash, 0, |words| R::value(&self.core, words))
-    }
-
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        self.get_ref_of(key)
-    }
-
-    fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.get_many_of(keys, found)
-    }
-
-    fn change(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        // One arm each, so that the compiler knows the kind in it.
-        match change {
-            Change::Insert(value) => self.change_of(key, Change::Insert(value), want_before),
-            Change::Put(value) => self.change_of(key, Change::Put(value), want_before),
-            Change::Update(value) => self.change_of(key, Change::Update(value), want_before),
-            Change::Swap { expected, new } => {
-                self.change_of(key, Change::Swap { expected, new }, want_before)
-            }
-            Change::Remove => self.change_of(key, Change::Remove, want_before),
-        }
-    }
-
-    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.scan_next(cursor, out)
-    }
-
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        self.trace_next(cursor, visit)
-    }
-
-    fn len_estimate(&self) -> Result<u64> {
-        Ok(self.sample()?.records_estimate)
-    }
-
-    fn stats(&self) -> Result<IndexStats> {
-        self.sample()
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
     }
 
     fn growth(&self) -> Growth {
-        Growth {
-            splits: self.splits.load(Ordering::Relaxed),
-            doublings: self.doublings.load(Ordering::Relaxed),
-        }
-    }
-
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.verify_all(visit)
+        self.counters.growth()
     }
 }

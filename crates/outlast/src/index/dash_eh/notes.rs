@@ -7,13 +7,14 @@
 //! lookup that finds nothing reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
+use crate::index::kit::lock::VersionLock;
 use crate::index::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow, SharedWord};
 use std::sync::atomic::Ordering;
 
 /// The notes of one bucket.
 #[repr(C, align(32))]
-pub(super) struct Notes {
+pub(crate) struct Notes {
     /// The version lock, see [`lock`](super::lock); its low bits: see [`overflow`].
     lock: SharedWord,
     /// See [`Meta`].
@@ -26,7 +27,7 @@ unsafe impl Shadow for Notes {}
 
 /// A bucket: its slots in the pool, and what is known of them.
 #[derive(Clone, Copy)]
-pub(super) struct BucketRef<'m> {
+pub(crate) struct BucketRef<'m> {
     pub(super) slots: &'m [Slot; SLOTS],
     pub(super) notes: &'m Notes,
 }
@@ -38,27 +39,10 @@ impl<'m> BucketRef<'m> {
 }
 
 impl Notes {
-    /// The lock word.
+    /// The version lock.
     #[inline(always)]
-    pub(super) fn lock(&self, seam: &impl Seam, order: Ordering) -> u64 {
-        self.lock.load(seam, order)
-    }
-
-    #[inline(always)]
-    pub(super) fn set_lock(&self, seam: &impl Seam, word: u64, order: Ordering) {
-        self.lock.store(seam, word, order);
-    }
-
-    /// Whether the lock word was `old`, and is `new` now.
-    #[inline(always)]
-    pub(super) fn exchange_lock(
-        &self,
-        seam: &impl Seam,
-        old: u64,
-        new: u64,
-        success: Ordering,
-    ) -> bool {
-        self.lock.compare_exchange(seam, old, new, (success, Ordering::Relaxed)).is_ok()
+    pub(super) fn lock<'m, S: Seam>(&'m self, seam: &'m S) -> VersionLock<'m, S> {
+        VersionLock::new(seam, &self.lock)
     }
 
     #[inline(always)]
@@ -100,7 +84,7 @@ impl Notes {
 /// `own`: the record's home is this bucket (or this is a stash bucket or a node's).
 /// `guests`: its home is the bucket before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Meta(pub(super) u64);
+pub(crate) struct Meta(pub(super) u64);
 
 /// A bit for every slot of the first line.
 const LINE: u32 = (1 << LINE_SLOTS) - 1;

@@ -1,24 +1,17 @@
 //! Lookups of keys.
 
 use super::layout::{SLOTS, Slot};
-use super::lock::{Reached, reached};
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Result};
+use crate::index::kit::lock::VersionLock;
+use crate::index::kit::media::ones;
+use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
-use crate::index::{BATCH, RecordForm, prints};
+use crate::index::{RecordForm, prints};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;
-
-/// The slots of a bit mask, lowest first.
-pub(super) fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let slot = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
-        mask &= mask - 1;
-        Some(slot)
-    })
-}
 
 /// Where in a segment a record stands.
 #[derive(Clone, Copy)]
@@ -42,20 +35,108 @@ pub(super) struct Place<'m> {
     pub(super) words: SlotWords,
 }
 
-/// Where in the home bucket or the next one.
-pub(super) struct InPair<'m> {
-    pub(super) slot: &'m Slot,
-    pub(super) index: usize,
-    pub(super) in_next: bool,
-}
-
 /// Where a key most likely is.
-struct Likely<'m, S: Seam> {
+pub(crate) struct Likely<'m, S: Seam> {
     /// The lock of its home.
-    lock: Reached<'m, S>,
+    lock: VersionLock<'m, S>,
     /// What it held before the notes were read.
     before: u64,
     slot: &'m Slot,
+}
+
+/// What the stages of a lookup hand on. `None` where nothing is known at once.
+pub(crate) enum Staged<'m, S: Seam> {
+    /// The home bucket and the next one.
+    Pair(BucketRef<'m>, BucketRef<'m>),
+    Slot(Likely<'m, S>),
+}
+
+impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
+    type Batch<'t> = ();
+    type Staged<'b> = Option<Staged<'b, S>>;
+
+    #[inline(always)]
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        self.find(key, 0, |words| R::value(&self.core, words))
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+        // Pinned before the link is read, see `reclaim`. `find` may read several times;
+        // each reading is a guard of its own, and those that do not count are dropped.
+        self.find(key, 0, |words| {
+            let pin = self.core.pin();
+            // Read again under the pin: the link may have been unlinked and its block
+            // retired in between; then the version has changed and this does not count.
+            R::reference(&self.core, words, pin)
+        })
+    }
+
+    fn begin_batch(&self) {}
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        (): &'b (),
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) -> Result<Option<Staged<'b, S>>> {
+        let Some(route) = self.known_route(hash) else { return Ok(None) };
+        let home = self.home(hash);
+        let here = self.bucket(route.segment, home);
+        let next = self.bucket(route.segment, self.next(home));
+        self.seam().prefetch(here.notes);
+        self.seam().prefetch(next.notes);
+        self.expect_at_home(&route, hash);
+        Ok(Some(Staged::Pair(here, next)))
+    }
+
+    /// Prefetches the first slot that can hold a record of this hash, if one of the two buckets
+    /// has one.
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, hash: u64) {
+        let Some(Staged::Pair(here, next)) = staged.take() else { return };
+        let lock = self.lock_of(here);
+        let Some(before) = version(&lock) else { return };
+        let at_home = self.candidates(here, self.meta(here).own(), hash as u8);
+        let slot = match ones::<usize>(at_home).next() {
+            Some(slot) => &here.slots[slot],
+            None => {
+                let in_next = self.candidates(next, self.meta(next).guests(), hash as u8);
+                let Some(slot) = ones::<usize>(in_next).next() else { return };
+                &next.slots[slot]
+            }
+        };
+        self.seam().prefetch(slot);
+        *staged = Some(Staged::Slot(Likely { lock, before, slot }));
+    }
+
+    #[inline(always)]
+    fn stage_record<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, _: u64) {
+        if R::FORM == RecordForm::Bytes
+            && let Some(Staged::Slot(likely)) = staged
+        {
+            R::prefetch(&self.core, self.words(likely.slot));
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        (): &'b (),
+        staged: Option<Staged<'b, S>>,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<R::Owned>> {
+        if let Some(Staged::Slot(Likely { lock, before, slot })) = staged {
+            let words = self.words(slot);
+            // If it is found, the route need not be looked at again: see `read_once`.
+            if let Ok(true) = R::matches(&self.core, words, key.key, key.hash)
+                && let Ok(value) = R::value(&self.core, words)
+                && is_unchanged(&lock, before)
+            {
+                return Ok(Some(value));
+            }
+        }
+        self.find_value(key)
+    }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
@@ -64,9 +145,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// The words of a slot, consistent if the bucket's version is.
     #[inline(always)]
     pub(super) fn words(&self, slot: &Slot) -> SlotWords {
-        // Acquire: pairs with the Release of the commit store in `fill`.
-        let first = self.core.memory.load_acquire(&slot.first);
-        SlotWords { first, second: self.core.memory.load(&slot.second) }
+        slot.read(&self.core.memory)
     }
 
     #[inline(always)]
@@ -97,23 +176,22 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         (bucket, meta): (BucketRef<'m>, Meta),
         (next, next_meta): (BucketRef<'m>, Meta),
-        key: R::Key<'_>,
-        hash: u64,
-    ) -> Result<Option<(InPair<'m>, SlotWords)>, Damage> {
-        let print = hash as u8;
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<Place<'m>>, Damage> {
+        let print = key.hash as u8;
         let here = self.candidates(bucket, meta.own(), print);
         let there = self.candidates(next, next_meta.guests(), print);
-        let mut mask = here | there << SLOTS;
-        while mask != 0 {
-            let bit = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            let (in_next, index) = (bit >= SLOTS, bit % SLOTS);
-            let slot = if in_next { &next.slots[index] } else { &bucket.slots[index] };
-            let words = self.words(slot);
-            if R::matches(&self.core, words, key, hash)?
+        for bit in ones::<usize>(here | there << SLOTS) {
+            let (part, bucket, slot) = if bit < SLOTS {
+                (Part::Home, bucket, bit)
+            } else {
+                (Part::Next, next, bit % SLOTS)
+            };
+            let words = self.words(&bucket.slots[slot]);
+            if R::matches(&self.core, words, key.key, key.hash)?
                 || self.planted(Planted::FingerprintDecides)
             {
-                return Ok(Some((InPair { slot, index, in_next }, words)));
+                return Ok(Some(Place { part, bucket, slot, words }));
             }
         }
         Ok(None)
@@ -123,45 +201,41 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn search(
         &self,
         segment: Segment,
-        home: u32,
         lock: u64,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'_>>, Damage> {
+        let home = self.home(key.hash);
         let bucket = self.bucket(segment, home);
         let next = self.bucket(segment, self.next(home));
-        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
-        if let Some((at, words)) = self.probe_pair((bucket, meta), (next, next_meta), key, hash)? {
-            let (bucket, part) = if at.in_next { (next, Part::Next) } else { (bucket, Part::Home) };
-            return Ok(Some(Place { part, bucket, slot: at.index, words }));
+        let meta = self.meta(bucket);
+        match self.probe_pair((bucket, meta), (next, self.meta(next)), key)? {
+            None if !Overflow::of(lock).is_none() => {
+                self.search_overflow(segment, meta, Overflow::of(lock), key)
+            }
+            found => Ok(found),
         }
-        let overflow = Overflow::of(lock);
-        if overflow.is_none() {
-            return Ok(None);
-        }
-        self.search_overflow(segment, meta, overflow, key, hash)
     }
 
     #[cold]
-    fn search_overflow(
+    pub(super) fn search_overflow(
         &self,
         segment: Segment,
         meta: Meta,
         overflow: Overflow,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'_>>, Damage> {
-        let print = hash as u8;
+        let print = key.hash as u8;
         let probe = |bucket, part| {
-            for slot in bits(self.candidates(bucket, self.meta(bucket).allocated(), print)) {
+            for slot in ones::<usize>(self.candidates(bucket, self.meta(bucket).allocated(), print))
+            {
                 let words = self.words(&bucket.slots[slot]);
-                if R::matches(&self.core, words, key, hash)? {
+                if R::matches(&self.core, words, key.key, key.hash)? {
                     return Ok(Some(Place { part, bucket, slot, words }));
                 }
             }
             Ok(None)
         };
-        for index in bits(overflow.valid()) {
+        for index in ones::<usize>(overflow.valid()) {
             let stash = overflow.stash(index);
             if meta.overflow_print(index) == print && stash < self.shape.stash {
                 let bucket = self.stash_bucket(segment, stash);
@@ -173,14 +247,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if overflow.others() == 0 {
             return Ok(None);
         }
-        for stash in 0..self.shape.stash {
-            let bucket = self.stash_bucket(segment, stash);
-            if let Some(place) = probe(bucket, Part::Stash(stash))? {
-                return Ok(Some(place));
-            }
-        }
-        for bucket in self.node_buckets(segment) {
-            if let Some(place) = probe(bucket?, Part::Node)? {
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
+            if let Some(place) = probe(bucket, stash.map_or(Part::Node, Part::Stash))? {
                 return Ok(Some(place));
             }
         }
@@ -192,14 +261,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        match self.try_find(key, hash, &mut read) {
+        match self.try_find(key, &mut read) {
             Some(found) => Ok(found),
-            None => self.find_again(key, hash, inside, read),
+            None => self.find_again(key, inside, read),
         }
     }
 
@@ -208,12 +276,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn try_find<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Option<T>> {
-        let route = self.known_route(hash)?;
-        self.read_once(&route, key, hash, read)?.ok()
+        self.read_once(&self.known_route(key.hash)?, key, read)?.ok()
     }
 
     /// As [`try_find`](Self::try_find), by this route, and with the damage.
@@ -221,15 +287,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn read_once<T>(
         &self,
         route: &Route<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>> {
-        let home = self.home(hash);
-        self.expect_at_home(route, hash);
+        let home = self.home(key.hash);
+        self.expect_at_home(route, key.hash);
         let bucket = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
-        let lock = reached(&self.core, bucket);
+        let lock = self.lock_of(bucket);
         let before = match version(&lock) {
             None if self.planted(Planted::ChangingIgnored) => lock.load(Ordering::Relaxed),
             before => before?,
@@ -239,27 +304,19 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // changes: what is found there belongs there. So the route is looked at again only
         // where nothing is found: after the version, as a split's Release store of the
         // directory entry pairs with the fence in there, too.
-        match self.probe_pair((bucket, meta), (next, next_meta), key, hash) {
-            Ok(Some((_, words))) => {
-                let found = read(words).map(Some);
-                is_unchanged(&lock, before).then_some(found)
+        let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
+            Ok(Some(place)) => {
+                let found = read(place.words).map(Some);
+                return is_unchanged(&lock, before).then_some(found);
             }
             Ok(None) if Overflow::of(before).is_none() => {
-                (is_unchanged(&lock, before) && self.is_current(route)).then_some(Ok(None))
+                return (is_unchanged(&lock, before) && self.is_current(route)).then_some(Ok(None));
             }
-            Ok(None) => {
-                let overflow = Overflow::of(before);
-                let found = match self.search_overflow(route.segment, meta, overflow, key, hash) {
-                    Ok(Some(place)) => read(place.words).map(Some),
-                    Ok(None) => Ok(None),
-                    Err(damage) => Err(damage),
-                };
-                (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
-            }
-            Err(damage) => {
-                (is_unchanged(&lock, before) && self.is_current(route)).then_some(Err(damage))
-            }
-        }
+            Ok(None) => self.search_overflow(route.segment, meta, Overflow::of(before), key),
+            damaged => damaged,
+        };
+        let found = found.and_then(|place| place.map(|place| read(place.words)).transpose());
+        (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
     /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate
@@ -267,8 +324,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[cold]
     fn find_again<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         inside: usize,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
@@ -277,116 +333,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.core.check()?;
             // The first touch of a segment stores to it and passes the gate, which a thread
             // must not do twice.
+            let hash = key.hash;
             let route = if inside > 0 { self.route_inside(hash)? } else { self.route(hash)? };
-            if let Some(found) = self.read_once(&route, key, hash, &mut read) {
+            if let Some(found) = self.read_once(&route, key, &mut read) {
                 return Ok(found?);
             }
             self.wait_for_bucket(&mut turn, self.bucket(route.segment, self.home(hash)), inside)?;
         }
     }
-
-    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
-    /// the memory for arrives while it asks for the others'.
-    pub(super) fn get_many_of(
-        &self,
-        keys: &[R::Key<'_>],
-        found: &mut [Option<R::Owned>],
-    ) -> Result<()> {
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut hashes = [0; BATCH];
-            let mut buckets = [None; BATCH];
-            for ((&key, hash), buckets) in keys.iter().zip(&mut hashes).zip(&mut buckets) {
-                R::check_size(key, None)?;
-                *hash = R::hash(&self.core.hasher, key);
-                *buckets = self.expect(*hash);
-            }
-            let mut likely = [const { None }; BATCH];
-            for ((buckets, &hash), likely) in buckets.iter().zip(&hashes).zip(&mut likely) {
-                *likely = buckets.and_then(|buckets| self.likely(buckets, hash));
-            }
-            if R::FORM == RecordForm::Bytes {
-                for likely in likely.iter().flatten() {
-                    R::prefetch(&self.core, self.words(likely.slot));
-                }
-            }
-            let all = keys.iter().zip(&hashes).zip(&likely).zip(found);
-            for (((&key, &hash), likely), found) in all {
-                let at_once =
-                    likely.as_ref().and_then(|likely| self.read_likely(likely, key, hash));
-                *found = match at_once {
-                    Some(value) => Some(value),
-                    None => self.find(key, hash, 0, |words| R::value(&self.core, words))?,
-                };
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks for what a lookup of this hash most likely needs. The home bucket and the next.
-    #[inline(always)]
-    fn expect(&self, hash: u64) -> Option<(BucketRef<'_>, BucketRef<'_>)> {
-        let route = self.known_route(hash)?;
-        let home = self.home(hash);
-        let here = self.bucket(route.segment, home);
-        let next = self.bucket(route.segment, self.next(home));
-        let seam = self.core.memory.seam();
-        seam.prefetch(here.notes);
-        seam.prefetch(next.notes);
-        self.expect_at_home(&route, hash);
-        Some((here, next))
-    }
-
-    /// The first slot that can hold a record of this hash, if one of the two buckets has one;
-    /// asks for it.
-    #[inline(always)]
-    fn likely<'m>(
-        &'m self,
-        (here, next): (BucketRef<'m>, BucketRef<'m>),
-        hash: u64,
-    ) -> Option<Likely<'m, S>> {
-        let lock = reached(&self.core, here);
-        let before = version(&lock)?;
-        let print = hash as u8;
-        let at_home = self.candidates(here, self.meta(here).own(), print);
-        let slot = if at_home != 0 {
-            &here.slots[at_home.trailing_zeros() as usize]
-        } else {
-            let in_next = self.candidates(next, self.meta(next).guests(), print);
-            &next.slots[bits(in_next).next()?]
-        };
-        self.core.memory.seam().prefetch(slot);
-        Some(Likely { lock, before, slot })
-    }
-
-    /// The value of a key if it is in that slot. `None` says nothing.
-    #[inline(always)]
-    fn read_likely(&self, likely: &Likely<'_, S>, key: R::Key<'_>, hash: u64) -> Option<R::Owned> {
-        let words = self.words(likely.slot);
-        if !R::matches(&self.core, words, key, hash).ok()? {
-            return None;
-        }
-        // Found, so the route need not be looked at again: see `read_once`.
-        let value = R::value(&self.core, words).ok()?;
-        is_unchanged(&likely.lock, likely.before).then_some(value)
-    }
-
-    pub(super) fn get_ref_of(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        R::check_size(key, None)?;
-        let hash = R::hash(&self.core.hasher, key);
-        // Pinned before the link is read, see `reclaim`. `find` may read several times;
-        // each reading is a guard of its own, and those that do not count are dropped.
-        self.find(key, hash, 0, |words| {
-            let pin = self.core.pin();
-            // Read again under the pin: the link may have been unlinked and its block
-            // retired in between; then the version has changed and this does not count.
-            R::reference(&self.core, words, pin)
-        })
-    }
 }
 
 const _: () = assert!(SLOTS <= 16, "fingerprints of a bucket fit two words");
-
-#[cold]
-pub(super) fn damaged(damage: Damage) -> Error {
-    Error::Damaged(damage)
-}

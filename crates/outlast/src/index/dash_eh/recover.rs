@@ -6,9 +6,11 @@ use super::layout::{
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Offset, Planted, Seam};
+use crate::index::version::LockWord;
+use crate::pmem::{Offset, Planted, Seam, Word};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +23,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if let Some(route) = self.known_route(hash) {
                 return Ok(route);
             }
-            let offset = self.entry_of(&structure, hash)?;
+            let entry = &self.entries_of(&structure, hash, structure.depth)?[0];
+            let offset = self.core.memory.load(entry);
             let (low, state) = self.check_segment(offset)?;
             if state.partner != 0 && !self.planted(Planted::HalfSplitServed) {
                 self.complete_split(&structure, offset, low, state)?;
@@ -48,33 +51,30 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.persist_found(&structure, segment)?;
             self.repair(segment)?;
             self.fill_entries(segment);
-            self.repaired.fetch_add(1, Ordering::Relaxed);
+            self.counters.repaired.add_one();
         }
     }
 
-    /// The directory entry of a hash, in PM.
-    fn entry_of(&self, structure: &Structure, hash: u64) -> Result<u64, Damage> {
+    /// The directory entries in PM of the hashes that begin with the first `depth` bits of `low`.
+    pub(super) fn entries_of(
+        &self,
+        structure: &Structure,
+        low: u64,
+        depth: u32,
+    ) -> Result<&[Word], Damage> {
         let entries = self.directory_entries(structure.directory, structure.depth)?;
-        Ok(self.core.memory.load(&entries[(hash >> (64 - structure.depth)) as usize]))
+        let first = (low >> (64 - structure.depth)) as usize;
+        Ok(&entries[first..first + (1 << (structure.depth - depth))])
     }
 
     /// Checks a segment's header: its extent, identity and state.
     fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
         let memory = &self.core.memory;
-        memory.words(offset, self.shape.segment_bytes())?;
-        // A block of its own, so that it overlaps no other.
-        self.core.alloc().check_block(&self.core, offset, self.shape.segment_bytes())?;
+        check_block(&self.core, offset, self.shape.segment_bytes())?;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let low = memory.load(&header.low);
-        let identity = memory.load(&header.identity);
         let expected = layout::identity(Kind::Segment, offset, low, self.shape.packed());
-        if identity != expected {
-            return Err(Damage::new(
-                offset,
-                format!("a segment ({expected:#x})"),
-                format!("{identity:#x}"),
-            ));
-        }
+        check_identity(memory, &header.identity, expected, "a segment")?;
         let word = memory.load(&header.state);
         let state = State::unpack(offset, word)
             .ok_or_else(|| Damage::new(offset + 16, "a segment's state", format!("{word:#x}")))?;
@@ -97,10 +97,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 format!("first hash {low:#x}, depth {depth}"),
             ));
         }
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (low >> (64 - structure.depth)) as usize;
-        let own = &entries[first..first + (1 << (structure.depth - depth))];
-        Ok(own.iter().find_map(|entry| {
+        Ok(self.entries_of(structure, low, depth)?.iter().find_map(|entry| {
             let found = self.core.memory.load(entry);
             (found != offset).then(|| (self.core.memory.offset_of(entry).raw(), found))
         }))
@@ -134,9 +131,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // The state, which may never have been flushed, before the entries that rest on it.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.persist(&header.state, &points::REPAIR_STATE);
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (partner_low >> (64 - structure.depth)) as usize;
-        let upper = &entries[first..first + (1 << (structure.depth - state.depth))];
+        let upper = self.entries_of(structure, partner_low, state.depth)?;
         for entry in upper {
             if memory.load(entry) == offset || self.planted(Planted::SplitRedoneBlindly) {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
@@ -159,16 +154,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let memory = &self.core.memory;
         let at = &points::REPAIR_FOUND;
-        let entries = self.directory_entries(structure.directory, structure.depth)?;
-        let first = (segment.low >> (64 - structure.depth)) as usize;
-        memory.flush_words(&entries[first..first + (1 << (structure.depth - segment.depth))], at);
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+        memory.flush_words(self.entries_of(structure, segment.low, segment.depth)?, at);
         memory.flush_words(memory.words(segment.offset, self.shape.segment_bytes())?, at);
-        let mut node = memory.load(&header.chain);
-        // `check_chain` has seen its end.
-        while node != 0 {
-            memory.flush_words(memory.words(node, NODE_BYTES)?, at);
-            node = memory.load(&memory.at(Offset::<NodeHeader>::new(node))?.next);
+        for node in self.nodes(segment) {
+            memory.flush_words(memory.words(node?, NODE_BYTES)?, at);
         }
         memory.fence(at);
         Ok(())
@@ -184,15 +173,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         for index in 0..self.shape.buckets() {
             removed += self.remove_second_copies(segment, index)?;
         }
-        for stash in 0..self.shape.stash {
-            let bucket = self.stash_bucket(segment, stash);
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
             self.repair_bucket(segment, bucket, None)?;
-            removed += self.repair_overflow(segment, bucket, Some(stash))?;
-        }
-        for bucket in self.node_buckets(segment) {
-            let bucket = bucket?;
-            self.repair_bucket(segment, bucket, None)?;
-            removed += self.repair_overflow(segment, bucket, None)?;
+            removed += self.repair_overflow(segment, bucket, stash)?;
         }
         if removed > 0 {
             // Durable before the segment is served: else a record that is removed from the
@@ -206,12 +190,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// segment, whose buckets would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         let memory = &self.core.memory;
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
-        let mut node = memory.load(&header.chain);
         let mut seen = BTreeMap::from([(segment.offset, self.shape.segment_bytes())]);
-        while node != 0 {
-            memory.words(node, NODE_BYTES)?;
-            self.core.alloc().check_block(&self.core, node, NODE_BYTES)?;
+        for node in self.nodes(segment) {
+            let node = node?;
+            check_block(&self.core, node, NODE_BYTES)?;
             let header = memory.at(Offset::<NodeHeader>::new(node))?;
             let found = memory.load(&header.identity);
             let before = seen.range(..node + NODE_BYTES).next_back();
@@ -224,7 +206,6 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     format!("{found:#x}"),
                 ));
             }
-            node = memory.load(&header.next);
         }
         Ok(())
     }
@@ -277,7 +258,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
         }
         if !self.planted(Planted::LocksKept) {
-            bucket.notes.set_lock(seam, 0, Ordering::Relaxed);
+            bucket.notes.lock(seam).store(0, Ordering::Relaxed);
         }
         for (word, prints) in words.into_iter().enumerate() {
             bucket.notes.set_prints(seam, word, prints);
@@ -294,8 +275,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let prints = bucket.notes.prints(self.core.memory.seam());
         let candidates = prints::matching(prints, print) & mask;
-        (0..SLOTS)
-            .filter(|slot| candidates & 1 << slot != 0)
+        ones::<usize>(candidates)
             .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
     }
 
@@ -307,7 +287,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let at_home = self.meta(home).own();
         let moved = self.meta(bucket).guests();
         let mut removed = 0;
-        for slot in (0..SLOTS).filter(|slot| moved & 1 << slot != 0) {
+        for slot in ones::<usize>(moved) {
             let words = self.words(&bucket.slots[slot]);
             let print = self.hash_of(words) as u8;
             if self.has_copy(home, at_home, words.first, print) {
@@ -352,7 +332,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Result<usize, Damage> {
         let meta = self.meta(bucket);
         let mut removed = 0;
-        for slot in (0..SLOTS).filter(|slot| meta.allocated() & 1 << slot != 0) {
+        for slot in ones::<usize>(meta.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
             let index = self.home(hash);
@@ -367,10 +347,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             } else {
                 // Nobody is served by the home yet: there is no lock to hold.
                 let seam = self.core.memory.seam();
-                let lock = home.notes.lock(seam, Ordering::Relaxed);
-                let (overflow, meta) = Overflow::of(lock).noting(self.meta(home), print, stash);
+                let word = home.notes.lock(seam).load(Ordering::Relaxed);
+                let (overflow, meta) = Overflow::of(word).noting(self.meta(home), print, stash);
                 home.notes.set_meta(seam, meta);
-                home.notes.set_lock(seam, overflow.within(lock), Ordering::Relaxed);
+                home.notes.lock(seam).store(overflow.within(word), Ordering::Relaxed);
             }
         }
         Ok(removed)

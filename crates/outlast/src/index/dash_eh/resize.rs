@@ -6,14 +6,15 @@ use super::layout::{
 };
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
-use super::ops::{bits, damaged};
 use super::{Config, DashEh, Directory, Route, Segment, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
-use crate::index::plan::Blocks;
+use crate::index::kit::lock::Guarded;
+use crate::index::kit::media::ones;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, SlotWords};
+use crate::index::version::LockWord;
 use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
-use crate::pool::alloc::Block;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -65,8 +66,7 @@ fn write_bucket<S: Seam>(
 ) -> Result<(), Damage> {
     let bucket = memory.at(Offset::<Bucket>::new(offset))?;
     for (slot, words) in bucket.slots.iter().zip(&draft.slots) {
-        memory.store(&slot.second, words.second, at);
-        memory.store(&slot.first, words.first, at);
+        slot.write(memory, *words, at);
     }
     // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
     let notes: &Notes = unsafe { memory.shadow_unchecked(offset) };
@@ -75,7 +75,7 @@ fn write_bucket<S: Seam>(
         notes.set_prints(seam, word, u64::from_le_bytes(*prints));
     }
     notes.set_meta(seam, draft.meta);
-    notes.set_lock(seam, draft.overflow.within(0), Ordering::Relaxed);
+    notes.lock(seam).store(draft.overflow.within(0), Ordering::Relaxed);
     Ok(())
 }
 
@@ -146,18 +146,18 @@ pub(super) fn create<S: Seam>(
     shape: Config,
     empty: [u64; 2],
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-    let mut blocks = Blocks::new(core);
-    let halves = [blocks.take(shape.segment_bytes())?, blocks.take(shape.segment_bytes())?];
-    let directory = blocks.take(layout::directory_bytes(1))?;
+    let segment = || UnlinkedBlock::allocate(core, shape.segment_bytes());
+    let halves = [segment()?, segment()?];
+    let directory = UnlinkedBlock::allocate(core, layout::directory_bytes(1))?;
     for (half, block) in halves.iter().enumerate() {
         let draft = Draft::new(shape, (half as u64) << 63, 1, empty[half]);
-        draft.write(&core.memory, shape, block.offset, &points::CREATE)?;
+        draft.write(&core.memory, shape, block.offset(), &points::CREATE)?;
     }
-    let entries = halves.iter().map(|b| b.offset);
-    write_directory(&core.memory, directory.offset, 1, entries, &points::CREATE)?;
-    blocks.keep();
+    let entries = halves.iter().map(|b| b.offset());
+    write_directory(&core.memory, directory.offset(), 1, entries, &points::CREATE)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
-    words[0] = layout::pack_root(directory.offset, 1);
+    words[0] = layout::pack_root(directory.offset(), 1);
+    halves.into_iter().chain([directory]).for_each(|mut block| block.set_linked());
     Ok(words)
 }
 
@@ -211,55 +211,48 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn split(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         let segment = route.segment;
-        let mut blocks = Blocks::new(&self.core);
-        let new = blocks.take(self.shape.segment_bytes())?;
-        let mut nodes: Vec<Block> = Vec::new();
+        let mut new = UnlinkedBlock::allocate(&self.core, self.shape.segment_bytes())?;
+        let mut nodes = Vec::new();
         loop {
             let mut locks = self.lock_all(segment)?;
             if !self.is_current(route) && !self.planted(Planted::SplitNotRechecked) {
                 return Ok(());
             }
             // As many overflow nodes as the old segment has are always enough.
-            let mut buckets = 0;
-            for bucket in self.node_buckets(segment) {
-                bucket?;
-                buckets += 1;
-            }
-            let needed = buckets / NODE_BUCKETS as usize;
+            let needed = self.nodes(segment).collect::<Result<Vec<_>, _>>()?.len();
             if nodes.len() >= needed {
-                let used = self.split_locked(segment, new, &nodes, &mut locks)?;
-                // The segment was taken first, then the nodes.
-                blocks.keep_first(1 + used);
+                self.split_locked(segment, &mut new, &mut nodes, &mut locks)?;
                 debug_assert!(segment.holds(hash));
                 return Ok(());
             }
             drop(locks);
             while nodes.len() < needed {
-                nodes.push(blocks.take(NODE_BYTES)?);
+                nodes.push(UnlinkedBlock::allocate(&self.core, NODE_BYTES)?);
             }
         }
     }
 
     /// Locks every bucket of a segment; who has them has its stash and nodes too.
-    fn lock_all(&self, segment: Segment) -> Result<Vec<Locked<'_, S>>> {
+    fn lock_all(&self, segment: Segment) -> Result<Vec<Guarded<Locked<'_, S>>>> {
         (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
-    /// Splits a segment whose buckets are all locked. Returns the nodes that were used.
+    /// Splits a segment whose buckets are all locked, into a new block and as many of the nodes
+    /// as it needs.
     fn split_locked(
         &self,
         old: Segment,
-        block: Block,
-        nodes: &[Block],
-        locks: &mut [Locked<'_, S>],
-    ) -> Result<usize> {
+        block: &mut UnlinkedBlock<'_, S>,
+        nodes: &mut [UnlinkedBlock<'_, S>],
+        locks: &mut [Guarded<Locked<'_, S>>],
+    ) -> Result<()> {
         let memory = &self.core.memory;
         let bit = 1 << (63 - old.depth);
-        let new = Segment { offset: block.offset, depth: old.depth + 1, low: old.low | bit };
+        let new = Segment { offset: block.offset(), depth: old.depth + 1, low: old.low | bit };
         let mut draft = Draft::new(self.shape, new.low, new.depth, self.empty(new.low));
         let mut moved: Vec<u32> = Vec::with_capacity(locks.len());
         for (lock, bucket) in locks.iter().zip(&mut draft.buckets) {
-            moved.push(self.draft_moved(lock.bucket(), bit, bucket));
+            moved.push(self.draft_moved(lock.bucket, bit, bucket));
         }
         for index in 0..self.shape.buckets() {
             self.draft_near(&mut draft, index as usize);
@@ -271,7 +264,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let staying_too = !self.planted(Planted::StayingUnmarked);
         self.mark_moved(locks, leaving.iter().chain(staying.iter().filter(|_| staying_too)))?;
         let at = &points::SPLIT_NEW;
-        draft.write(memory, self.shape, block.offset, at)?;
+        draft.write(memory, self.shape, new.offset, at)?;
         memory.fence(at);
 
         let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
@@ -279,12 +272,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let state = State { depth: new.depth, partner };
         let at = &points::SPLIT_COMMIT;
         memory.store_release(&header.state, state.pack(old.offset), at);
+        block.set_linked();
+        nodes[..used].iter_mut().for_each(UnlinkedBlock::set_linked);
         memory.persist(&header.state, at);
         {
             let mut structure = memory.seam().lock(&self.structure);
-            let entries = self.directory_entries(structure.directory, structure.depth)?;
-            let first = (new.low >> (64 - structure.depth)) as usize;
-            let upper = &entries[first..first + (1 << (structure.depth - new.depth))];
+            let upper = self.entries_of(&structure, new.low, new.depth)?;
             let at = &points::SPLIT_DIRECTORY;
             let short = self.planted(Planted::EntriesOneShort) && upper.len() > 1;
             for entry in &upper[..upper.len() - usize::from(short)] {
@@ -294,7 +287,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             memory.fence(at);
             // From here until the old segment is cleaned up, its readers wait: the upper
             // half changes in the new one already.
-            locks.iter_mut().for_each(Locked::changing);
+            locks.iter_mut().for_each(|lock| lock.changing());
             self.fill_entries(new);
             self.fill_entries(Segment { depth: new.depth, ..old });
             if let Some(segments) = &mut structure.segments {
@@ -303,9 +296,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let state = State { depth: new.depth, partner: 0 };
         memory.store_release(&header.state, state.pack(old.offset), &points::SPLIT_DONE);
-        self.splits.fetch_add(1, Ordering::Relaxed);
+        self.counters.splits.add_one();
         self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying);
-        Ok(used)
+        Ok(())
     }
 
     /// Copies the records of a bucket whose hash has this bit to the same slots of a draft:
@@ -315,13 +308,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
         let mut moved = 0;
         // Which of them move is as good as random: that must not be branched on.
-        for slot in bits(meta.allocated()) {
+        for slot in ones::<usize>(meta.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
             records[slot] = (words, hash);
             moved |= u32::from(hash & bit != 0) << slot;
         }
-        for slot in bits(moved) {
+        for slot in ones::<usize>(moved) {
             let (words, hash) = records[slot];
             draft.put(slot, words, hash, meta.guests() & 1 << slot != 0);
         }
@@ -333,11 +326,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn draft_near(&self, draft: &mut Draft, index: usize) {
         let bucket = &draft.buckets[index];
         let mut astray = bucket.meta.guests();
-        for slot in bits(bucket.meta.own()) {
+        for slot in ones::<usize>(bucket.meta.own()) {
             let first = Self::first_slot(self.hash_of(bucket.slots[slot]));
             astray |= u32::from(slot / LINE_SLOTS != first / LINE_SLOTS) << slot;
         }
-        for slot in bits(astray) {
+        for slot in ones::<usize>(astray) {
             let words = draft.buckets[index].slots[slot];
             let hash = self.hash_of(words);
             let (home, first) = (self.home(hash) as usize, Self::first_slot(hash));
@@ -351,13 +344,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// The records in a segment's stash buckets and overflow nodes.
     fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
         let mut found = Vec::new();
-        let stashes =
-            (0..self.shape.stash).map(|stash| Ok((self.stash_bucket(segment, stash), Some(stash))));
-        let nodes = self.node_buckets(segment).map(|bucket| Ok((bucket?, None)));
-        for place in stashes.chain(nodes) {
-            let (bucket, stash) = place.map_err(damaged)?;
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
             let meta = self.meta(bucket);
-            for slot in bits(meta.allocated()) {
+            for slot in ones::<usize>(meta.allocated()) {
                 let words = self.words(&bucket.slots[slot]);
                 found.push(Overflowed { bucket, slot, words, hash: self.hash_of(words), stash });
             }
@@ -371,7 +361,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         &self,
         draft: &mut Draft,
         leaving: &[Overflowed<'_>],
-        nodes: &[Block],
+        nodes: &[UnlinkedBlock<'_, S>],
     ) -> Result<usize> {
         let buckets = self.shape.buckets() as usize;
         let mut in_nodes = Vec::new();
@@ -410,26 +400,27 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             for (j, record) in records.iter().enumerate() {
                 node[j / SLOTS].put(j % SLOTS, record.words, record.hash, false);
             }
-            let next = if i + 1 < used { nodes[i + 1].offset } else { 0 };
+            let next = if i + 1 < used { nodes[i + 1].offset() } else { 0 };
             let at = &points::SPLIT_NODE;
-            write_node(&self.core.memory, nodes[i].offset, next, &node, at)?;
+            write_node(&self.core.memory, nodes[i].offset(), next, &node, at)?;
         }
-        draft.chain = if used > 0 { nodes[0].offset } else { 0 };
+        draft.chain = if used > 0 { nodes[0].offset() } else { 0 };
         Ok(used)
     }
 
     /// While the trace runs: the records that a split moves, which can be any.
     fn mark_moved<'o>(
         &self,
-        locks: &[Locked<'_, S>],
+        locks: &[Guarded<Locked<'_, S>>],
         overflowed: impl Iterator<Item = &'o Overflowed<'o>>,
     ) -> Result<()> {
         if self.core.alloc().old_frontier() == 0 {
             return Ok(());
         }
         let in_buckets = locks.iter().flat_map(|lock| {
-            let bucket = lock.bucket();
-            bits(self.meta(bucket).allocated()).map(move |slot| self.words(&bucket.slots[slot]))
+            let bucket = lock.bucket;
+            ones::<usize>(self.meta(bucket).allocated())
+                .map(move |slot| self.words(&bucket.slots[slot]))
         });
         if R::FORM == RecordForm::Bytes {
             for words in in_buckets.chain(overflowed.map(|o| o.words)) {
@@ -445,7 +436,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn clean_up(
         &self,
         segment: Segment,
-        locks: &mut [Locked<'_, S>],
+        locks: &mut [Guarded<Locked<'_, S>>],
         moved: &[u32],
         left: &[Overflowed<'_>],
         staying: &[Overflowed<'_>],
@@ -453,7 +444,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let empty = self.empty(segment.low);
         for (lock, &moved) in locks.iter_mut().zip(moved) {
-            let notes = lock.bucket().notes;
+            let notes = lock.bucket.notes;
             notes.set_meta(memory.seam(), notes.meta(memory.seam()).without_all(moved));
             lock.forget_all_overflow();
         }
@@ -467,7 +458,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Moves records to where they are looked for first, durably: guests to their home, and
     /// what is in the stash back into the two buckets. All buckets are locked, and marked as
     /// changing.
-    fn gather(&self, locks: &mut [Locked<'_, S>], staying: &[Overflowed<'_>], empty: u64) {
+    fn gather(&self, locks: &mut [Guarded<Locked<'_, S>>], staying: &[Overflowed<'_>], empty: u64) {
         let memory = &self.core.memory;
         // Where the records that move have stood, and the lines they move to.
         let mut from = Vec::new();
@@ -478,11 +469,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             lines.add(memory.offset_of(&bucket.slots[slot]).raw());
         };
         for index in 0..self.shape.buckets() {
-            let next = locks[self.next(index) as usize].bucket();
-            for slot in bits(self.meta(next).guests()) {
+            let next = locks[self.next(index) as usize].bucket;
+            for slot in ones::<usize>(self.meta(next).guests()) {
                 let words = self.words(&next.slots[slot]);
                 let hash = self.hash_of(words);
-                let bucket = locks[index as usize].bucket();
+                let bucket = locks[index as usize].bucket;
                 if let Some(free) = self.meta(bucket).free_slot_in_line(Self::first_slot(hash)) {
                     copy(bucket, free, words, hash, false);
                     from.push((next, slot));
@@ -494,7 +485,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let first = Self::first_slot(record.hash);
             let room =
                 [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
-                    let bucket = locks[b as usize].bucket();
+                    let bucket = locks[b as usize].bucket;
                     Some((bucket, self.meta(bucket).free_slot(first)?, from))
                 });
             if let Some((bucket, slot, from_before)) = room {
@@ -551,8 +542,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// that large.
     fn double(&self, depth: u32) -> Result<bool> {
         let memory = &self.core.memory;
-        let mut blocks = Blocks::new(&self.core);
-        let new = blocks.take(layout::directory_bytes(depth + 1))?;
+        let mut new = UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1))?;
         let mut structure = memory.seam().lock(&self.structure);
         if structure.depth != depth {
             return Ok(true);
@@ -561,17 +551,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let entries: Vec<u64> =
             self.directory_entries(old, depth)?.iter().map(|e| memory.load(e)).collect();
         let twice = entries.iter().flat_map(|&e| [e, e]);
-        write_directory(memory, new.offset, depth + 1, twice, &points::DOUBLE_NEW)?;
+        write_directory(memory, new.offset(), depth + 1, twice, &points::DOUBLE_NEW)?;
         memory.fence(&points::DOUBLE_NEW);
         self.core.before_unlink(old)?;
         let root = memory.at(self.root)?;
-        let word = layout::pack_root(new.offset, depth + 1);
+        let word = layout::pack_root(new.offset(), depth + 1);
         memory.store_release(root, word, &points::DOUBLE_COMMIT);
         if !self.planted(Planted::DoubledBeforeDurable) {
             memory.persist(root, &points::DOUBLE_COMMIT);
         }
-        blocks.keep();
-        structure.directory = new.offset;
+        new.set_linked();
+        structure.directory = new.offset();
         structure.depth = depth + 1;
         let wide = Directory::new(depth + 1);
         for (pair, entry) in wide.entries.chunks_exact(2).zip(&*self.directory().entries) {
@@ -580,7 +570,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             pair.iter().for_each(|twin| twin.store(seam, entry, order));
         }
         self.set_directory(wide);
-        self.doublings.fetch_add(1, Ordering::Relaxed);
+        self.counters.doublings.add_one();
         drop(structure);
         if self.planted(Planted::DoubledBeforeDurable) {
             memory.persist(root, &points::DOUBLE_COMMIT);
@@ -594,8 +584,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn extend_chain(&self, route: &Route<'_>) -> Result<()> {
         let memory = &self.core.memory;
-        let mut blocks = Blocks::new(&self.core);
-        let block = blocks.take(NODE_BYTES)?;
+        let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
         // Nobody inserts into the node before its link is durable.
         let _locks = self.lock_all(route.segment)?;
         if !self.is_current(route) {
@@ -605,65 +594,63 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let next = memory.load(&header.chain);
         let empty = DraftBucket::empty(self.empty(route.segment.low));
         let node = vec![empty; NODE_BUCKETS as usize];
-        write_node(memory, block.offset, next, &node, &points::NODE_NEW)?;
+        write_node(memory, block.offset(), next, &node, &points::NODE_NEW)?;
         memory.fence(&points::NODE_NEW);
-        // Release: pairs with the Acquire in `node_buckets`.
-        memory.store_release(&header.chain, block.offset, &points::NODE_COMMIT);
+        // Release: pairs with the Acquire in `nodes`.
+        memory.store_release(&header.chain, block.offset(), &points::NODE_COMMIT);
         memory.persist(&header.chain, &points::NODE_COMMIT);
-        blocks.keep();
+        block.set_linked();
         Ok(())
     }
 
-    /// More nodes than there can be in a chain.
-    pub(super) fn nodes_max(&self) -> u64 {
-        self.core.memory.len() / NODE_BYTES
-    }
-
-    /// The buckets of a segment's overflow nodes.
-    pub(super) fn node_buckets(
-        &self,
-        segment: Segment,
-    ) -> impl Iterator<Item = Result<BucketRef<'_>, Damage>> {
+    /// The overflow nodes of a segment, each of which lies inside the memory.
+    pub(super) fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
-        let mut node = header.map_or(0, |h| memory.load_acquire(&h.chain));
-        let mut bucket = 0;
-        let mut left = self.nodes_max();
+        let mut next = header.map_or(0, |header| memory.load_acquire(&header.chain));
+        // No more than there is space for.
+        let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
-            if node == 0 {
-                return None;
-            }
-            if bucket == 0 {
-                // The chain was sound when the segment was first touched. In a damaged
-                // file, something else may have been written over it since.
-                let inside = memory.words(node, NODE_BYTES).map(|_| ());
-                let damage = inside.err().or_else(|| (left == 0).then(|| endless_chain(node)));
-                if let Some(damage) = damage {
-                    node = 0;
-                    return Some(Err(damage));
-                }
-                left -= 1;
-            }
-            let at = node + u64::from(1 + bucket) * BUCKET_BYTES;
-            let found = self.bucket_at(at);
-            bucket += 1;
-            if bucket == NODE_BUCKETS {
-                bucket = 0;
-                node = match memory.at(Offset::<NodeHeader>::new(node)) {
-                    Ok(header) => memory.load_acquire(&header.next),
-                    Err(damage) => {
-                        node = 0;
-                        return Some(Err(damage));
-                    }
-                };
-            }
-            Some(found)
+            let node = std::mem::take(&mut next);
+            // The chain was sound when the segment was first touched. In a damaged file,
+            // something else may have been written over it since.
+            (node != 0).then(|| {
+                memory.words(node, NODE_BYTES)?;
+                left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
+                let header = memory.at(Offset::<NodeHeader>::new(node))?;
+                next = memory.load_acquire(&header.next);
+                Ok(node)
+            })
         })
+    }
+
+    /// A segment's stash buckets with their numbers, and then the buckets of its overflow nodes.
+    pub(super) fn overflow_buckets(
+        &self,
+        segment: Segment,
+    ) -> impl Iterator<Item = Result<(BucketRef<'_>, Option<u32>), Damage>> {
+        let stashes =
+            (0..self.shape.stash).map(move |i| Ok((self.stash_bucket(segment, i), Some(i))));
+        let in_nodes = self.nodes(segment).flat_map(move |node| {
+            (1..=u64::from(NODE_BUCKETS))
+                .map(move |index| Ok((self.bucket_at(node.clone()? + index * BUCKET_BYTES)?, None)))
+        });
+        stashes.chain(in_nodes)
+    }
+
+    /// All buckets of a segment: those that records are at home in, with their numbers, and then
+    /// those of the overflow.
+    pub(super) fn all_buckets(
+        &self,
+        segment: Segment,
+    ) -> impl Iterator<Item = Result<(BucketRef<'_>, Option<u32>), Damage>> {
+        let own = (0..self.shape.buckets()).map(move |i| Ok((self.bucket(segment, i), Some(i))));
+        own.chain(self.overflow_buckets(segment).map(|place| Ok((place?.0, None))))
     }
 }
 
 #[cold]
-pub(super) fn endless_chain(node: u64) -> Damage {
+fn endless_chain(node: u64) -> Damage {
     Damage::new(node, "a chain of overflow nodes that ends", "more nodes than there can be")
 }
 

@@ -1,42 +1,33 @@
 //! Walking the table: iteration, the trace of all blocks, samples.
 
-use super::layout::{NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, directory_bytes};
-use super::lock::reached;
+use super::layout::{NODE_BYTES, SLOTS, directory_bytes};
 use super::notes::{BucketRef, Notes, Overflow};
-use super::resize::endless_chain;
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::ones;
+use crate::index::kit::table::Walk;
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
-use crate::pmem::{Offset, Seam};
+use crate::pmem::Seam;
 use std::sync::atomic::{Ordering, fence};
 
 /// Segments that a sample reads at most.
 const SAMPLE: u64 = 64;
 
-impl<S: Seam, R: Record> DashEh<S, R> {
-    // ---- Iteration --------------------------------------------------------------
-
+impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
     /// One step of an iteration: the records of one home bucket, in the range of hashes
     /// that its segment had when the iteration came to it.
     ///
     /// The range stays the same while the iteration works through its buckets, also if
     /// the segment is split meanwhile: then one bucket is read from several segments.
     /// So no record comes twice, and none that stays is missed.
-    pub(super) fn scan_next(
-        &self,
-        cursor: &mut Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<()> {
-        match cursor.state {
-            CursorState::Done => return Ok(()),
-            CursorState::Start => {
-                let segment = self.route(cursor.low)?.segment;
-                cursor.high = segment.high();
-                cursor.state = CursorState::Inside;
-            }
-            CursorState::Inside => {}
+    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        if cursor.part == 0 {
+            cursor.high = self.route(cursor.low)?.segment.high();
         }
         let mut at = cursor.low;
         loop {
@@ -48,22 +39,69 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         cursor.part += 1;
         if cursor.part == self.shape.buckets() {
-            self.next_range(cursor)?;
+            cursor.pass(cursor.high);
         }
         Ok(())
     }
 
-    fn next_range(&self, cursor: &mut Cursor) -> Result<()> {
-        cursor.part = 0;
-        match cursor.high.checked_add(1) {
-            None => cursor.finish(),
-            Some(low) => {
-                cursor.low = low;
-                cursor.state = CursorState::Start;
-            }
+    /// One step of the trace: a segment and what it links to; the directory first. The
+    /// caller has passed the gate, or holds it.
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
         }
+        if cursor.state == CursorState::Start {
+            let (offset, depth) = {
+                let structure = self.core.memory.seam().lock(&self.structure);
+                (structure.directory, structure.depth)
+            };
+            // If it is replaced meanwhile, that marks it, and the new one is new.
+            visit(BlockKind::Directory, offset, directory_bytes(depth))?;
+        }
+        let segment = self.route_inside(cursor.low)?.segment;
+        self.trace_segment(segment, visit)?;
+        // If it was split meanwhile, the upper half is a new block, and what the split
+        // moved there it has marked.
+        cursor.pass(segment.high());
         Ok(())
     }
+
+    /// Counts the records of some segments, evenly over the hash space.
+    fn stats(&self) -> Result<IndexStats> {
+        let (mut records, mut sampled, mut share) = (0, 0, 0.0);
+        let entries = self.directory().entries.len() as u64;
+        let mut at = 0;
+        loop {
+            let segment = self.route(at)?.segment;
+            for place in self.all_buckets(segment) {
+                records += u64::from(self.meta(place?.0).count());
+            }
+            sampled += 1;
+            share += 0.5f64.powi(segment.depth as i32);
+            // Whole neighbourhoods are skipped where there are many segments.
+            let step = (u64::MAX / SAMPLE).max(segment.high() - segment.low);
+            let skip = if entries <= SAMPLE { segment.high() - segment.low } else { step };
+            match at.checked_add(skip).and_then(|a| a.checked_add(1)) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
+        let segments = whole(sampled);
+        let buckets = u64::from(self.shape.buckets() + self.shape.stash);
+        Ok(IndexStats {
+            segments,
+            directory_entries: entries,
+            records_estimate: whole(records),
+            slots: segments * buckets * SLOTS as u64,
+            dram_bytes: entries * 16 + segments * buckets * size_of::<Notes>() as u64,
+            ..self.counters.stats()
+        })
+    }
+}
+
+impl<S: Seam, R: Record> DashEh<S, R> {
+    // ---- Iteration --------------------------------------------------------------
 
     /// Appends the records whose home is `cursor.part`, in the segment that holds the
     /// hash `at`, as far as they lie in the cursor's range.
@@ -79,7 +117,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let route = self.route(at)?;
             let home = self.bucket(route.segment, cursor.part);
             // As in `find`: version, reading, version and route again.
-            let lock = reached(&self.core, home);
+            let lock = self.lock_of(home);
             let Some(before) = version(&lock) else {
                 self.wait_for_bucket(&mut turn, home, 0)?;
                 continue;
@@ -106,7 +144,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let next = self.bucket(segment, self.next(cursor.part));
         let (meta, next_meta) = (self.meta(home), self.meta(next));
         let mut take = |bucket: BucketRef<'_>, mask: u32| -> Result<(), Damage> {
-            for slot in (0..SLOTS).filter(|slot| mask & 1 << slot != 0) {
+            for slot in ones::<usize>(mask) {
                 let words = self.words(&bucket.slots[slot]);
                 let hash = self.hash_of(words);
                 if self.home(hash) == cursor.part && (cursor.low..=cursor.high).contains(&hash) {
@@ -120,12 +158,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if overflow.is_none() {
             return Ok(());
         }
-        for stash in 0..self.shape.stash {
-            let bucket = self.stash_bucket(segment, stash);
-            take(bucket, self.meta(bucket).allocated())?;
-        }
-        for bucket in self.node_buckets(segment) {
-            let bucket = bucket?;
+        for place in self.overflow_buckets(segment) {
+            let (bucket, _) = place?;
             take(bucket, self.meta(bucket).allocated())?;
         }
         Ok(())
@@ -133,47 +167,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     // ---- Trace ------------------------------------------------------------------
 
-    /// One step of the trace: a segment and what it links to; the directory first. The
-    /// caller has passed the gate, or holds it.
-    pub(super) fn trace_next(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        match cursor.state {
-            CursorState::Done => return Ok(()),
-            CursorState::Start if cursor.low == 0 => {
-                let (offset, depth) = {
-                    let structure = self.core.memory.seam().lock(&self.structure);
-                    (structure.directory, structure.depth)
-                };
-                // If it is replaced meanwhile, that marks it, and the new one is new.
-                visit(BlockKind::Directory, offset, directory_bytes(depth))?;
-            }
-            CursorState::Start | CursorState::Inside => {}
-        }
-        let segment = self.route_inside(cursor.low)?.segment;
-        self.trace_segment(segment, visit)?;
-        // If it was split meanwhile, the upper half is a new block, and what the split
-        // moved there it has marked.
-        cursor.high = segment.high();
-        self.next_range(cursor)
-    }
-
     fn trace_segment(&self, segment: Segment, visit: &mut Visitor<'_>) -> Result<()> {
         let memory = &self.core.memory;
         visit(BlockKind::Segment, segment.offset, self.shape.segment_bytes())?;
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
-        let mut node = memory.load_acquire(&header.chain);
-        let mut left = self.nodes_max();
-        while node != 0 {
-            visit(BlockKind::Overflow, node, NODE_BYTES)?;
-            left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
-            let header = memory.at(Offset::<NodeHeader>::new(node))?;
-            node = memory.load_acquire(&header.next);
+        for node in self.nodes(segment) {
+            visit(BlockKind::Overflow, node?, NODE_BYTES)?;
         }
         if R::EMPTY.is_none() {
             return Ok(());
         }
-        let own = (0..self.shape.buckets() + self.shape.stash).map(|i| Ok(self.bucket(segment, i)));
-        for bucket in own.chain(self.node_buckets(segment)) {
-            for slot in bucket?.slots {
+        for place in self.all_buckets(segment) {
+            for slot in place?.0.slots {
                 // Without a lock: a writer empties the first word before it stores
                 // another second one, so if the first is the same before and after,
                 // the second belongs to it.
@@ -194,42 +198,4 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     // ---- Samples ----------------------------------------------------------------
-
-    /// Counts the records of some segments, evenly over the hash space.
-    pub(super) fn sample(&self) -> Result<IndexStats> {
-        let (mut records, mut sampled, mut share) = (0, 0, 0.0);
-        let entries = self.directory().entries.len() as u64;
-        let mut at = 0;
-        loop {
-            let segment = self.route(at)?.segment;
-            for index in 0..self.shape.buckets() + self.shape.stash {
-                records += u64::from(self.meta(self.bucket(segment, index)).count());
-            }
-            for bucket in self.node_buckets(segment) {
-                records += u64::from(self.meta(bucket?).count());
-            }
-            sampled += 1;
-            share += 0.5f64.powi(segment.depth as i32);
-            // Whole neighbourhoods are skipped where there are many segments.
-            let step = (u64::MAX / SAMPLE).max(segment.high() - segment.low);
-            let skip = if entries <= SAMPLE { segment.high() - segment.low } else { step };
-            match at.checked_add(skip).and_then(|a| a.checked_add(1)) {
-                Some(next) => at = next,
-                None => break,
-            }
-        }
-        let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
-        let segments = whole(sampled);
-        let buckets = u64::from(self.shape.buckets() + self.shape.stash);
-        Ok(IndexStats {
-            segments,
-            directory_entries: entries,
-            records_estimate: whole(records),
-            slots: segments * buckets * SLOTS as u64,
-            dram_bytes: entries * 16 + segments * buckets * size_of::<Notes>() as u64,
-            doublings: self.doublings.load(Ordering::Relaxed),
-            splits: self.splits.load(Ordering::Relaxed),
-            repaired_segments: self.repaired.load(Ordering::Relaxed),
-        })
-    }
 }

@@ -1,225 +1,214 @@
 //! Changes of one key.
 
-use super::layout::{LeafHeader, Pair};
-use super::ops::{Found, bits};
+use super::layout::LeafHeader;
+use super::ops::Found;
 use super::route::Located;
-use super::state::{BUSY, DAMAGED, Leaf, State};
+use super::state::{BUSY, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
-use crate::index::plan::Plan;
+use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
+use crate::index::kit::media::ones;
+use crate::index::kit::table::HashedKey;
+use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::SlotWords;
-use crate::index::{Change, Changed, RecordForm};
+use crate::index::{Changed, RecordForm};
 use crate::pmem::{Planted, Seam};
 use std::sync::atomic::Ordering;
 
-/// What became of one attempt to make a change.
-enum Step<R: OrderedRecord> {
+/// What one attempt leaves to the next.
+pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
+    /// The new record, once it is written.
+    new: Option<UnlinkedRecord<'i, S, R>>,
+    /// Whether to begin as for a key that is there.
+    replaces: bool,
+    turn: u32,
+}
+
+impl<S: Seam, R: OrderedRecord> Default for Progress<'_, S, R> {
+    #[inline(always)]
+    fn default() -> Self {
+        Progress { new: None, replaces: false, turn: 0 }
+    }
+}
+
+/// What an attempt has met.
+enum Met<R: OrderedRecord> {
+    /// The change is made, or is not to be made.
     Done(Changed<R>),
+    /// It is made, and so few pairs are left that it may be time for a merge.
+    Sparse(Changed<R>),
     /// The key is there.
     Present,
     /// The key is not there.
     Absent,
     /// The key belongs to another leaf now, or this one is closed.
-    Again,
+    Busy,
     /// There is no free slot.
     Full,
-    /// Done, and so few pairs are left that it may be time for a merge.
-    Sparse(Changed<R>),
 }
 
-const ABSENT: bool = false;
+impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
+    type Progress<'t> = Progress<'t, S, R>;
+    type Full<'t> = Located<'t>;
 
-fn unchanged<R: OrderedRecord>(present: bool) -> Changed<R> {
-    Changed { applied: false, before: None, present }
-}
-
-/// A leaf that a thread has announced a change of.
-pub(super) struct Entered<'i> {
-    pub(super) leaf: &'i Leaf,
-    pub(super) offset: u64,
-}
-
-/// A record that is written and not linked; discarded unless it gets linked.
-struct Prepared<'i, S: Seam, R: OrderedRecord> {
-    index: &'i Phast<S, R>,
-    words: Option<SlotWords>,
-}
-
-impl<S: Seam, R: OrderedRecord> Drop for Prepared<'_, S, R> {
-    fn drop(&mut self) {
-        if let Some(words) = self.words.take() {
-            if R::FORM == RecordForm::Bytes {
-                // Its lines are on their way; the block is another's from here on.
-                self.index.core.memory.fence(&points::UPDATE_RECORD);
+    #[inline(always)]
+    fn begin<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        progress: &mut Progress<'t, S, R>,
+    ) -> Attempt<Option<Changed<R>>> {
+        progress.replaces = !plan.inserts;
+        if plan.inserts && R::FORM == RecordForm::Bytes {
+            // The record's block is written only for what may be inserted.
+            if !plan.replaces
+                && let Some(changed) = self.present(key, plan)?
+            {
+                return Ok(Some(changed));
             }
-            R::discard(&self.index.core, words);
+            progress.replaces = plan.replaces && self.find(key, |_| Ok(()))?.is_some();
         }
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn attempt<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        progress: &mut Progress<'t, S, R>,
+    ) -> Attempt<Step<R, Located<'t>>> {
+        let at = self.locate(key.key)?;
+        let met = if progress.replaces {
+            self.replace(&at, key, plan, &mut progress.new)?
+        } else {
+            self.insert(&at, key, plan, &mut progress.new)?
+        };
+        match met {
+            Met::Done(changed) => return Ok(Step::Done(changed)),
+            Met::Sparse(changed) => {
+                // What it does changes no key, and may fail: the change is made.
+                if let Err(error) = self.merge_around(key.key) {
+                    tracing::debug!(%error, "a leaf could not be merged");
+                }
+                return Ok(Step::Done(changed));
+            }
+            Met::Absent if !plan.inserts => return Ok(Step::absent(false)),
+            Met::Absent => progress.replaces = false,
+            Met::Present if plan.replaces => progress.replaces = true,
+            Met::Present => {
+                // It may have been removed since.
+                if let Some(changed) = self.present(key, plan)? {
+                    return Ok(Step::Done(changed));
+                }
+            }
+            Met::Full => return Ok(Step::Full(at)),
+            Met::Busy => {
+                let mut turn = progress.turn;
+                self.core.wait_for_lock(&mut turn, 1, || {
+                    let leaf = self.leaf(at.leaf);
+                    (leaf.offset(self.seam()), leaf.state(self.seam()).0)
+                })?;
+                progress.turn = turn;
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    fn grow(&self, key: HashedKey<'_, R>, at: Located<'_>) -> Result<()> {
+        self.make_room(&at, key.key)
     }
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Changing ---------------------------------------------------------------
 
-    #[inline(always)]
-    pub(super) fn change_of(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        let plan = Plan::of(&change, want_before);
-        R::check_size(key, plan.value)?;
-        let _writing = match self.core.pass_to_change() {
-            Some(inside) => inside.stay(),
-            None => self.core.enter_to_change()?,
-        };
-        let hash = R::hash(&self.core.hasher, key);
-        self.change_inside(key, hash, &plan)
-    }
-
-    #[inline(always)]
-    fn change_inside(&self, key: R::Key<'_>, hash: u64, plan: &Plan<'_, R>) -> Result<Changed<R>> {
-        let mut new = Prepared { index: self, words: None };
-        let mut turn = 0;
-        // Whether to begin as for a key that is there.
-        let mut replaces = !plan.inserts;
-        if plan.inserts && R::FORM == RecordForm::Bytes {
-            // The record's block is written only for what may be inserted.
-            if !plan.replaces
-                && let Some(changed) = self.present(key, hash, plan)?
-            {
-                return Ok(changed);
-            }
-            replaces = plan.replaces && self.find(key, hash, |_| Ok(()))?.is_some();
-        }
-        loop {
-            let at = self.locate(key)?;
-            let step = if replaces {
-                self.replace(&at, key, hash, plan, &mut new)?
-            } else {
-                self.insert(&at, key, hash, plan, &mut new)?
-            };
-            match step {
-                Step::Done(changed) => return Ok(changed),
-                Step::Sparse(changed) => {
-                    // What it does changes no key, and may fail: the change is made.
-                    if let Err(error) = self.merge_around(key) {
-                        tracing::debug!(%error, "a leaf could not be merged");
-                    }
-                    return Ok(changed);
-                }
-                Step::Absent if plan.inserts => replaces = false,
-                Step::Absent => return Ok(unchanged(ABSENT)),
-                Step::Present if plan.replaces => replaces = true,
-                Step::Present => {
-                    // It may have been removed since.
-                    if let Some(changed) = self.present(key, hash, plan)? {
-                        return Ok(changed);
-                    }
-                }
-                Step::Full => self.make_room(&at, key)?,
-                Step::Again => self.core.wait_for_lock(&mut turn, 1, || {
-                    let leaf = self.leaf(at.leaf);
-                    let seam = self.core.memory.seam();
-                    (leaf.offset(seam), leaf.state(seam).0)
-                })?,
-            }
-        }
-    }
-
     /// The answer of an insert, if its key is there.
-    fn present(
-        &self,
-        key: R::Key<'_>,
-        hash: u64,
-        plan: &Plan<'_, R>,
-    ) -> Result<Option<Changed<R>>> {
-        let before = self.find(key, hash, |words| {
-            plan.want_before.then(|| R::value(&self.core, words)).transpose()
-        })?;
+    fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {
+        let before = self
+            .find(key, |words| plan.want_before.then(|| R::value(&self.core, words)).transpose())?;
         Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
 
-    /// The leaf's offset, where it can be served.
+    /// Writes the record of a change. It is durable with the fence after its pair; or, if it
+    /// comes to replacing another one, with that before the link.
     #[inline(always)]
-    fn enter(&self, at: &Located<'_>) -> Result<Option<Entered<'_>>> {
-        let leaf = self.leaf(at.leaf);
-        let offset = leaf.offset(self.core.memory.seam());
-        if offset & DAMAGED != 0 {
-            let damage = self.damage_of(at.leaf);
-            return if self.is_current(at) { Err(damage.into()) } else { Ok(None) };
-        }
-        Ok(Some(Entered { leaf, offset }))
+    fn prepare(
+        &self,
+        HashedKey { key, hash }: HashedKey<'_, R>,
+        value: R::Value<'_>,
+    ) -> Result<UnlinkedRecord<'_, S, R>> {
+        let (at, fence) = (&points::RECORD, &points::UPDATE_RECORD);
+        UnlinkedRecord::prepare_unfenced(&self.core, key, value, hash, at, fence)
     }
 
     // ---- Inserting --------------------------------------------------------------
 
     /// Inserts a key that was not there when it was looked for last.
     #[inline(always)]
-    fn insert(
-        &self,
+    fn insert<'i>(
+        &'i self,
         at: &Located<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        new: &mut Prepared<'_, S, R>,
-    ) -> Result<Step<R>> {
+        new: &mut Option<UnlinkedRecord<'i, S, R>>,
+    ) -> Attempt<Met<R>> {
         let seam = self.core.memory.seam();
-        if new.words.is_none() {
-            let value = plan.value.expect("an insert has a value");
-            // Durable with the fence after the pair; or, if it comes to replacing another
-            // one, with that before the link.
-            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
-        }
-        let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
+        let words = match new {
+            Some(new) => new.words(),
+            None => {
+                let value = plan.value.expect("an insert has a value");
+                new.insert(self.prepare(key, value)?).words()
+            }
+        };
+        let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
+        let leaf = self.leaf(at.leaf);
         seam.prefetch(&self.header(offset).head);
         let state = leaf.state(seam);
         if state.is_closed() {
-            return Ok(Step::Again);
+            return Ok(Met::Busy);
         }
-        let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(hash)) else {
+        let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(key.hash)) else {
             // A key that is there needs no room.
-            let (_, found) = self.probe_beside(at.leaf, offset, key, hash);
+            let (_, found) = self.probe_beside(at.leaf, offset, key);
             if !self.is_current(at) {
-                return Ok(Step::Again);
+                return Ok(Met::Busy);
             }
-            return Ok(if found?.is_some() { Step::Present } else { Step::Full });
+            return Ok(if found?.is_some() { Met::Present } else { Met::Full });
         };
         seam.prefetch(self.pair(offset, slot));
         if !leaf.exchange(seam, state, state.inserting(slot)) {
-            return Ok(Step::Again);
+            return Ok(Met::Busy);
         }
         // From here on the leaf is neither tidied nor split nor merged.
         if !self.is_current(at) {
             leaf.give_up_insert(seam, slot);
-            return Ok(Step::Again);
+            return Ok(Met::Busy);
         }
-        let (seen, found) = self.probe_beside(at.leaf, offset, key, hash);
+        let (seen, found) = self.probe_beside(at.leaf, offset, key);
         match found {
             Ok(None) => {}
             found => {
                 leaf.give_up_insert(seam, slot);
                 found?;
-                return Ok(Step::Present);
+                return Ok(Met::Present);
             }
         }
-        let words = new.words.expect("prepared above");
-        match self.fill(at.leaf, offset, slot, words, key, hash, seen) {
+        match self.fill(at.leaf, offset, slot, words, key, seen) {
             Ok(true) => {
                 leaf.finish_insert(seam);
-                new.words = None;
-                Ok(Step::Done(Changed { applied: true, before: None, present: false }))
+                new.iter_mut().for_each(UnlinkedRecord::set_linked);
+                Ok(Met::Done(Changed { applied: true, before: None, present: false }))
             }
             other => {
                 leaf.give_up_insert(seam, slot);
-                other.map(|_| Step::Present)
+                Ok(other.map(|_| Met::Present)?)
             }
         }
     }
 
     /// Writes a pair into a slot that was reserved, and commits it: unless another thread has
     /// inserted the key since the leaf's bitmap word was `seen`.
-    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
     #[inline(always)]
     fn fill(
         &self,
@@ -227,8 +216,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         offset: u64,
         slot: u32,
         words: SlotWords,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         mut seen: u64,
     ) -> Result<bool> {
         let memory = &self.core.memory;
@@ -236,7 +224,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let LeafHeader { head, .. } = self.header(offset);
         // Before the pair's line is on its way, which an exchange would wait for. Without its bit
         // it says nothing.
-        self.set_print(offset, slot, hash as u8);
+        self.set_print(offset, slot, key.hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
         memory.store(&pair.first, words.first, &points::INSERT_PAIR);
         memory.flush(pair, &points::INSERT_PAIR);
@@ -256,7 +244,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
-            let found = self.probe_since(handle, replaced, offset, added, key, hash);
+            let found = self.probe_since(handle, replaced, offset, added, key);
             // Else tried again: the exchange fails once more, and tells the bits anew.
             let Some(found) = found else { continue };
             if found?.is_some() && !self.planted(Planted::InsertUnchecked) {
@@ -280,14 +268,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         handle: u32,
         offset: u64,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> (u64, Result<Option<Found>, Damage>) {
         loop {
             let replaced = self.replaced_before(handle);
             let word = self.bitmap_word(offset);
             let bits = word & self.shape.all_slots();
-            if let Some(found) = self.probe_since(handle, replaced, offset, bits, key, hash) {
+            if let Some(found) = self.probe_since(handle, replaced, offset, bits, key) {
                 return (word, found);
             }
         }
@@ -302,10 +289,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         replaced: u64,
         offset: u64,
         slots: u64,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Option<Result<Option<Found>, Damage>> {
-        let found = self.probe(offset, slots, key, hash);
+        let found = self.probe(offset, slots, key);
         let counts =
             self.is_unreplaced(handle, replaced) || self.planted(Planted::InsertReadsFreed);
         counts.then_some(found)
@@ -339,43 +325,43 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Changes a key that is there.
     #[inline(always)]
-    fn replace(
-        &self,
+    fn replace<'i>(
+        &'i self,
         at: &Located<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        new: &mut Prepared<'_, S, R>,
-    ) -> Result<Step<R>> {
+        new: &mut Option<UnlinkedRecord<'i, S, R>>,
+    ) -> Attempt<Met<R>> {
         let seam = self.core.memory.seam();
-        if new.words.is_none()
+        if new.is_none()
             && let Some(value) = plan.value
         {
             // A record's block is written before anyone has to wait, and only for a key that
             // is there.
-            if R::FORM == RecordForm::Bytes && self.find(key, hash, |_| Ok(()))?.is_none() {
-                return Ok(Step::Absent);
+            if R::FORM == RecordForm::Bytes && self.find(key, |_| Ok(()))?.is_none() {
+                return Ok(Met::Absent);
             }
-            new.words = Some(R::prepare_unfenced(&self.core, key, value, hash, &points::RECORD)?);
+            *new = Some(self.prepare(key, value)?);
         }
-        if R::FORM == RecordForm::Bytes && new.words.is_some() {
+        if R::FORM == RecordForm::Bytes && new.is_some() {
             // The record before the link to it.
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
-        let Some(Entered { leaf, offset }) = self.enter(at)? else { return Ok(Step::Again) };
-        self.expect(offset, hash);
+        let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
+        let leaf = self.leaf(at.leaf);
+        self.expect(offset, key.hash);
         let state = leaf.state(seam);
         if state.is_closed()
             || state.is_busy()
             || !leaf.exchange(seam, state, State(state.0 | BUSY))
         {
-            return Ok(Step::Again);
+            return Ok(Met::Busy);
         }
         // From here on nobody else changes or removes what is in the leaf.
         let step = if self.is_current(at) {
-            self.replace_busy(at.leaf, offset, state, key, hash, plan, new)
+            self.replace_busy(at.leaf, offset, state, key, plan, new)
         } else {
-            Ok(Step::Again)
+            Ok(Met::Busy)
         };
         if !self.planted(Planted::LockNotReleased) {
             leaf.finish_change(seam);
@@ -383,75 +369,46 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         step
     }
 
-    #[expect(clippy::too_many_arguments, reason = "they are the state of one operation")]
     #[inline(always)]
     fn replace_busy(
         &self,
         handle: u32,
         offset: u64,
         state: State,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        new: &mut Prepared<'_, S, R>,
-    ) -> Result<Step<R>> {
+        new: &mut Option<UnlinkedRecord<'_, S, R>>,
+    ) -> Attempt<Met<R>> {
         let core = &self.core;
         let bits = self.bitmap(offset);
-        let Some(Found { slot, words }) = self.probe(offset, bits, key, hash)? else {
-            return Ok(Step::Absent);
+        let Some(Found { slot, words }) = self.probe(offset, bits, key)? else {
+            return Ok(Met::Absent);
         };
         if state.has_inserts() || self.leaf(handle).state(core.memory.seam()).has_inserts() {
             // The pair itself may be an insert whose bit is not durable yet.
             self.help(offset, std::iter::empty());
         }
-        let before = if plan.want_before { Some(R::value(core, words)?) } else { None };
-        let old_block = R::block(core, words)?;
-        let applied = plan.replaces
-            && match plan.expected {
-                Some(expected) => R::value_is(core, words, expected)?,
-                None => true,
-            };
-        if !applied {
-            return Ok(Step::Done(Changed { applied, before, present: true }));
-        }
-        if let Some((block, _)) = old_block {
-            core.before_unlink(block)?;
+        let decision = decide(core, plan, words)?;
+        if !decision.applied {
+            return Ok(Met::Done(decision.finish(core)));
         }
         let mut sparse = false;
-        match new.words.filter(|_| plan.value.is_some()) {
-            Some(words) => {
-                self.put_value(self.pair(offset, slot), words);
-                new.words = None;
+        match new {
+            Some(new) => {
+                let (pair, link) = (self.pair(offset, slot), &points::UPDATE_LINK);
+                pair.replace::<S, R>(&core.memory, new.words(), &points::UPDATE, link);
+                new.set_linked();
             }
             None => sparse = self.remove(offset, slot),
         }
         if !self.planted(Planted::RetiredUnnoted) {
             self.note_replaced(handle);
         }
-        if let Some((block, bytes)) = old_block {
-            core.retire(block, bytes);
-        }
+        let changed = decision.finish(core);
         if self.planted(Planted::RetiredUnnoted) {
             self.note_replaced(handle);
         }
-        let changed = Changed { applied, before, present: true };
-        Ok(if sparse { Step::Sparse(changed) } else { Step::Done(changed) })
-    }
-
-    /// Puts another value in the place of a pair's, durably: one word.
-    #[inline(always)]
-    fn put_value(&self, pair: &Pair, words: SlotWords) {
-        let memory = &self.core.memory;
-        let at = if R::FORM == RecordForm::Inline {
-            memory.store_release(&pair.second, words.second, &points::UPDATE);
-            &points::UPDATE
-        } else {
-            // Release: pairs with the Acquire in `words`. The second word stays: it is the
-            // key's hash.
-            memory.store_release(&pair.first, words.first, &points::UPDATE_LINK);
-            &points::UPDATE_LINK
-        };
-        memory.persist(pair, at);
+        Ok(if sparse { Met::Sparse(changed) } else { Met::Done(changed) })
     }
 
     /// Removes a pair, durably: one bit. Whether few are left.
@@ -488,6 +445,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// The slots of a leaf that hold a pair.
     pub(super) fn slots_of(&self, offset: u64) -> impl Iterator<Item = u32> {
-        bits(self.bitmap(offset))
+        ones(self.bitmap(offset))
     }
 }

@@ -1,5 +1,8 @@
 //! The on-media structs of PhaST and nothing else. Drawn in docs/format.md.
 
+/// A pair.
+pub use crate::index::kit::media::Slot as Pair;
+use crate::index::kit::media::{self, LOW48, ones, seal16};
 use crate::pmem::{Media, Word};
 
 /// The read-only compatible feature of a pool that has had a map of this scheme.
@@ -31,17 +34,6 @@ pub const fn master_bytes(partitions: u32) -> u64 {
     let bytes = (MASTER_HEADER + 8 * partitions as u64).next_multiple_of(64);
     if bytes < 256 { 256 } else { bytes }
 }
-
-/// A pair. What its words mean is the record form's affair.
-#[repr(C, align(16))]
-pub struct Pair {
-    /// The key, or the link to the record.
-    pub first: Word,
-    /// The value, or the key's hash.
-    pub second: Word,
-}
-// SAFETY: consists of words.
-unsafe impl Media for Pair {}
 
 /// The first line of a leaf: which pairs there are. One flush commits an insert.
 #[repr(C, align(64))]
@@ -93,7 +85,6 @@ pub struct MasterHeader {
 unsafe impl Media for MasterHeader {}
 
 const _: () = {
-    assert!(size_of::<Pair>() == 16);
     assert!(size_of::<Pair>() * LINE_SLOTS as usize == 64);
     assert!(size_of::<Head>() == 64);
     assert!(size_of::<Place>() == 64);
@@ -113,31 +104,11 @@ pub enum Kind {
     Leaf = 0xfa58,
 }
 
-/// The identity word of a structure: its kind and size, and a checksum that ties it to its
-/// place and to a fixed property of it (a leaf's least key, as its first word; zero).
-///
-/// ```text
-///  63                    32 31        16 15         0
-/// +------------------------+------------+------------+
-/// |        CRC-32C         |    size    |    kind    |
-/// +------------------------+------------+------------+
-/// ```
-///
-/// The size is a leaf's slots, or a master array's entries.
+/// The identity word of a structure, see [`media::identity`]. Its property is a leaf's slots, or
+/// a master array's entries; it is tied to a leaf's least key, by its first word, or to zero.
 pub fn identity(kind: Kind, size: u32, offset: u64, fixed: u64) -> u64 {
-    let low = u64::from(kind as u16) | u64::from(size) << 16;
-    low | u64::from(crc(&[low, offset, fixed])) << 32
+    media::identity(kind as u16, size as u16, &[offset, fixed])
 }
-
-fn crc(words: &[u64]) -> u32 {
-    words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
-}
-
-fn fold(crc: u32) -> u64 {
-    u64::from((crc ^ crc >> 16) & 0xffff)
-}
-
-const LOW48: u64 = (1 << 48) - 1;
 
 /// Where a leaf goes on.
 ///
@@ -161,8 +132,7 @@ pub struct Next {
 impl Next {
     /// The word on media, for the leaf at this offset.
     pub fn pack(self, leaf: u64) -> u64 {
-        let low = self.offset | u64::from(self.moving);
-        low | fold(crc(&[low, leaf])) << 48
+        seal16(self.offset | u64::from(self.moving), &[leaf])
     }
 
     /// Reads the word of the leaf at this offset; `None` if it is damaged.
@@ -207,18 +177,13 @@ static TOGGLES: [u64; 64] = {
 };
 
 /// A leaf's bitmap with its seal. Maps from before there were seals have bitmaps without.
-pub fn seal(mut bits: u64) -> u64 {
-    let mut word = 1 << 63;
-    while bits != 0 {
-        word ^= toggle(bits.trailing_zeros());
-        bits &= bits - 1;
-    }
-    word
+pub fn seal(bits: u64) -> u64 {
+    ones::<u32>(bits).fold(1 << 63, |word, slot| word ^ toggle(slot))
 }
 
 /// An entry of the master array at this offset: a leaf to begin at, or 0.
 pub fn pack_entry(master: u64, index: usize, leaf: u64) -> u64 {
-    leaf | fold(crc(&[leaf, master, index as u64])) << 48
+    seal16(leaf, &[master, index as u64])
 }
 
 /// Reads an entry: the leaf, or 0; `None` if it is damaged.
@@ -229,7 +194,7 @@ pub fn unpack_entry(master: u64, index: usize, word: u64) -> Option<u64> {
 
 /// The root's first scheme word: where the master array is. Never changes.
 pub fn pack_root(master: u64) -> u64 {
-    master | fold(crc(&[master, u64::from(Kind::Master as u16)])) << 48
+    seal16(master, &[u64::from(Kind::Master as u16)])
 }
 
 /// Reads the root's word; `None` if it is damaged.

@@ -12,12 +12,12 @@ pub(super) const LINE_WORDS: usize = 8;
 /// A line of words in DRAM.
 #[derive(Default)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [SharedWord; LINE_WORDS]);
+pub(crate) struct Line(pub(super) [SharedWord; LINE_WORDS]);
 
 /// Something that begins with a line of its own and goes on in others: one allocation,
 /// found by a thin pointer, so that what is read first and what is read next are known at once.
 #[repr(C)]
-pub(super) struct Piece<H> {
+pub(crate) struct Piece<H> {
     pub(super) head: H,
     pub(super) lines: [Line],
 }
@@ -27,7 +27,7 @@ pub(super) struct Piece<H> {
 /// # Safety
 /// It is as large and as aligned as a line, zero bytes are a value, and `extent` answers what it
 /// was made with.
-pub(super) unsafe trait Head: Send + Sync {
+pub(crate) unsafe trait Head: Send + Sync {
     fn with_extent(extent: Extent) -> Self;
     fn extent(&self) -> Extent;
 }
@@ -39,7 +39,7 @@ pub(super) unsafe trait Head: Send + Sync {
 /// for together, and then at one line of words: two waits for memory, where halving the words
 /// would have one for nearly each step.
 #[derive(Clone, Copy)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     pub(super) words: u16,
     /// Numbers of 32 bits, one for each word.
     pub(super) numbers: u16,

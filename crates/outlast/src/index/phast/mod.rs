@@ -185,11 +185,9 @@ mod verify;
 
 use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
-use crate::index::record::RecordRef;
-use crate::index::{
-    Change, Changed, Cursor, Growth, Index, IndexStats, Scheme, SchemeConfig, Settings, Verified,
-    Visitor,
-};
+use crate::index::kit::table::Table;
+use crate::index::kit::walk::{Counter, Counters};
+use crate::index::{Growth, Scheme, SchemeConfig, Settings};
 use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -200,7 +198,6 @@ use state::{Leaf, Slab};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// How a map is laid out.
@@ -329,11 +326,9 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     structure: Mutex<Structure>,
     /// What is wrong with leaves that cannot be served.
     damage: Mutex<HashMap<u32, Damage>>,
-    /// Statistics, as the next three: nothing is decided by them.
-    splits: AtomicU64,
-    merges: AtomicU64,
-    node_splits: AtomicU64,
-    repaired: AtomicU64,
+    /// Splits of leaves and of inner nodes, and leaves that were mended.
+    counters: Counters,
+    merges: Counter,
     form: PhantomData<R>,
 }
 
@@ -361,10 +356,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             caches: (0..shape.partitions).map(|_| Cache::new()).collect(),
             structure: Mutex::new(Structure { partitions: Vec::new(), free: Vec::new() }),
             damage: Mutex::default(),
-            splits: AtomicU64::new(0),
-            merges: AtomicU64::new(0),
-            node_splits: AtomicU64::new(0),
-            repaired: AtomicU64::new(0),
+            counters: Counters::default(),
+            merges: Counter::default(),
             form: PhantomData,
         };
         index.recover()?;
@@ -458,7 +451,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !range.encoded {
             for bound in [&mut range.low, &mut range.high] {
                 if let Bound::Included(key) | Bound::Excluded(key) = bound {
-                    *key = R::encoded(self.shape.order, R::key_of(key), R::own);
+                    let mut space = [0; 8];
+                    *key = R::own(R::encode(self.shape.order, R::key_of(key), &mut space));
                 }
             }
             range.encoded = true;
@@ -471,80 +465,22 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 }
 
-impl<S: Seam, R: OrderedRecord> Index<R> for Phast<S, R> {
-    fn scheme(&self) -> Scheme {
-        Scheme::Phast
-    }
+impl<S: Seam, R: OrderedRecord> Table<S, R> for Phast<S, R> {
+    const SCHEME: Scheme = Scheme::Phast;
 
-    // Into `WhileOpen`, its one caller: a result that is passed on costs more than the check.
     #[inline(always)]
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        R::check_size(key, None)?;
-        R::encoded(self.shape.order, key, |key| {
-            self.find(key, R::hash(&self.core.hasher, key), |words| R::value(&self.core, words))
-        })
-    }
-
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        R::check_size(key, None)?;
-        // The guard is made before it is looked again whether the link has been replaced since
-        // it was read: each reading is a guard of its own, and those that do not count are
-        // dropped.
-        R::encoded(self.shape.order, key, |key| {
-            self.find_guarded(key, R::hash(&self.core.hasher, key), |words| {
-                let pin = self.core.pin();
-                R::reference(&self.core, words, pin)
-            })
-        })
-    }
-
-    fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.get_many_of(keys, found)
-    }
-
-    fn change(
-        &self,
-        key: R::Key<'_>,
-        change: Change<'_, R>,
-        want_before: bool,
-    ) -> Result<Changed<R>> {
-        // One arm each, so that the compiler knows the kind in it.
-        R::encoded(self.shape.order, key, |key| match change {
-            Change::Insert(value) => self.change_of(key, Change::Insert(value), want_before),
-            Change::Put(value) => self.change_of(key, Change::Put(value), want_before),
-            Change::Update(value) => self.change_of(key, Change::Update(value), want_before),
-            Change::Swap { expected, new } => {
-                self.change_of(key, Change::Swap { expected, new }, want_before)
-            }
-            Change::Remove => self.change_of(key, Change::Remove, want_before),
-        })
-    }
-
-    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.scan_next(cursor, out)
-    }
-
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        self.trace_next(cursor, visit)
-    }
-
-    fn len_estimate(&self) -> Result<u64> {
-        Ok(self.sample()?.records_estimate)
-    }
-
-    fn stats(&self) -> Result<IndexStats> {
-        self.sample()
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
     }
 
     fn growth(&self) -> Growth {
-        Growth {
-            splits: self.splits.load(Ordering::Relaxed) + self.merges.load(Ordering::Relaxed),
-            doublings: self.node_splits.load(Ordering::Relaxed),
-        }
+        let growth = self.counters.growth();
+        Growth { splits: growth.splits + self.merges.get(), ..growth }
     }
 
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.verify_all(visit)
+    #[inline(always)]
+    fn encode<'s, 'k: 's>(&self, key: R::Key<'k>, space: &'s mut [u8; 8]) -> R::Key<'s> {
+        R::encode(self.shape.order, key, space)
     }
 
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {

@@ -7,8 +7,8 @@
 use super::lines::{Extent, Head, Piece};
 use super::state::{Slab, Zeroed};
 use crate::error::Damage;
+use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
 use crate::index::ordered::OrderedRecord;
-use crate::index::version::{self, LockWord};
 use crate::pmem::{Seam, Shared, SharedWord};
 use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
@@ -35,11 +35,11 @@ pub(super) struct Entry {
 ///
 /// Fields are changed by who has locked it; what readers rest on, while it is marked as
 /// changing.
-pub(super) type Node = Piece<NodeHead>;
+pub(crate) type Node = Piece<NodeHead>;
 
 /// The first line of a node.
 #[repr(C, align(64))]
-pub(super) struct NodeHead {
+pub(crate) struct NodeHead {
     /// A version lock.
     lock: SharedWord,
     /// First word of its least key.
@@ -87,27 +87,6 @@ pub(super) enum Side {
     At(usize),
 }
 
-/// A node's lock word, where other threads may run before each access.
-pub(super) struct Reached<'n, S: Seam> {
-    seam: &'n S,
-    word: &'n SharedWord,
-}
-
-impl<S: Seam> LockWord for Reached<'_, S> {
-    #[inline(always)]
-    fn load(&self, order: Ordering) -> u64 {
-        self.word.load(self.seam, order)
-    }
-    #[inline(always)]
-    fn store(&self, value: u64, order: Ordering) {
-        self.word.store(self.seam, value, order);
-    }
-    #[inline(always)]
-    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
-        self.word.compare_exchange(self.seam, current, new, (success, Ordering::Relaxed)).is_ok()
-    }
-}
-
 /// Whether a key that compares so to a least key belongs behind it: it is not below, or, if
 /// what is looked for lies strictly `below` the key, above.
 #[inline(always)]
@@ -122,8 +101,8 @@ impl Node {
     }
 
     #[inline(always)]
-    pub(super) fn lock<'n, S: Seam>(&'n self, seam: &'n S) -> Reached<'n, S> {
-        Reached { seam, word: &self.head.lock }
+    pub(super) fn lock<'n, S: Seam>(&'n self, seam: &'n S) -> VersionLock<'n, S> {
+        VersionLock::new(seam, &self.head.lock)
     }
 
     pub(super) fn next(&self, seam: &impl Seam) -> u32 {
@@ -312,19 +291,19 @@ pub(super) fn words_of<S: Seam, R: OrderedRecord>(
 pub(super) struct LockedNode<'n, S: Seam> {
     pub(super) node: &'n Node,
     seam: &'n S,
-    word: u64,
+    lock: Guarded<HeldLock<'n, S>>,
 }
 
 impl<'n, S: Seam> LockedNode<'n, S> {
     /// Locks a node, if it is free.
     pub(super) fn try_new(node: &'n Node, seam: &'n S) -> Option<Self> {
-        let word = version::try_lock(&node.lock(seam))?;
-        Some(LockedNode { node, seam, word })
+        let lock = Guarded::new(node.lock(seam).try_hold()?);
+        Some(LockedNode { node, seam, lock })
     }
 
     /// Makes readers wait, and read again.
     pub(super) fn changing(&mut self) {
-        self.word = version::set_changing(&self.node.lock(self.seam), self.word);
+        self.lock.changing();
     }
 
     /// Replaces the leaves. The node is marked as changing.
@@ -361,16 +340,6 @@ impl<'n, S: Seam> LockedNode<'n, S> {
     /// What follows: number and least key.
     pub(super) fn follows(&self) -> (u32, u64) {
         (self.node.next(self.seam), self.node.head.high.load(self.seam, Ordering::Relaxed))
-    }
-}
-
-impl<S: Seam> Drop for LockedNode<'_, S> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // It may be half changed: it stays locked, and the gate tells others not to wait.
-            return;
-        }
-        version::unlock(&self.node.lock(self.seam), self.word);
     }
 }
 

@@ -5,21 +5,14 @@ use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
-use crate::index::record::SlotWords;
-use crate::index::{BATCH, prints};
+use crate::index::kit::media::ones;
+use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::prints;
+use crate::index::record::{RecordRef, SlotWords};
 use crate::pmem::{Planted, Seam};
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
-
-/// The slots of a mask, lowest first.
-pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let slot = (mask != 0).then(|| mask.trailing_zeros())?;
-        mask &= mask - 1;
-        Some(slot)
-    })
-}
 
 /// Readings of a leaf that may be in vain before one is made under a guard.
 pub(super) const PATIENCE: u32 = 8;
@@ -45,15 +38,74 @@ pub(super) struct Found {
     pub(super) words: SlotWords,
 }
 
+impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
+    type Batch<'t> = ();
+    /// The leaf, and its offset.
+    type Staged<'b> = (Located<'b>, u64);
+
+    #[inline(always)]
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        self.find(key, |words| R::value(&self.core, words))
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+        // The guard is made before it is looked again whether the link has been replaced since
+        // it was read: each reading is a guard of its own, and those that do not count are
+        // dropped.
+        self.find_guarded(key, |words| {
+            let pin = self.core.pin();
+            R::reference(&self.core, words, pin)
+        })
+    }
+
+    fn begin_batch(&self) {}
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        (): &'b (),
+        key: HashedKey<'_, R>,
+    ) -> Result<(Located<'b>, u64)> {
+        let at = self.locate(key.key)?;
+        let offset = self.leaf(at.leaf).offset(self.seam());
+        if offset & DAMAGED == 0 {
+            self.expect(offset, key.hash);
+        }
+        Ok((at, offset))
+    }
+
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, (_, offset): &mut (Located<'b>, u64), hash: u64) {
+        if *offset & DAMAGED == 0 {
+            let head = &self.header(*offset).head;
+            let mask = self.candidates(head, self.bitmap(*offset), hash as u8);
+            if let Some(slot) = ones::<u32>(mask).next() {
+                self.seam().prefetch(self.pair(*offset, slot));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        (): &'b (),
+        (at, _): (Located<'b>, u64),
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<R::Owned>> {
+        match self.read_once(&at, key, &mut |words| R::value(&self.core, words))? {
+            Some(found) => Ok(found),
+            None => self.find_value(key),
+        }
+    }
+}
+
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Reading ----------------------------------------------------------------
 
     /// The words of a pair.
     #[inline(always)]
     pub(super) fn words(&self, pair: &Pair) -> SlotWords {
-        // Acquire: pairs with the Release of a link's store, so that the record is seen.
-        let first = self.core.memory.load_acquire(&pair.first);
-        SlotWords { first, second: self.core.memory.load(&pair.second) }
+        pair.read(&self.core.memory)
     }
 
     /// The bits of a leaf: which slots hold a pair.
@@ -91,12 +143,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         leaf: u64,
         mask: u64,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
     ) -> Result<Option<Found>, Damage> {
-        for slot in bits(self.candidates(&self.header(leaf).head, mask, hash as u8)) {
+        for slot in ones(self.candidates(&self.header(leaf).head, mask, key.hash as u8)) {
             let words = self.words(self.pair(leaf, slot));
-            if R::matches(&self.core, words, key, hash)?
+            if R::matches(&self.core, words, key.key, key.hash)?
                 || self.planted(Planted::FingerprintDecides)
             {
                 return Ok(Some(Found { slot, words }));
@@ -131,25 +182,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        let at = self.locate(key)?;
-        match self.read_once(&at, key, hash, &mut read)? {
+        let at = self.locate(key.key)?;
+        match self.read_once(&at, key, &mut read)? {
             Some(found) => Ok(found),
-            None => self.find_again(key, hash, &mut read, PATIENCE),
+            None => self.find_again(key, &mut read, PATIENCE),
         }
     }
 
     /// As [`find`](Self::find), for readings that are short and make a guard of their own.
     pub(super) fn find_guarded<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<T>> {
-        self.find_again(key, hash, &mut read, u32::MAX)
+        self.find_again(key, &mut read, u32::MAX)
     }
 
     /// Until a reading counts. After so many that did not, under a guard: a value that is
@@ -157,8 +206,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(never)]
     fn find_again<T>(
         &self,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
         patience: u32,
     ) -> Result<Option<T>> {
@@ -166,10 +214,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut guard = None;
         loop {
             self.core.check()?;
-            let at = self.locate(key)?;
+            let at = self.locate(key.key)?;
             let found = match guard {
-                None => self.read_once(&at, key, hash, read)?,
-                Some(_) => self.read_guarded(&at, key, hash, read)?,
+                None => self.read_once(&at, key, read)?,
+                Some(_) => self.read_guarded(&at, key, read)?,
             };
             if let Some(found) = found {
                 return Ok(found);
@@ -208,14 +256,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn read_once<T>(
         &self,
         at: &Located<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<Option<T>>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        self.expect(offset, hash);
+        self.expect(offset, key.hash);
         let replaced = self.replaced_before(at.leaf);
-        let found = self.probe(offset, self.bitmap(offset), key, hash);
+        let found = self.probe(offset, self.bitmap(offset), key);
         let found = match found {
             Ok(Some(found)) => read(found.words).map(|value| Some((found.slot, value))),
             Ok(None) => Ok(None),
@@ -236,12 +283,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn read_guarded<T>(
         &self,
         at: &Located<'_>,
-        key: R::Key<'_>,
-        hash: u64,
+        key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<Option<T>>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        let found = self.probe(offset, self.bitmap(offset), key, hash);
+        let found = self.probe(offset, self.bitmap(offset), key);
         let state = self.state_after(at);
         if !self.is_still(at) {
             return Ok(None);
@@ -300,53 +346,5 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // Pairs with the Acquire fence in `is_unreplaced`.
             fence(Ordering::Release);
         }
-    }
-
-    /// Looks many keys up, each step for a whole batch before the next one: what a step asks
-    /// the memory for arrives while it asks for the others'.
-    pub(super) fn get_many_of(
-        &self,
-        keys: &[R::Key<'_>],
-        found: &mut [Option<R::Owned>],
-    ) -> Result<()> {
-        let seam = self.core.memory.seam();
-        for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut at = [None; BATCH];
-            let mut hashes = [0; BATCH];
-            for ((&key, at), hash) in keys.iter().zip(&mut at).zip(&mut hashes) {
-                R::check_size(key, None)?;
-                let located = R::encoded(self.shape.order, key, |key| {
-                    *hash = R::hash(&self.core.hasher, key);
-                    self.locate(key)
-                })?;
-                let offset = self.leaf(located.leaf).offset(seam);
-                if offset & DAMAGED == 0 {
-                    self.expect(offset, *hash);
-                }
-                *at = Some((located, offset));
-            }
-            for (at, hash) in at.iter().zip(&hashes) {
-                let Some((_, offset)) = at else { break };
-                if offset & DAMAGED != 0 {
-                    continue;
-                }
-                let head = &self.header(*offset).head;
-                let mask = self.candidates(head, self.bitmap(*offset), *hash as u8);
-                if mask != 0 {
-                    seam.prefetch(self.pair(*offset, mask.trailing_zeros()));
-                }
-            }
-            for (((&key, at), &hash), found) in keys.iter().zip(&at).zip(&hashes).zip(found) {
-                let Some((at, _)) = at else { break };
-                let mut read = |words| R::value(&self.core, words);
-                *found = R::encoded(self.shape.order, key, |key| {
-                    match self.read_once(at, key, hash, &mut read)? {
-                        Some(found) => Ok(found),
-                        None => self.find(key, hash, read),
-                    }
-                })?;
-            }
-        }
-        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use super::resize::master_entries;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
+use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::record::SlotWords;
 use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord};
 use crate::pool::core::RecoveryProgress;
@@ -51,15 +52,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Makes the inner part. Nobody is served yet.
     pub(super) fn recover(&mut self) -> Result<()> {
         let core = &self.core;
-        core.memory.words(self.master, layout::master_bytes(self.shape.partitions))?;
-        core.alloc().check_block(core, self.master, layout::master_bytes(self.shape.partitions))?;
+        check_block(core, self.master, layout::master_bytes(self.shape.partitions))?;
         let header = core.memory.at(Offset::<MasterHeader>::new(self.master))?;
-        let found = core.memory.load(&header.identity);
         let expected = layout::identity(Kind::Master, self.shape.partitions, self.master, 0);
-        if found != expected {
-            let expected = format!("a master array ({expected:#x})");
-            return Err(Damage::new(self.master, expected, format!("{found:#x}")).into());
-        }
+        check_identity(&core.memory, &header.identity, expected, "a master array")?;
         let (starts, free) = self.starts()?;
         let work = Work {
             starts: &starts,
@@ -332,22 +328,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Checks a leaf's header: its extent, identity, link and bits.
     fn check_leaf(&self, offset: u64) -> Result<Checked, Damage> {
         let core = &self.core;
-        let bytes = self.shape.leaf_bytes();
-        core.memory.words(offset, bytes)?;
         let header = core.memory.at(Offset::<layout::LeafHeader>::new(offset))?;
-        // A block of its own, so that it overlaps no other.
-        core.alloc().check_block(core, offset, bytes)?;
+        check_block(core, offset, self.shape.leaf_bytes())?;
         let low = self.words(&header.place.low);
-        let identity = core.memory.load(&header.place.identity);
         let expected = layout::identity(Kind::Leaf, self.shape.slots, offset, low.first);
-        if identity != expected {
-            let at = offset + 64;
-            return Err(Damage::new(
-                at,
-                format!("a leaf ({expected:#x})"),
-                format!("{identity:#x}"),
-            ));
-        }
+        check_identity(&core.memory, &header.place.identity, expected, "a leaf")?;
         let next = self.next_of(offset)?;
         let word = core.memory.load_acquire(&header.head.bitmap);
         let bits = word & self.shape.all_slots();
@@ -382,7 +367,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let next = self.check_leaf(found.next.offset)?;
         let high = R::key_at(core, next.low.first)?;
         let mut moved = 0;
-        for slot in super::ops::bits(found.bits) {
+        for slot in ones(found.bits) {
             let words = self.words(self.pair(offset, slot));
             // By a key that is damaged, a pair would seem to be the next leaf's and be lost.
             if !R::is_whole(core, words)? {
@@ -405,7 +390,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let done = Next { offset: found.next.offset, moving: false };
         let link = &self.header(offset).place.next;
         memory.store_release(link, done.pack(offset), &points::SPLIT_DONE);
-        self.repaired.fetch_add(1, Ordering::Relaxed);
+        self.counters.repaired.add_one();
         Ok(found.bits & !moved)
     }
 }

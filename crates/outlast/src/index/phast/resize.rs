@@ -11,14 +11,14 @@ use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{Config, OrderedRecord, Partition, Phast, Structure, points};
 use crate::error::{Damage, Error, Result};
-use crate::index::plan::Blocks;
+use crate::index::kit::media::ones;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::SlotWords;
 use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bytes of an index cache at most: where a partition has more nodes than that has room for,
 /// its cache leads to every second node, every fourth, and so on.
@@ -80,17 +80,15 @@ impl Draft {
         let place = &header.place;
         let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
         memory.store(&place.identity, identity, at);
-        memory.store(&place.low.first, self.low.first, at);
-        memory.store(&place.low.second, self.low.second, at);
+        place.low.write(memory, self.low, at);
         memory.store(&place.next, self.next.pack(offset), at);
         memory.flush(&header.head, at);
         memory.flush(&place.next, at);
         let mut line = None;
-        for slot in super::ops::bits(self.bits) {
+        for slot in ones(self.bits) {
             let target: &Pair = memory.at(pair_offset(offset, slot))?;
             let words = self.pairs[slot as usize];
-            memory.store(&target.second, words.second, at);
-            memory.store(&target.first, words.first, at);
+            target.write(memory, words, at);
             // Slots ascend: a line is flushed when the next one begins.
             if let Some((other, pair)) = line.replace((slot / LINE_SLOTS, target))
                 && other != slot / LINE_SLOTS
@@ -124,9 +122,9 @@ pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
     shape: Config,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-    let mut blocks = Blocks::new(core);
-    let leaf = blocks.take(shape.leaf_bytes())?.offset;
-    let master = blocks.take(layout::master_bytes(shape.partitions))?.offset;
+    let mut leaf_block = UnlinkedBlock::allocate(core, shape.leaf_bytes())?;
+    let mut master_block = UnlinkedBlock::allocate(core, layout::master_bytes(shape.partitions))?;
+    let (leaf, master) = (leaf_block.offset(), master_block.offset());
     let memory = &core.memory;
     let at = &points::CREATE;
     Draft::new(SlotWords { first: 0, second: 0 }, 0).write(memory, shape, leaf, at)?;
@@ -140,7 +138,8 @@ pub(super) fn create<S: Seam>(
     }
     memory.flush(&header.identity, at);
     memory.flush_words(entries, at);
-    blocks.keep();
+    leaf_block.set_linked();
+    master_block.set_linked();
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = layout::pack_root(master);
     Ok(words)
@@ -239,7 +238,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// those of some moments.
     fn keys_of(&self, offset: u64, bits: u64) -> Result<Vec<R::OwnedKey>, Damage> {
         let mut keys = Vec::with_capacity(self.shape.slots as usize);
-        for slot in super::ops::bits(bits) {
+        for slot in ones(bits) {
             keys.push(R::key(&self.core, self.words(self.pair(offset, slot)))?);
         }
         keys.sort_unstable();
@@ -298,15 +297,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if middle == 0 {
             return Ok(());
         }
-        let mut blocks = Blocks::new(&self.core);
-        let block = blocks.take(self.shape.leaf_bytes())?;
+        let mut block = UnlinkedBlock::allocate(&self.core, self.shape.leaf_bytes())?;
         let (below, from) = (&keys[middle - 1], &keys[middle]);
         let low = R::separator(&self.core, below, from, &points::SEPARATOR)?;
         let handle = self.leaves.take(self.core.memory.seam());
         let new = Entry { low: low.first, leaf: handle };
-        let split = self.split_at(at.leaf, block.offset, low, new);
+        let split = self.split_at(at.leaf, block.offset(), low, new);
         match split {
-            Ok(true) => blocks.keep(),
+            Ok(true) => block.set_linked(),
             Ok(false) | Err(_) => {
                 R::discard(&self.core, low);
                 self.leaves.give(self.core.memory.seam(), handle);
@@ -336,7 +334,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if moved == 0 || moved == bits {
             return Ok(false);
         }
-        self.mark_moved(super::ops::bits(moved).map(|slot| self.words(self.pair(offset, slot))))?;
+        self.mark_moved(ones(moved).map(|slot| self.words(self.pair(offset, slot))))?;
         let made = State::at_rest(draft.bits);
         draft.write(memory, self.shape, block, &points::SPLIT_NEW)?;
         memory.fence(&points::SPLIT_NEW);
@@ -368,7 +366,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let done = Next { offset: block, moving: false };
         memory.store_release(&place.next, done.pack(offset), &points::SPLIT_DONE);
         closed.slots = Some(bits & !moved);
-        self.splits.fetch_add(1, Ordering::Relaxed);
+        self.counters.splits.add_one();
         Ok(true)
     }
 
@@ -462,7 +460,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         old.set_next(number, low);
         let old_node = std::ptr::from_ref(old.node);
         drop(old);
-        self.node_splits.fetch_add(1, Ordering::Relaxed);
+        self.counters.doublings.add_one();
         let (index, at) = self.node_in(&structure, old_node);
         structure.partitions[index].nodes.insert(at + 1, Pointer { low, number });
         self.publish(&structure, index);
@@ -687,7 +685,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if let Some((block, bytes)) = separator {
             core.retire(block, bytes);
         }
-        self.merges.fetch_add(1, Ordering::Relaxed);
+        self.merges.add_one();
         Ok(())
     }
 
@@ -712,15 +710,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let free = State::at_rest(all).free_slot(self.shape.slots, line);
             let free = free.expect("both fit");
             let target = self.pair(left, free);
-            memory.store(&target.second, words.second, at);
-            memory.store(&target.first, words.first, at);
+            target.write(memory, words, at);
             let word = &mut prints[free as usize / 8];
             let shift = free % 8 * 8;
             *word = *word & !(0xff << shift) | (hash & 0xff) << shift;
             all |= 1 << free;
             lines |= 1 << (free / LINE_SLOTS);
         }
-        for line in super::ops::bits(lines) {
+        for line in ones::<u32>(lines) {
             memory.flush(self.pair(left, line * LINE_SLOTS), at);
         }
         memory.fence(at);

@@ -8,7 +8,7 @@ use crate::pmem::{Planted, Seam};
 
 /// Where a key was found to belong; to be validated after reading or locking.
 #[derive(Clone, Copy)]
-pub(super) struct Located<'n> {
+pub(crate) struct Located<'n> {
     pub(super) node: &'n Node,
     /// The node's version.
     pub(super) version: u64,

@@ -2,18 +2,19 @@
 
 use super::layout::master_bytes;
 use super::nodes::{NONE, Node};
-use super::ops::{PATIENCE, bits as slots};
+use super::ops::PATIENCE;
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::media::ones;
+use crate::index::kit::table::Walk;
 use crate::index::ordered::KeyRange;
 use crate::index::record::SlotWords;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 
 /// Leaves that a sample reads at most.
 const SAMPLE: u64 = 256;
@@ -60,6 +61,108 @@ impl<R: OrderedRecord> KeyRange<R> {
             (true, _, Bound::Excluded(key)) => edges.low < *key,
             _ => true,
         }
+    }
+}
+
+impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
+    /// One step of an iteration: the records of one leaf.
+    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        let low = Bound::Included(R::from_cursor(cursor));
+        let mut range = KeyRange::new(low, Bound::Unbounded);
+        let start = out.len();
+        self.range_step(&mut range, false, usize::MAX, out)?;
+        self.decode(&mut out[start..]);
+        match range.low {
+            Bound::Included(low) if !range.done => {
+                R::to_cursor(low, cursor);
+                cursor.state = CursorState::Inside;
+            }
+            _ => cursor.finish(),
+        }
+        Ok(())
+    }
+
+    /// One step of the trace: a leaf and what it links to; the master array first. The caller
+    /// has passed the gate, or holds it.
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        match cursor.state {
+            CursorState::Done => return Ok(()),
+            CursorState::Start => {
+                let bytes = master_bytes(self.shape.partitions);
+                visit(BlockKind::Directory, self.master, bytes)?;
+                cursor.state = CursorState::Inside;
+            }
+            CursorState::Inside => {}
+        }
+        let key = R::from_cursor(cursor);
+        let mut turn = 0;
+        let (at, blocks, high) = loop {
+            let at = self.locate(R::key_of(&key))?;
+            let blocks = self.blocks_of(&at);
+            let edges = self.edges_of(&at);
+            // What is split, merged or moved meanwhile marks itself; but what was read must
+            // have been the leaf.
+            if self.is_current(&at) {
+                break (at, blocks, edges.map(|edges| edges.high));
+            }
+            self.core.wait(&mut turn)?;
+        };
+        // Past a leaf that cannot be read, so that the caller can go on.
+        let found = match high {
+            Ok(Some(high)) if high <= key => {
+                cursor.finish();
+                Err(self.goes_round(&at, &Edges { low: key, high: Some(high) }))
+            }
+            Ok(Some(high)) => {
+                R::to_cursor(high, cursor);
+                Ok(())
+            }
+            Ok(None) => {
+                cursor.finish();
+                Ok(())
+            }
+            Err(damage) => {
+                cursor.finish();
+                Err(damage)
+            }
+        };
+        for (kind, offset, bytes) in blocks? {
+            visit(kind, offset, bytes)?;
+        }
+        Ok(found?)
+    }
+
+    /// Counts the records of some leaves, evenly over all.
+    fn stats(&self) -> Result<IndexStats> {
+        let seam = self.core.memory.seam();
+        let leaves: u64 = self.each_node().map(|node| node.len(self.seam()) as u64).sum();
+        let step = leaves.div_ceil(SAMPLE).max(1) as usize;
+        let (mut records, mut sampled) = (0, 0);
+        let places = self
+            .each_node()
+            .flat_map(|node| (0..node.len(self.seam())).map(move |at| node.leaf(self.seam(), at)));
+        for leaf in places.step_by(step) {
+            let offset = self.leaf(leaf).offset(seam);
+            if offset & DAMAGED == 0 {
+                records += u64::from(self.bitmap(offset).count_ones());
+            }
+            sampled += 1;
+        }
+        let nodes = self.nodes.in_use(seam);
+        let states = u64::from(self.leaves.numbers(seam));
+        let state = size_of::<super::Leaf>() as u64 + if R::EMPTY.is_some() { 8 } else { 0 };
+        let caches: u64 = self.caches.iter().map(|cache| cache.bytes(seam)).sum();
+        Ok(IndexStats {
+            segments: leaves,
+            directory_entries: nodes,
+            records_estimate: records * leaves / sampled.max(1),
+            slots: leaves * u64::from(self.shape.slots),
+            dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(seam),
+            ..self.counters.stats()
+        })
     }
 }
 
@@ -234,7 +337,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seen = Seen { at: *at, state, bits };
         let lows =
             (at.node.entry(self.seam(), at.place).low, at.node.high_of(self.seam(), at.place));
-        let pairs = slots(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
+        let pairs = ones(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
         let ahead = || self.expect_next(at, reverse);
         if guarded {
             // Under a guard, what is linked now stays what it is: the links are enough. Which
@@ -245,7 +348,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 return Ok(None);
             }
             if state.is_tentative() {
-                self.help(offset, slots(bits));
+                self.help(offset, ones(bits));
             }
             let (edges, _) =
                 self.read_pairs(pairs.into_iter(), lows, range, reverse, limit, ahead, out)?;
@@ -259,7 +362,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let (edges, read) = read.map_err(Error::Damaged)?;
         if state.is_tentative() {
-            self.help(offset, slots(read));
+            self.help(offset, ones(read));
         }
         Ok(Some((edges, seen)))
     }
@@ -363,81 +466,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Iteration --------------------------------------------------------------
 
-    /// One step of an iteration: the records of one leaf.
-    pub(super) fn scan_next(
-        &self,
-        cursor: &mut Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<()> {
-        if cursor.is_done() {
-            return Ok(());
-        }
-        let low = Bound::Included(R::from_cursor(cursor));
-        let mut range = KeyRange::new(low, Bound::Unbounded);
-        let start = out.len();
-        self.range_step(&mut range, false, usize::MAX, out)?;
-        self.decode(&mut out[start..]);
-        match range.low {
-            Bound::Included(low) if !range.done => {
-                R::to_cursor(low, cursor);
-                cursor.state = CursorState::Inside;
-            }
-            _ => cursor.finish(),
-        }
-        Ok(())
-    }
-
     // ---- Trace ------------------------------------------------------------------
-
-    /// One step of the trace: a leaf and what it links to; the master array first. The caller
-    /// has passed the gate, or holds it.
-    pub(super) fn trace_next(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        match cursor.state {
-            CursorState::Done => return Ok(()),
-            CursorState::Start => {
-                let bytes = master_bytes(self.shape.partitions);
-                visit(BlockKind::Directory, self.master, bytes)?;
-                cursor.state = CursorState::Inside;
-            }
-            CursorState::Inside => {}
-        }
-        let key = R::from_cursor(cursor);
-        let mut turn = 0;
-        let (at, blocks, high) = loop {
-            let at = self.locate(R::key_of(&key))?;
-            let blocks = self.blocks_of(&at);
-            let edges = self.edges_of(&at);
-            // What is split, merged or moved meanwhile marks itself; but what was read must
-            // have been the leaf.
-            if self.is_current(&at) {
-                break (at, blocks, edges.map(|edges| edges.high));
-            }
-            self.core.wait(&mut turn)?;
-        };
-        // Past a leaf that cannot be read, so that the caller can go on.
-        let found = match high {
-            Ok(Some(high)) if high <= key => {
-                cursor.finish();
-                Err(self.goes_round(&at, &Edges { low: key, high: Some(high) }))
-            }
-            Ok(Some(high)) => {
-                R::to_cursor(high, cursor);
-                Ok(())
-            }
-            Ok(None) => {
-                cursor.finish();
-                Ok(())
-            }
-            Err(damage) => {
-                cursor.finish();
-                Err(damage)
-            }
-        };
-        for (kind, offset, bytes) in blocks? {
-            visit(kind, offset, bytes)?;
-        }
-        Ok(found?)
-    }
 
     /// The blocks of a leaf. To be validated.
     fn blocks_of(&self, at: &Located<'_>) -> Result<Vec<(BlockKind, u64, u64)>> {
@@ -475,38 +504,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let node = self.node(number);
             number = node.next(self.seam());
             Some(node)
-        })
-    }
-
-    /// Counts the records of some leaves, evenly over all.
-    pub(super) fn sample(&self) -> Result<IndexStats> {
-        let seam = self.core.memory.seam();
-        let leaves: u64 = self.each_node().map(|node| node.len(self.seam()) as u64).sum();
-        let step = leaves.div_ceil(SAMPLE).max(1) as usize;
-        let (mut records, mut sampled) = (0, 0);
-        let places = self
-            .each_node()
-            .flat_map(|node| (0..node.len(self.seam())).map(move |at| node.leaf(self.seam(), at)));
-        for leaf in places.step_by(step) {
-            let offset = self.leaf(leaf).offset(seam);
-            if offset & DAMAGED == 0 {
-                records += u64::from(self.bitmap(offset).count_ones());
-            }
-            sampled += 1;
-        }
-        let nodes = self.nodes.in_use(seam);
-        let states = u64::from(self.leaves.numbers(seam));
-        let state = size_of::<super::Leaf>() as u64 + if R::EMPTY.is_some() { 8 } else { 0 };
-        let caches: u64 = self.caches.iter().map(|cache| cache.bytes(seam)).sum();
-        Ok(IndexStats {
-            segments: leaves,
-            directory_entries: nodes,
-            records_estimate: records * leaves / sampled.max(1),
-            slots: leaves * u64::from(self.shape.slots),
-            dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(seam),
-            doublings: self.node_splits.load(Ordering::Relaxed),
-            splits: self.splits.load(Ordering::Relaxed),
-            repaired_segments: self.repaired.load(Ordering::Relaxed),
         })
     }
 }

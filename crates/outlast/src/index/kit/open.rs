@@ -1,11 +1,14 @@
 //! An index as long as its pool is open.
 
-use super::record::{Record, RecordRef};
-use super::{
+use super::change::{self, Update};
+use super::lookup;
+use super::table::{Lookup, Verify};
+use crate::error::Result;
+use crate::index::record::{Record, RecordRef};
+use crate::index::{
     Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Scheme, Verified,
     Visitor,
 };
-use crate::error::Result;
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::sync::Arc;
@@ -15,41 +18,45 @@ use std::sync::Arc;
 /// `close` waits for changes, not for reads. As soon as it returns, another process can open the
 /// file and reuse a block that a read is still copying. So the gate is looked at *after* each
 /// read: what was read while the pool was open is good, and everything else is thrown away,
-/// errors included.
-pub struct WhileOpen<S: Seam, I> {
+/// errors included. Changes, the trace and background work are inside the gate, for which
+/// `close` waits.
+pub struct WhileOpen<S: Seam, T> {
     core: Arc<Core<S>>,
-    index: I,
+    table: T,
 }
 
-impl<S: Seam, I> WhileOpen<S, I> {
-    /// Guards the reads of `index`, which lies in the pool of `core`.
-    pub fn new(core: Arc<Core<S>>, index: I) -> Self {
-        WhileOpen { core, index }
+impl<S: Seam, T> WhileOpen<S, T> {
+    /// Guards the reads of `table`, which lies in the pool of `core`.
+    pub fn new(core: Arc<Core<S>>, table: T) -> Self {
+        WhileOpen { core, table }
     }
 
     /// What a read finds, if the pool is open still after it.
     #[inline(always)]
-    fn read<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn read<F>(&self, read: impl FnOnce() -> Result<F>) -> Result<F> {
         self.core.while_open(read)?
     }
 }
 
-impl<S: Seam, R: Record, I: Index<R>> Index<R> for WhileOpen<S, I> {
+impl<S: Seam, R: Record, T> Index<R> for WhileOpen<S, T>
+where
+    T: Lookup<S, R> + Update<S, R> + Verify<S, R>,
+{
     fn scheme(&self) -> Scheme {
-        self.index.scheme()
+        T::SCHEME
     }
 
     #[inline]
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        self.read(|| self.index.get(key))
+        self.read(|| lookup::get(&self.table, key))
     }
 
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        self.read(|| self.index.get_ref(key))
+        self.read(|| lookup::get_ref(&self.table, key))
     }
 
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.read(|| self.index.get_many(keys, found))
+        self.read(|| lookup::get_many(&self.table, keys, found))
     }
 
     fn change(
@@ -58,53 +65,54 @@ impl<S: Seam, R: Record, I: Index<R>> Index<R> for WhileOpen<S, I> {
         change: Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
-        // Inside the gate, for which `close` waits.
-        self.index.change(key, change, want_before)
+        change::change(&self.table, key, change, want_before)
     }
 
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.read(|| self.index.scan(cursor, out))
+        self.read(|| self.table.scan(cursor, out))
     }
 
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        // The caller has passed the gate, or holds it.
-        self.index.trace(cursor, visit)
+        self.table.trace(cursor, visit)
     }
 
     fn has_work(&self) -> bool {
-        self.index.has_work()
+        self.table.has_work()
     }
 
     fn step(&self) -> Result<bool> {
-        self.index.step()
+        self.table.step()
     }
 
     fn use_huge_pages(&self) {
-        self.index.use_huge_pages();
+        self.table.use_huge_pages();
     }
 
     fn len_estimate(&self) -> Result<u64> {
-        self.read(|| self.index.len_estimate())
+        Ok(self.stats()?.records_estimate)
     }
 
     fn stats(&self) -> Result<IndexStats> {
-        self.read(|| self.index.stats())
+        self.read(|| self.table.stats())
     }
 
     fn growth(&self) -> Growth {
-        self.index.growth()
+        self.table.growth()
     }
 
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.index.verify(visit)
+        self.table.verify(visit)
     }
 
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
-        self.index.ordered().is_some().then_some(self as _)
+        self.table.ordered().is_some().then_some(self as _)
     }
 }
 
-impl<S: Seam, R: Record, I: Index<R>> OrderedIndex<R> for WhileOpen<S, I> {
+impl<S: Seam, R: Record, T> OrderedIndex<R> for WhileOpen<S, T>
+where
+    T: Lookup<S, R> + Update<S, R> + Verify<S, R>,
+{
     fn next(
         &self,
         range: &mut KeyRange<R>,
@@ -112,19 +120,12 @@ impl<S: Seam, R: Record, I: Index<R>> OrderedIndex<R> for WhileOpen<S, I> {
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
-        self.read(|| self.order().next(range, reverse, limit, out))
+        let order = self.table.ordered().expect("asked for by `ordered` alone");
+        self.read(|| order.next(range, reverse, limit, out))
     }
 
     fn end(&self, range: KeyRange<R>, reverse: bool) -> Result<Option<(R::OwnedKey, R::Owned)>> {
-        self.read(|| self.order().end(range, reverse))
-    }
-}
-
-impl<S: Seam, I> WhileOpen<S, I> {
-    fn order<R: Record>(&self) -> &dyn OrderedIndex<R>
-    where
-        I: Index<R>,
-    {
-        self.index.ordered().expect("asked for by `ordered` alone")
+        let order = self.table.ordered().expect("asked for by `ordered` alone");
+        self.read(|| order.end(range, reverse))
     }
 }

@@ -1,0 +1,94 @@
+//! What a check of one index finds, as it goes.
+
+use super::table::HashedKey;
+use crate::error::{Damage, Error, Result};
+use crate::index::Verified;
+use crate::index::record::{Record, SlotWords};
+use crate::pmem::Seam;
+use crate::pool::core::Core;
+use std::collections::HashMap;
+
+/// A check under way. What cannot be read is reported, and the rest is still checked.
+pub(crate) struct Audit<R: Record> {
+    pub(crate) verified: Verified,
+    /// The keys of the part in hand, and where each was found.
+    keys: HashMap<R::OwnedKey, u64>,
+}
+
+impl<R: Record> Audit<R> {
+    pub(crate) fn new() -> Self {
+        Audit { verified: Verified::default(), keys: HashMap::new() }
+    }
+
+    /// Begins another part of the index: no key of it can be in the parts before.
+    pub(crate) fn begin_part(&mut self) {
+        self.keys.clear();
+    }
+
+    /// Reports what is wrong at an offset.
+    pub(crate) fn wrong(&mut self, at: u64, expected: &str, found: impl Into<String>) {
+        self.verified.damage.push(Damage::new(at, expected, found));
+    }
+
+    /// Reports damage and goes on without the result; other errors end the check.
+    pub(crate) fn report<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::Damaged(damage)) => {
+                self.verified.damage.push(damage);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`report`](Self::report), of a record.
+    pub(crate) fn report_torn<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        let found = self.report(result)?;
+        self.verified.torn += u64::from(found.is_none());
+        Ok(found)
+    }
+
+    /// Counts a record, and checks that its key was not found before.
+    pub(crate) fn count(&mut self, at: u64, key: &R::OwnedKey) {
+        self.verified.records += 1;
+        if let Some(other) = self.keys.insert(key.clone(), at) {
+            self.verified.duplicated += 1;
+            let found = format!("key {key:?} a second time, also at {other:#x}");
+            self.wrong(at, "each key once", found);
+        }
+    }
+
+    /// Checks the record of a slot at `at`: that it is whole, that its key was not found before,
+    /// and that a lookup of its key, `find`, finds these words. Its key, if it is whole.
+    pub(crate) fn check_slot<S: Seam>(
+        &mut self,
+        core: &Core<S>,
+        at: u64,
+        words: SlotWords,
+        find: impl FnOnce(HashedKey<'_, R>) -> Result<Option<SlotWords>>,
+    ) -> Option<R::OwnedKey> {
+        let key = R::is_whole(core, words).and_then(|whole| match whole {
+            true => R::key(core, words),
+            false => {
+                let found = "one whose checksum or hash does not match";
+                Err(Damage::new(at, "a whole record", found))
+            }
+        });
+        let key = match key {
+            Ok(key) => key,
+            Err(damage) => {
+                self.verified.records += 1;
+                self.verified.torn += 1;
+                self.verified.damage.push(damage);
+                return None;
+            }
+        };
+        self.count(at, &key);
+        let found = find(HashedKey::new(core, R::key_of(&key)));
+        if !matches!(found, Ok(Some(found)) if found == words) {
+            self.wrong(at, "a record that lookups find", "one that they do not");
+        }
+        Some(key)
+    }
+}

@@ -1,0 +1,130 @@
+//! Version locks: the protocol of [`version`] over words in DRAM, and guards.
+
+use crate::index::version::{self, CHANGING, LockWord};
+use crate::pmem::{Planted, Seam, SharedWord};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+
+/// A version lock, where other threads may run before each access.
+#[derive(Clone, Copy)]
+pub(crate) struct VersionLock<'m, S: Seam> {
+    seam: &'m S,
+    word: &'m SharedWord,
+}
+
+impl<'m, S: Seam> VersionLock<'m, S> {
+    #[inline(always)]
+    pub(crate) fn new(seam: &'m S, word: &'m SharedWord) -> Self {
+        VersionLock { seam, word }
+    }
+
+    /// Locks it, if it is free.
+    #[inline(always)]
+    pub(crate) fn try_hold(self) -> Option<HeldLock<'m, S>> {
+        version::try_lock(&self).map(|word| HeldLock { lock: self, word })
+    }
+}
+
+impl<S: Seam> LockWord for VersionLock<'_, S> {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        self.word.load(self.seam, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64, order: Ordering) {
+        self.word.store(self.seam, value, order);
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
+        self.word.compare_exchange(self.seam, current, new, (success, Ordering::Relaxed)).is_ok()
+    }
+}
+
+/// What is to be unlocked by hand. If a panic comes between, what it guards may be half changed:
+/// it stays locked, and the gate, which the thread is inside of, tells others not to wait.
+pub(crate) trait Held {
+    /// Unlocks it.
+    fn unlock(self);
+}
+
+/// A version lock that is held.
+#[must_use]
+pub(crate) struct HeldLock<'m, S: Seam> {
+    lock: VersionLock<'m, S>,
+    word: u64,
+}
+
+impl<'m, S: Seam> HeldLock<'m, S> {
+    /// Makes readers wait, and read again.
+    #[inline(always)]
+    pub(crate) fn changing(&mut self) {
+        self.word = version::set_changing(&self.lock, self.word);
+    }
+
+    /// What the lock word holds, or will hold when it is unlocked.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// Sets the bits that are not the protocol's. It is marked as changing.
+    pub(crate) fn set_word(&mut self, word: u64) {
+        debug_assert!(self.word & CHANGING != 0);
+        self.word = word;
+    }
+
+    pub(crate) fn seam(&self) -> &'m S {
+        self.lock.seam
+    }
+}
+
+impl<S: Seam> Held for HeldLock<'_, S> {
+    #[inline(always)]
+    fn unlock(self) {
+        if self.word & CHANGING != 0 && self.lock.seam.planted(Planted::LockNotReleased) {
+            return;
+        }
+        version::unlock(&self.lock, self.word);
+    }
+}
+
+/// Unlocks what is held when it is dropped, but for a panic: see [`Held`]. It takes some thirty
+/// instructions more than to unlock by hand.
+#[must_use]
+pub(crate) struct Guarded<H: Held> {
+    held: ManuallyDrop<H>,
+    /// Whether the thread was unwinding already: then that is no failure of ours.
+    unwinding: bool,
+}
+
+impl<H: Held> Guarded<H> {
+    pub(crate) fn new(held: H) -> Self {
+        Guarded { held: ManuallyDrop::new(held), unwinding: std::thread::panicking() }
+    }
+}
+
+impl<H: Held> Drop for Guarded<H> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.unwinding || !std::thread::panicking() {
+            // SAFETY: it is taken once: nobody uses this any more.
+            unsafe { ManuallyDrop::take(&mut self.held) }.unlock();
+        }
+    }
+}
+
+impl<H: Held> Deref for Guarded<H> {
+    type Target = H;
+    fn deref(&self) -> &H {
+        &self.held
+    }
+}
+
+impl<H: Held> DerefMut for Guarded<H> {
+    fn deref_mut(&mut self) -> &mut H {
+        &mut self.held
+    }
+}

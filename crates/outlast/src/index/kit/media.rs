@@ -1,0 +1,134 @@
+//! Words on media that every scheme has: identities, checksums, slots.
+
+use crate::error::Damage;
+use crate::index::record::{Record, RecordForm, SlotWords};
+use crate::pmem::{Media, Memory, Point, Seam, Word};
+use crate::pool::core::Core;
+
+/// The low 48 bits of a word: an offset, where the others hold something else.
+pub(crate) const LOW48: u64 = (1 << 48) - 1;
+
+/// CRC-32C of words.
+pub(crate) fn checksum(words: &[u64]) -> u32 {
+    append(0, words)
+}
+
+fn append(crc: u32, words: &[u64]) -> u32 {
+    words.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
+}
+
+/// A word of 48 bits and, above them, 16 bits of a CRC-32C over it and what it belongs to.
+pub(crate) fn seal16(low: u64, of: &[u64]) -> u64 {
+    let crc = append(checksum(&[low]), of);
+    low | u64::from((crc ^ crc >> 16) & 0xffff) << 48
+}
+
+/// A word of 56 bits and, above them, 8 bits of its CRC-32C.
+pub(crate) fn seal8(low: u64) -> u64 {
+    let crc = checksum(&[low]);
+    low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
+}
+
+/// The identity word of a structure: its kind, a fixed property of it, and a checksum that ties
+/// it to its place, and to what else is fixed.
+///
+/// ```text
+///  63                    32 31        16 15         0
+/// +------------------------+------------+------------+
+/// |        CRC-32C         |  property  |    kind    |
+/// +------------------------+------------+------------+
+/// ```
+pub(crate) fn identity(kind: u16, property: u16, place: &[u64]) -> u64 {
+    let low = u64::from(kind) | u64::from(property) << 16;
+    low | u64::from(append(checksum(&[low]), place)) << 32
+}
+
+/// Checks the identity word of a structure.
+pub(crate) fn check_identity<S: Seam>(
+    memory: &Memory<S>,
+    identity: &Word,
+    expected: u64,
+    what: &str,
+) -> Result<(), Damage> {
+    let found = memory.load(identity);
+    if found == expected {
+        return Ok(());
+    }
+    let at = memory.offset_of(identity).raw();
+    Err(Damage::new(at, format!("{what} ({expected:#x})"), format!("{found:#x}")))
+}
+
+/// Checks that a structure lies inside the memory, in a block of its own: so it overlaps no
+/// other.
+pub(crate) fn check_block<S: Seam>(
+    core: &Core<S>,
+    offset: u64,
+    bytes: u64,
+) -> Result<&[Word], Damage> {
+    let words = core.memory.words(offset, bytes)?;
+    core.alloc().check_block(core, offset, bytes)?;
+    Ok(words)
+}
+
+/// The numbers of the bits that are set, lowest first.
+#[inline(always)]
+pub(crate) fn ones<N: From<u8>>(mask: impl Into<u64>) -> impl Iterator<Item = N> {
+    let mut mask = mask.into();
+    std::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| N::from(mask.trailing_zeros() as u8))?;
+        mask &= mask - 1;
+        Some(bit)
+    })
+}
+
+/// A record's slot. What its words mean is the record form's affair.
+#[repr(C, align(16))]
+pub struct Slot {
+    /// The commit word: the key, or the link to the record. Stored last.
+    pub first: Word,
+    /// The value, or the key's hash.
+    pub second: Word,
+}
+// SAFETY: consists of words.
+unsafe impl Media for Slot {}
+
+const _: () = assert!(size_of::<Slot>() == 16);
+
+impl Slot {
+    /// Reads the words. They belong together if whatever guards the slot says so.
+    #[inline(always)]
+    pub(crate) fn read<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
+        // Acquire: pairs with the Release of the first word's store, so that the record that it
+        // links to is seen.
+        let first = memory.load_acquire(&self.first);
+        SlotWords { first, second: memory.load(&self.second) }
+    }
+
+    /// Writes both words of a slot that nobody reads.
+    #[inline(always)]
+    pub(crate) fn write<S: Seam>(&self, memory: &Memory<S>, words: SlotWords, at: &'static Point) {
+        memory.store(&self.second, words.second, at);
+        memory.store(&self.first, words.first, at);
+    }
+
+    /// Puts another value in the place of the slot's, durably, with the store of one word: the
+    /// value, at `value`, or the link to the record, at `link`. The hash stays.
+    #[inline(always)]
+    pub(crate) fn replace<S: Seam, R: Record>(
+        &self,
+        memory: &Memory<S>,
+        words: SlotWords,
+        value: &'static Point,
+        link: &'static Point,
+    ) {
+        // Release: pairs with the Acquire in `read`.
+        let at = if R::FORM == RecordForm::Inline {
+            memory.store_release(&self.second, words.second, value);
+            value
+        } else {
+            memory.store_release(&self.first, words.first, link);
+            link
+        };
+        memory.persist(self, at);
+    }
+}
