@@ -675,11 +675,14 @@ trait Pinned: Send + Sync {
 impl<S: Seam> Pinned for Core<S> {
     fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()> {
         let words = pinned(self, offset, skip + out.len())?;
-        self.while_open(|| self.memory.read_bytes(words, skip, out))
+        self.while_open(|| {
+            self.memory.read_bytes(words, skip, out);
+            Ok(())
+        })
     }
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool> {
         let words = pinned(self, offset, skip + bytes.len())?;
-        self.while_open(|| self.memory.bytes_equal(words, skip, bytes))
+        self.while_open(|| Ok(self.memory.bytes_equal(words, skip, bytes)))
     }
     fn unpin(&self, pin: Pin) {
         self.epochs().unpin(pin);

@@ -34,7 +34,7 @@ impl<S: Seam, T> WhileOpen<S, T> {
     /// What a read finds, if the pool is open still after it.
     #[inline(always)]
     fn read<F>(&self, read: impl FnOnce() -> Result<F>) -> Result<F> {
-        self.core.while_open(read)?
+        self.core.while_open(read)
     }
 }
 

@@ -118,12 +118,12 @@ impl<S: Seam> Core<S> {
     /// Reads outside of the gate, and returns what it read if the pool is still open afterwards.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed: then the file's memory may belong to another opener.
+    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong to another opener.
     #[inline(always)]
-    pub fn while_open<T>(&self, read: impl FnOnce() -> T) -> Result<T> {
+    pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.memory.seam().planted(Planted::OpenCheckedEarly) {
             self.gate.check()?;
-            return Ok(read());
+            return read();
         }
         let found = read();
         // Another opener stores only after `close` has given up the file's lock, and `close` does
@@ -131,7 +131,7 @@ impl<S: Seam> Core<S> {
         // closed.
         fence(Ordering::Acquire);
         self.gate.check()?;
-        Ok(found)
+        found
     }
 
     /// Whether this process is the one that has the memory. A forked child does not have it.
