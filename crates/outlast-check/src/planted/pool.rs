@@ -1,4 +1,4 @@
-//! What stands for published bugs in the pool, whatever scheme its maps are of.
+//! What stands for published bugs in the pool, whatever the scheme of its maps.
 
 use super::published::*;
 use super::table::Checker::{Alone, Guard, Held, Stopped};
@@ -6,7 +6,7 @@ use super::table::{Line, bug, bytes, cannot, inline};
 use outlast::pmem::Planted;
 use outlast::pool::points;
 
-/// The lines of every scheme.
+/// The lines that every scheme shares.
 pub(super) const LINES: &[Line] = &[
     bug(POOL_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: pool creation", Alone),
     bug(
@@ -70,7 +70,8 @@ pub(super) const LINES: &[Line] = &[
         "Core::grow",
         Held("pool-growth"),
     ),
-    // The same code in both forms; in the runs of clevel with byte strings nobody meets it.
+    // Only inline: the code is the same in both forms, but in the runs of clevel with byte strings
+    // no thread reads a growth that is not durable.
     inline(
         "A growth is told to other threads before it is durable",
         Planted::NoFence(&points::HEADER_SIZE),

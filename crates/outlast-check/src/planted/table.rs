@@ -1,22 +1,22 @@
-//! The tables of planted bugs: each line of the list of published bugs, and what stands for
-//! it in the pool or a scheme.
+//! The tables of seeded bugs: for each entry of the list of published bugs, what stands for it in
+//! the pool or a scheme.
 
 use super::{pool, published};
 use crate::schemes::parts;
 use outlast::pmem::Planted;
 use outlast::{RecordForm, Scheme};
 
-/// Which checker must find a bug.
+/// The checker that must find a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checker {
-    /// Runs of one thread: their answers, what is durable at each, crash images, and second
-    /// lives.
+    /// Runs of one thread: their results, what is durable when each returns, crash images, and
+    /// second lives.
     Alone,
-    /// One thread stopped for ever, another one builds on what it left.
+    /// One thread is stopped for ever, and another builds on what it left.
     Stopped,
-    /// One thread stopped for a while, another one works meanwhile.
+    /// One thread is stopped for a while, and another works meanwhile.
     Paused,
-    /// One thread of a workload's pairs paused before each of its steps in turn, another one
+    /// One thread of a workload's pairs is paused before each of its steps in turn. Another thread
     /// works on what it moves, with crashes.
     EachStep(&'static str),
     /// The first thread of a workload's directed schedules held before each of its accesses at
@@ -53,22 +53,22 @@ impl Checker {
 /// What stands for a line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
-    /// A bug, patched into the shipped operations.
+    /// A bug that is put into the shipped operations.
     Bug {
         /// The switch.
         bug: Planted,
-        /// Where it is made.
+        /// Where the bug is.
         place: &'static str,
-        /// Who must find it.
+        /// The checker that must find it.
         checker: Checker,
         /// The record form in which it does harm, if not in both.
         form: Option<RecordForm>,
     },
-    /// It cannot apply: why.
+    /// No bug, because it cannot apply, for this reason.
     Cannot(&'static str),
 }
 
-/// A line of the list of published bugs.
+/// An entry of the list of published bugs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     /// What went wrong, and where.
@@ -78,7 +78,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Who must find the bug, if one stands for it.
+    /// Returns the checker that must find the bug, if one stands for it.
     pub fn checker(&self) -> Option<Checker> {
         match self.stand {
             Stand::Bug { checker, .. } => Some(checker),
@@ -118,12 +118,12 @@ pub(crate) const fn cannot(published: &'static str, why: &'static str) -> Line {
     Line { published, stand: Stand::Cannot(why) }
 }
 
-/// What went wrong elsewhere, in the order of the list.
+/// Returns what went wrong elsewhere, in the order of the list.
 pub fn published() -> &'static [&'static str] {
     published::ALL
 }
 
-/// Every line of a scheme: the published bugs first.
+/// Returns every line of a scheme, with the published bugs first.
 pub fn lines(scheme: Scheme) -> Vec<Line> {
     let all = || pool::LINES.iter().chain(parts(scheme).planted).copied();
     let published = published::ALL.iter().flat_map(|bug| all().filter(|l| l.published == *bug));

@@ -1,4 +1,4 @@
-//! What stands for published bugs in clevel, where the pool does not.
+//! What stands for published bugs in clevel, apart from the pool's.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
@@ -59,7 +59,7 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(SERVED_UNREPAIRED, Planted::AnnouncedKept, "touch_bucket", Alone),
     bug(UNDURABLE_SIBLING, Planted::NoFlush(&points::MET_LINK), "seam: link met", Met),
-    // Reads and decisions on what is not yet durable.
+    // Reads and decisions that depend on what is not yet durable.
     bug(READ_UNDURABLE, Planted::NoFlush(&points::MET_SLOT), "seam: slot met", Stopped),
     bug(EXISTS_UNDURABLE, Planted::NoFence(&points::MET_SLOT), "seam: slot met", Met),
     // Locks, leaks, reclamation.
@@ -83,7 +83,7 @@ pub(super) const LINES: &[Line] = &[
     bug(REOPEN_HANGS, Planted::NoFlush(&points::CONTEXT_COMMIT), "seam: root", Alone),
     bug(REMOVED_FOUND, Planted::RemovesNothing, "remove", Alone),
     bug(REHASH_NOT_RESUMED, Planted::RehashNotResumed, "rehash", Alone),
-    // Of the paper as printed, and of the ways that lead around it.
+    // Mistakes in the paper as printed, and in the ways around them.
     bug(
         "clevel: an update beside rehashing is lost, or comes back (4.2, 4.4)",
         Planted::UpdatedInOneSlot,

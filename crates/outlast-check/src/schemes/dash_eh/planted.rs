@@ -1,4 +1,4 @@
-//! What stands for published bugs in Dash-EH, where the pool does not.
+//! What stands for published bugs in Dash-EH, apart from the pool's.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Paused, Stopped};

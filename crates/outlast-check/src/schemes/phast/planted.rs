@@ -1,4 +1,4 @@
-//! What stands for published bugs in PhaST, where the pool does not.
+//! What stands for published bugs in PhaST, apart from the pool's.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
@@ -66,7 +66,7 @@ pub(super) const LINES: &[Line] = &[
         "Store::with_alive: the reclaim is not resumed",
         Alone,
     ),
-    // Of what the paper leaves out.
+    // What the paper leaves out.
     bug(
         "A merge is committed before its copies have bits",
         Planted::MergeCommittedFirst,
@@ -115,7 +115,8 @@ pub(super) const LINES: &[Line] = &[
         "help_reader",
         Held("duel"),
     ),
-    // Of byte strings they are: each removal counts, and a lookup meets that it has counted.
+    // Inline only: with byte strings, each removal counts, and a lookup notices that it has
+    // counted.
     inline(
         "Readers are not told that a merge uses slots again",
         Planted::MergeUntold,
