@@ -37,7 +37,7 @@ fn fill(map: &Map<[u8], [u8]>) -> Checked<u64> {
 /// # Errors
 /// If an operation fails.
 pub fn child(dir: &Path, scheme: Scheme) -> Checked {
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().create(dir.join(POOL))? };
     let map = open_map(&pool, scheme)?;
     let count = fill(&map)?;
@@ -66,7 +66,7 @@ pub fn run(program: &Path, dir: &Path, scheme: Scheme) -> Checked<u64> {
         .map_err(|e| Fault(format!("starting a child: {e}")))?;
     let text = String::from_utf8_lossy(&output.stderr);
     ensure(was_killed(output.status), || format!("a child ended by itself: {text}"))?;
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().open(dir.join(POOL))? };
     let map = open_map(&pool, scheme)?;
     let running = pool.stats().reclaim == ReclaimState::Running;

@@ -66,7 +66,7 @@ fn options() -> PoolOptions {
 type BytesMap = Map<[u8], [u8]>;
 
 fn open(path: &Path, scheme: Scheme) -> Checked<(Pool, BytesMap)> {
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().open_or_create(path)? };
     let map = pool.map_with("m", &MapOptions::new().scheme(scheme).small())?;
     Ok((pool, map))
@@ -115,7 +115,7 @@ fn live(map: &BytesMap, options: &Options, life: u64) -> Checked {
     })
 }
 
-/// Runs the workload both ways.
+/// Runs the workload in both ways.
 ///
 /// # Errors
 /// If an operation fails, or the pool is not sound in the end.

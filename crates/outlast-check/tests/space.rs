@@ -1,4 +1,4 @@
-//! Space under kills and under guards.
+//! The space that a pool takes under kills and under guards.
 
 use outlast::Scheme;
 use outlast_check::{full, growth, guard};

@@ -1,5 +1,5 @@
-//! The published bugs, in the order of the documentation's table. Each has a line for each
-//! scheme: the pool's or the scheme's own.
+//! The published bugs, in the order of the documentation's table. For each, each scheme has a line:
+//! the pool's or its own.
 
 // Order and durability of a single operation.
 pub(crate) const TOKEN_FIRST: &str =
@@ -50,7 +50,7 @@ pub(crate) const UNDURABLE_ROOT: &str =
     "P-CLHT: insert through a new root that is not yet durable (R)";
 pub(crate) const TABLE_LEAKED: &str = "P-CLHT: old or new table leaked around the swap (R)";
 
-// Reads and decisions on what is not yet durable.
+// Reads and decisions that depend on what is not yet durable.
 pub(crate) const READ_UNDURABLE: &str = "CCEH, P-CLHT, APEX: a get returns a value that the crash takes back (SEPH issue 3, RECIPE issue 13, APEX issue 7, D)";
 pub(crate) const EXISTS_UNDURABLE: &str =
     "Level hashing: the duplicate check sees a token that is not durable (SEPH issue 1)";

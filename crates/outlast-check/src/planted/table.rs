@@ -19,22 +19,22 @@ pub enum Checker {
     /// One thread of a workload's pairs is paused before each of its steps in turn. Another thread
     /// works on what it moves, with crashes.
     EachStep(&'static str),
-    /// The first thread of a workload's directed schedules held before each of its accesses at
-    /// commit points, and some others.
+    /// The first thread of a workload's directed schedules is held before each of its accesses at
+    /// commit points, and before some others.
     Held(&'static str),
-    /// Some schedules of a workload, where a thread has to be paused more than once.
+    /// Some schedules of a workload, for bugs that need a thread paused more than once.
     Schedules(&'static str),
-    /// Two threads that meet at each store of the first, which is stopped there for a while, and
-    /// a third one that comes later.
+    /// Two threads meet at each store of the first, which is stopped there for a while. A third one
+    /// comes later.
     Met,
-    /// One thread stopped for ever at each of its steps: the others must get on.
+    /// One thread is stopped for ever at each of its steps, and the others must make progress.
     Forever,
-    /// A reference that is held while its record is replaced.
+    /// A reference is held while its record is replaced.
     Guard,
 }
 
 impl Checker {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Checker::Alone => "one thread",
@@ -50,7 +50,7 @@ impl Checker {
     }
 }
 
-/// What stands for a line of the list.
+/// What stands for an entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
     /// A bug that is put into the shipped operations.

@@ -68,7 +68,7 @@ impl Subject {
 /// # Errors
 /// The pool's.
 pub fn open(path: &Path) -> Checked<Pool> {
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     Ok(unsafe { Subject::options().open(path)? })
 }
 

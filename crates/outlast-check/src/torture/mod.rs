@@ -71,7 +71,7 @@ pub struct Summary {
 pub fn prepare(subject: &Subject, dir: &Path) -> Checked<Cells> {
     let cells = Cells::create(&dir.join(CELLS), subject.cells())
         .map_err(|e| Fault(format!("making the expectations: {e}")))?;
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { Subject::options().create(dir.join(POOL))? };
     subject.open_maps(&pool)?;
     pool.close()?;

@@ -21,7 +21,7 @@ pub const FILL_BATCH: u64 = full::BATCH;
 pub enum Step {
     /// Opens a pool, reports its contents, and works on it until the power is cut.
     Work(WorkArgs),
-    /// Runs `work` as a process, kills it, and shuts down in order.
+    /// Runs `work` in a process, kills it, and shuts down in order.
     KillThenShutDown {
         /// What the process does.
         #[command(flatten)]
