@@ -261,16 +261,40 @@ pub fn open_bytes(
     seam: Traced,
     alive: &Arc<Alive>,
 ) -> outlast::Result<Arc<Store<Traced>>> {
-    let header = Header::read(file.len() as u64, |offset| {
-        let bytes = &file[offset as usize..][..HEADER_WORDS * 8];
-        let (words, _) = bytes.as_chunks::<8>();
-        let words: [u64; HEADER_WORDS] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
+    open_heap(Heap::new(file, capacity, GARBAGE), file.len() as u64, seam, alive)
+}
+
+/// Opens memory as a pool. Its first `len` bytes are the file.
+fn open_heap(
+    heap: Heap,
+    len: u64,
+    seam: Traced,
+    alive: &Arc<Alive>,
+) -> outlast::Result<Arc<Store<Traced>>> {
+    let header = Header::read(len, |offset| {
+        let words: [u64; HEADER_WORDS] = std::array::from_fn(|i| heap.word(offset + i as u64 * 8));
         (offset..).step_by(8).zip(words).for_each(|(at, value)| seam.saw(at, value));
         Ok(words)
     })?;
-    let backing = Backing::Heap(Heap::new(file, capacity, GARBAGE));
-    let core = Core::open(backing, seam, header, options())?;
+    let core = Core::open(Backing::Heap(heap), seam, header, options())?;
     Ok(Store::with_alive(core, Arc::clone(alive)))
+}
+
+/// Opens the memory of a store as the next opener of its file does. Handles and references from
+/// the old store stay, and see what is stored from now on.
+///
+/// # Errors
+/// [`Locked`](outlast::Error::Locked) while the store is open; otherwise as opening a file.
+pub fn open_beside(
+    store: &Store<Traced>,
+    seam: Traced,
+    alive: &Arc<Alive>,
+) -> outlast::Result<Arc<Store<Traced>>> {
+    let heap = match store.core().backing() {
+        Backing::Heap(heap) => heap.map_again(),
+        Backing::Mapped(_) => None,
+    };
+    open_heap(heap.ok_or(outlast::Error::Locked)?, store.core().memory.len(), seam, alive)
 }
 
 /// Makes the page that all images share to tell forked children apart.
@@ -594,11 +618,24 @@ impl Session {
 
     fn open_again(&mut self) -> Checked {
         let file = self.file();
-        self.maps.clear();
-        self.held.clear();
+        self.let_all_go();
         self.seam.mark(|| Mark::Death);
         self.store = open_bytes(&file, self.capacity, self.seam.clone(), &self.alive)?;
         Ok(())
+    }
+
+    /// Continues with `store` if it was opened on the session's memory meanwhile.
+    pub fn take_over(&mut self, store: &Arc<Store<Traced>>) {
+        if !Arc::ptr_eq(&self.store, store) {
+            self.let_all_go();
+            self.store = Arc::clone(store);
+        }
+    }
+
+    /// Drops the handles to all maps. Maps are opened again when they are needed.
+    pub fn let_all_go(&mut self) {
+        self.maps.clear();
+        self.held.clear();
     }
 
     /// Returns the bytes of the pool's file.

@@ -1,8 +1,15 @@
 //! Chosen interleavings of a few threads, crashes in them, and threads stopped for ever.
 
+use outlast::pmem::{Planted, Traced};
 use outlast::{RecordForm, Scheme};
+use outlast_check::codec::SPECIAL;
+use outlast_check::history::Call;
+use outlast_check::schedule::act::Act;
+use outlast_check::schedule::baton::Strategy;
 use outlast_check::schedule::progress::{self, Victim};
-use outlast_check::schedule::{Budget, Choice, Counters, Replay, replay, run, workload};
+use outlast_check::schedule::workload::{self, Workload};
+use outlast_check::schedule::{self, Budget, Choice, Counters, Replay, replay, run};
+use outlast_check::session::{Do, alive};
 use std::time::Duration;
 
 #[test]
@@ -87,6 +94,31 @@ fn a_lock_holder_stopped_for_ever_is_noticed() {
     for scheme in blocking {
         let found = progress::check(scheme, RecordForm::Inline, Victim::Change, 1);
         assert!(found.is_err(), "{scheme}: {found:?}");
+    }
+}
+
+/// A pool that reports it is full while its maps own little of it has a spurious `PoolFull`. Here
+/// the reason is that nothing is ever freed. A pool that its records fill fails too, but not
+/// spuriously.
+#[test]
+fn a_spurious_pool_full_is_told_from_a_full_pool() {
+    let (alive, form) = (alive(), RecordForm::Bytes);
+    for &scheme in Scheme::ALL {
+        let workload = Workload::named(scheme, "apart").unwrap();
+        let made = workload.make(workload.shape(scheme, form), 1, &alive).unwrap();
+        let fault = |bug: Option<Planted>, key: fn(u64) -> u64| {
+            let mut instance = made.clone();
+            let put = |n| Act::Call(Call::Change(key(n), Do::Put(SPECIAL + n)));
+            instance.scripts = vec![(0..150).map(put).collect()];
+            let once = || schedule::run::run(&instance, Strategy::InTurn, &alive).unwrap();
+            Traced::planting(bug, once).fault.map(|fault| fault.0)
+        };
+        let spurious = |fault: &str| fault.starts_with("a spurious PoolFull");
+        let lost = fault(Some(Planted::NeverFreed), |_| 5_000).expect("its space is lost");
+        assert!(spurious(&lost), "{scheme}: {lost}");
+        let full = fault(None, |n| 5_000 + n).expect("more records than it has pages");
+        assert!(full.contains("full") && !spurious(&full), "{scheme}: {full}");
+        assert_eq!(fault(None, |_| 5_000), None, "{scheme}");
     }
 }
 

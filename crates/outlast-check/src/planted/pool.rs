@@ -78,6 +78,24 @@ pub(super) const LINES: &[Line] = &[
         "seam: the header's fence",
         Held("pool-growth"),
     ),
+    bug(
+        "A pool's file is unlocked before the pool is closed",
+        Planted::FileUnlockedEarly,
+        "Core::close: before its writers are waited for",
+        Held("reopen"),
+    ),
+    bytes(
+        "A read is believed though the pool was closed, and opened again, while it read",
+        Planted::OpenCheckedEarly,
+        "Core::while_open: the gate is looked at before the read",
+        Held("hold"),
+    ),
+    bytes(
+        "The blocks of a dropped map are used again while a reference leads to one",
+        Planted::DroppedUnretired,
+        "Store::free_dropped",
+        Held("hold-dropped"),
+    ),
     cannot(STALLS, "no bug of a structure; the benchmark measures them"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
 ];

@@ -1,8 +1,9 @@
 //! Many schedules, crashes in them, and what is wrong made small.
 
+use super::act::{self, MAP};
 use super::baton::Strategy;
 use super::run::{Run, run as run_once};
-use super::workload::{self, Instance, MAP, Workload};
+use super::workload::{self, Instance, Workload};
 use crate::history::{self, json};
 use crate::model::{Image, Kept, Timeline, windows};
 use crate::random::Random;
@@ -547,7 +548,7 @@ fn work_on(session: &mut Session, run: &Run, universe: &[u64], random: &mut Rand
     }
     for n in 0..2 {
         if random.below(4) == 0 {
-            session.create_map(&workload::other(n), run.instance.shape)?;
+            session.create_map(&act::other(n), run.instance.shape)?;
         }
     }
     session.verify()?;
@@ -746,9 +747,10 @@ fn held_ones(
             let alone = run_once(&instance.alone(0), Strategy::InTurn, alive)?;
             let instance = Arc::new(instance);
             let pointed: HashSet<u64> = alone.pointed.iter().copied().collect();
+            let others = budget.held_others.div_ceil(workload.held_share());
             let is_chosen = |&step: &u64| match pointed.contains(&step) {
                 true => (step + budget.seed).is_multiple_of(budget.held_points),
-                false => (step + budget.seed + named.seed).is_multiple_of(budget.held_others),
+                false => (step + budget.seed + named.seed).is_multiple_of(others),
             };
             if instance.holds_two {
                 // The second one is as far as it comes alone: it can meet the first one's stores.

@@ -12,10 +12,14 @@
 //! take back, whoever stored it, shows there. That is exact: what was read but not rested
 //! on does not matter.
 
+pub mod act;
 pub mod baton;
 pub mod explore;
+mod hold;
+mod opening;
 pub mod progress;
 pub mod run;
+mod worker;
 pub mod workload;
 
 pub use explore::{Budget, Choice, Counters, Outcome, Replay, Violation, paused, replay, run};

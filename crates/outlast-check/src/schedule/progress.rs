@@ -5,8 +5,8 @@
 //! ([`Scheme::is_lock_free`]) keeps that with any thread stopped; every scheme, with any
 //! reader stopped: who looks a key up, holds a reference or iterates.
 
+use super::act::MAP;
 use super::baton::{Baton, Strategy};
-use super::workload::MAP;
 use crate::codec::Form;
 use crate::session::{Do, PoolShape, Session, Shape, alive};
 use crate::state::{Checked, Fault, ensure};

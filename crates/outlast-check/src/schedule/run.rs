@@ -1,20 +1,20 @@
 //! One run of a workload under the scheduler.
 
+use super::act::{Act, MAP, MAPS, other};
 use super::baton::{Baton, Steps, Strategy, Stuck};
-use super::workload::{Act, Instance, MAP, MAPS, other};
-use crate::codec::Form;
+use super::opening::{Opened, Pool};
+use super::worker::{Shared, Worker};
+use super::workload::Instance;
 use crate::history::{Answer, Call, Event, History, OpId};
 use crate::session::{Do, Session};
 use crate::state::{Checked, Fault, State};
-use crate::with_form;
-use outlast::Error;
-use outlast::db::store::{MapRequest, OpenMap, Store};
-use outlast::index::{Change, Cursor, Index};
-use outlast::pmem::{self, Access, Alive, Mark, Seam, Traced};
+use outlast::db::verify::verify;
+use outlast::pmem::{self, Access, Alive, Mark, Traced};
 use outlast::pool::threads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Threads of a run have numbers from here on in the trace; the one that set it up has 0.
@@ -46,169 +46,6 @@ pub struct Run {
     pub fault: Option<Fault>,
 }
 
-/// Asks an index, all ways that there are of looking a key up in turn.
-///
-/// # Errors
-/// The index's; whatever it holds that nobody wrote is one, too.
-fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
-    let number = |value: &R::Owned| {
-        R::value_number(value).ok_or_else(|| Asked::Wrong(format!("nobody wrote {value:?}")))
-    };
-    let (key, change) = match call {
-        Call::Get(key) => {
-            let key = R::nth_key(key);
-            let key = R::key_of(&key);
-            let found =
-                match way % 4 {
-                    0 => match index.get_ref(key)? {
-                        None => None,
-                        Some(reference) => {
-                            let bytes = reference.to_vec()?;
-                            let number = R::raw_number(&bytes);
-                            Some(number.ok_or_else(|| {
-                                Asked::Wrong(format!("a reference to {bytes:02x?}"))
-                            })?)
-                        }
-                    },
-                    1 => {
-                        let mut found = [const { None }];
-                        index.get_many(&[key], &mut found)?;
-                        found[0].as_ref().map(number).transpose()?
-                    }
-                    _ => index.get(key)?.as_ref().map(number).transpose()?,
-                };
-            return Ok(Answer::Value(found));
-        }
-        Call::Scan => {
-            let (mut cursor, mut batch) = (Cursor::start(), Vec::new());
-            while !cursor.is_done() {
-                index.scan(&mut cursor, &mut batch)?;
-            }
-            let record = |(key, value): &(R::OwnedKey, R::Owned)| {
-                let key = R::key_number(key)
-                    .ok_or_else(|| Asked::Wrong(format!("nobody wrote key {key:?}")))?;
-                Ok((key, number(value)?))
-            };
-            return Ok(Answer::Records(batch.iter().map(record).collect::<Result<_, Asked>>()?));
-        }
-        Call::Change(key, change) => (R::nth_key(key), change),
-    };
-    let [first, second] = match change {
-        Do::Insert(v) | Do::Put(v) | Do::Update(v) => [v, 0],
-        Do::Swap(expected, new) => [expected, new],
-        Do::Remove => [0, 0],
-    }
-    .map(R::nth_value);
-    let [first, second] = [R::value_of(&first), R::value_of(&second)];
-    let wanted = !way.is_multiple_of(3);
-    let done = index.change(
-        R::key_of(&key),
-        match change {
-            Do::Insert(_) => Change::Insert(first),
-            Do::Put(_) => Change::Put(first),
-            Do::Update(_) => Change::Update(first),
-            Do::Swap(..) => Change::Swap { expected: first, new: second },
-            Do::Remove => Change::Remove,
-        },
-        wanted,
-    )?;
-    let before = done.before.as_ref().map(number).transpose()?;
-    if wanted && done.present && before.is_none() {
-        return Err(Asked::Wrong(format!("{call}: the value before was not told")));
-    }
-    Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
-}
-
-enum Asked {
-    /// The pool was closed: nothing was answered, nor will be.
-    Refused,
-    Failed(Error),
-    Wrong(String),
-}
-
-impl From<Error> for Asked {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::NotOpen("it was closed" | "it is being closed") => Asked::Refused,
-            error => Asked::Failed(error),
-        }
-    }
-}
-
-/// What one thread of a run works with.
-struct Worker<'r> {
-    baton: Baton,
-    seam: Traced,
-    store: Arc<Store<Traced>>,
-    map: Arc<OpenMap>,
-    instance: &'r Instance,
-    answers: &'r Mutex<Vec<Option<Answer>>>,
-}
-
-impl Worker<'_> {
-    fn act(&self, op: usize, act: Act) -> Result<Option<Answer>, Asked> {
-        let said = |applied, present| Answer::Changed { applied, present, before: None };
-        Ok(match act {
-            Act::Call(call) => {
-                let answer = with_form!(self.map.index(), R, index => ask::<R>(&**index, call, op as u64 + self.instance.way))?;
-                Some(answer)
-            }
-            Act::Background => {
-                self.store.step()?;
-                None
-            }
-            Act::Sync => {
-                self.store.sync()?;
-                None
-            }
-            Act::Close => {
-                self.store.close()?;
-                None
-            }
-            Act::CreateMap(n) => {
-                let info = self.instance.shape.info(&other(n));
-                self.store.map(&MapRequest { info, scheme_matters: true })?;
-                Some(said(true, None))
-            }
-            Act::DropMap(n) => Some(self.drop_map(n)?),
-            Act::DropHeld(n) => {
-                let held = self.store.open_map(&other(n)).ok();
-                let answer = self.drop_map(n)?;
-                drop(held);
-                Some(answer)
-            }
-        })
-    }
-
-    fn drop_map(&self, n: u64) -> Result<Answer, Asked> {
-        let said = |done| Answer::Changed { applied: done, present: Some(done), before: None };
-        match self.store.drop_map(&other(n)) {
-            Ok(()) => Ok(said(true)),
-            Err(Error::NoSuchMap { .. }) => Ok(said(false)),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn run(&self, first: usize, script: &[Act]) -> Checked {
-        for (i, &act) in script.iter().enumerate() {
-            let op = first + i;
-            let name = || format!("{op} {act}");
-            self.seam.mark(|| Mark::Begin(name()));
-            match self.act(op, act) {
-                Ok(answer) => {
-                    self.answers.lock().unwrap_or_else(|e| e.into_inner())[op] = answer;
-                    self.seam.mark(|| Mark::End(name()));
-                    self.baton.answered();
-                }
-                Err(Asked::Refused) => return Ok(()),
-                Err(Asked::Failed(error)) => return Err(Fault(format!("{act}: {error}"))),
-                Err(Asked::Wrong(what)) => return Err(Fault(format!("{act}: {what}"))),
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Runs a workload. What is wrong with the run is in [`Run::fault`].
 ///
 /// # Errors
@@ -224,7 +61,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
     if instance.reuses {
         seam.reuse_at_once();
     }
-    let session = instance.fill(alive, seam.clone())?;
+    let mut session = instance.fill(alive, seam.clone())?;
     let store = Arc::clone(session.store());
     let map = store.open_map(MAP)?;
     let mut initial = session.file();
@@ -236,42 +73,20 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         .enumerate()
         .flat_map(|(thread, script)| script.iter().map(move |act| (thread, *act)))
         .collect();
-    let answers = Mutex::new(vec![None; asked.len()]);
+    let shared = Shared {
+        baton: baton.clone(),
+        seam: seam.clone(),
+        pool: Pool::new(Opened { store, map }, instance, seam.clone(), alive),
+        instance,
+        answers: Mutex::new(vec![None; asked.len()]),
+        full: AtomicBool::new(false),
+    };
     seam.start(false);
-    let fault = std::thread::scope(|scope| {
-        let mut first = 0;
-        let mut threads = Vec::new();
-        for (thread, script) in instance.scripts.iter().enumerate() {
-            let worker = Worker {
-                baton: baton.clone(),
-                seam: seam.clone(),
-                store: Arc::clone(&store),
-                map: Arc::clone(&map),
-                instance,
-                answers: &answers,
-            };
-            let begin = first;
-            first += script.len();
-            threads.push(scope.spawn(move || {
-                threads::number_this_thread(instance.first_thread + thread);
-                worker.seam.number_this_thread(FIRST + thread);
-                let done = catch_unwind(AssertUnwindSafe(|| {
-                    worker.baton.enter(thread);
-                    worker.run(begin, script)
-                }));
-                worker.baton.leave();
-                done.unwrap_or_else(|panic| Err(unwound(&*panic)))
-            }));
-        }
-        let ends: Vec<Checked> =
-            threads.into_iter().map(|t| t.join().unwrap_or_else(|p| Err(unwound(&*p)))).collect();
-        // A thread that panicked explains why others could not go on.
-        let faults: Vec<Fault> = ends.into_iter().filter_map(Result::err).collect();
-        faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
-    });
+    let fault = run_threads(&shared);
     let events = seam.take();
-    drop(map);
-    let answers = answers.into_inner().unwrap_or_else(|e| e.into_inner());
+    session.take_over(&shared.pool.now().store);
+    let was_full = shared.full.load(Ordering::Relaxed);
+    let answers = shared.into_answers();
     let touched = asked
         .iter()
         .filter_map(|(_, act)| act.call())
@@ -290,10 +105,57 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         touched,
         fault,
     };
-    if run.fault.is_none() {
-        run.fault = run.check_end(session).err();
-    }
+    run.fault = match run.fault {
+        None => run.check_end(session).err(),
+        Some(fault) if was_full => Some(judge_full(session, instance, fault)),
+        fault => fault,
+    };
     Ok(run)
+}
+
+/// Runs the threads of a run to their ends: what is wrong, if something is.
+fn run_threads(shared: &Shared<'_>) -> Option<Fault> {
+    let instance = shared.instance;
+    std::thread::scope(|scope| {
+        let mut first = 0;
+        let mut threads = Vec::new();
+        for (thread, script) in instance.scripts.iter().enumerate() {
+            let mut worker = Worker::new(shared);
+            let begin = first;
+            first += script.len();
+            threads.push(scope.spawn(move || {
+                threads::number_this_thread(instance.first_thread + thread);
+                shared.seam.number_this_thread(FIRST + thread);
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    shared.baton.enter(thread);
+                    worker.run(begin, script)
+                }));
+                shared.baton.leave();
+                done.unwrap_or_else(|panic| Err(unwound(&*panic)))
+            }));
+        }
+        let ends: Vec<Checked> =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|p| Err(unwound(&*p)))).collect();
+        // A thread that panicked explains why others could not go on.
+        let faults: Vec<Fault> = ends.into_iter().filter_map(Result::err).collect();
+        faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
+    })
+}
+
+/// What it means that an operation found the pool full. That is wrong where its maps own far less
+/// than the pool may have: space was lost, or given up too early. What they own is counted after
+/// the run, as if the process had died. A third of it can be all that fits: records of little
+/// more than half a page take a page each, and growth has its old and new structures at once.
+fn judge_full(mut session: Session, instance: &Instance, fault: Fault) -> Fault {
+    let live = session.crash().and_then(|()| Ok(verify(session.store())?.used_bytes));
+    let limit = instance.capacity();
+    match live {
+        Ok(live) if live < limit / 3 => Fault(format!(
+            "a spurious PoolFull: maps own {live} bytes, and the pool may have {limit}: {fault}"
+        )),
+        Ok(live) => Fault(format!("{fault}; maps own {live} bytes of {limit}")),
+        Err(error) => Fault(format!("{fault}; and then: {error}")),
+    }
 }
 
 /// More records than a thread has blocks in hand.
@@ -442,7 +304,7 @@ impl Run {
             let map = found.maps.get(&other(n));
             read(MAPS, n, map.map(|_| 1));
             let holds = map.map_or(&none, |m| &m.records);
-            if !holds.is_empty() {
+            if !holds.is_empty() && *holds != self.instance.other_records() {
                 return Err(Fault(format!("{:?} holds {holds:?}", other(n))));
             }
         }
@@ -453,6 +315,7 @@ impl Run {
     pub fn universe(&self) -> Vec<u64> {
         let mut keys: BTreeSet<u64> = self.instance.initial().into_keys().collect();
         keys.extend(&self.touched);
+        keys.extend(self.instance.other_records().into_keys());
         let last = keys.last().copied().unwrap_or(0);
         keys.extend([last + 1, last + 2]);
         keys.into_iter().collect()

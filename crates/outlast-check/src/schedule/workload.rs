@@ -1,5 +1,8 @@
 //! What threads do in a schedule.
 
+mod closing;
+
+use super::act::{Act, MAP, other};
 use super::run::FIRST;
 use crate::codec::SPECIAL;
 use crate::explore::phases::{Phase, phase, phases_of};
@@ -15,83 +18,8 @@ use outlast::pool::points as pool;
 use outlast::pool::threads::OWNERS;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
-
-/// The map that is worked on.
-pub const MAP: &str = "m";
-/// The map of the maps: key `n` is there as long as the map of [`other`] is.
-pub const MAPS: &str = "(maps)";
-
-/// The name of another map.
-pub fn other(number: u64) -> String {
-    format!("other {number}")
-}
-
-/// One step of a thread's script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// An operation on the map.
-    Call(Call),
-    /// A step of the pool's background work.
-    Background,
-    /// Makes the pool clean and durable.
-    Sync,
-    /// Closes the pool: whoever comes later is refused.
-    Close,
-    /// Opens another map, or creates it.
-    CreateMap(u64),
-    /// Drops another map.
-    DropMap(u64),
-    /// The same, with a handle of it that is let go of afterwards.
-    DropHeld(u64),
-}
-
-impl Act {
-    /// The call that it is in the history, and on which map.
-    pub fn call(self) -> Option<(&'static str, Call)> {
-        match self {
-            Act::Call(call) => Some((MAP, call)),
-            Act::CreateMap(n) => Some((MAPS, Call::Change(n, Do::Put(1)))),
-            Act::DropMap(n) | Act::DropHeld(n) => Some((MAPS, Call::Change(n, Do::Remove))),
-            Act::Background | Act::Sync | Act::Close => None,
-        }
-    }
-
-    /// What kind of operation it is, for counting.
-    pub fn kind(self) -> &'static str {
-        match self {
-            Act::Call(Call::Get(_)) => "get",
-            Act::Call(Call::Scan) => "scan",
-            Act::Call(Call::Change(_, change)) => match change {
-                Do::Insert(_) => "insert",
-                Do::Put(_) => "put",
-                Do::Update(_) => "update",
-                Do::Swap(..) => "swap",
-                Do::Remove => "remove",
-            },
-            Act::Background => "background",
-            Act::Sync => "sync",
-            Act::Close => "close",
-            Act::CreateMap(_) => "create",
-            Act::DropMap(_) => "drop",
-            Act::DropHeld(_) => "drop held",
-        }
-    }
-}
-
-impl fmt::Display for Act {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Act::Call(call) => write!(f, "{call}"),
-            Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
-            Act::DropMap(n) => write!(f, "drop {:?}", other(*n)),
-            Act::DropHeld(n) => write!(f, "drop held {:?}", other(*n)),
-            Act::Background | Act::Sync | Act::Close => f.write_str(self.kind()),
-        }
-    }
-}
 
 /// What the run begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +87,12 @@ pub(crate) enum Beside {
     BackgroundAndScan,
     Sync,
     Close,
+    /// It is closed and opened again.
+    Reopen,
+    /// A thread holds references and iterations, see [`closing`].
+    Hold,
+    /// The same of another map, which is dropped.
+    HoldDropped,
     Maps,
     MapsFreed,
     Removals,
@@ -189,7 +123,7 @@ impl Before {
 }
 
 /// Which keys a table is filled with, and which go again, where that has to be chosen.
-pub(crate) trait Filling: fmt::Debug + Sync {
+pub(crate) trait Filling: std::fmt::Debug + Sync {
     /// The keys, by their hashes: those that fill the table, and then some more.
     fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64>;
 
@@ -325,7 +259,7 @@ const COMMON: &[Workload] = &[
 
 /// Every kind of workload of a scheme.
 pub fn all(scheme: Scheme) -> impl Iterator<Item = &'static Workload> {
-    parts(scheme).workloads.iter().chain(COMMON)
+    parts(scheme).workloads.iter().chain(COMMON).chain(&closing::ALL)
 }
 
 /// The names of all of them.
@@ -475,8 +409,10 @@ impl Workload {
         let (fills, keys) = self.fills(shape, alive)?;
         let fill = fills[random.below(fills.len() as u64) as usize].clone();
         let mut others = Vec::new();
-        if self.beside == Beside::Maps {
-            others.extend((0..2).filter(|_| random.below(2) == 0));
+        match self.beside {
+            Beside::Maps => others.extend((0..2).filter(|_| random.below(2) == 0)),
+            Beside::HoldDropped => others.push(0),
+            _ => {}
         }
         let (records, removed) = (fill.records, fill.removed);
         let target = if self.emptied { removed } else { records };
@@ -599,6 +535,28 @@ impl Workload {
         let one = moved.iter().rev().find(is_there).copied().unwrap_or(nth(there.len() / 2));
         let last = there.last().copied().filter(|_| self.aim == Aim::Last);
         let one = last.unwrap_or(one);
+        let instance = |(number, scripts): (usize, [Vec<Act>; 3]), holds_two| Instance {
+            workload: *self,
+            shape,
+            keys: keys.clone(),
+            fill: *records,
+            removed: *removed,
+            others: match self.beside {
+                Beside::Maps | Beside::HoldDropped => vec![0],
+                _ => Vec::new(),
+            },
+            crashed: self.start,
+            reuses: number % 5 != 4,
+            way: number as u64 % 4,
+            holds_two,
+            first_thread: if number % 3 == 2 { OWNERS - 1 } else { FIRST },
+            scripts: scripts.into(),
+        };
+        let others = [nth(1), nth(3)];
+        let numbers = closing::Numbers { keys: &keys, records: *records, one, others };
+        if let Some(scripts) = numbers.scripts(self.beside) {
+            return Ok(scripts.into_iter().enumerate().map(|each| instance(each, false)).collect());
+        }
         let change = |number, change| Act::Call(Call::Change(keys.key(number), change));
         let aim = |number, value| match self.emptied {
             true => change(number, Do::Remove),
@@ -686,21 +644,8 @@ impl Workload {
                 twice(one, &[change(one, Do::Remove), aim(target, 1_000)]);
             }
         }
-        let instance = |(number, scripts): (usize, [Vec<Act>; 3])| Instance {
-            workload: *self,
-            shape,
-            keys: keys.clone(),
-            fill: *records,
-            removed: *removed,
-            others: if self.beside == Beside::Maps { vec![0] } else { Vec::new() },
-            crashed: self.start,
-            reuses: number % 5 != 4,
-            way: number as u64 % 4,
-            holds_two: number >= once,
-            first_thread: if number % 3 == 2 { OWNERS - 1 } else { FIRST },
-            scripts: scripts.into(),
-        };
-        Ok(scripts.into_iter().enumerate().map(instance).collect())
+        let each = |(number, scripts)| instance((number, scripts), number >= once);
+        Ok(scripts.into_iter().enumerate().map(each).collect())
     }
 }
 
@@ -714,6 +659,11 @@ struct Keys {
 }
 
 impl Keys {
+    /// Those that are their numbers.
+    fn plain() -> Keys {
+        Keys { chosen: Arc::new([]), first: 0 }
+    }
+
     fn key(&self, number: u64) -> u64 {
         match self.chosen.get(number as usize) {
             Some(&key) => key,
@@ -772,6 +722,9 @@ struct Maker<'w> {
 
 impl Maker<'_> {
     fn scripts(&mut self) -> Vec<Vec<Act>> {
+        if let Some(scripts) = self.closing() {
+            return scripts;
+        }
         let beside = self.workload.beside;
         if matches!(self.workload.aim, Aim::Duel | Aim::Race | Aim::Moved) {
             let mut scripts = self.duel();
@@ -880,6 +833,7 @@ impl Maker<'_> {
             Beside::Sync if self.random.below(2) == 0 => Act::Sync,
             Beside::Sync => Act::Call(self.call()),
             Beside::Close => Act::Close,
+            Beside::Reopen | Beside::Hold | Beside::HoldDropped => unreachable!("see `closing`"),
             Beside::MapsFreed => Act::Background,
             Beside::Maps => {
                 let n = self.random.below(2);
@@ -994,6 +948,13 @@ impl Instance {
         session.create_map(MAP, self.shape)?;
         for &n in &self.others {
             session.create_map(&other(n), self.shape)?;
+            for (key, value) in self.other_records() {
+                session.change(&other(n), key, Do::Insert(value))?;
+            }
+        }
+        if self.workload.beside == Beside::HoldDropped {
+            // It is freed once the threads have let it go.
+            session.let_all_go();
         }
         if self.workload.beside == Beside::MapsFreed {
             session.create_map(&other(0), self.shape)?;

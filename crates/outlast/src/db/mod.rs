@@ -3,15 +3,18 @@
 //! - [`options`], [`handle`]: opening a pool, and what a program can do with it
 //! - [`map_options`], [`raw`]: creating maps, and using them as bytes
 //! - [`roots`]: named maps
-//! - [`store`]: open maps, the reclaim of space after a crash, sync
+//! - [`store`]: a pool with its open maps; `open_map`, `reclaim`: one of them, and the reclaim of
+//!   space after a crash
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool
 //! - `worker`: the background thread
 
 pub mod handle;
 pub mod map_options;
+mod open_map;
 pub mod options;
 pub mod raw;
+mod reclaim;
 pub mod roots;
 mod snapshot;
 pub mod store;

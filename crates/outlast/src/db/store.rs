@@ -1,127 +1,23 @@
-//! Open maps, and the reclaim of space after a crash.
-//!
-//! # Reclaim
-//!
-//! After a crash, nothing is known about the blocks from before it, the *old* blocks. Operations
-//! start at once, in other space. Meanwhile the reclaim runs, step by step:
-//!
-//! 1. *Trace*: for each root, the index reports the blocks that it owns, and the reclaim marks them
-//!    alive. An operation that moves or unlinks a block meanwhile marks it first, so the trace only
-//!    has to find the blocks that stay in place.
-//! 2. *Grace*: an operation that began before the trace ended may still be on its way to an old
-//!    block that nothing leads to any more. The reclaim waits for all such operations.
-//! 3. *Sweep*: run by run, an old block is free if it is not marked alive, or if it was retired
-//!    since the opening.
-//!
-//! A root that cannot be read stops the reclaim before the sweep, so nothing is freed. A pool that
-//! may not grow waits for the reclaim before it fails with [`Error::PoolFull`].
+//! A pool with its open maps: opened, created and dropped; background steps; sync and close.
 //!
 //! # Locks
 //!
 //! Lock order: gate, `creating`, `reclaim`, `maps`. A thread passes the gate before it steps the
 //! reclaim; an allocation that helps the reclaim is inside the gate already.
 
-use super::raw::Form;
+pub use super::open_map::{AnyIndex, MapRequest, OpenMap};
+use super::reclaim::Phase;
+pub use super::reclaim::ReclaimState;
 use super::roots::{self, MapInfo};
-use crate::error::{Damage, Error, Result};
-use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Visitor};
+use crate::error::{Error, Result};
+use crate::index::{Bytes, Cursor, Inline, RecordForm};
 use crate::pmem::{Alive, Planted, Seam};
-use crate::pool::core::{Core, GRACE_TURNS, Reclaimer};
+use crate::pool::core::{Core, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
-
-/// An index of either record form.
-pub enum AnyIndex {
-    /// 8-byte keys and values.
-    Inline(Box<dyn Index<Inline>>),
-    /// Byte strings.
-    Bytes(Box<dyn Index<Bytes>>),
-}
-
-macro_rules! each_form {
-    ($any:expr, $index:ident => $body:expr) => {
-        match $any {
-            AnyIndex::Inline($index) => $body,
-            AnyIndex::Bytes($index) => $body,
-        }
-    };
-}
-
-impl AnyIndex {
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        each_form!(self, index => index.trace(cursor, visit))
-    }
-
-    fn has_work(&self) -> bool {
-        each_form!(self, index => index.has_work())
-    }
-
-    fn step(&self) -> Result<bool> {
-        each_form!(self, index => index.step())
-    }
-
-    fn use_huge_pages(&self) {
-        each_form!(self, index => index.use_huge_pages());
-    }
-
-    /// Verifies the index; see [`Index::verify`].
-    pub fn verify(&self, visit: &mut Visitor<'_>) -> Result<crate::index::Verified> {
-        each_form!(self, index => index.verify(visit))
-    }
-
-    /// Returns the index's statistics; see [`Index::stats`].
-    pub fn stats(&self) -> Result<crate::index::IndexStats> {
-        each_form!(self, index => index.stats())
-    }
-}
-
-/// An open map. A process has at most one per root.
-pub struct OpenMap {
-    info: MapInfo,
-    slot: usize,
-    dropped: AtomicBool,
-    alive: Arc<Alive>,
-    index: AnyIndex,
-}
-
-impl OpenMap {
-    /// The map's description in its root.
-    pub fn info(&self) -> &MapInfo {
-        &self.info
-    }
-
-    /// Returns the index, if the map and the pool are still open.
-    #[inline(always)]
-    pub(crate) fn form(&self) -> Result<Form<'_>> {
-        if self.dropped.load(Ordering::Acquire) {
-            return Err(Error::MapDropped);
-        }
-        if !self.alive.is_here() {
-            return Err(Error::NotOpen("this process is a fork of the one that opened it"));
-        }
-        Ok(match &self.index {
-            AnyIndex::Inline(index) => Form::Inline(&**index),
-            AnyIndex::Bytes(index) => Form::Bytes(&**index),
-        })
-    }
-
-    /// Returns the index, even if the map was dropped.
-    pub fn index(&self) -> &AnyIndex {
-        &self.index
-    }
-}
-
-/// A request to open or create a map.
-#[derive(Debug, Clone)]
-pub struct MapRequest {
-    /// What the map must be, or is created as. The configuration applies to a new map only.
-    pub info: MapInfo,
-    /// Whether the caller named a scheme, which then must match.
-    pub scheme_matters: bool,
-}
 
 /// The open maps of a pool.
 #[derive(Default)]
@@ -133,14 +29,6 @@ struct Maps {
     /// Slots of dropped maps whose blocks are being freed. Until that is done, an index may read
     /// the words of the root.
     freeing: Vec<usize>,
-}
-
-enum Phase {
-    Trace { slot: usize, cursor: Cursor },
-    Grace { epoch: u64 },
-    Sweep { page: u32 },
-    Done,
-    Stopped(Damage),
 }
 
 /// While it lives, a root is being changed and the change is not durable yet.
@@ -163,26 +51,14 @@ impl Drop for RootChange<'_> {
     }
 }
 
-/// Progress of the reclaim after a crash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReclaimState {
-    /// Nothing to reclaim, or all of it is done.
-    Done,
-    /// Under way.
-    Running,
-    /// Damage stopped it. No space from before the crash is reused.
-    Stopped(Damage),
-}
-
 /// A pool with its open maps. See the module's documentation.
 pub struct Store<S: Seam> {
-    core: Arc<Core<S>>,
+    pub(super) core: Arc<Core<S>>,
     maps: Mutex<Maps>,
     creating: Mutex<()>,
     /// Odd while a root is being committed or cleared. Changed under `creating`.
     root_changes: AtomicU64,
-    reclaim: Mutex<Phase>,
+    pub(super) reclaim: Mutex<Phase>,
     alive: Arc<Alive>,
     /// Whether huge pages may be used for DRAM. Set after the first operations.
     huge_pages: AtomicBool,
@@ -250,7 +126,7 @@ impl<S: Seam> Store<S> {
 
     /// Reads roots at a moment when none is being committed or cleared. So a root that is seen is
     /// durable, and the absence of one is too.
-    fn settled<T>(&self, read: impl Fn() -> T) -> Result<T> {
+    pub(super) fn settled<T>(&self, read: impl Fn() -> T) -> Result<T> {
         let mut turn = 0;
         loop {
             // The Acquire load and the fence below pair with `RootChange`.
@@ -285,7 +161,7 @@ impl<S: Seam> Store<S> {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         if !self.is_here() {
             return Err(Error::NotOpen("this process is a fork of the one that opened it"));
         }
@@ -308,7 +184,12 @@ impl<S: Seam> Store<S> {
 
     /// Opens the map in a slot. Returns `None` if it is not there any more. `inside` says whether
     /// the calling thread has passed the gate or holds it.
-    fn open(&self, slot: usize, info: MapInfo, inside: bool) -> Result<Option<Arc<OpenMap>>> {
+    pub(super) fn open(
+        &self,
+        slot: usize,
+        info: MapInfo,
+        inside: bool,
+    ) -> Result<Option<Arc<OpenMap>>> {
         let seam = self.core.memory.seam();
         let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
         // In some schemes, opening repairs what a crash left, and so writes.
@@ -463,6 +344,10 @@ impl<S: Seam> Store<S> {
                 continue;
             }
             for (offset, bytes) in blocks {
+                if seam.planted(Planted::DroppedUnretired) {
+                    self.core.free_unlinked(offset);
+                    continue;
+                }
                 self.core.retire(offset, bytes);
             }
         }
@@ -548,87 +433,6 @@ impl<S: Seam> Store<S> {
         Ok(more)
     }
 
-    /// Returns the progress of the reclaim.
-    pub fn reclaim_state(&self) -> ReclaimState {
-        match &*self.core.memory.seam().lock(&self.reclaim) {
-            Phase::Done => ReclaimState::Done,
-            Phase::Stopped(damage) => ReclaimState::Stopped(damage.clone()),
-            Phase::Trace { .. } | Phase::Grace { .. } | Phase::Sweep { .. } => {
-                ReclaimState::Running
-            }
-        }
-    }
-
-    /// Does one step of the reclaim. The caller has passed the gate. Returns whether it can go on
-    /// at once, which it cannot at its end or while it waits for guards.
-    fn reclaim_step(&self) -> Result<bool> {
-        let mut phase = self.core.memory.seam().lock(&self.reclaim);
-        match self.advance(&mut phase) {
-            Ok(advanced) => Ok(advanced && !matches!(*phase, Phase::Done | Phase::Stopped(_))),
-            Err(error) if error.is_damage() => {
-                tracing::warn!(%error, "reclaim stopped: no space from before the crash is reused");
-                let damage = match error {
-                    Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => damage,
-                    other => Damage::new(0, "a pool that can be traced", other.to_string()),
-                };
-                *phase = Phase::Stopped(damage);
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Advances the reclaim. Returns whether it advanced.
-    fn advance(&self, phase: &mut Phase) -> Result<bool> {
-        let alloc = self.core.alloc();
-        match phase {
-            Phase::Trace { slot, cursor } => {
-                if let Some((_, damage)) = self.core.lost_root() {
-                    // The blocks of the lost root are not known.
-                    return Err(damage.clone().into());
-                }
-                if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
-                    *phase = Phase::Grace { epoch: self.core.epochs().begin() };
-                    return Ok(true);
-                }
-                let Some(info) = self.settled(|| roots::read(&self.core, *slot))?? else {
-                    *slot += 1;
-                    *cursor = Cursor::start();
-                    return Ok(true);
-                };
-                // The map was dropped concurrently. The dropping thread has marked its blocks.
-                let Some(map) = self.open(*slot, info, true)? else { return Ok(true) };
-                map.index.trace(cursor, &mut |_, offset, bytes| {
-                    Ok(alloc.mark(&self.core, offset, Some(bytes))?)
-                })?;
-                if cursor.is_done() {
-                    *slot += 1;
-                    *cursor = Cursor::start();
-                }
-            }
-            Phase::Grace { epoch } => {
-                let skipped = self.core.memory.seam().planted(Planted::GraceSkipped);
-                if !self.core.epochs().has_reached(*epoch) && !skipped {
-                    return Ok(false);
-                }
-                *phase = Phase::Sweep { page: self.core.geometry.first_page() };
-            }
-            Phase::Sweep { page } => {
-                let end = alloc.old_frontier();
-                for _ in 0..64 {
-                    if *page >= end {
-                        self.core.reclaimed();
-                        *phase = Phase::Done;
-                        return Ok(true);
-                    }
-                    *page = alloc.sweep(&self.core, *page)?;
-                }
-            }
-            Phase::Done | Phase::Stopped(_) => {}
-        }
-        Ok(true)
-    }
-
     // ---- Life -------------------------------------------------------------------
 
     /// Syncs the pool; see [`Pool::sync`](crate::Pool::sync).
@@ -656,30 +460,6 @@ impl<S: Seam> Store<S> {
     pub fn stand_still<T>(&self, during: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         self.check()?;
         self.core.stand_still(|| during(self))
-    }
-
-    /// Runs the reclaim to its end. Returns whether all space is accounted for.
-    pub fn finish_reclaim(&self) -> Result<bool> {
-        self.check()?;
-        if self.core.options().read_only {
-            return Ok(false);
-        }
-        let _writing = self.core.enter()?;
-        self.finish()
-    }
-}
-
-impl<S: Seam> Reclaimer for Store<S> {
-    fn finish(&self) -> Result<bool> {
-        let mut turn = 0;
-        loop {
-            while self.reclaim_step()? {}
-            match self.reclaim_state() {
-                // Operations under way end soon, but a guard held by the user may not.
-                ReclaimState::Running if turn < GRACE_TURNS => self.core.wait(&mut turn)?,
-                state => return Ok(state == ReclaimState::Done),
-            }
-        }
     }
 }
 

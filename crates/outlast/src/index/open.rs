@@ -27,11 +27,10 @@ impl<S: Seam, I> WhileOpen<S, I> {
         WhileOpen { core, index }
     }
 
-    /// What a read found, if the pool is open still.
+    /// What a read finds, if the pool is open still after it.
     #[inline(always)]
-    fn read<T>(&self, found: Result<T>) -> Result<T> {
-        self.core.check_after_read()?;
-        found
+    fn read<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.core.while_open(read)?
     }
 }
 
@@ -42,15 +41,15 @@ impl<S: Seam, R: Record, I: Index<R>> Index<R> for WhileOpen<S, I> {
 
     #[inline]
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        self.read(self.index.get(key))
+        self.read(|| self.index.get(key))
     }
 
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
-        self.read(self.index.get_ref(key))
+        self.read(|| self.index.get_ref(key))
     }
 
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.read(self.index.get_many(keys, found))
+        self.read(|| self.index.get_many(keys, found))
     }
 
     fn change(
@@ -64,7 +63,7 @@ impl<S: Seam, R: Record, I: Index<R>> Index<R> for WhileOpen<S, I> {
     }
 
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.read(self.index.scan(cursor, out))
+        self.read(|| self.index.scan(cursor, out))
     }
 
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
@@ -85,11 +84,11 @@ impl<S: Seam, R: Record, I: Index<R>> Index<R> for WhileOpen<S, I> {
     }
 
     fn len_estimate(&self) -> Result<u64> {
-        self.read(self.index.len_estimate())
+        self.read(|| self.index.len_estimate())
     }
 
     fn stats(&self) -> Result<IndexStats> {
-        self.read(self.index.stats())
+        self.read(|| self.index.stats())
     }
 
     fn growth(&self) -> Growth {
@@ -113,11 +112,11 @@ impl<S: Seam, R: Record, I: Index<R>> OrderedIndex<R> for WhileOpen<S, I> {
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
-        self.read(self.order().next(range, reverse, limit, out))
+        self.read(|| self.order().next(range, reverse, limit, out))
     }
 
     fn end(&self, range: KeyRange<R>, reverse: bool) -> Result<Option<(R::OwnedKey, R::Owned)>> {
-        self.read(self.order().end(range, reverse))
+        self.read(|| self.order().end(range, reverse))
     }
 }
 

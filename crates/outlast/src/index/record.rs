@@ -665,13 +665,11 @@ trait Pinned: Send + Sync {
 impl<S: Seam> Pinned for Core<S> {
     fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()> {
         let words = pinned(self, offset, skip + out.len())?;
-        self.memory.read_bytes(words, skip, out);
-        self.check_after_read()
+        self.while_open(|| self.memory.read_bytes(words, skip, out))
     }
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool> {
         let words = pinned(self, offset, skip + bytes.len())?;
-        let equal = self.memory.bytes_equal(words, skip, bytes);
-        self.check_after_read().map(|()| equal)
+        self.while_open(|| self.memory.bytes_equal(words, skip, bytes))
     }
     fn unpin(&self, pin: Pin) {
         self.epochs().unpin(pin);

@@ -217,6 +217,12 @@ pub enum Planted {
     CopyUnchecked,
     /// The blocks of a dropped map are not marked for the trace.
     DroppedUnmarked,
+    /// A read checks that the pool is open before it reads, and not after.
+    OpenCheckedEarly,
+    /// A closed pool's file is unlocked before its writers are done.
+    FileUnlockedEarly,
+    /// The blocks of a dropped map are freed although references to them are left.
+    DroppedUnretired,
     /// A lookup that finds nothing does not persist the removal that its result depends on.
     AbsenceUnhelped,
 }

@@ -4,6 +4,8 @@ use crate::error::{Error, Result};
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What distinguishes a file from a copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,47 +28,85 @@ pub enum Backing {
     Heap(Heap),
 }
 
-/// Page-aligned heap memory that a pool can grow into.
+/// Page-aligned heap memory with room to grow into: a mapping of a file that is only in memory.
 pub struct Heap {
-    base: NonNull<u8>,
+    file: Arc<HeapFile>,
     shadow: NonNull<u8>,
-    capacity: u64,
     fill: u8,
-    device: (u64, u64),
 }
 
-// SAFETY: the memory is plain bytes that this value owns.
+/// The bytes that the mappings of one file share, and the file's lock.
+struct HeapFile {
+    base: NonNull<u8>,
+    capacity: u64,
+    locked: AtomicBool,
+}
+
+// SAFETY: plain memory that these values own.
 unsafe impl Send for Heap {}
 // SAFETY: the memory is accessed only through `Memory`, as atomics.
 unsafe impl Sync for Heap {}
+// SAFETY: as above.
+unsafe impl Send for HeapFile {}
+// SAFETY: as above.
+unsafe impl Sync for HeapFile {}
+
+/// Memory of this layout that begins with `image` and is filled with `fill` after it.
+fn filled(layout: Layout, image: &[u8], fill: u8) -> NonNull<u8> {
+    // SAFETY: no layout here is of size zero: the capacity is at least one page.
+    let memory =
+        NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+    // SAFETY: so many bytes were just allocated and nobody else knows of them; no image is
+    // longer than its memory.
+    unsafe {
+        memory.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
+        memory.as_ptr().add(image.len()).write_bytes(fill, layout.size() - image.len());
+    }
+    memory
+}
 
 impl Heap {
     /// Allocates memory that begins with `image` and can grow to `capacity` bytes. The space after
     /// the image is filled with `fill`, because no code may rely on fresh space being zero.
     pub fn new(image: &[u8], capacity: u64, fill: u8) -> Heap {
         let capacity = capacity.max(image.len() as u64).max(1).next_multiple_of(4096);
-        let memory_of = |layout| {
-            // SAFETY: neither layout has size zero, because the capacity is at least one page.
-            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
-        };
-        let (base, shadow) =
-            (memory_of(Self::layout(capacity)), memory_of(Self::shadow_layout(capacity)));
-        // SAFETY: `capacity` bytes were just allocated, and nothing else refers to them.
-        unsafe {
-            base.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
-            base.as_ptr().add(image.len()).write_bytes(fill, capacity as usize - image.len());
-            shadow.as_ptr().write_bytes(fill, Self::shadow_layout(capacity).size());
-        }
-        Heap { base, shadow, capacity, fill, device: (0, 0) }
+        let base = filled(HeapFile::layout(capacity), image, fill);
+        let file = HeapFile { base, capacity, locked: AtomicBool::new(true) };
+        Heap::of(Arc::new(file), fill)
+    }
+
+    fn of(file: Arc<HeapFile>, fill: u8) -> Heap {
+        let shadow = filled(Self::shadow_layout(file.capacity), &[], fill);
+        Heap { file, shadow, fill }
+    }
+
+    /// Another mapping of the same bytes, as the next opener of a file makes it. `None` while
+    /// the file's lock is held, which `close` gives up. Handles of the closed pool keep the old
+    /// mapping, and see what is stored through the new one. DRAM is not shared.
+    pub fn map_again(&self) -> Option<Heap> {
+        // Acquire: pairs with the Release in `unlock`, as the kernel's lock does.
+        let was_locked = self.file.locked.swap(true, Ordering::Acquire);
+        (!was_locked).then(|| Heap::of(Arc::clone(&self.file), self.fill))
+    }
+
+    /// The word at `offset`, as an opener reads it before there is a [`Memory`].
+    ///
+    /// # Panics
+    /// If that is outside of the memory, or not aligned.
+    ///
+    /// [`Memory`]: crate::pmem::Memory
+    pub fn word(&self, offset: u64) -> u64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.file.capacity, "a word inside");
+        // SAFETY: inside and aligned, checked above; initialised when it was allocated, and
+        // accessed as atomics by everyone.
+        let word =
+            unsafe { AtomicU64::from_ptr(self.file.base.as_ptr().add(offset as usize).cast()) };
+        word.load(Ordering::Relaxed)
     }
 
     fn shadow_layout(capacity: u64) -> Layout {
         let bytes = capacity.div_ceil(SHADOW_SHARE) as usize;
         Layout::from_size_align(bytes, 64).expect("a sane size")
-    }
-
-    fn layout(capacity: u64) -> Layout {
-        Layout::from_size_align(capacity.max(4096) as usize, 4096).expect("a sane size")
     }
 
     /// The byte that fresh space is filled with.
@@ -77,11 +117,21 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: both were allocated with these layouts.
-        unsafe {
-            dealloc(self.base.as_ptr(), Self::layout(self.capacity));
-            dealloc(self.shadow.as_ptr(), Self::shadow_layout(self.capacity));
-        }
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.shadow.as_ptr(), Self::shadow_layout(self.file.capacity)) };
+    }
+}
+
+impl HeapFile {
+    fn layout(capacity: u64) -> Layout {
+        Layout::from_size_align(capacity.max(4096) as usize, 4096).expect("a sane size")
+    }
+}
+
+impl Drop for HeapFile {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the last mapping is gone.
+        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.capacity)) };
     }
 }
 
@@ -90,7 +140,7 @@ impl Backing {
     pub fn base(&self) -> *const u8 {
         match self {
             Backing::Mapped(m) => m.base(),
-            Backing::Heap(h) => h.base.as_ptr(),
+            Backing::Heap(h) => h.file.base.as_ptr(),
         }
     }
 
@@ -108,7 +158,7 @@ impl Backing {
             Backing::Mapped(m) => m.shadow_resident(),
             // All of it was touched when it was filled.
             Backing::Heap(h) => {
-                let bytes = Heap::shadow_layout(h.capacity).size() as u64;
+                let bytes = Heap::shadow_layout(h.file.capacity).size() as u64;
                 Some(Resident { bytes, huge: 0 })
             }
         }
@@ -118,7 +168,7 @@ impl Backing {
     pub fn reserved(&self) -> u64 {
         match self {
             Backing::Mapped(m) => m.reserved(),
-            Backing::Heap(h) => h.capacity,
+            Backing::Heap(h) => h.file.capacity,
         }
     }
 
@@ -134,9 +184,9 @@ impl Backing {
     pub fn grow(&self, len: u64) -> Result<(), MappingError> {
         match self {
             Backing::Mapped(m) => m.grow(len),
-            Backing::Heap(h) if len <= h.capacity => Ok(()),
+            Backing::Heap(h) if len <= h.file.capacity => Ok(()),
             Backing::Heap(h) => {
-                Err(MappingError::AddressSpace { needed: len, reserved: h.capacity })
+                Err(MappingError::AddressSpace { needed: len, reserved: h.file.capacity })
             }
         }
     }
@@ -162,11 +212,15 @@ impl Backing {
     /// Releases the lock of the file. Closing the file is not enough: a child process that another
     /// thread is just starting holds a copy of the descriptor until it executes its program.
     pub fn unlock(&self) {
-        if let Backing::Mapped(m) = self
-            && let Some(file) = m.as_file()
-        {
-            // If this fails, the lock is released with the last copy of the descriptor.
-            let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+        match self {
+            Backing::Mapped(m) => {
+                if let Some(file) = m.as_file() {
+                    // If it fails, the lock goes with the last copy of the file.
+                    let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+                }
+            }
+            // Release: the next opener sees what was stored before.
+            Backing::Heap(h) => h.file.locked.store(false, Ordering::Release),
         }
     }
 
@@ -179,7 +233,7 @@ impl Backing {
                 let born = birth(file).unwrap_or(0);
                 Ok(Identity { device: meta.dev(), inode: meta.ino(), born })
             }),
-            Backing::Heap(h) => Ok(Identity { device: h.device.0, inode: h.device.1, born: 0 }),
+            Backing::Heap(_) => Ok(Identity::default()),
         }
     }
 

@@ -1,0 +1,96 @@
+//! One step of a thread's script, and the maps that it is about.
+
+use crate::history::Call;
+use crate::session::Do;
+use std::fmt;
+
+/// The map that is worked on.
+pub const MAP: &str = "m";
+/// The map of the maps: key `n` is there as long as the map of [`other`] is.
+pub const MAPS: &str = "(maps)";
+
+/// The name of another map.
+pub fn other(number: u64) -> String {
+    format!("other {number}")
+}
+
+/// One step of a thread's script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// An operation on the map.
+    Call(Call),
+    /// A step of the pool's background work.
+    Background,
+    /// Makes the pool clean and durable.
+    Sync,
+    /// Closes the pool: whoever comes later is refused.
+    Close,
+    /// Opens the memory of the closed pool again: later operations go there.
+    Reopen,
+    /// Gets a reference (`Get`), or reads the first part of an iteration (`Scan`), and keeps it
+    /// until [`Act::Read`].
+    Hold(Call),
+    /// The same, of another map.
+    HoldOther(u64, Call),
+    /// Reads through what the thread keeps, or the rest of it, and lets it go.
+    Read,
+    /// Opens another map, or creates it.
+    CreateMap(u64),
+    /// Drops another map.
+    DropMap(u64),
+    /// The same, with a handle of it that is let go of afterwards.
+    DropHeld(u64),
+}
+
+impl Act {
+    /// The call that it is in the history, and on which map.
+    pub fn call(self) -> Option<(&'static str, Call)> {
+        match self {
+            Act::Call(call) | Act::Hold(call) => Some((MAP, call)),
+            Act::CreateMap(n) => Some((MAPS, Call::Change(n, Do::Put(1)))),
+            Act::DropMap(n) | Act::DropHeld(n) => Some((MAPS, Call::Change(n, Do::Remove))),
+            Act::HoldOther(..) | Act::Read => None,
+            Act::Background | Act::Sync | Act::Close | Act::Reopen => None,
+        }
+    }
+
+    /// What kind of operation it is, for counting.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Act::Call(Call::Get(_)) => "get",
+            Act::Call(Call::Scan) => "scan",
+            Act::Call(Call::Change(_, change)) => match change {
+                Do::Insert(_) => "insert",
+                Do::Put(_) => "put",
+                Do::Update(_) => "update",
+                Do::Swap(..) => "swap",
+                Do::Remove => "remove",
+            },
+            Act::Background => "background",
+            Act::Sync => "sync",
+            Act::Close => "close",
+            Act::Reopen => "reopen",
+            Act::Hold(_) | Act::HoldOther(..) => "hold",
+            Act::Read => "read what is held",
+            Act::CreateMap(_) => "create",
+            Act::DropMap(_) => "drop",
+            Act::DropHeld(_) => "drop held",
+        }
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Act::Call(call) => write!(f, "{call}"),
+            Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
+            Act::DropMap(n) => write!(f, "drop {:?}", other(*n)),
+            Act::DropHeld(n) => write!(f, "drop held {:?}", other(*n)),
+            Act::Hold(call) => write!(f, "hold {call}"),
+            Act::HoldOther(n, call) => write!(f, "hold {call} of {:?}", other(*n)),
+            Act::Background | Act::Sync | Act::Close | Act::Reopen | Act::Read => {
+                f.write_str(self.kind())
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What a thread keeps across its next operations: a reference, or an iteration that has begun.
+
+use super::worker::{Asked, scanned};
+use crate::codec::Form;
+use crate::history::{Answer, Call};
+use crate::with_form;
+use outlast::RecordForm;
+use outlast::db::store::{OpenMap, Store};
+use outlast::index::record::RecordRef;
+use outlast::index::{Bytes, Cursor, Index, Inline};
+use outlast::pmem::Traced;
+use outlast::pool::core::Core;
+use std::sync::Arc;
+
+/// See the module's documentation.
+pub(super) struct Held {
+    /// The pool that it is of.
+    core: Arc<Core<Traced>>,
+    what: What,
+}
+
+enum What {
+    /// A reference keeps its block, and neither its map nor its pool.
+    Reference { reference: RecordRef, value: u64, form: RecordForm },
+    /// An iteration keeps its map.
+    Iteration { map: Arc<OpenMap>, cursor: Cursor, records: Vec<(u64, u64)> },
+}
+
+/// Gets what a lookup refers to, or begins an iteration. An iteration has no answer yet.
+pub(super) fn hold(
+    store: &Store<Traced>,
+    map: Arc<OpenMap>,
+    call: Call,
+) -> Result<(Option<Answer>, Option<Held>), Asked> {
+    let held = |what| Some(Held { core: Arc::clone(store.core()), what });
+    let Some(key) = call.key() else {
+        let mut cursor = Cursor::start();
+        let records = with_form!(map.index(), R, index => scanned::<R>(&**index, &mut cursor))?;
+        return Ok((None, held(What::Iteration { map, cursor, records })));
+    };
+    let form = map.info().form;
+    let found = with_form!(map.index(), R, index => reference::<R>(&**index, key))?;
+    let answer = Answer::Value(found.as_ref().map(|(_, value)| *value));
+    let held =
+        found.and_then(|(reference, value)| held(What::Reference { reference, value, form }));
+    Ok((Some(answer), held))
+}
+
+/// A reference to the value of a key, and the value.
+pub(super) fn reference<R: Form>(
+    index: &dyn Index<R>,
+    key: u64,
+) -> Result<Option<(RecordRef, u64)>, Asked> {
+    let key = R::nth_key(key);
+    let Some(reference) = index.get_ref(R::key_of(&key))? else { return Ok(None) };
+    let bytes = reference.to_vec()?;
+    let value = R::raw_number(&bytes);
+    let value = value.ok_or_else(|| Asked::Wrong(format!("a reference to {bytes:02x?}")))?;
+    Ok(Some((reference, value)))
+}
+
+impl Held {
+    /// Reads through a reference: it must read what it has read before. Or reads the rest of an
+    /// iteration, and returns what it has reported. Once the pool is closed, both must fail.
+    pub(super) fn read(self) -> Result<Option<Answer>, Asked> {
+        let was_open = self.core.check().is_ok();
+        let (answer, has_read) = match self.what {
+            What::Reference { reference, value, form } => {
+                let bytes = reference.to_vec()?;
+                let reads = match form {
+                    RecordForm::Inline => Inline::raw_number(&bytes),
+                    RecordForm::Bytes => Bytes::raw_number(&bytes),
+                };
+                if reads != Some(value) {
+                    return Err(Asked::Wrong(format!("a reference to {value} reads {bytes:02x?}")));
+                }
+                // A word was copied when it was got.
+                (None, form == RecordForm::Bytes)
+            }
+            What::Iteration { map, mut cursor, mut records } => {
+                let has_read = !cursor.is_done();
+                while !cursor.is_done() {
+                    records.extend(
+                        with_form!(map.index(), R, index => scanned::<R>(&**index, &mut cursor))?,
+                    );
+                }
+                (Some(Answer::Records(records)), has_read)
+            }
+        };
+        if has_read && !was_open {
+            return Err(Asked::Wrong("it reads a pool that was closed before".into()));
+        }
+        Ok(answer)
+    }
+}

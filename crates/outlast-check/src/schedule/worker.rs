@@ -1,0 +1,311 @@
+//! What one thread of a run does: its script, one operation after the other.
+
+use super::act::{Act, other};
+use super::baton::Baton;
+use super::hold::{Held, hold, reference};
+use super::opening::{Opened, Pool};
+use super::workload::Instance;
+use crate::codec::Form;
+use crate::history::{Answer, Call};
+use crate::session::Do;
+use crate::state::{Checked, Fault};
+use crate::with_form;
+use outlast::Error;
+use outlast::db::store::MapRequest;
+use outlast::index::{Change, Cursor, Index};
+use outlast::pmem::{Mark, Seam, Traced};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Why an operation has no answer.
+pub(super) enum Asked {
+    /// The pool was closed: nothing was answered, nor will be.
+    Refused,
+    Failed(Error),
+    Wrong(String),
+}
+
+impl From<Error> for Asked {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotOpen("it was closed" | "it is being closed") => Asked::Refused,
+            error => Asked::Failed(error),
+        }
+    }
+}
+
+/// The number of a value, which somebody must have written.
+fn number<R: Form>(value: &R::Owned) -> Result<u64, Asked> {
+    R::value_number(value).ok_or_else(|| Asked::Wrong(format!("nobody wrote {value:?}")))
+}
+
+/// The next records of an iteration.
+pub(super) fn scanned<R: Form>(
+    index: &dyn Index<R>,
+    cursor: &mut Cursor,
+) -> Result<Vec<(u64, u64)>, Asked> {
+    let mut batch = Vec::new();
+    index.scan(cursor, &mut batch)?;
+    let record = |(key, value): &(R::OwnedKey, R::Owned)| {
+        let key =
+            R::key_number(key).ok_or_else(|| Asked::Wrong(format!("nobody wrote key {key:?}")))?;
+        Ok((key, number::<R>(value)?))
+    };
+    batch.iter().map(record).collect()
+}
+
+/// The value of a key, looked up by the ways that there are in turn.
+fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u64>, Asked> {
+    let bytes = R::nth_key(key);
+    let asked = R::key_of(&bytes);
+    match way % 4 {
+        0 => Ok(reference(index, key)?.map(|(_, value)| value)),
+        1 => {
+            let mut found = [const { None }];
+            index.get_many(&[asked], &mut found)?;
+            found[0].as_ref().map(number::<R>).transpose()
+        }
+        _ => index.get(asked)?.as_ref().map(number::<R>).transpose(),
+    }
+}
+
+/// Asks an index, all ways that there are of looking a key up in turn.
+///
+/// # Errors
+/// The index's; whatever it holds that nobody wrote is one, too.
+fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
+    let (key, change) = match call {
+        Call::Get(key) => return Ok(Answer::Value(look_up(index, key, way)?)),
+        Call::Scan => {
+            let (mut cursor, mut records) = (Cursor::start(), Vec::new());
+            while !cursor.is_done() {
+                records.extend(scanned(index, &mut cursor)?);
+            }
+            return Ok(Answer::Records(records));
+        }
+        Call::Change(key, change) => (R::nth_key(key), change),
+    };
+    let [first, second] = match change {
+        Do::Insert(v) | Do::Put(v) | Do::Update(v) => [v, 0],
+        Do::Swap(expected, new) => [expected, new],
+        Do::Remove => [0, 0],
+    }
+    .map(R::nth_value);
+    let [first, second] = [R::value_of(&first), R::value_of(&second)];
+    let wanted = !way.is_multiple_of(3);
+    let done = index.change(
+        R::key_of(&key),
+        match change {
+            Do::Insert(_) => Change::Insert(first),
+            Do::Put(_) => Change::Put(first),
+            Do::Update(_) => Change::Update(first),
+            Do::Swap(..) => Change::Swap { expected: first, new: second },
+            Do::Remove => Change::Remove,
+        },
+        wanted,
+    )?;
+    let before = done.before.as_ref().map(number::<R>).transpose()?;
+    if wanted && done.present && before.is_none() {
+        return Err(Asked::Wrong(format!("{call}: the value before was not told")));
+    }
+    Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
+}
+
+/// What the threads of a run share.
+pub(super) struct Shared<'r> {
+    pub(super) baton: Baton,
+    pub(super) seam: Traced,
+    pub(super) pool: Pool<'r>,
+    pub(super) instance: &'r Instance,
+    /// By number of the operation.
+    pub(super) answers: Mutex<Vec<Option<Answer>>>,
+    /// Whether an operation has failed because the pool was full.
+    pub(super) full: AtomicBool,
+}
+
+impl Shared<'_> {
+    /// The answers, once all threads are done.
+    pub(super) fn into_answers(self) -> Vec<Option<Answer>> {
+        self.answers.into_inner().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Of which map a held thing is.
+#[derive(Clone, Copy)]
+enum Of {
+    /// The one that is worked on: an iteration is the operation of this number.
+    Map(usize),
+    Other,
+}
+
+/// One thread.
+pub(super) struct Worker<'r> {
+    shared: &'r Shared<'r>,
+    /// The opening of the pool that it works with.
+    opened: Arc<Opened>,
+    held: Option<(Of, Held)>,
+}
+
+fn name(op: usize, act: Act) -> String {
+    format!("{op} {act}")
+}
+
+impl<'r> Worker<'r> {
+    pub(super) fn new(shared: &'r Shared<'r>) -> Self {
+        Worker { shared, opened: shared.pool.now(), held: None }
+    }
+
+    /// Runs a script, whose first operation has this number.
+    pub(super) fn run(&mut self, first: usize, script: &[Act]) -> Checked {
+        let done = self.play(first, script);
+        // Now, while it is scheduled: to let go is an access, too.
+        self.held = None;
+        done
+    }
+
+    fn play(&mut self, first: usize, script: &[Act]) -> Checked {
+        for (i, &act) in script.iter().enumerate() {
+            let op = first + i;
+            self.shared.seam.mark(|| Mark::Begin(name(op, act)));
+            let reopens = script[i..].contains(&Act::Reopen);
+            match self.attempt(op, act, reopens) {
+                // The rest of the iteration comes with `Read`.
+                Ok(None) if act == Act::Hold(Call::Scan) => self.shared.baton.answered(),
+                Ok(answer) => self.answer(op, act, answer),
+                Err(Asked::Refused) if reopens || self.is_open() => {}
+                Err(Asked::Refused) => return Ok(()),
+                Err(Asked::Failed(error)) => {
+                    if matches!(error, Error::PoolFull { .. }) {
+                        self.shared.full.store(true, Ordering::Relaxed);
+                    }
+                    return Err(Fault(format!("{act}: {error}")));
+                }
+                Err(Asked::Wrong(what)) => return Err(Fault(format!("{act}: {what}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        self.opened.store.core().check().is_ok()
+    }
+
+    fn answer(&self, op: usize, act: Act, answer: Option<Answer>) {
+        self.shared.answers.lock().unwrap_or_else(|e| e.into_inner())[op] = answer;
+        self.shared.seam.mark(|| Mark::End(name(op, act)));
+        self.shared.baton.answered();
+    }
+
+    /// Makes an operation. A thread that is refused goes over to the next opening of the pool, if
+    /// there is one to come, and asks once more: a refused operation has had no effect. It does
+    /// not wait for itself, if it is the one that reopens.
+    fn attempt(&mut self, op: usize, act: Act, reopens: bool) -> Result<Option<Answer>, Asked> {
+        loop {
+            let was_open = self.is_open() || matches!(act, Act::Reopen | Act::Read);
+            match self.act(op, act) {
+                Ok(_) if !was_open => {
+                    return Err(Asked::Wrong("answered by a pool that was closed before".into()));
+                }
+                Err(Asked::Refused) if !reopens => {
+                    let Some(next) = self.shared.pool.after(&self.opened) else {
+                        return Err(Asked::Refused);
+                    };
+                    self.opened = next;
+                    if !matches!(act, Act::Call(_) | Act::Hold(_)) {
+                        return Err(Asked::Refused);
+                    }
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn act(&mut self, op: usize, act: Act) -> Result<Option<Answer>, Asked> {
+        let said = |applied, present| Answer::Changed { applied, present, before: None };
+        let opened = Arc::clone(&self.opened);
+        let (store, map) = (&opened.store, &opened.map);
+        match act {
+            Act::Call(call) => {
+                let way = op as u64 + self.shared.instance.way;
+                return with_form!(map.index(), R, index => ask::<R>(&**index, call, way))
+                    .map(Some);
+            }
+            Act::Background => store.step().map(|_| ())?,
+            Act::Sync => store.sync()?,
+            Act::Close => store.close()?,
+            Act::Reopen => {
+                self.shared.pool.reopen()?;
+                self.opened = self.shared.pool.now();
+            }
+            Act::Hold(call) => {
+                let (answer, held) = hold(store, Arc::clone(map), call)?;
+                self.held = held.map(|held| (Of::Map(op), held));
+                return Ok(answer);
+            }
+            Act::HoldOther(n, call) => self.hold_other(n, call)?,
+            Act::Read => self.read()?,
+            Act::CreateMap(n) => {
+                let info = self.shared.instance.shape.info(&other(n));
+                store.map(&MapRequest { info, scheme_matters: true })?;
+                return Ok(Some(said(true, None)));
+            }
+            Act::DropMap(n) => return self.drop_map(n).map(Some),
+            Act::DropHeld(n) => {
+                let held = store.open_map(&other(n)).ok();
+                let answer = self.drop_map(n)?;
+                drop(held);
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+
+    fn drop_map(&self, n: u64) -> Result<Answer, Asked> {
+        let said = |done| Answer::Changed { applied: done, present: Some(done), before: None };
+        match self.opened.store.drop_map(&other(n)) {
+            Ok(()) => Ok(said(true)),
+            Err(Error::NoSuchMap { .. }) => Ok(said(false)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// As [`hold`], of another map, if it is there. Its records are always the same; those of one
+    /// that was created meanwhile are none.
+    fn hold_other(&mut self, n: u64, call: Call) -> Result<(), Asked> {
+        let map = match self.opened.store.open_map(&other(n)) {
+            Ok(map) => map,
+            Err(Error::NoSuchMap { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let (answer, held) = hold(&self.opened.store, map, call)?;
+        self.held = held.map(|held| (Of::Other, held));
+        let (Some(Answer::Value(Some(value))), Some(key)) = (answer, call.key()) else {
+            return Ok(());
+        };
+        match self.shared.instance.other_records().get(&key) {
+            Some(&was) if was == value => Ok(()),
+            was => Err(Asked::Wrong(format!("value {value}, it is {was:?}"))),
+        }
+    }
+
+    /// Reads what is held. What fails because the pool was closed is only let go.
+    fn read(&mut self) -> Result<(), Asked> {
+        let Some((of, held)) = self.held.take() else { return Ok(()) };
+        let records = match held.read() {
+            Ok(Some(Answer::Records(records))) => records,
+            Ok(_) | Err(Asked::Refused) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if let Of::Map(op) = of {
+            self.answer(op, Act::Hold(Call::Scan), Some(Answer::Records(records)));
+            return Ok(());
+        }
+        let found: BTreeMap<u64, u64> = records.iter().copied().collect();
+        let all = found.is_empty() || found == self.shared.instance.other_records();
+        match all && found.len() == records.len() {
+            true => Ok(()),
+            false => Err(Asked::Wrong(format!("an iteration of another map: {records:?}"))),
+        }
+    }
+}

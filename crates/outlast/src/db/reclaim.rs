@@ -1,0 +1,150 @@
+//! The reclaim of space after a crash.
+//!
+//! After a crash, nothing is known about the blocks from before it, the *old* blocks. Operations
+//! start at once, in other space. Meanwhile the reclaim runs, step by step:
+//!
+//! 1. *Trace*: for each root, the index reports the blocks that it owns, and the reclaim marks them
+//!    alive. An operation that moves or unlinks a block meanwhile marks it first, so the trace only
+//!    has to find the blocks that stay in place.
+//! 2. *Grace*: an operation that began before the trace ended may still be on its way to an old
+//!    block that nothing leads to any more. The reclaim waits for all such operations.
+//! 3. *Sweep*: run by run, an old block is free if it is not marked alive, or if it was retired
+//!    since the opening.
+//!
+//! A root that cannot be read stops the reclaim before the sweep, so nothing is freed. A pool that
+//! may not grow waits for the reclaim before it fails with [`Error::PoolFull`].
+
+use super::roots;
+use super::store::Store;
+use crate::error::{Damage, Error, Result};
+use crate::index::Cursor;
+use crate::pmem::{Planted, Seam};
+use crate::pool::core::{GRACE_TURNS, Reclaimer};
+use crate::pool::layout::ROOT_SLOTS;
+
+pub(super) enum Phase {
+    Trace { slot: usize, cursor: Cursor },
+    Grace { epoch: u64 },
+    Sweep { page: u32 },
+    Done,
+    Stopped(Damage),
+}
+
+/// Progress of the reclaim after a crash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReclaimState {
+    /// Nothing to reclaim, or all of it is done.
+    Done,
+    /// Under way.
+    Running,
+    /// Damage stopped it. No space from before the crash is reused.
+    Stopped(Damage),
+}
+
+impl<S: Seam> Store<S> {
+    /// Returns the progress of the reclaim.
+    pub fn reclaim_state(&self) -> ReclaimState {
+        match &*self.core.memory.seam().lock(&self.reclaim) {
+            Phase::Done => ReclaimState::Done,
+            Phase::Stopped(damage) => ReclaimState::Stopped(damage.clone()),
+            Phase::Trace { .. } | Phase::Grace { .. } | Phase::Sweep { .. } => {
+                ReclaimState::Running
+            }
+        }
+    }
+
+    /// Does one step of the reclaim. The caller has passed the gate. Returns whether it can go on
+    /// at once, which it cannot at its end or while it waits for guards.
+    pub(super) fn reclaim_step(&self) -> Result<bool> {
+        let mut phase = self.core.memory.seam().lock(&self.reclaim);
+        match self.advance(&mut phase) {
+            Ok(advanced) => Ok(advanced && !matches!(*phase, Phase::Done | Phase::Stopped(_))),
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "reclaim stopped: no space from before the crash is reused");
+                let damage = match error {
+                    Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => damage,
+                    other => Damage::new(0, "a pool that can be traced", other.to_string()),
+                };
+                *phase = Phase::Stopped(damage);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Advances the reclaim. Returns whether it advanced.
+    fn advance(&self, phase: &mut Phase) -> Result<bool> {
+        let alloc = self.core.alloc();
+        match phase {
+            Phase::Trace { slot, cursor } => {
+                if let Some((_, damage)) = self.core.lost_root() {
+                    // The blocks of the lost root are not known.
+                    return Err(damage.clone().into());
+                }
+                if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
+                    *phase = Phase::Grace { epoch: self.core.epochs().begin() };
+                    return Ok(true);
+                }
+                let Some(info) = self.settled(|| roots::read(&self.core, *slot))?? else {
+                    *slot += 1;
+                    *cursor = Cursor::start();
+                    return Ok(true);
+                };
+                // The map was dropped concurrently. The dropping thread has marked its blocks.
+                let Some(map) = self.open(*slot, info, true)? else { return Ok(true) };
+                map.index.trace(cursor, &mut |_, offset, bytes| {
+                    Ok(alloc.mark(&self.core, offset, Some(bytes))?)
+                })?;
+                if cursor.is_done() {
+                    *slot += 1;
+                    *cursor = Cursor::start();
+                }
+            }
+            Phase::Grace { epoch } => {
+                let skipped = self.core.memory.seam().planted(Planted::GraceSkipped);
+                if !self.core.epochs().has_reached(*epoch) && !skipped {
+                    return Ok(false);
+                }
+                *phase = Phase::Sweep { page: self.core.geometry.first_page() };
+            }
+            Phase::Sweep { page } => {
+                let end = alloc.old_frontier();
+                for _ in 0..64 {
+                    if *page >= end {
+                        self.core.reclaimed();
+                        *phase = Phase::Done;
+                        return Ok(true);
+                    }
+                    *page = alloc.sweep(&self.core, *page)?;
+                }
+            }
+            Phase::Done | Phase::Stopped(_) => {}
+        }
+        Ok(true)
+    }
+
+    /// Runs the reclaim to its end. Returns whether all space is accounted for.
+    pub fn finish_reclaim(&self) -> Result<bool> {
+        self.check()?;
+        if self.core.options().read_only {
+            return Ok(false);
+        }
+        let _writing = self.core.enter()?;
+        self.finish()
+    }
+}
+
+impl<S: Seam> Reclaimer for Store<S> {
+    fn finish(&self) -> Result<bool> {
+        let mut turn = 0;
+        loop {
+            while self.reclaim_step()? {}
+            match self.reclaim_state() {
+                // Operations under way end soon, but a guard held by the user may not.
+                ReclaimState::Running if turn < GRACE_TURNS => self.core.wait(&mut turn)?,
+                state => return Ok(state == ReclaimState::Done),
+            }
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! The allocator.
+//!
+//! The medium holds only the page descriptors (which run of pages holds blocks of which size) and
+//! the frontier. Both are written once per run, before its first block is linked. Which blocks are
+//! free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and a few
+//! blocks at hand per shard of threads. This state is saved at a clean close. After a crash it is
+//! rebuilt by a trace (see [`db::store`](crate::db::store)).
+//!
+//! # Life of a run
+//!
+//! 1. *claimed*: the descriptors become durable first, then the frontier, if the claim moves it. So
+//!    every descriptor below the frontier was written on purpose. A crash in between leaves pages
+//!    that no block uses, and the sweep frees them.
+//! 2. *in use*: its blocks are allocated and freed without a store to PM.
+//! 3. *old*: the run was there when the pool was opened after a crash. Its bitmap `used` collects
+//!    the blocks found alive, its bitmap `retired` those unlinked since. No block of it is
+//!    allocated.
+//! 4. *swept*: a block is in use if it was found alive and not retired; the run is back in state 2.
+//! 5. *released*: all blocks are free. The descriptor says so durably before the pages are claimed
+//!    again.
+//!
+//! # Locks
+//!
+//! `space` (pages) and the slots (one per page) are never held together. A shard is held only for a
+//! push or a pop. Nothing here runs under a lock of an index: indexes allocate before they lock.
+
+mod account;
+mod recovery;
+mod run;
+mod saved;
+mod space;
+
+use super::core::Core;
+use super::geometry::{CLASSES, Geometry, LARGE};
+use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, pack_frontier};
+use super::points;
+use crate::error::{Damage, Error, Result};
+use crate::pmem::{Offset, Planted, Seam, Word};
+use crate::reclaim::threads::thread_number;
+use run::{Run, RunGuard, Slot, bit, freed_twice, no_block};
+use space::Space;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+/// An allocated block of the pool's space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Offset of its first byte.
+    pub offset: u64,
+    /// Its size class.
+    pub class: u8,
+    /// Its size in bytes, at least the size requested.
+    pub bytes: u64,
+}
+
+const SHARDS: usize = 16;
+
+/// The pool's allocator: the runs of pages in use, and the free blocks in them.
+pub struct Alloc {
+    geometry: Geometry,
+    /// The slots of each region's pages, allocated once one of them is used.
+    regions: Box<[OnceLock<Region>]>,
+    space: Mutex<Space>,
+    partial: Vec<Mutex<Vec<u32>>>,
+    shards: Vec<Mutex<Shard>>,
+    /// Class and offset of freed blocks, where they are [reused at once](Seam::reuses_at_once).
+    /// These are hints: the run decides whether a block is free.
+    freed: Mutex<Vec<(u8, u64)>>,
+    /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
+    old_frontier: AtomicU32,
+}
+
+type Region = Box<[Mutex<Slot>]>;
+
+#[derive(Default)]
+struct Shard {
+    in_hand: Vec<Vec<u64>>,
+}
+
+/// Statistics of the allocator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AllocStats {
+    /// Pages below the frontier, which may be in use.
+    pub frontier_pages: u32,
+    /// Pages below the frontier known to be free.
+    pub free_pages: u32,
+}
+
+/// The result of comparing the blocks that maps own with the blocks in use.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Bytes of the blocks that maps own.
+    pub used_bytes: u64,
+    /// Bytes in use that no map owns; `None` if unknown.
+    pub leaked_bytes: Option<u64>,
+    /// Blocks that overlap, are not in use, or do not exist.
+    pub damage: Vec<Damage>,
+}
+
+impl Alloc {
+    /// Creates the allocator of a pool whose pages below `frontier` may be in use. If `old`,
+    /// nothing is known about those pages. The pool can never grow beyond `reserved` bytes.
+    pub fn new(geometry: Geometry, frontier: u32, old: bool, reserved: u64) -> Self {
+        let regions = geometry.pages_in(reserved).div_ceil(geometry.region_pages()).max(1);
+        Alloc {
+            geometry,
+            regions: (0..regions).map(|_| OnceLock::new()).collect(),
+            space: Mutex::new(Space {
+                runs: BTreeMap::new(),
+                frontier,
+                free_pages: 0,
+                saved: None,
+            }),
+            partial: CLASSES.iter().map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASSES.len()] }))
+                .collect(),
+            freed: Mutex::default(),
+            old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
+        }
+    }
+
+    fn slot(&self, page: u32) -> &Mutex<Slot> {
+        let pages = self.geometry.region_pages();
+        let region = self.regions[(page / pages) as usize]
+            .get_or_init(|| (0..pages).map(|_| Mutex::new(Slot::Unknown)).collect());
+        &region[(page % pages) as usize]
+    }
+
+    /// The page below which nothing is known yet; 0 once all space is accounted for.
+    #[inline]
+    pub fn old_frontier(&self) -> u32 {
+        // Relaxed: the value only changes from "mark" to "no need to mark", and a needless mark
+        // does no harm.
+        self.old_frontier.load(Ordering::Relaxed)
+    }
+
+    // ---- Allocation -------------------------------------------------------------
+
+    /// Allocates a block of at least `bytes`, with arbitrary content.
+    ///
+    /// The caller must not hold a lock of an index.
+    pub fn allocate<S: Seam>(&self, core: &Core<S>, bytes: u64) -> Result<Block> {
+        let seam = core.memory.seam();
+        let class = self.geometry.class_for(bytes);
+        if class == LARGE {
+            let pages = self.geometry.pages_for(bytes);
+            if bytes > self.geometry.large_max() {
+                return Err(Error::Invalid {
+                    what: "block size",
+                    why: format!("{bytes} bytes, at most {}", self.geometry.large_max()),
+                });
+            }
+            let head = loop {
+                let (pages, old) = (pages as u32, self.old_frontier() != 0);
+                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages, old)? {
+                    break head;
+                }
+            };
+            let mut run = self.new_run(LARGE, pages as u32);
+            run.take(1, |_| ());
+            self.set_run(seam, head, run);
+            let offset = self.geometry.offset_of(head);
+            return Ok(Block { offset, class, bytes: self.geometry.offset_of(pages as u32) });
+        }
+        let block_bytes = self.geometry.class_bytes(class).expect("a class of this geometry");
+        if seam.reuses_at_once()
+            && let Some(offset) = self.take_freed(core, class)?
+        {
+            return Ok(Block { offset, class, bytes: block_bytes });
+        }
+        let shard = &self.shards[thread_number() % SHARDS];
+        let index = usize::from(class);
+        if let Some(offset) = seam.lock(shard).in_hand[index].pop() {
+            return Ok(Block { offset, class, bytes: block_bytes });
+        }
+        let mut taken = match self.refill(core, class, block_bytes) {
+            Ok(taken) => taken,
+            // Blocks at hand in other shards are free as well.
+            Err(error @ (Error::PoolFull { .. } | Error::DiskFull { .. })) => {
+                let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
+                vec![self.shards.iter().find_map(in_hand).ok_or(error)?]
+            }
+            Err(error) => return Err(error),
+        };
+        let offset = taken.pop().expect("a refill brings at least one block");
+        if !taken.is_empty() {
+            seam.lock(shard).in_hand[index].append(&mut taken);
+        }
+        Ok(Block { offset, class, bytes: block_bytes })
+    }
+
+    /// Returns the most recently freed block of a class, if it is still free.
+    #[cold]
+    fn take_freed<S: Seam>(&self, core: &Core<S>, class: u8) -> Result<Option<u64>> {
+        loop {
+            let last = {
+                let mut freed = core.memory.seam().lock(&self.freed);
+                let last = freed.iter().rposition(|&(of, _)| of == class);
+                last.map(|at| freed.remove(at).1)
+            };
+            let Some(offset) = last else { return Ok(None) };
+            // Its run may have been released meanwhile, and its pages reused for something else.
+            let Ok(mut slot) = self.run_of(core, offset) else { continue };
+            let Ok((_, index)) = slot.index(self.geometry, offset) else { continue };
+            let run = slot.run();
+            if run.class == class && !run.old && !run.is_used(index) {
+                let (word, mask) = bit(index);
+                run.used[word] |= mask;
+                run.free -= 1;
+                return Ok(Some(offset));
+            }
+        }
+    }
+
+    /// Whether a run in use has free blocks of a class.
+    pub(super) fn has_blocks<S: Seam>(&self, core: &Core<S>, class: u8) -> bool {
+        !core.memory.seam().lock(&self.partial[usize::from(class)]).is_empty()
+    }
+
+    fn new_run(&self, class: u8, pages: u32) -> Run {
+        Run::new(self.geometry, class, pages).expect("a class of this geometry")
+    }
+
+    /// Takes some blocks of a class from a run. The lowest is last in the result.
+    fn refill<S: Seam>(&self, core: &Core<S>, class: u8, block_bytes: u64) -> Result<Vec<u64>> {
+        let seam = core.memory.seam();
+        let want = (8192 / block_bytes).clamp(1, 32) as usize;
+        let list = &self.partial[usize::from(class)];
+        let mut taken = Vec::with_capacity(want);
+        let pages = self.geometry.run_pages(block_bytes);
+        let head = loop {
+            let unreclaimed = self.old_frontier() != 0;
+            let Some(head) = seam.lock(list).pop() else {
+                match core.claim_or_help(PageKind::Blocks, class, pages, unreclaimed)? {
+                    Some(head) => break head,
+                    // Something was freed: look again.
+                    None => continue,
+                }
+            };
+            let mut slot = seam.lock(self.slot(head));
+            // A run on the list may have been released meanwhile.
+            if let Slot::Run(run) = &mut *slot
+                && run.listed
+                && (run.class == class || seam.planted(Planted::StaleEntryAccepted))
+            {
+                let start = self.geometry.offset_of(head);
+                run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));
+                run.listed = run.free > 0;
+                if run.listed {
+                    seam.lock(list).push(head);
+                }
+                if !taken.is_empty() {
+                    taken.reverse();
+                    return Ok(taken);
+                }
+            }
+        };
+        let mut run = self.new_run(class, pages);
+        let start = self.geometry.offset_of(head);
+        run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));
+        run.listed = run.free > 0;
+        let listed = run.listed;
+        self.set_run(seam, head, run);
+        if listed {
+            seam.lock(list).push(head);
+        }
+        taken.reverse();
+        Ok(taken)
+    }
+
+    fn set_run(&self, seam: &impl Seam, head: u32, run: Run) {
+        for distance in 1..run.pages {
+            *seam.lock(self.slot(head + distance)) = Slot::Continued(distance);
+        }
+        *seam.lock(self.slot(head)) = Slot::Run(Box::new(run));
+    }
+
+    /// Claims a run of pages durably. Returns its first page, or `None` if no such run fits into
+    /// `total` pages.
+    pub fn claim<S: Seam>(
+        &self,
+        core: &Core<S>,
+        kind: PageKind,
+        class: u8,
+        pages: u32,
+        total: u32,
+    ) -> Result<Option<u32>> {
+        let seam = core.memory.seam();
+        let mut space = seam.lock(&self.space);
+        let (head, frontier) = match space.fit(pages) {
+            Some(head) => (head, space.frontier),
+            None => match self.fit_at_frontier(&space, pages, total) {
+                Some(head) => (head, head + pages),
+                None => return Ok(None),
+            },
+        };
+        // Later pages are written first, so that within a cache line they are durable no later than
+        // the head.
+        for distance in (0..pages).rev() {
+            let descriptor = if distance == 0 {
+                Descriptor { kind, class, count: pages }
+            } else {
+                Descriptor { kind: PageKind::Continued, class, count: distance }
+            };
+            self.write_descriptor(core, head + distance, descriptor, &points::CLAIM_DESCRIPTOR)?;
+        }
+        let first = self.geometry.descriptor_offset(head);
+        let words = core.memory.words(first, u64::from(pages) * 8)?;
+        core.memory.flush_words(words, &points::CLAIM_DESCRIPTOR);
+        if frontier != space.frontier {
+            // The skipped pages are free. A claim that a crash cut short may have left descriptors
+            // there, which must not be taken for runs.
+            let mut page = space.frontier;
+            while page < head {
+                if self.geometry.is_system(page) {
+                    page += 1;
+                    continue;
+                }
+                let skipped = self.geometry.left_in_region(page).min(head - page);
+                let free = Descriptor { kind: PageKind::Free, class: 0, count: 1 };
+                for page in page..page + skipped {
+                    self.write_descriptor(core, page, free, &points::CLAIM_SKIPPED)?;
+                }
+                let first = self.geometry.descriptor_offset(page);
+                let words = core.memory.words(first, u64::from(skipped) * 8)?;
+                core.memory.flush_words(words, &points::CLAIM_SKIPPED);
+                page += skipped;
+            }
+            core.memory.fence(&points::CLAIM_ORDER);
+            let word = core.memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
+            core.memory.store(word, pack_frontier(frontier), &points::CLAIM_FRONTIER);
+            core.memory.flush(word, &points::CLAIM_FRONTIER);
+        }
+        core.memory.fence(&points::CLAIM_FENCE);
+        if frontier == space.frontier {
+            space.take(head, pages);
+        } else {
+            // Pages skipped at the end of a region are free.
+            let mut page = space.frontier;
+            while page < head {
+                if self.geometry.is_system(page) {
+                    page += 1;
+                    continue;
+                }
+                let skipped = self.geometry.left_in_region(page).min(head - page);
+                space.give(page, skipped);
+                page += skipped;
+            }
+            space.frontier = frontier;
+        }
+        Ok(Some(head))
+    }
+
+    /// Finds where a run fits at the frontier: inside one region, past its descriptors.
+    fn fit_at_frontier(&self, space: &Space, pages: u32, total: u32) -> Option<u32> {
+        let mut head = space.frontier;
+        loop {
+            while self.geometry.is_system(head) {
+                head += 1;
+            }
+            let left = self.geometry.left_in_region(head);
+            if left >= pages {
+                return head.checked_add(pages).is_some_and(|end| end <= total).then_some(head);
+            }
+            head = head.checked_add(left)?;
+            if head >= total {
+                return None;
+            }
+        }
+    }
+
+    fn write_descriptor<S: Seam>(
+        &self,
+        core: &Core<S>,
+        page: u32,
+        descriptor: Descriptor,
+        at: &'static crate::pmem::Point,
+    ) -> Result<()> {
+        let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
+        core.memory.store_release(core.memory.at(offset)?, descriptor.pack(page), at);
+        Ok(())
+    }
+
+    // ---- Freeing ----------------------------------------------------------------
+
+    /// Frees a block that nothing links to and no thread reads.
+    ///
+    /// # Errors
+    /// [`Damage`] if there is no block in use at `offset`: the offset came from a damaged
+    /// structure.
+    pub fn free<S: Seam>(&self, core: &Core<S>, offset: u64) -> Result<(), Damage> {
+        let seam = core.memory.seam();
+        let mut slot = self.run_of(core, offset)?;
+        let (head, index) = slot.index(self.geometry, offset)?;
+        let run = slot.run();
+        let (word, mask) = bit(index);
+        if run.old {
+            if run.retired[word] & mask != 0 {
+                return Err(freed_twice(offset));
+            }
+            run.retired[word] |= mask;
+            return Ok(());
+        }
+        if !run.is_used(index) {
+            return Err(freed_twice(offset));
+        }
+        run.used[word] &= !mask;
+        run.free += 1;
+        core.memory.scribble(offset, run.block_bytes);
+        let empty = run.free == run.blocks;
+        let class = run.class;
+        if !run.listed && class != LARGE {
+            run.listed = true;
+            seam.lock(&self.partial[usize::from(class)]).push(head);
+        }
+        // Keeps one empty run per class, so that a run is not claimed and released over and over.
+        let release =
+            empty && (class == LARGE || seam.lock(&self.partial[usize::from(class)]).len() > 1);
+        if release {
+            let pages = run.pages;
+            slot.clear();
+            drop(slot);
+            self.release(core, head, pages)?;
+        } else if seam.reuses_at_once() {
+            drop(slot);
+            seam.lock(&self.freed).push((class, offset));
+        }
+        Ok(())
+    }
+
+    /// Returns a run's pages to the free space, durably before they can be claimed again.
+    fn release<S: Seam>(&self, core: &Core<S>, head: u32, pages: u32) -> Result<(), Damage> {
+        let seam = core.memory.seam();
+        for distance in 1..pages {
+            *seam.lock(self.slot(head + distance)) = Slot::Free;
+        }
+        let mut space = seam.lock(&self.space);
+        let offset = Offset::<Word>::new(self.geometry.descriptor_offset(head));
+        let word = core.memory.at(offset)?;
+        let free = Descriptor { kind: PageKind::Free, class: 0, count: pages };
+        core.memory.store(word, free.pack(head), &points::RELEASE);
+        core.memory.persist(word, &points::RELEASE);
+        space.give(head, pages);
+        Ok(())
+    }
+
+    /// Locks the slot of the run that contains `offset`.
+    fn run_of<'a, S: Seam>(
+        &'a self,
+        core: &'a Core<S>,
+        offset: u64,
+    ) -> Result<RunGuard<'a>, Damage> {
+        let seam = core.memory.seam();
+        let mut page = self.geometry.page_of(offset);
+        if offset >= core.memory.len() || self.geometry.is_system(page) {
+            return Err(no_block(offset));
+        }
+        for _ in 0..2 {
+            let mut slot = seam.lock(self.slot(page));
+            if matches!(*slot, Slot::Unknown) {
+                *slot = self.load(core, page)?;
+            }
+            match *slot {
+                Slot::Run(_) => return Ok(RunGuard { slot, head: page }),
+                Slot::Continued(distance) if distance <= page => page -= distance,
+                _ => break,
+            }
+        }
+        Err(no_block(offset))
+    }
+
+    /// Returns the allocator's statistics.
+    pub fn stats<S: Seam>(&self, core: &Core<S>) -> AllocStats {
+        let space = core.memory.seam().lock(&self.space);
+        AllocStats { frontier_pages: space.frontier, free_pages: space.free_pages }
+    }
+}
+
+/// CRC-32C of words in their on-media byte order.
+pub fn checksum(words: &[u64]) -> u32 {
+    words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
+}

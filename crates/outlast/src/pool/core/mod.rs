@@ -1,0 +1,287 @@
+//! The core of a pool, on which the indexes are built: memory, header, gate, allocator and epochs.
+
+mod life;
+mod options;
+mod space;
+
+pub use options::{CoreOptions, ProgressListener, Recovery, RecoveryProgress};
+
+use super::alloc::Alloc;
+use super::backing::Backing;
+use super::gate::Gate;
+use super::geometry::Geometry;
+use super::hash::Hasher;
+use super::header::Header;
+use super::layout::{
+    FRONTIER_OFFSET, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier, unpack_frontier,
+};
+use super::{points, roots};
+use crate::error::{Damage, Error, Result};
+use crate::pmem::{Memory, Offset, Planted, Seam, Shared, Word, words_of};
+use crate::reclaim::Epochs;
+use crate::reclaim::threads;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, Weak};
+use std::thread::Thread;
+
+/// Finishes the reclaim that an allocation waits for.
+pub trait Reclaimer: Send + Sync {
+    /// Runs the reclaim to its end. Returns whether all space is accounted for.
+    fn finish(&self) -> Result<bool>;
+}
+
+/// The core of a pool; see the module's documentation.
+pub struct Core<S: Seam> {
+    /// The mapped memory.
+    pub memory: Memory<S>,
+    /// The pool's geometry.
+    pub geometry: Geometry,
+    /// The pool's hash function.
+    pub hasher: Hasher,
+    options: CoreOptions,
+    backing: Backing,
+    header: Mutex<Header>,
+    /// Serialises marking dirty, sync, snapshot and close.
+    control: Mutex<()>,
+    growth: Mutex<()>,
+    /// Size of the pool as the header on media has it, in bytes. Pages may be claimed up to here.
+    size: AtomicU64,
+    gate: Gate,
+    /// The pool was closed or synced, and its user has changed nothing since, so background work
+    /// leaves it alone. Not set at an open that finds space to reclaim. Changed under `control`.
+    at_rest: AtomicBool,
+    alloc: Alloc,
+    epochs: Shared<Epochs>,
+    reclaimer: OnceLock<Weak<dyn Reclaimer>>,
+    /// The background thread, which is woken when space was claimed.
+    worker: OnceLock<Thread>,
+    leaked: AtomicU64,
+    /// A root that a clean pool has lost: its slot, and the damage found.
+    lost_root: Option<(usize, Damage)>,
+    /// Damage in the saved free state of a clean pool.
+    saved_damage: Option<Damage>,
+    /// The epoch of a visit for which a wait timed out; 0 means none.
+    stopped_visit: AtomicU64,
+    /// The same, for waits where the pool could not grow.
+    hopeless_visit: AtomicU64,
+    /// The disk may lack something that was written: see [`Error::Suspect`]. Changed under
+    /// `header`, whose dirty mark has the same information.
+    suspect: AtomicBool,
+}
+
+/// Turns that an allocation waits for other threads' operations that keep space from reuse.
+pub const GRACE_TURNS: u32 = 1 << 10;
+/// The same, where the allocation would otherwise fail: some seconds.
+const FULL_TURNS: u32 = 1 << 16;
+/// Turns to wait for a thread that holds the last free blocks.
+const HAND_TURNS: u32 = 1 << 7;
+/// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
+const WAIT_ALONE: u32 = 1 << 11;
+/// Turns of waiting for a lock after which it counts as damaged: over a minute.
+const WAIT_TURNS: u32 = 1 << 20;
+
+/// Returns a random number, so that no two pools or maps share one.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => panic!("the system's random source fails: {e}"),
+        }
+    }
+    u64::from_le_bytes(bytes)
+}
+
+/// Whether one thread makes the fences for all.
+fn asymmetric<S: Seam>() -> bool {
+    S::ASYMMETRIC_FENCES && threads::asymmetric()
+}
+
+impl<S: Seam> Core<S> {
+    /// Creates a pool in `backing`, whose first `options.initial_size` bytes exist.
+    pub fn create(backing: Backing, seam: S, options: CoreOptions) -> Result<Self> {
+        let geometry = Geometry::new(options.page_bits).ok_or_else(|| Error::Invalid {
+            what: "page size",
+            why: format!("2^{} bytes", options.page_bits),
+        })?;
+        let size = options.initial_size & !(geometry.page_bytes() - 1);
+        let least = geometry.offset_of(geometry.first_page());
+        if size < least || size >= 1 << 48 || size > backing.reserved() {
+            return Err(Error::Invalid {
+                what: "size of a new pool",
+                why: format!(
+                    "{size} bytes, by whole pages (initial size, or max size if that is less); \
+                     from {least} to {} can be",
+                    backing.reserved()
+                ),
+            });
+        }
+        let (seed, id) = options
+            .identity
+            .unwrap_or_else(|| (random(), u128::from(random()) << 64 | u128::from(random())));
+        let hasher = Hasher::from_media(options.hash_function, seed)?;
+        // SAFETY: the backing lives as long as the memory, and nothing else accesses it.
+        let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
+        let mut header = Header::new(geometry, options.hash_function, seed, id);
+        header.set(field::SIZE, size);
+        header.set(field::RECLAIMED_SIZE, size);
+        header.set(field::MAX_SIZE, options.max_size);
+        header.set(field::MEDIUM, options.medium as u64);
+        if memory.seam().planted(Planted::HeaderFirst) {
+            header.write(&memory, &points::HEADER)?;
+        }
+        // Everything that the header promises is durable before the first copy of the header, so an
+        // interrupted creation leaves no pool.
+        for slot in 0..ROOT_SLOTS {
+            let root = memory.at(root_offset(slot))?;
+            memory.store(&root.commit, 0, &points::CREATE);
+            memory.flush(&root.commit, &points::CREATE);
+        }
+        let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
+        memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
+        memory.flush(frontier, &points::CREATE);
+        memory.fence(&points::CREATE);
+        header.write(&memory, &points::HEADER)?;
+        header.write(&memory, &points::HEADER)?;
+        let alloc = Alloc::new(geometry, geometry.first_page(), false, backing.reserved());
+        let core = Core {
+            memory,
+            geometry,
+            hasher,
+            options,
+            backing,
+            header: Mutex::new(header),
+            control: Mutex::default(),
+            growth: Mutex::default(),
+            size: AtomicU64::new(size),
+            gate: Gate::new(false, asymmetric::<S>()),
+            at_rest: AtomicBool::new(true),
+            alloc,
+            epochs: Shared::part(Epochs::new(asymmetric::<S>())),
+            reclaimer: OnceLock::new(),
+            worker: OnceLock::new(),
+            leaked: AtomicU64::new(0),
+            lost_root: None,
+            saved_damage: None,
+            stopped_visit: AtomicU64::new(0),
+            hopeless_visit: AtomicU64::new(u64::MAX),
+            suspect: AtomicBool::new(false),
+        };
+        core.fsync(Backing::sync)?;
+        Ok(core)
+    }
+
+    /// Opens the pool in `backing`, which holds the whole file. `header` was read from it with
+    /// [`Header::read`].
+    pub fn open(
+        backing: Backing,
+        seam: S,
+        header: Header,
+        mut options: CoreOptions,
+    ) -> Result<Self> {
+        let geometry = header.geometry();
+        let hasher = Hasher::from_media(header.hash_function(), header.get(field::SEED))?;
+        if !options.read_only {
+            header.check_writable()?;
+        }
+        let torn = if header.is_dirty() {
+            header.possibly_torn(backing.identity()?, options.boot)
+        } else {
+            None
+        };
+        if let Some(reason) = torn
+            && !options.accept_possibly_torn
+        {
+            return Err(Error::PossiblyTorn { reason });
+        }
+        // A close must not mark such a pool clean before it has been verified.
+        let suspect = header.is_suspect() || torn.is_some();
+        let size = header.get(field::SIZE);
+        if options.max_size == 0 {
+            options.max_size = header.get(field::MAX_SIZE);
+        }
+        // SAFETY: the backing lives as long as the memory, and nothing else accesses it. It is at
+        // least as long as the header says, which was checked when the header was read.
+        let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
+        let word = memory.load(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?);
+        let frontier = unpack_frontier(word)
+            .filter(|f| (geometry.first_page()..=geometry.pages_in(size)).contains(f))
+            .ok_or_else(|| {
+                Error::DamagedHeader(Damage::new(
+                    FRONTIER_OFFSET,
+                    "the frontier: a number of pages and its checksum",
+                    format!("{word:#x}"),
+                ))
+            })?;
+        let alloc = Alloc::new(geometry, frontier, true, backing.reserved());
+        let clean = !header.is_dirty() && header.copy_damaged.is_none();
+        let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
+        let mut core = Core {
+            memory,
+            geometry,
+            hasher,
+            // Stores to a read-only pool stay private, so it needs no dirty mark.
+            gate: Gate::new(options.read_only, asymmetric::<S>()),
+            at_rest: AtomicBool::new(false),
+            options,
+            backing,
+            header: Mutex::new(header),
+            control: Mutex::default(),
+            growth: Mutex::default(),
+            size: AtomicU64::new(size),
+            alloc,
+            epochs: Shared::part(Epochs::new(asymmetric::<S>())),
+            reclaimer: OnceLock::new(),
+            worker: OnceLock::new(),
+            leaked: AtomicU64::new(0),
+            lost_root: None,
+            saved_damage: None,
+            stopped_visit: AtomicU64::new(0),
+            hopeless_visit: AtomicU64::new(u64::MAX),
+            suspect: AtomicBool::new(suspect),
+        };
+        if !clean && !core.options.read_only {
+            core.make_found_durable()?;
+        }
+        core.lost_root = roots::check_commits(&core, &core.header())?;
+        if clean && saved.0 != 0 {
+            let restored = core.alloc.restore(&core, saved.0, saved.1)?;
+            core.at_rest.store(restored, Ordering::Relaxed);
+            if !restored {
+                let found = format!("{} bytes that are not one", saved.1);
+                core.saved_damage = Some(Damage::new(saved.0, "a saved free state", found));
+                tracing::warn!("saved free state is damaged; space is traced instead");
+            }
+        }
+        Ok(core)
+    }
+
+    /// Flushes the frontier and the commit words of the roots as found at an open.
+    ///
+    /// A process that died may have left stores in the caches that it had not flushed. This process
+    /// finds them there and builds on them, so a power loss must not undo them. The header is
+    /// written before the first store anyway, and indexes flush what they touch first.
+    fn make_found_durable(&self) -> Result<()> {
+        let memory = &self.memory;
+        memory.flush(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?, &points::FOUND);
+        for slot in 0..ROOT_SLOTS {
+            // The fixed words have been durable since before the commit word. The scheme's words
+            // share its cache line.
+            memory.flush(&memory.at(root_offset(slot))?.commit, &points::FOUND);
+        }
+        memory.fence(&points::FOUND);
+        Ok(())
+    }
+}
+
+/// Offset of a root's slot.
+pub fn root_offset(slot: usize) -> Offset<RootSlot> {
+    Offset::new(ROOTS_OFFSET + (slot * size_of::<RootSlot>()) as u64)
+}
+
+/// Returns the words of a root slot.
+pub fn root_words(root: &RootSlot) -> &[Word] {
+    words_of(root)
+}
