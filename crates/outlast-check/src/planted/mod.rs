@@ -138,7 +138,7 @@ fn name_of(bug: Planted) -> String {
 pub fn markdown(scheme: Scheme) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(["published bug", "planted as", "where", "found by"]);
+    table.set_header(["published bug", "seeded as", "where", "found by"]);
     for line in lines(scheme) {
         match line.stand {
             Stand::Bug { bug, place, checker, .. } => {
