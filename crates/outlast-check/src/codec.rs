@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | key 0 | 0 | the empty string |
 //! | key 1 | `u64::MAX` | 8 bytes and padding |
-//! | key from 2^32 | itself; collides under the degenerate hash function | 8 bytes and padding; same |
+//! | key from 2^32 | itself; collides under the degenerate hash | 8 bytes and padding; collides too |
 //! | value 0 | 0 | the empty string |
 //! | value from 2^32 | itself | a record that takes whole pages of a small pool |
 

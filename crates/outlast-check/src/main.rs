@@ -155,7 +155,7 @@ struct ScheduleArgs {
     /// The first seed; with --strategy, the only one.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs only the schedule with this strategy (random, pct or held), its seed and its workload.
+    /// Runs only one schedule, named by its strategy (random, pct or held), --seed and --workload.
     #[arg(long, requires = "workload")]
     strategy: Option<schedule::Choice>,
     /// The seed of the schedule's order, if it differs.

@@ -536,8 +536,8 @@ mod tests {
             begin(),
             end(),
         ];
-        // The windows: before the first operation, at each fence that completes something, after
-        // the return, and after the last one.
+        // Windows: before the first operation, at each fence that completes something, before the
+        // second operation, and at the end.
         assert_eq!(windows(&events), [0, 3, 7, 9, 11]);
         assert_eq!(windows(&events[..9]), [0, 3, 7, 9]);
         assert_eq!(windows(&[begin(), store(0, 64, 1), fence(0), end()]), [0, 4]);

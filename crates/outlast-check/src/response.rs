@@ -65,8 +65,8 @@ pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
 }
 
 /// Finds the operations of a second run whose results depend on a store of the first run that could
-/// still be lost. The first process died before such a store was durable and left it in the caches.
-/// If it is not durable when the operation returns either, a power loss can still undo it.
+/// still be lost. The first process died before such a store was durable, and left it in the
+/// caches. If it is still not durable when the operation returns, a power loss can undo it.
 ///
 /// The same holds for what the second run stores: a repair must not outlive the state that made it
 /// necessary.

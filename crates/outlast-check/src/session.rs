@@ -149,7 +149,7 @@ pub enum Do {
     Put(u64),
     /// Replaces if present.
     Update(u64),
-    /// Replaces the first value, if present, by the second.
+    /// Replaces the value if it equals the first one, by the second one.
     Swap(u64, u64),
     /// Removes if present.
     Remove,
@@ -499,7 +499,7 @@ impl Session {
         let run = |_: &mut Self| with_form!(map.index(), R, index => apply::<R>(&**index, key, change, before, applies));
         let text = || format!("{change:?} of key {key} in {name:?}");
         if self.log.is_none() {
-            // Without a log, no state in between is needed, so there is nothing to copy.
+            // Without a log, the states in between are not needed, so nothing is copied.
             run(self).map_err(|fault| Fault(format!("{}: {fault}", text())))?;
             set(Arc::make_mut(&mut self.state), name, key, after);
             return Ok(());

@@ -79,7 +79,7 @@ pub trait Judge: Sync {
         false
     }
 
-    /// A number that differs between judges of one run that allow different contents.
+    /// Returns a number that differs between judges of one run that allow different contents.
     fn key(&self) -> u64;
 }
 

@@ -198,7 +198,7 @@ fn no_guard_reads_a_freed_block() {
     no_guard_reads_a_freed_block!(whole::epochs, 2, Some(2));
 }
 
-/// The same with visits. The writer is in a visit itself, as operations are. It frees what it may
+/// The same with visits. The writer is in a visit itself, as operations are, and may free the block
 /// two epochs later.
 macro_rules! no_visit_reads_a_freed_block {
     ($epochs:path, $preemptions:expr) => {{

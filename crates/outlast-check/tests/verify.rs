@@ -171,7 +171,7 @@ fn a_key_twice_in_one_bucket_is_noticed() {
 fn a_slot_that_was_cleared_is_noticed_where_the_free_state_tells() {
     for image in small_images(Scheme::Clevel).iter().filter(|image| image.clean) {
         for slot in regions(image, |what| *what == What::ClevelSlot).iter().step_by(19) {
-            // If two slots lead to one record, one of them may go.
+            // If two slots lead to one record, losing one of them is no damage.
             let alike = |r: &Region| (image.word(r.offset) ^ image.word(slot.offset)) << 16 == 0;
             if regions(image, |what| *what == What::ClevelSlot).iter().filter(|r| alike(r)).count()
                 == 1

@@ -1,4 +1,4 @@
-//! Every build opens a pool of each format, or reports which format it has.
+//! Every build opens the pools of each format, or reports the format that it cannot open.
 //!
 //! Goal: this build opens, reads, verifies and changes `tests/golden/format2.pool` and the pools of
 //! the schemes added since, which are written once and never again. It refuses `format1.pool` and
@@ -54,7 +54,7 @@ fn check(pool: &Pool, scheme: Scheme) {
     assert_eq!(texts.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
 }
 
-/// Format 1 kept a process's volatile metadata of a bucket in the bucket.
+/// Format 1 kept volatile bucket metadata in the bucket itself.
 #[test]
 fn a_pool_of_format_1_is_refused_typed() {
     let path = golden("format1.pool");

@@ -166,7 +166,8 @@ fn what_others_retire_meanwhile_is_not_waited_for() {
         for _ in 0..2 {
             core.retire_visited(blocks.pop().unwrap(), 64);
         }
-        // Some thread is always in the middle of an operation, but each operation has begun since.
+        // At every moment some thread is in the middle of an operation, but that operation began
+        // after the wait.
         if turn >= 10 {
             let next = Inside::begin(&core);
             inside.end();

@@ -228,8 +228,8 @@ impl Tape {
         universe.extend(used);
         let universe: BTreeSet<u64> = universe.into_iter().collect();
         // Until the reads are over, whatever the first life had in flight can still appear or
-        // vanish. (The trace shows that no result depends on it.) There are two entries for each
-        // step.
+        // vanish. (The check of the trace ensures that no result depends on it.) There are two
+        // entries for each step.
         let mut allowed = placed(&events, start, &steps);
         let either = self.allowed(moment).0;
         for entry in allowed.iter_mut().take(2 * read) {

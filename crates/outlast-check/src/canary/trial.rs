@@ -130,7 +130,7 @@ fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
 }
 
 /// Does the same as [`by_images`], but lets the image live on until another power loss hits it: an
-/// image can hold something that only breaks the life after that.
+/// image may hold damage that only the next life shows.
 pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;

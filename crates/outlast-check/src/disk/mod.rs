@@ -9,8 +9,8 @@
 //! | outcome of the call | continuation |
 //! |---|---|
 //! | fails once, with EIO or ENOSPC | the work goes on to the end of the script |
-//! | fails, and later calls too (not ftruncate) | the process dies: at the call, or after the operation |
-//! | returns success without effect | power is lost: at the call, or after the operation |
+//! | fails, with all later calls but ftruncate | the process dies, at the call or after the operation |
+//! | returns success without effect | power is lost, at the call or after the operation |
 //!
 //! Every outcome is tried with every continuation. The harness keeps its own account of what the
 //! disk holds ([`watch`]): a power loss leaves each page as it was at some moment since it was last

@@ -63,9 +63,9 @@ pub struct Case<'a> {
 enum Look {
     /// Recovery, all contents, a few changes, verification.
     Lightly,
-    /// The same with many changes, then a close or a crash, and another verification.
+    /// The same, but with many changes, then a close or a crash, and another verification.
     Closely,
-    /// The same, with changes until something splits.
+    /// The same, but with changes until something splits.
     Thoroughly,
 }
 
@@ -160,7 +160,7 @@ impl Case<'_> {
         session.check(&universe, true)?;
         session.come_to_rest()?;
         if random.below(2) == 0 {
-            // A leak would show here, because the close saves the free state.
+            // The close saves the free state, so a leak persists, and the walk finds it.
             session.reopen_and(true)?;
         } else {
             session.verify()?;

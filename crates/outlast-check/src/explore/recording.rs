@@ -106,8 +106,9 @@ impl Recording {
     }
 
     /// Lists the moments to crash at, in order: after each explored store (`false`), and the
-    /// [`windows`] for line cuts (`true`). Only one in `stride` is taken of the stores to volatile
-    /// words, and of those in the middle of a row of stores to words that nothing links to yet.
+    /// [`windows`] for line cuts (`true`). Only one in `stride` is taken of two kinds of stores:
+    /// those to volatile words, and those in the middle of a row of stores to words that nothing
+    /// links to yet.
     pub fn moments(&self, stride: usize) -> Vec<(usize, bool)> {
         let stores = (self.first..self.events.len())
             .filter(|&i| stored(&self.events[i]).is_some())

@@ -111,8 +111,8 @@ impl Hit<'_> {
                     .into_iter()
                     .flatten();
                 let own = clevel_key(&self.image.bytes, self.base);
-                // If the key was also forged, to another with the same hash, the record is another
-                // key's.
+                // If the damage also turned the key into another one with the same hash, the record
+                // is now that key's.
                 let same = own == clevel_key(self.mutant, self.base);
                 let strict = strict && same;
                 let set = if strict { &mut excused.changed } else { &mut excused.vanished };
@@ -122,8 +122,8 @@ impl Hit<'_> {
             // block or a forged one.
             (What::Record, _) => {
                 let keys = [&self.image.bytes[..], self.mutant].map(|b| block_key(b, self.base));
-                // If the key was also forged, to another with the same hash, the record is another
-                // key's.
+                // If the damage also turned the key into another one with the same hash, the record
+                // is now that key's.
                 let set =
                     if keys[0] == keys[1] { &mut excused.changed } else { &mut excused.vanished };
                 set.extend(keys.into_iter().flatten());

@@ -91,7 +91,7 @@ impl Machine {
         let crashes = self.random.below(3).min(1);
         let crash_at = self.random.below(OPS);
         let mut eras = 1 + crashes;
-        // In the end, every key is read, so there are that many fewer operations before.
+        // Leave operations for the reads of every key at the end.
         let asked = OPS - KEYS - self.random.below(3);
         while self.next < asked || !self.running.is_empty() {
             if eras == 2 && self.next >= crash_at.min(asked - 1) && self.random.below(3) == 0 {

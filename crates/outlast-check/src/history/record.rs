@@ -121,9 +121,8 @@ impl History {
         maps
     }
 
-    /// Checks that this is a history. It is not if an operation returns without having begun,
-    /// returns twice or returns the wrong kind of result, or if a thread runs two operations at a
-    /// time.
+    /// Checks that the events form a history: no operation returns without having begun, twice, or
+    /// with the wrong kind of result, and no thread runs two operations at a time.
     ///
     /// # Errors
     /// The event, and what is wrong with it.

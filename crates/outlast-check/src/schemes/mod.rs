@@ -55,7 +55,7 @@ pub struct Parts {
     pub scenarios: fn(RecordForm) -> Vec<Scenario>,
     /// Its own workloads.
     pub workloads: &'static [Workload],
-    /// What stands for each published bug outside the pool, and its own bugs.
+    /// What stands for each published bug outside the pool, and the scheme's own bugs.
     pub planted: &'static [Line],
     /// Its harmless mutants.
     pub equivalent: &'static [Equivalent],

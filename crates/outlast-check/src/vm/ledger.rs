@@ -203,7 +203,7 @@ impl Ledger {
         }
     }
 
-    /// Compares all keys, now known, with what they may hold.
+    /// Compares all keys with what they may hold, once all of them are reported.
     fn settle(&mut self, records: u64) -> Checked {
         let all = self.subject.cells();
         ensure(self.seen.len() == all, || {

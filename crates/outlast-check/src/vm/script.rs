@@ -6,8 +6,8 @@ use crate::random::Random;
 use crate::session::Do;
 use crate::torture::life::{self, Subject};
 
-/// Batch sizes, by thread number modulo their count. A thread reports only the last operation of
-/// each batch, so a thread with batches of one reports every operation.
+/// Batch sizes: thread n uses entry n modulo 4. A thread reports after the last operation of each
+/// batch, so a thread with batches of one reports every operation.
 const BATCHES: [u64; 4] = [1, 4, 16, 64];
 
 /// Returns how many operations `thread` does between its reports. It starts the next batch only

@@ -36,8 +36,8 @@ fn an_insert_flushes_its_record_and_one_slot() {
             let events = bench.change(key, Do::Insert(VALUE + 41));
             // The record must be durable before its slot can lead to it, and the slot before the
             // insert returns. What the insert announces and decides between them need not be
-            // durable, because a crash makes it void. Skip inserts that are the first to touch a
-            // bucket since opening, which costs more.
+            // durable, because a crash makes it void. Skip inserts that touch a bucket for the
+            // first time since opening, because that costs more.
             let touches = has(&events, &points::REPAIR_FOUND);
             if moves_pages(&events) || makes_room(&events) || touches {
                 continue;

@@ -39,7 +39,7 @@ fn an_insert_flushes_two_lines() {
             let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
             assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
         }
-        // Inserts into slots of removed pairs, once the leaf was compacted, cost no more.
+        // Once the leaf is compacted, inserts into slots of removed pairs cost no more.
         for key in 10..40 {
             bench.change(key, Do::Remove);
         }

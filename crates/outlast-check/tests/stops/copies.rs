@@ -2,8 +2,8 @@
 //! withdrawn must not be confirmed, even though another thread has put the same record into the
 //! same slot since.
 //!
-//! The test finds the accesses to stop before in earlier runs with the same beginning, which do not
-//! stop.
+//! Earlier runs with the same beginning, in which the threads continue, show which accesses to stop
+//! before.
 
 use super::clevel::SMALLEST;
 use super::{create, inline, map};

@@ -109,8 +109,8 @@ fn end(index: &dyn Index<Bytes>, reverse: bool) -> Option<Vec<u8>> {
     index.ordered().unwrap().end(range, reverse).unwrap().map(|(key, _)| key)
 }
 
-/// The leaf at the end is empty. It stays empty except for one record, which comes before the
-/// record in the next leaf goes. So the record after that one is at no moment at the end.
+/// The leaf at the end is empty. Another thread inserts a record into it, and then removes the end
+/// record of the next leaf. So the record behind that one is at no moment the first or the last.
 #[test]
 fn the_first_and_the_last_are_so_at_some_moment() {
     for reverse in [false, true] {

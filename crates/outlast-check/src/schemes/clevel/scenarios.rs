@@ -137,7 +137,7 @@ fn ready(play: &mut Play) -> Checked {
 
 fn shrink(play: &mut Play) -> Checked {
     play.map()?;
-    // That many removals make the table check its size.
+    // Removing this many makes the table check its size.
     for key in 10..310 {
         play.change(key, Do::Insert(key + 100_000))?;
     }

@@ -115,8 +115,7 @@ pub(super) const LINES: &[Line] = &[
         "help_reader",
         Held("duel"),
     ),
-    // Inline only: with byte strings, each removal counts, and a lookup notices that it has
-    // counted.
+    // Inline only: with byte strings, each removal increments a counter, by which a lookup notices.
     inline(
         "Readers do not notice that a merge reuses slots",
         Planted::MergeUntold,

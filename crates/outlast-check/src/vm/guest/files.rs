@@ -224,7 +224,7 @@ pub(super) fn copy_live(scheme: Scheme, port: &Port) -> Checked {
 pub(super) fn open_live_copies(scheme: Scheme, port: &Port) -> Checked {
     let dax = Place::Nvdimm.mount(false)?;
     let disk = Place::Disk.mount(false)?;
-    // The record on DAX outlives the boot, so only the copy itself can tell.
+    // On DAX, another boot is no reason to refuse a pool. So these must be refused as copies.
     must_be_refused(&dax.join(COPY), "copy-of-live-on-dax", port)?;
     must_be_refused(&disk.join("dax-twin.pool"), "copy-from-dax-to-the-other", port)?;
     must_be_refused(&dax.join(LIVE), "copy-in-place-on-dax", port)?;

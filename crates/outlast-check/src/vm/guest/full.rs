@@ -14,7 +14,7 @@ const BLOCKS: u64 = 12 << 10;
 const FILLER_BYTES: usize = 8 << 20;
 /// Length of a value in bytes.
 const VALUE_BYTES: usize = 700;
-/// The number of records is reported after this many records.
+/// How many records are inserted between two reports of their number.
 pub(super) const BATCH: u64 = 64;
 
 fn map(pool: &Pool, scheme: Scheme) -> Checked<Map<u64, [u8]>> {
