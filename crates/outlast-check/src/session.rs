@@ -180,7 +180,7 @@ impl Do {
     }
 }
 
-/// Stops a thread that waits for a lock which only the thread itself can hold.
+/// Fails if the only thread waits for a lock, because only the thread itself can hold it.
 #[derive(Default)]
 struct Alone(AtomicU32);
 

@@ -32,7 +32,7 @@ pub struct Stops(Arc<State>);
 #[derive(Default)]
 struct State {
     threads: [Thread; 2],
-    /// Turns that threads have waited in all.
+    /// Turns that threads have waited since the stopped ones were last released.
     waits: AtomicU64,
     /// Whether a thread has had to wait for a stopped one.
     was_awaited: AtomicBool,

@@ -41,11 +41,12 @@ fn a_crash_is_replayed_alone() {
     assert!(outcome.rows.iter().all(|row| (row.images, row.nested) == (2, 1)));
 }
 
-/// Acts whose absence no image shows in a run of one thread without rehashing, in which no block is
-/// reused. Once the slot leads to the new record, or to none, the old record's state does not
-/// matter. It matters in other runs: another thread can follow the old state, and one of two slots
-/// can still lead to the old record. The trace corrects a slot that leads to a replaced or removed
-/// record, unless the block holds something else by then. The mutation tests have such runs.
+/// Commit points whose missing flush or fence no image shows, in a run of one thread without
+/// rehashing, in which no block is reused. Once the slot leads to the new record, or to none, the
+/// old record's state does not matter. It matters in other runs: another thread can follow the old
+/// state, and one of two slots can still lead to the old record. The trace corrects a slot that
+/// leads to a replaced or removed record, unless the block holds something else by then. The
+/// mutation tests have such runs.
 const NOT_ALONE: &[&Point] = &[
     &clevel::points::UPDATE,
     &clevel::points::UPDATE_SLOT,

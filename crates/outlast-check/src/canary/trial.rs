@@ -82,8 +82,9 @@ pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
 }
 
 /// Tries about `budget` crash images of a mutated trace that the original does not allow. At each
-/// moment it tries three kinds: all lines lose everything the mutant exposes and everything else
-/// survives; one such line alone loses one store or all; and nothing survives that need not.
+/// moment it tries three kinds: all exposed lines lose everything and everything else survives; one
+/// such line alone loses one store more than the original allows, or all its stores; and nothing
+/// survives that need not.
 pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;

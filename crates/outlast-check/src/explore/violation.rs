@@ -148,8 +148,8 @@ pub fn minimise(
             }
         }
     };
-    // First drop whole halves of the lines, then smaller parts down to single lines, then single
-    // stores.
+    // First let ever smaller groups of lines survive whole, from all of them down to one, and then
+    // single stores.
     let mut part = least.lost.len();
     while part > 0 {
         let mut from = 0;

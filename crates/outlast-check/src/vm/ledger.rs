@@ -171,8 +171,7 @@ impl Ledger {
             Said::Clean => {
                 ensure(self.working, || "a guest that does not work has closed the pool".into())?;
                 self.phase = Phase::Clean;
-                // On a medium that does not keep its contents, the guest goes on working after a
-                // sync.
+                // After a sync, the guest goes on working only on a medium that keeps its contents.
                 self.bases.iter_mut().for_each(|base| base.open_end = self.keeps);
             }
             Said::Fault(text) => return Err(Fault(format!("in the guest: {text}"))),

@@ -145,7 +145,7 @@ fn the_first_and_the_last_are_so_at_some_moment() {
 
 /// A thread splits a leaf. At each of its accesses, another thread removes a record of the upper
 /// half, and replaces one of another leaf until it is in the first record's block. Then the process
-/// dies. Returns whether there is a moment after which the pool is left wrong.
+/// dies. Returns whether there is a moment at which this leaves wrong contents.
 fn a_split_can_leave_what_it_moved() -> bool {
     for access in 0.. {
         let table = Table::new(4);

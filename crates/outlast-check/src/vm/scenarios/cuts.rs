@@ -206,7 +206,7 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
     Ok(())
 }
 
-/// After a few cuts, something is certain to be lost.
+/// The most cuts to try. A few are enough to lose something for certain.
 const CANARY_CUTS: u64 = 12;
 
 pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
@@ -236,7 +236,7 @@ pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {
         let cuts = PowerCut { on, ..PowerCut::default() };
         let mut trial = Trial::new(stage, &cuts)?;
         let after = 2_000 + trial.random.below(2_000);
-        // It continues the first boot's work, which makes the file system.
+        // This is the first boot, so it also makes the file system.
         let step = format!("kill-then-shut-down {} --after-ms {after}", trial.work(1));
         trial.run(&step)?;
         trial.ledger.cut();
