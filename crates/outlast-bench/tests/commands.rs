@@ -1,5 +1,5 @@
-//! Every command, run small as its users run it: rows have all their fields, figures that
-//! belong together agree, and arguments that cannot be are refused by name.
+//! Every command on a small scale, as its users run it: rows have all their fields, figures that
+//! belong together agree, and impossible arguments are refused by name.
 
 use serde_json::Value;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_outlast-bench")).args(arguments).output().unwrap()
 }
 
-/// The rows of a run that must succeed.
+/// Returns the rows of a run that must succeed.
 fn rows(arguments: &[&str]) -> Vec<Value> {
     let output = bench(&[arguments, &["--json"]].concat());
     let said = String::from_utf8(output.stdout).unwrap();
@@ -32,7 +32,7 @@ fn is_near(got: f64, expected: f64) -> bool {
     (got - expected).abs() <= expected.abs() * 0.01 + 0.001
 }
 
-/// What every latency says: its percentiles ascend.
+/// Checks that a row's percentiles ascend.
 fn check_percentiles(row: &Value) {
     let fields = ["/p50_ns", "/p99_ns", "/p999_ns", "/p9999_ns", "/max_ns"];
     let values = fields.map(|field| number(row, field));
@@ -84,7 +84,7 @@ fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
             check_spread(ours);
             check_percentiles(ours);
             assert_eq!(ours["guarantee"], "process death");
-            // On the processor for no longer than there were processors.
+            // No system uses more processor time than the processors have.
             let busy = number(ours, "/cpu_ns_per_operation") * number(ours, "/mops_max") / 1000.0;
             assert!(busy > 0.0 && busy < threads as f64 * 3.0, "{ours}");
             assert!(number(ours, "/huge_pages/pool_kb") >= 0.0);
@@ -108,10 +108,10 @@ fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
         assert_eq!(number(insert, "/records") as u64, RECORDS);
         let load = number(insert, "/load_factor");
         assert!((0.3..1.0).contains(&load), "{insert}");
-        // Slots are 16 of a bucket's 256 / 14 bytes.
+        // A slot takes 16 bytes, and its share of a bucket's 256 bytes is 256 / 14.
         assert!(number(insert, "/bytes_per_record/pool") > 16.0 / load);
         assert!(number(insert, "/bytes_per_record/file") > 16.0 / load);
-        // Notes are two bytes to a slot, and in DRAM.
+        // Bucket metadata is two bytes per slot, in DRAM.
         let [dram, heap, shadow] = ["dram", "heap", "shadow"]
             .map(|kind| number(insert, &format!("/bytes_per_record/{kind}")));
         assert!(shadow > 1.99 / load && is_near(dram, heap + shadow), "{insert}");
@@ -251,8 +251,8 @@ fn load_factor_samples_and_finds_the_peak() {
 
 #[test]
 fn tables_are_as_full_before_they_split_as_the_paper_says() {
-    // Dash (VLDB 2020), figure 9. All segments of a table are full at about the same time, for
-    // a few thousand inserts: samples 10,000 apart miss the first peaks.
+    // Dash (VLDB 2020), figure 9. All segments of a table are full at about the same time, for a
+    // few thousand inserts, so samples 10,000 apart miss the first peaks.
     let rows = rows(&["load-factor", "--records", "600000", "--every", "10000"]);
     let peaks = of(&rows, "peak");
     for (stash, least) in [(2, 0.8), (4, 0.9)] {
@@ -348,7 +348,7 @@ fn counts_agree_with_the_scheme_and_the_model_with_the_counts() {
         let row = find(operation);
         let stored = ["/lines_flushed", "/fences", "/lines_stored"].map(|f| number(row, f));
         assert_eq!(stored, [0.0; 3], "lookups store nothing");
-        // The record's line; of a key that is not there, a line only where a fingerprint fits.
+        // A hit reads the record's line. A miss reads a line only if a fingerprint matches.
         let (lines, blocks) = (number(row, "/lines_read"), number(row, "/blocks_read"));
         let expected = if operation == "get_hit" { 1.0..1.5 } else { 0.0..0.5 };
         assert!(expected.contains(&lines) && blocks <= lines, "{row}");
@@ -395,12 +395,12 @@ fn space_accounts_for_every_byte() {
             number(row.unwrap_or_else(|| panic!("no {what}")), "/bytes")
         };
         assert_eq!(bytes("slots with a record"), 16.0 * 30_000.0);
-        // 16 slots of 16 bytes to a bucket; a segment of 66 has a header of 256 bytes.
+        // A bucket has 16 slots of 16 bytes. A segment of 66 buckets has a header of 256 bytes.
         let slots = bytes("slots with a record") + bytes("empty slots");
         let segments = slots / (66.0 * 256.0);
         assert_eq!(segments.fract(), 0.0);
         assert!(bytes("headers, directory, overflow nodes") >= segments * 256.0);
-        // A block of a record holds two lengths, a checksum, and 16 bytes.
+        // A record's block holds two lengths, a checksum, and 16 bytes.
         assert_eq!(bytes("blocks of records") > 30_000.0 * 16.0, form == "bytes");
         let sum: f64 = rows[..rows.len() - 2].iter().map(|row| number(row, "/bytes")).sum();
         let free = bytes("free pages") + bytes("saved free state");
@@ -424,7 +424,7 @@ fn stalls_say_what_the_slowest_waited_for() {
     assert_eq!(number(insert, "/operations"), 20_000.0);
     assert_eq!(number(find("control").unwrap(), "/operations"), 20_000.0);
     assert!(number(insert, "/max_ns") >= times[0]);
-    // Both are watched for about as long, whatever stopped the one or the other.
+    // Both are watched for about as long, whatever interrupted either.
     let control = find("control").unwrap();
     assert!(number(control, "/watched_ms") >= 0.9 * number(insert, "/watched_ms") - 1.0);
     let bins = of(&rows, "stall_bin");
@@ -434,12 +434,12 @@ fn stalls_say_what_the_slowest_waited_for() {
     };
     assert_eq!(slow("/inserts"), bins.iter().map(by_cause).sum::<f64>(), "each has a cause");
     assert!((1.0..20_000.0).contains(&slow("/inserts")), "splits are slow");
-    // A table of that size has been split many times, which takes microseconds.
+    // A table of that size has been split many times, and each split takes microseconds.
     assert!(["split", "split_fault"].iter().any(|what| find(what).is_some()), "{groups:?}");
     assert!(find("doubling").is_some(), "{groups:?}");
 }
 
-/// The first row of any report says how it was made, and so do the lines above a table.
+/// The first row of every report says how it was made, and so do the lines above a table.
 #[test]
 fn every_report_says_how_it_was_made() {
     let dir = dir();
@@ -488,7 +488,7 @@ fn every_report_says_how_it_was_made() {
     }
 }
 
-/// A run from the root directory, which is no repository.
+/// Runs from the root directory, which is not a repository.
 #[test]
 fn the_commit_is_that_of_the_program_and_not_of_where_it_runs() {
     let command = ["load-factor", "--records", "100", "--every", "10", "--json"];
@@ -502,7 +502,7 @@ fn the_commit_is_that_of_the_program_and_not_of_where_it_runs() {
     assert!(digits || commit == "unknown", "{commit}");
 }
 
-/// Whoever reads the report may have read enough.
+/// The reader of the report may close the pipe early.
 #[test]
 fn a_closed_pipe_ends_a_report_quietly() {
     for format in ["--json", "--table"] {
@@ -533,7 +533,7 @@ fn schemes_are_rivals_and_run_beside_each_other() {
     let own = ["micro", "--scheme", scheme, "--rounds", "1", "--rival", &list];
     let rows = rows(&[&own[..], &sizes, &["--pool-dir", text(dir.path())]].concat());
     let phases = of(&rows, "phase");
-    // Those that keep an order are scanned, too.
+    // Schemes that keep an order are scanned too.
     let ordered = outlast::Scheme::ALL.iter().filter(|scheme| scheme.is_ordered()).count();
     assert_eq!(phases.len(), PHASES.len() * (1 + rivals.len()) + ordered);
     for row in phases {

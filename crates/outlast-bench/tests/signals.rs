@@ -1,7 +1,7 @@
-//! A command that is told to end, in the middle of whatever it does, leaves no files and no
-//! processes, and ends by the signal that it was sent.
+//! A command that gets a signal to end, in the middle of whatever it does, leaves no files and no
+//! processes, and ends by that signal.
 //!
-//! Each is started with more work than it can do in the time that a test has.
+//! Each command starts with more work than it can do during the test.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that does much else.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Killed when dropped, so that a test that fails leaves nothing running.
+/// A running command. Dropping it kills the command, so that a failed test leaves nothing running.
 struct Bench(Child);
 
 impl Bench {
@@ -20,10 +20,10 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outlast-bench"));
         command.args(arguments).arg("--pool-dir").arg(dir);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: between fork and exec, it makes system calls, and nothing else.
+        // SAFETY: between fork and exec, it only makes system calls.
         unsafe {
             command.pre_exec(|| {
-                // Tests may run where some of them are ignored.
+                // The tests may run where some of these signals are ignored.
                 for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
                     libc::signal(signal, libc::SIG_DFL);
                 }
@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn send(&self, signal: libc::c_int) {
-        // SAFETY: the child has not been waited for: the id is its own.
+        // SAFETY: the child has not been waited for, so the id is still its own.
         assert_eq!(unsafe { libc::kill(self.id(), signal) }, 0);
     }
 
@@ -46,7 +46,7 @@ impl Bench {
         self.0.try_wait().unwrap()
     }
 
-    /// Its children.
+    /// Lists its children.
     fn children(&self) -> Vec<libc::pid_t> {
         let id = self.id();
         let text = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -72,26 +72,26 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Files and directories in and under a directory.
+/// Counts files and directories in and under a directory.
 fn entries(dir: &Path) -> usize {
     let Ok(list) = fs::read_dir(dir) else { return 0 };
     list.flatten().map(|entry| 1 + entries(&entry.path())).sum()
 }
 
-/// Whether a process is there, and not only its record that nobody has asked for.
+/// Returns whether a process is alive, and not a zombie.
 fn lives(id: libc::pid_t) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
     !matches!(stat.rsplit(") ").next().and_then(|rest| rest.chars().next()), Some('Z' | 'X'))
 }
 
-/// Waits for a process to end, for a shorter time than its work would take.
+/// Waits for a process to end. This must take less time than its work would.
 fn ends(id: libc::pid_t) {
     let start = Instant::now();
     wait_for("the child's end", || (!lives(id)).then_some(()));
     assert!(start.elapsed() < Duration::from_secs(5), "it ended by itself");
 }
 
-/// Every command that makes files.
+/// Every command that creates files.
 const COMMANDS: [&[&str]; 5] = [
     &["micro", "--records", "50000000"],
     &["kv", "--records", "50000000", "--value-size", "8"],
@@ -106,8 +106,8 @@ fn a_command_that_is_told_to_end_leaves_nothing() {
         for arguments in COMMANDS {
             let dir = tempfile::tempdir().unwrap();
             let mut bench = Bench::start(arguments, dir.path());
-            // The pool, in a directory of its own, and some work on it; a pool is made first to
-            // be asked how it flushes.
+            // Wait for the pool, in a directory of its own, and for some work on it. The command
+            // first makes another pool to find out how it flushes.
             let pool = || (entries(dir.path()) > 1).then_some(());
             wait_for("a pool", pool);
             std::thread::sleep(Duration::from_millis(50));
@@ -142,7 +142,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outlast-bench"));
     command.args(["space", "--records", "200000", "--pool-dir"]).arg(dir.path());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: between fork and exec, it makes a system call, and nothing else.
+    // SAFETY: between fork and exec, it only makes one system call.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGHUP, libc::SIG_IGN);

@@ -1,7 +1,8 @@
-//! The allocator by itself: blocks of all sizes, handed out and freed at random, never overlap.
+//! Tests the allocator by itself: blocks of all sizes, allocated and freed at random, must never
+//! overlap.
 //!
-//! Maps use a few sizes each, and seldom free a whole run of them. Here most runs are released
-//! and their pages claimed for another size, while entries of the lists still lead to them.
+//! A map uses few sizes, and seldom frees a whole run of blocks. Here most runs are released and
+//! their pages claimed for another size, while entries of the free lists still lead to them.
 
 use crate::random::Random;
 use crate::session::{PoolShape, Session, recorder};
@@ -12,16 +13,16 @@ use outlast::pool::alloc::Block;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Seeds that are tried.
+/// The number of seeds to try.
 const SEEDS: u64 = 12;
-/// Allocations and frees of each.
+/// Allocations and frees per seed.
 const STEPS: u64 = 1_500;
 
-/// Tries some seeds, half of them with freed blocks reused at once.
+/// Runs all the seeds, half of them with freed blocks reused at once.
 ///
 /// # Errors
-/// If two blocks overlap, one is not of the size asked for, one cannot be freed, or the pool is
-/// full while it has space.
+/// If two blocks overlap, a block is too small, a block cannot be freed, or the pool reports that
+/// it is full while it has space.
 pub fn check(alive: &Arc<Alive>) -> Checked {
     (0..SEEDS).try_for_each(|seed| one(seed, alive).map_err(|f| Fault(format!("blocks: {f}"))))
 }
@@ -38,7 +39,8 @@ fn one(seed: u64, alive: &Arc<Alive>) -> Checked {
     let mut random = Random::new(seed ^ 0xb10c);
     let mut blocks: BTreeMap<u64, Block> = BTreeMap::new();
     for step in 0..STEPS {
-        // Sizes come and go: whole runs of one are freed before the next is asked for.
+        // Phases of one size follow each other: whole runs of one size are freed before the next is
+        // allocated.
         let size = [24, 40, 56, 100, 200, 500, 1_000, 2_000, 5_000][(step / 60 % 9) as usize];
         let size = size + 8 * random.below(3);
         if random.below(8) < if step / 30 % 2 == 0 { 6 } else { 1 } {

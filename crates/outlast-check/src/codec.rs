@@ -1,13 +1,13 @@
-//! Keys and values by number, in both record forms.
+//! Maps numbers to keys and values, in both record forms.
 //!
-//! A number says which key or value is meant; how it is written depends on the form. The
-//! numbers below are special, because implementations like to trip over what they mean:
+//! A number names a key or a value, and the record form decides how it is written. The numbers
+//! below are special, because they produce keys and values that implementations tend to get wrong:
 //!
 //! | number | inline | bytes |
 //! |---|---|---|
 //! | key 0 | 0 | the empty string |
 //! | key 1 | `u64::MAX` | 8 bytes and padding |
-//! | key from 2^32 | itself; collides under the degenerate hash function | its 8 bytes; as well |
+//! | key from 2^32 | itself; collides under the degenerate hash | 8 bytes and padding; collides too |
 //! | value 0 | 0 | the empty string |
 //! | value from 2^32 | itself | a record that takes whole pages of a small pool |
 
@@ -15,26 +15,26 @@ use outlast::RecordForm;
 use outlast::db::store::AnyIndex;
 use outlast::index::{Bytes, Index, Inline, Record};
 
-/// Values from here on make large blocks, keys from here on collide under the degenerate
-/// hash function.
+/// Values from here on make large blocks. Keys from here on collide under the degenerate hash
+/// function.
 pub const SPECIAL: u64 = 1 << 32;
 
-/// Bytes that a large value has beyond its number: more than half a page of 4096.
+/// Length of a large value beyond its number, in bytes: more than half a page of 4096.
 const LARGE_BYTES: usize = 2_300;
 
 /// A record form whose keys and values have numbers.
 pub trait Form: Record {
-    /// The key with this number.
+    /// Returns the key with this number.
     fn nth_key(number: u64) -> Self::OwnedKey;
-    /// The value with this number.
+    /// Returns the value with this number.
     fn nth_value(number: u64) -> Self::Owned;
-    /// The number of a key; `None` if no number has it.
+    /// Returns the number of a key, or `None` if no number has this key.
     fn key_number(key: &Self::OwnedKey) -> Option<u64>;
-    /// The number of a value; `None` if no number has it.
+    /// Returns the number of a value, or `None` if no number has this value.
     fn value_number(value: &Self::Owned) -> Option<u64>;
-    /// The number of a value, from its bytes; `None` if no number has it.
+    /// Returns the number of a value from its bytes, or `None` if no number has these bytes.
     fn raw_number(value: &[u8]) -> Option<u64>;
-    /// The index, if it is of this form.
+    /// Returns the index, if it is of this form.
     fn index_of(any: &AnyIndex) -> Option<&dyn Index<Self>>;
 }
 
@@ -62,7 +62,7 @@ impl Form for Inline {
     }
 }
 
-/// The number's 8 bytes and `padding` more that depend on it; nothing at all for 0.
+/// Returns the number's 8 bytes and `padding` more bytes that depend on it; for 0, nothing.
 fn padded(number: u64, padding: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if number != 0 {
@@ -76,12 +76,12 @@ fn number(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() { Some(0) } else { bytes.first_chunk().copied().map(u64::from_le_bytes) }
 }
 
-/// The bytes of a byte-string key.
+/// Returns the bytes of a byte-string key.
 pub fn key_bytes(number: u64) -> Vec<u8> {
     padded(number, (number % 5) as usize * 3)
 }
 
-/// The bytes of a byte-string value.
+/// Returns the bytes of a byte-string value.
 pub fn value_bytes(number: u64) -> Vec<u8> {
     padded(number, if number < SPECIAL { (number % 41) as usize } else { LARGE_BYTES })
 }
@@ -110,10 +110,10 @@ impl Form for Bytes {
     }
 }
 
-/// The record form of this name, for command lines.
+/// Parses a record form, for command lines.
 ///
 /// # Errors
-/// What the names are.
+/// If there is no such form; the message lists the forms.
 pub fn record_form(text: &str) -> Result<RecordForm, String> {
     RecordForm::ALL
         .into_iter()
@@ -121,7 +121,8 @@ pub fn record_form(text: &str) -> Result<RecordForm, String> {
         .ok_or_else(|| format!("unknown record form {text:?}; known: inline, bytes"))
 }
 
-/// Runs the same code on the index of a map, whatever its form: inside, `$form` names it.
+/// Runs the same code on the index of a map, whatever its form. Inside the body, `$form` names the
+/// form.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! with_form {

@@ -1,4 +1,5 @@
-//! A pool that may not grow, almost full, killed, and expected to take inserts at once.
+//! Fills a pool that may not grow until it is almost full, kills its process, and expects the pool
+//! to take inserts at once.
 
 use crate::codec::key_bytes;
 use crate::state::{Checked, Fault, ensure};
@@ -19,7 +20,7 @@ fn open_map(pool: &outlast::Pool, scheme: Scheme) -> Checked<Map<[u8], [u8]>> {
     Ok(pool.map_with("m", &MapOptions::new().scheme(scheme).small())?)
 }
 
-/// Inserts until the pool is full; returns how many there are then.
+/// Inserts until the pool is full, and returns the number of records.
 fn fill(map: &Map<[u8], [u8]>) -> Checked<u64> {
     let mut count = 0;
     loop {
@@ -31,12 +32,12 @@ fn fill(map: &Map<[u8], [u8]>) -> Checked<u64> {
     }
 }
 
-/// The child's life: fills the pool, removes one record in twenty, and kills itself.
+/// Runs the child process: fills the pool, removes one record in twenty, and kills itself.
 ///
 /// # Errors
 /// If an operation fails.
 pub fn child(dir: &Path, scheme: Scheme) -> Checked {
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().create(dir.join(POOL))? };
     let map = open_map(&pool, scheme)?;
     let count = fill(&map)?;
@@ -44,15 +45,16 @@ pub fn child(dir: &Path, scheme: Scheme) -> Checked {
         let before = map.remove(&key_bytes(key + 10))?;
         ensure(before.is_some(), || format!("key {key} was not there to be removed"))?;
     }
-    // SAFETY: it sends a signal, which ends this process.
+    // SAFETY: `kill` only sends a signal, which ends this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     Err(Fault("alive".into()))
 }
 
-/// Lets a child fill a pool and die, and inserts at once. Returns the records there were.
+/// Lets a child fill a pool and die, then inserts at once. Returns the number of records in the
+/// end.
 ///
 /// # Errors
-/// If an insert fails though there is space.
+/// If an insert fails although there is space.
 pub fn run(program: &Path, dir: &Path, scheme: Scheme) -> Checked<u64> {
     let output = Command::new(program)
         .arg("full-child")
@@ -64,14 +66,14 @@ pub fn run(program: &Path, dir: &Path, scheme: Scheme) -> Checked<u64> {
         .map_err(|e| Fault(format!("starting a child: {e}")))?;
     let text = String::from_utf8_lossy(&output.stderr);
     ensure(was_killed(output.status), || format!("a child ended by itself: {text}"))?;
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().open(dir.join(POOL))? };
     let map = open_map(&pool, scheme)?;
     let running = pool.stats().reclaim == ReclaimState::Running;
     ensure(running, || "the reclaim is over before it has begun".into())?;
     ensure(map.insert(&key_bytes(10), &VALUE)?, || "key 0 is still there".into())?;
     let count = map.iter().count() as u64;
-    // As good as all that was removed fits again.
+    // Almost everything that was removed fits again.
     let removed = count.div_ceil(19);
     for key in (20..removed * 20).step_by(20).take(removed as usize * 9 / 10) {
         map.insert(&key_bytes(key + 10), &VALUE)?;

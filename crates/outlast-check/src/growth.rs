@@ -1,8 +1,8 @@
-//! The size of a pool whose process is killed again and again.
+//! Measures the size of a pool whose process is killed again and again.
 //!
-//! The same workload is run twice: in one life, and in many, each of which ends by
-//! SIGKILL while space from the life before is still unaccounted for. There is no
-//! background thread, so the reclaim goes on only where an operation needs its space.
+//! The same workload runs twice: in one life of the process, and in many lives. Each of the many
+//! ends by SIGKILL while space from the life before is still unaccounted for. There is no
+//! background thread, so the reclaim only advances when an operation needs its space.
 
 use crate::codec::key_bytes;
 use crate::random::Random;
@@ -17,43 +17,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const POOL: &str = "growth.pool";
 const NOTES: &str = "notes";
-/// The notes: lives that ended while the reclaim was still running.
+/// The cell that counts lives that ended while the reclaim was still running.
 const RUNNING: usize = 0;
 
-/// A run.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The scheme of the map.
     pub scheme: Scheme,
-    /// Lives.
+    /// The number of lives.
     pub lives: u64,
-    /// Operations of each life.
+    /// Operations per life.
     pub operations: u64,
-    /// Keys that are there on average.
+    /// Keys present on average.
     pub keys: u64,
-    /// Threads.
+    /// The number of threads.
     pub threads: u64,
     /// Whether all records have one size.
     pub even: bool,
-    /// This program, to be run as the child.
+    /// The path of this program, to be run as the child.
     pub program: PathBuf,
-    /// Where the pools are; must be empty.
+    /// The directory of the pools; must be empty.
     pub dir: PathBuf,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Summary {
-    /// Bytes of the pool after the workload in one life.
+    /// Size of the pool in bytes after the workload in one life.
     pub uncrashed_bytes: u64,
-    /// Bytes of the pool after the same workload in many.
+    /// Size of the pool in bytes after the same workload in many lives.
     pub crashed_bytes: u64,
     /// Lives that ended while the reclaim was still running.
     pub running: u64,
 }
 
 impl Summary {
-    /// How much larger the pool became by the kills.
+    /// Returns by what factor the kills made the pool larger.
     pub fn ratio(&self) -> f64 {
         self.crashed_bytes as f64 / self.uncrashed_bytes as f64
     }
@@ -66,7 +66,7 @@ fn options() -> PoolOptions {
 type BytesMap = Map<[u8], [u8]>;
 
 fn open(path: &Path, scheme: Scheme) -> Checked<(Pool, BytesMap)> {
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().open_or_create(path)? };
     let map = pool.map_with("m", &MapOptions::new().scheme(scheme).small())?;
     Ok((pool, map))
@@ -78,11 +78,11 @@ impl Options {
     }
 }
 
-/// One thread's part of a life: keys that are its own come, change and go.
+/// Does one thread's part of a life: inserts, updates and removes keys of its own.
 fn work(map: &BytesMap, options: &Options, life: u64, thread: u64) -> Checked {
     let mut random = Random::new(life << 8 | thread);
     for _ in 0..options.operations / options.threads {
-        // Of twice as many keys, half are there.
+        // Half of the keys drawn from are present, on average.
         let key = random.below(options.keys * 2 / options.threads) * options.threads + thread;
         let key = key_bytes(key + 10);
         match random.below(4) {
@@ -115,10 +115,10 @@ fn live(map: &BytesMap, options: &Options, life: u64) -> Checked {
     })
 }
 
-/// Runs the workload both ways.
+/// Runs the workload in both ways.
 ///
 /// # Errors
-/// If something fails, or the pool is not sound in the end.
+/// If an operation fails, or the pool is not sound in the end.
 pub fn run(options: &Options) -> Checked<Summary> {
     let uncrashed = {
         let path = options.dir.join("uncrashed.pool");
@@ -164,7 +164,7 @@ fn spawn(options: &Options, life: u64) -> Checked {
     })
 }
 
-/// One life: works, and kills itself under load.
+/// Runs one life: works, and kills itself under load.
 ///
 /// # Errors
 /// If an operation fails.
@@ -183,11 +183,11 @@ pub fn child(options: &Options, life: u64) -> Checked {
                         if pool.stats().reclaim == ReclaimState::Running {
                             notes.note(RUNNING).fetch_add(1, Ordering::SeqCst);
                         }
-                        // SAFETY: it sends a signal, which ends this process.
+                        // SAFETY: `kill` only sends a signal, which ends this process.
                         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
                     }
-                    // Until the last one is done, the others go on: changes are in flight
-                    // when it comes.
+                    // The other threads continue until the last one is done, so that changes are in
+                    // flight when the signal arrives.
                     loop {
                         let key = key_bytes(10 + thread);
                         map.update(&key, &[0x5a; 150])?;

@@ -1,4 +1,4 @@
-//! A guard that is held for long while its neighbours are updated.
+//! Holds a guard for a long time while its neighbours are updated.
 
 use crate::codec::key_bytes;
 use crate::state::{Checked, ensure};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const KEYS: u64 = 500;
 const VALUE_BYTES: usize = 200;
 
-/// What holding a guard did.
+/// The effect of holding a guard.
 #[derive(Debug, Clone, Copy)]
 pub struct Summary {
     /// Updates made meanwhile.
@@ -24,7 +24,7 @@ type BytesMap = Map<[u8], [u8]>;
 
 fn create(path: &Path, scheme: Scheme, max_size: u64) -> Checked<(Pool, BytesMap)> {
     let options = PoolOptions::new().page_bits(12).initial_size(512 << 10).max_size(max_size);
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options.background(false).create(path)? };
     let map: BytesMap = pool.map_with("m", &MapOptions::new().scheme(scheme))?;
     for key in 0..KEYS {
@@ -38,11 +38,11 @@ fn update(map: &BytesMap, number: u64) -> outlast::Result<()> {
     map.update(&key_bytes(key), &[number as u8; VALUE_BYTES]).map(|_| ())
 }
 
-/// Holds a guard for `time` under updates, in a pool that may grow: what it holds is
-/// reported and whole, and can be reused once the guard is gone.
+/// Holds a guard for `time` under updates, in a pool that may grow. The pool must report what the
+/// guard holds, keep it whole, and reuse it once the guard is gone.
 ///
 /// # Errors
-/// What is not so.
+/// If one of these does not hold.
 pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
     let (pool, map) = create(&dir.join("guard.pool"), scheme, 0)?;
     let size = pool.stats().size;
@@ -66,11 +66,12 @@ pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
     let stats = pool.stats();
     ensure(stats.guards == 1, || format!("{} guards", stats.guards))?;
     drop(guard);
-    // As much again fits into what was held.
+    // As much again fits into the space that was held.
     for number in 0..updates {
         update(&map, number)?;
     }
-    // What no guard holds is still held until someone looks: a verification does.
+    // Space that no guard holds any more still counts as held until something looks. A verification
+    // does.
     crate::session::check_verification(&pool.verify()?, KEYS)?;
     let after = pool.stats();
     ensure(after.held_bytes == 0, || format!("{} bytes held by nobody", after.held_bytes))?;
@@ -80,11 +81,11 @@ pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
     Ok(Summary { updates, held_bytes: held, grown_bytes: stats.size - size })
 }
 
-/// Holds a guard in a pool that may not grow: it answers that it is full and why, and
-/// takes updates again once the guard is gone.
+/// Holds a guard in a pool that may not grow. Updates must fail once the pool is full, with an
+/// error that names the reason, and must succeed again once the guard is gone.
 ///
 /// # Errors
-/// What is not so.
+/// If one of these does not hold.
 pub fn hold_when_full(dir: &Path, scheme: Scheme) -> Checked {
     let (pool, map) = create(&dir.join("full.pool"), scheme, 1 << 20)?;
     let guard = map.get_ref(&key_bytes(7))?;
@@ -106,7 +107,7 @@ pub fn hold_when_full(dir: &Path, scheme: Scheme) -> Checked {
         }
         other => ensure(false, || format!("expected a full pool, found {other:?}"))?,
     }
-    // Nothing was lost, and what needs no space works.
+    // Nothing was lost, and operations that need no space still work.
     map.remove(&key_bytes(8))?;
     drop(guard);
     for number in 0..KEYS {

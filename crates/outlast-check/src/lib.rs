@@ -1,27 +1,30 @@
-//! The proof harness of outlast: what a crash can leave is built, reopened and checked.
+//! The proof harness of outlast. It builds what a crash can leave, reopens it and checks it.
 //!
-//! - [`explore`]: what a crash can leave at any moment of recorded runs is built, reopened
-//!   and checked, and for a sample of the images, what a second crash during recovery
-//!   leaves; [`tally`] counts the images and keeps them distinct;
-//! - [`model`]: what a crash can leave of a recorded run;
-//! - [`canary`]: every flush and fence done wrong, one at a time: the suite must notice;
-//! - [`planted`]: published bugs, patched into the shipped operations: all must be found;
-//! - [`response`]: at each answer, everything the operation stored is durable;
-//! - [`history`]: whether what was answered, crashes included, is strictly linearizable;
-//! - [`schedule`]: chosen interleavings of a few threads, and crashes in them;
-//! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls;
-//! - [`suite`]: all of the above for one scheme and record form, and one line of summary;
-//! - [`torture`]: a process killed with SIGKILL again and again, against expectations
-//!   kept outside of the pool;
-//! - [`vm`]: a kernel in a virtual machine, a real DAX file system, and power cuts;
-//! - [`growth`]: the size of a pool whose process is killed again and again; [`full`]: one
-//!   that cannot grow and is killed when almost full; [`guard`]: references held for long;
-//! - [`fuzz`]: pools damaged in their structure, and whether verification tells the truth.
+//! - [`explore`]: crash images of every moment of recorded runs, and, for a sample of the images,
+//!   what a second crash during recovery leaves. [`tally`] counts the images and tells distinct
+//!   ones apart.
+//! - [`model`]: the model of what a crash can leave of a recorded run.
+//! - [`canary`]: mutation testing. Each flush and fence is done wrong, one at a time, and the suite
+//!   must notice.
+//! - [`planted`]: seeded bugs. Published bugs are put into the shipped operations, and the harness
+//!   must find each.
+//! - [`response`]: whether everything that an operation stored is durable when it returns.
+//! - [`history`]: whether the results of operations, across crashes, are strictly linearizable.
+//! - [`schedule`]: chosen interleavings of a few threads, with crashes in them.
+//! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls.
+//! - [`suite`]: all of the above for one scheme and record form, with a one-line summary.
+//! - [`torture`]: a process killed with SIGKILL again and again, checked against expectations that
+//!   are kept outside the pool.
+//! - [`vm`]: a kernel in a virtual machine, a real DAX file system, and power cuts.
+//! - [`growth`]: the size of a pool whose process is killed again and again. [`full`]: a pool that
+//!   cannot grow and is killed when almost full. [`guard`]: references held for a long time.
+//! - [`fuzz`]: pools with damaged structure, and whether verification tells the truth about them.
 //!
-//! Everything works through the trait [`Index`](outlast::index::Index), for each scheme
-//! and both record forms; what a scheme adds to it stands in its folder of [`schemes`]. Keys and values are named by numbers ([`codec`]), the contents
-//! of a pool by a [`State`](state::State) of numbers, and operations on it are made by a
-//! [`Session`](session::Session) that holds every answer against the state.
+//! Everything works through the trait [`Index`](outlast::index::Index), for each scheme and both
+//! record forms. What a scheme adds of its own is in its folder of [`schemes`]. Numbers stand for
+//! keys and values ([`codec`]), and a [`State`](state::State) of numbers stands for the contents of
+//! a pool. A [`Session`](session::Session) runs operations on a pool and checks every result
+//! against its state.
 
 pub mod blocks;
 pub mod canary;

@@ -24,31 +24,32 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The whole proof of a scheme: crash images, schedules, canaries, planted bugs.
+    /// Runs the whole proof of a scheme: crash images, schedules, mutants, seeded bugs, disk
+    /// faults.
     Run(RunArgs),
     /// Builds what crashes of recorded runs can leave, reopens it, and checks it.
     Explore(ExploreArgs),
-    /// Does every flush and fence wrong, one at a time: the suite must notice.
+    /// Does every flush and fence wrong, one at a time; the suite must notice each mutant.
     Canaries(CanaryArgs),
-    /// Plants published bugs in the library, one at a time: each must be found.
+    /// Puts published bugs into the library, one at a time; the harness must find each.
     Planted(PlantedArgs),
     /// Kills a process that works on a pool, again and again. Says nothing about flushes.
     Torture(TortureArgs),
-    /// Measures how much larger a pool becomes whose process is killed again and again.
+    /// Measures how much larger a pool becomes if its process is killed again and again.
     Growth(GrowthArgs),
-    /// Holds a reference into a pool for long, under updates.
+    /// Holds a reference into a pool for a long time, while the pool is updated.
     Guard(GuardArgs),
     /// Fills a pool that cannot grow, kills its process, and inserts at once.
     Full(PlaceArgs),
     /// Runs a few threads in chosen orders, crashes them, and checks their histories.
     Schedule(ScheduleArgs),
-    /// Makes each call to the file system fail, or have no effect, and loses process or power.
+    /// Makes each call to the file system fail or have no effect, then loses the process or power.
     Disk(DiskArgs),
     /// Runs the library on a real DAX file system, in a virtual machine whose power is cut.
     Vm(vm::Args),
-    /// Damages pools in their structure: verification must tell the truth about each.
+    /// Damages the structure of pools; verification must tell the truth about each.
     Fuzz(FuzzArgs),
-    /// Checks a history, see docs/history-format.md; or records one from real threads.
+    /// Checks a history (see docs/history-format.md), or records one from real threads.
     History(HistoryArgs),
     #[command(hide = true)]
     VmGuest {
@@ -71,16 +72,16 @@ struct RunArgs {
     /// Only this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
-    /// How much is tried.
+    /// How much to try.
     #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
     budget: BudgetName,
-    /// Ends the exploration after so many distinct images.
+    /// Ends the exploration after this many distinct images.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     distinct: Option<u64>,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     threads: u64,
-    /// Prints the summary only, as one line of JSON for each record form.
+    /// Prints only the summary, as one line of JSON for each record form.
     #[arg(long)]
     json: bool,
 }
@@ -93,7 +94,7 @@ struct DiskArgs {
     /// Only this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     threads: u64,
 }
@@ -103,28 +104,28 @@ struct PlaceArgs {
     /// The scheme of the map.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     scheme: Scheme,
-    /// Where the pool is made; removed in the end.
+    /// Where to put the pool, which is removed in the end.
     #[arg(long)]
     dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
 struct GuardArgs {
-    /// How long it is held.
+    /// How long to hold the reference.
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
     #[command(flatten)]
     place: PlaceArgs,
 }
 
-/// How much is explored.
+/// How much to explore.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum BudgetName {
-    /// Seconds.
+    /// Seconds to a minute.
     Quick,
     /// Minutes.
     Ci,
-    /// As long as it is let.
+    /// Hours.
     Deep,
 }
 
@@ -139,13 +140,13 @@ struct ScheduleArgs {
     /// Only this kind of workload.
     #[arg(long)]
     workload: Option<String>,
-    /// Schedules of each scheme and record form.
+    /// Schedules for each scheme and record form.
     #[arg(long, default_value_t = 5_200, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
-    /// Ends after so many seconds for each scheme and record form.
+    /// Ends after this many seconds for each scheme and record form.
     #[arg(long, default_value_t = 600.0, value_parser = positive)]
     seconds: f64,
-    /// Crashes of each schedule, besides those at its answers.
+    /// Crashes in each schedule, besides those at its returns.
     #[arg(long, default_value_t = 4)]
     crashes: usize,
     /// Threads that run schedules.
@@ -154,16 +155,16 @@ struct ScheduleArgs {
     /// The first seed; with --strategy, the only one.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs the one schedule that strategy (random, pct or held), seed and workload name.
+    /// Runs only one schedule, named by its strategy (random, pct or held), --seed and --workload.
     #[arg(long, requires = "workload")]
     strategy: Option<schedule::Choice>,
-    /// The seed of its order, if it is another.
+    /// The seed of the schedule's order, if it differs.
     #[arg(long, requires = "strategy")]
     order: Option<u64>,
-    /// Operations of it that are left out, by number.
+    /// Operations of the schedule to leave out, by number.
     #[arg(long, requires = "strategy", value_delimiter = ',')]
     without: Vec<usize>,
-    /// Only the crash after this many events of its trace.
+    /// Tries only the crash after this many events of its trace.
     #[arg(long, requires = "strategy")]
     crash: Option<usize>,
 }
@@ -180,16 +181,16 @@ struct FuzzArgs {
     /// The scheme of the maps.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     scheme: Scheme,
-    /// Mutants.
+    /// Number of mutants.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
     mutants: u64,
-    /// Names the mutants.
+    /// The seed that determines the mutants.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the mutant of this number, as a failure names it.
+    /// Only the mutant with this number, as a failure reports it.
     #[arg(long)]
     mutant: Option<u64>,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 2, value_parser = at_least_one)]
     threads: usize,
     /// Prints the outcome as one line of JSON.
@@ -199,29 +200,29 @@ struct FuzzArgs {
 
 #[derive(Args)]
 struct HistoryArgs {
-    /// The file: JSON lines.
+    /// The file, as JSON lines.
     file: PathBuf,
-    /// Records a history into the file, from real threads on a map that is split all the
-    /// time, before it is checked.
+    /// Records a history into the file before checking it, from real threads on a map that changes
+    /// its structure all the time.
     #[arg(long)]
     write: bool,
-    /// The scheme of the map that is recorded.
+    /// The scheme of the recorded map.
     #[arg(long, default_value_t = Scheme::ALL[0], requires = "write")]
     scheme: Scheme,
-    /// Its record form: inline or bytes.
+    /// The record form of the recorded map: inline or bytes.
     #[arg(long, value_parser = record_form, default_value = "inline", requires = "write")]
     record: RecordForm,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 4, requires = "write", value_parser = at_least_one)]
     threads: usize,
-    /// Operations of each.
+    /// Operations per thread.
     #[arg(long, default_value_t = 10_000, requires = "write")]
     operations: u64,
-    /// Keys.
+    /// Number of keys.
     #[arg(long, default_value_t = 6, requires = "write",
         value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Names the choices that each thread makes.
+    /// The seed of each thread's choices.
     #[arg(long, default_value_t = 1, requires = "write")]
     seed: u64,
 }
@@ -234,25 +235,25 @@ struct ExploreArgs {
     /// Only this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
-    /// Only this scenario, in all shapes unless one is named.
+    /// Only this scenario, in all shapes unless the name includes one.
     #[arg(long)]
     scenario: Option<String>,
-    /// How much.
+    /// How much to explore.
     #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
     budget: BudgetName,
-    /// Ends as soon as so many distinct images were checked.
+    /// Ends as soon as this many distinct images have been checked.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     distinct: Option<u64>,
-    /// The first round; each has other keys.
+    /// The first round. Each round has other keys.
     #[arg(long, default_value_t = 0)]
     round: u64,
-    /// Only the image that this crash leaves, as a violation names it.
+    /// Only the image that this crash leaves, as a violation reports it.
     #[arg(long, requires = "scenario")]
     crash: Option<explore::Crash>,
-    /// Only the image that this crash leaves of the run that reopened that one.
+    /// Only the image that this second crash leaves of the run that reopened the first image.
     #[arg(long, requires = "crash")]
     nested: Option<explore::Crash>,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = explore::Options::default().threads, value_parser = at_least_one)]
     threads: usize,
     /// Prints the images by operation and cut.
@@ -271,7 +272,7 @@ struct CanaryArgs {
     /// Only this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
-    /// Prints each of them and what became of it, as JSON.
+    /// Prints each mutant or seeded bug and its fate, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -283,7 +284,7 @@ struct PlantedArgs {
     /// Prints the table of published bugs and what stands for each, and does nothing else.
     #[arg(long)]
     markdown: bool,
-    /// Only the bugs whose name, as the report has it, contains this.
+    /// Only the bugs whose name in the report contains this.
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -296,13 +297,13 @@ struct SubjectArgs {
     /// Only maps of this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     record: Option<RecordForm>,
-    /// Keys of each map.
+    /// Keys per map.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Threads of each process.
+    /// Threads per process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     threads: u64,
-    /// Seed of the work; the moments of the kills stay random.
+    /// The seed of the work. The moments of the kills stay random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -310,15 +311,15 @@ struct SubjectArgs {
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("end").required(true))]
 struct TortureArgs {
-    /// Ends after so many minutes.
+    /// Ends after this many minutes.
     #[arg(long, group = "end", value_parser = positive)]
     minutes: Option<f64>,
-    /// Ends after so many kills.
+    /// Ends after this many kills.
     #[arg(long, group = "end")]
     kills: Option<u64>,
     #[command(flatten)]
     subject: SubjectArgs,
-    /// Where the pool is made; removed in the end.
+    /// Where to put the pool, which is removed in the end.
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -336,22 +337,22 @@ struct GrowthArgs {
     /// The scheme of the map.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     scheme: Scheme,
-    /// Lives.
+    /// Number of lives, each ended by a kill.
     #[arg(long, default_value_t = 100)]
     lives: u64,
-    /// Operations of each life.
+    /// Operations per life of the process.
     #[arg(long, default_value_t = 300)]
     operations: u64,
-    /// Keys that are there on average.
+    /// Keys present on average.
     #[arg(long, default_value_t = 6000)]
     keys: u64,
-    /// Threads of each process.
+    /// Threads per process.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     threads: u64,
     /// Gives all records one size.
     #[arg(long)]
     even: bool,
-    /// Where the pools are made; removed in the end.
+    /// Where to put the pools, which are removed in the end.
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -364,7 +365,7 @@ struct GrowthChildArgs {
     life: u64,
 }
 
-/// A number of seconds or minutes.
+/// Parses a number of seconds or minutes.
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if number > 0.0 && number.is_finite() {
@@ -385,9 +386,10 @@ fn main() -> ExitCode {
         command,
         Run(_) | Explore(_) | Canaries(_) | Planted(_) | Schedule(_) | Fuzz(_) | History(_)
     ) {
-        // Whoever reads what is printed may have read enough: that ends it, and is no panic.
-        // (The others talk to processes of their own, and notice by the error when one has ended.)
-        // SAFETY: no other thread runs yet, and the default action is no code of this program.
+        // The reader of stdout may close it early, which should end these commands without a panic.
+        // (The other commands talk to processes of their own, and must get the error if one has
+        // ended.)
+        // SAFETY: no other thread runs yet, and the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     match command {
@@ -434,7 +436,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The end of a command that cannot be done as asked.
+/// Ends a command that cannot be done as requested.
 fn usage(what: &str) -> ExitCode {
     eprintln!("error: {what}");
     ExitCode::from(2)
@@ -526,11 +528,11 @@ fn run_suite(args: &RunArgs) -> ExitCode {
     };
     let mut budget = budget.with_threads(args.threads as usize);
     budget.explore.distinct = args.distinct.or(budget.explore.distinct);
-    // A panic in an image or a schedule is reported with it.
+    // A panic in an image or a schedule is reported with that image or schedule.
     std::panic::set_hook(Box::new(|_| {}));
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
-        // Draws nothing where stderr is no terminal.
+        // The bar draws nothing if stderr is not a terminal.
         let bar = indicatif::ProgressBar::no_length();
         let style = "{elapsed_precise} {wide_bar} {human_pos} of {human_len} {msg}";
         if let Ok(style) = indicatif::ProgressStyle::with_template(style) {
@@ -615,10 +617,10 @@ fn run_explore(args: ExploreArgs) -> ExitCode {
         budget,
         threads: args.threads,
     };
-    // A panic in an image is reported with the image.
+    // A panic in an image is reported with that image.
     std::panic::set_hook(Box::new(|_| {}));
     let tally = Tally::default();
-    // Draws nothing where stderr is no terminal.
+    // The bar draws nothing if stderr is not a terminal.
     let progress = match options.budget.distinct {
         Some(distinct) => indicatif::ProgressBar::new(distinct),
         None => indicatif::ProgressBar::no_length(),
@@ -690,7 +692,7 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
         println!("{}", planted::markdown(args.of.scheme));
         return ExitCode::SUCCESS;
     }
-    // A panic is what some of them are found by.
+    // Some bugs are found by a panic.
     std::panic::set_hook(Box::new(|_| {}));
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.of.record.is_none_or(|r| r == *f)) {
@@ -717,7 +719,7 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs in a directory of its own, inside the one that was asked for; it is removed in the end.
+/// Runs in a directory of its own inside the requested one, and removes that directory in the end.
 fn in_place(dir: Option<PathBuf>, run: impl FnOnce(&Path) -> Checked) -> ExitCode {
     let within = dir.unwrap_or_else(std::env::temp_dir);
     match tempfile::tempdir_in(&within) {
@@ -800,7 +802,7 @@ fn run_guard(args: &GuardArgs, place: &Path) -> Checked {
 }
 
 fn run_schedule(args: &ScheduleArgs) -> Checked {
-    // A panic in a schedule is reported with the schedule.
+    // A panic in a schedule is reported with that schedule.
     std::panic::set_hook(Box::new(|_| {}));
     let (mut found, mut shorts) = (Vec::new(), Vec::new());
     for scheme in args.schemes() {
@@ -852,7 +854,7 @@ fn run_schedule(args: &ScheduleArgs) -> Checked {
     ensure(texts.is_empty(), || texts.join("\n"))
 }
 
-/// `Err` if the file is none, or cannot be read or written.
+/// Fails if the file is not a history, or cannot be read or written.
 fn run_history(args: &HistoryArgs) -> Result<ExitCode, String> {
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", args.file.display());
     if args.write {

@@ -1,23 +1,23 @@
-//! What a crash can leave of a recorded run: the model of DESIGN.md 7.
+//! The model of a crash: what it can leave of a recorded run. `docs/proof.md` has a summary.
 //!
-//! **Power loss** (Px86). What survives of a 64-byte line is a prefix of its stores, in
-//! the order in which they became visible, no shorter than what a completed flush has
-//! written back. A flush takes the stores that its line has had so far, whoever made
-//! them; it completes at the next fence of the thread that issued it, and of no other. A
-//! non-temporal store is a store that is flushed at once. Lines are independent of each
-//! other; an aligned word is never torn. A compare-exchange that succeeds is a store, one
-//! that fails is nothing, and neither is a fence. The flushes of a process that died
-//! ([`Mark::Death`]) never complete, its stores stay in the caches.
+//! **Power loss** (Px86). Of each 64-byte line, a prefix of its stores survives, in the order in
+//! which they became visible. The prefix includes at least what a completed flush has written back.
+//! A flush takes the stores that its line has had so far, whichever thread made them. It completes
+//! at the next fence of the thread that issued it, and at no other thread's. A non-temporal store
+//! counts as a store that is flushed at once. Lines are independent of each other. An aligned word
+//! is never torn. A compare-exchange that succeeds is a store, one that fails does nothing, and
+//! neither is a fence. The flushes of a process that died ([`Mark::Death`]) never complete; its
+//! stores stay in the caches.
 //!
-//! **Persistent caches, and process death.** What survives is a prefix of all stores in
-//! the order in which they became visible; a tail that no fence of its own thread
-//! followed may vanish ([`Timeline::fenced`]).
+//! **Persistent caches, and process death.** A prefix of all stores survives, in the order in which
+//! they became visible. A tail that no fence of its own thread followed may vanish
+//! ([`Timeline::fenced`]).
 //!
-//! A [`Timeline`] follows a trace, of any number of threads, and tells for the moment
-//! that it has come to which lines are [open](Timeline::open), so that a crash has a
-//! choice, and makes the [image](Timeline::least_and) of one choice. [`windows`] tells which
-//! moments are worth looking at: what a crash can leave at any other, it can leave at
-//! one of these, where no more contents are allowed.
+//! A [`Timeline`] follows a trace of any number of threads. For the moment that it has reached, it
+//! tells which lines are [open](Timeline::open), so that a crash may keep more or fewer of their
+//! stores, and builds the [image](Timeline::least_and) of one such choice. [`windows`] returns the
+//! moments worth looking at. Whatever a crash at any other moment can leave, a crash at one of
+//! these can leave too, and at that moment no more contents are allowed.
 
 use crate::random::Random;
 use crate::session::GARBAGE;
@@ -25,35 +25,35 @@ use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use outlast::pool::layout::{HEADER_OFFSETS, field};
 use std::collections::BTreeMap;
 
-/// A store that a line has had and that is not certain to survive.
+/// A store to a line that is not certain to survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store {
-    /// Its number in the trace.
+    /// Its event number in the trace.
     pub event: usize,
-    /// Who made it.
+    /// The thread that made it.
     pub thread: usize,
-    /// The word.
+    /// The offset of the word.
     pub offset: u64,
-    /// What was written.
+    /// The value stored.
     pub value: u64,
     /// Its commit point.
     pub point: Option<&'static Point>,
 }
 
 impl Store {
-    /// The store that an event is, if it is one: a compare-exchange that succeeded, too.
+    /// Returns the store that an event is, if it is one. A compare-exchange that succeeded counts.
     pub fn of(number: usize, event: &Event) -> Option<Store> {
         let (offset, value) = stored(event)?;
         Some(Store { event: number, thread: event.thread, offset, value, point: event.point })
     }
 
-    /// The line of the word.
+    /// Returns the number of the word's line.
     pub fn line(&self) -> u64 {
         self.offset / LINE
     }
 }
 
-/// Offset and value, if the event is a store that took place.
+/// Returns offset and value if the event is a store that took place.
 pub fn stored(event: &Event) -> Option<(u64, u64)> {
     match event.access {
         Access::Store { offset, value, .. } => Some((offset, value)),
@@ -65,37 +65,37 @@ pub fn stored(event: &Event) -> Option<(u64, u64)> {
 /// A line of which a crash may keep the first `n` of these stores, for every `n`.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenLine<'t> {
-    /// The line's number: its offset by its size.
+    /// The line's number: its offset divided by the line size.
     pub line: u64,
-    /// The stores since the last that is durable, in the order of the trace.
+    /// The stores since the last durable one, in trace order.
     pub stores: &'t [Store],
 }
 
-/// One line's part of an image: how many of the stores of an [open line](OpenLine) it keeps.
+/// One line's part of an image: how many of the stores of an [open line](OpenLine) survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kept {
     /// The line's number.
     pub line: u64,
-    /// Stores kept; 0 leaves what is durable.
+    /// The number of stores kept; 0 leaves what is durable.
     pub stores: usize,
 }
 
-/// Which stores of a trace are durable: the bookkeeping of a [`Timeline`], without bytes.
+/// The bookkeeping of a [`Timeline`], without bytes: which stores of a trace are durable.
 #[derive(Debug, Clone, Default)]
 struct Caches {
-    /// The stores that are not durable, by line.
+    /// The stores that are not durable yet, by line.
     open: BTreeMap<u64, Vec<Store>>,
-    /// Flushes in flight: the thread, the line, and the event before which a store must
-    /// have happened to be written back.
+    /// Flushes in flight: the thread, the line, and an event number. The flush takes the stores
+    /// before that event.
     flushing: Vec<(usize, u64, usize)>,
-    /// By thread: the event after its last store.
+    /// By thread: the number of the event after its last store.
     last_store: BTreeMap<usize, usize>,
-    /// The event after the last store that a fence of its own thread has followed.
+    /// The number of the event after the last store that a fence of its own thread has followed.
     fenced: usize,
 }
 
 impl Caches {
-    /// Follows an event. `durable` is told of each store that is durable now, in order.
+    /// Processes an event. Calls `durable` for each store that is durable from now on, in order.
     fn follow(&mut self, number: usize, event: &Event, mut durable: impl FnMut(&Store)) {
         if let Some(store) = Store::of(number, event) {
             self.open.entry(store.line()).or_default().push(store);
@@ -132,7 +132,7 @@ impl Caches {
             Access::Mark(Mark::Death) => {
                 self.flushing.clear();
                 self.last_store.clear();
-                // What the dead have stored is in the caches.
+                // The dead process's stores are in the caches.
                 self.fenced = number;
             }
             _ => {}
@@ -140,19 +140,19 @@ impl Caches {
     }
 }
 
-/// The bytes of a file, and a hash of them that follows each store.
+/// The bytes of a file, and a hash of them that is updated with each store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Image {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// A hash of what was stored: equal for images with equal bytes whose stores began at
-    /// equal bytes.
+    /// A hash of what was stored. Two images that began with equal bytes have equal hashes if their
+    /// bytes are equal.
     pub hash: u64,
 }
 
 impl Image {
-    /// A file, or nothing yet, with room to grow to `capacity`, which is filled as fresh
-    /// space is in every pool here.
+    /// Makes an image of a file, or of nothing yet, with room to grow to `capacity`. The room is
+    /// filled with [`GARBAGE`], as fresh space is in every pool here.
     pub fn of_file(file: &[u8], capacity: u64) -> Image {
         let mut bytes = file.to_vec();
         bytes.resize(capacity as usize, GARBAGE);
@@ -168,33 +168,33 @@ impl Image {
         self.hash = self.hash.wrapping_add(change);
     }
 
-    /// A number that the bytes and the length determine.
+    /// Returns a number determined by the bytes and the length.
     pub fn number(&self) -> u64 {
         mix(self.bytes.len() as u64, self.hash)
     }
 }
 
-/// A hash of a word at its place.
+/// Hashes a word together with its offset.
 pub fn mix(offset: u64, value: u64) -> u64 {
     let mut random = Random::new(value ^ offset.wrapping_mul(0x2545_f491_4f6c_dd1d));
     random.next()
 }
 
-/// A moment of a trace, and what a crash at it can leave.
+/// A moment of a trace, and what a crash at that moment can leave.
 pub struct Timeline<'t> {
     events: &'t [Event],
     next: usize,
     caches: Caches,
-    /// What is durable.
+    /// Only what is durable.
     least: Image,
-    /// What is visible.
+    /// Everything that is visible.
     all: Image,
     lengths: Vec<(usize, u64)>,
 }
 
 impl<'t> Timeline<'t> {
-    /// The beginning of a trace. `initial` is the file before it, with as many bytes as
-    /// the pool can grow to, of which the file has the first `len`.
+    /// Starts at the beginning of a trace. `initial` is the file before it, padded to the size the
+    /// pool can grow to; its first `len` bytes are the file.
     pub fn new(initial: &Image, len: u64, events: &'t [Event]) -> Timeline<'t> {
         Timeline {
             events,
@@ -206,12 +206,12 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// How many events have happened.
+    /// Returns how many events have happened.
     pub fn moment(&self) -> usize {
         self.next
     }
 
-    /// Moves on, until `moment` events have happened.
+    /// Advances until `moment` events have happened.
     pub fn advance(&mut self, moment: usize) {
         while self.next < moment {
             let event = &self.events[self.next];
@@ -224,29 +224,29 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// The lines of which a crash at this moment can keep more or less.
+    /// Lists the lines of which a crash at this moment can keep more or less.
     pub fn open(&self) -> impl Iterator<Item = OpenLine<'_>> {
         self.caches.open.iter().map(|(&line, stores)| OpenLine { line, stores })
     }
 
-    /// A line, if it is open.
+    /// Returns a line, if it is open.
     pub fn line(&self, line: u64) -> Option<OpenLine<'_>> {
         self.caches.open.get(&line).map(|stores| OpenLine { line, stores })
     }
 
-    /// The length of the file.
+    /// Returns the length of the file.
     pub fn len(&self) -> usize {
         let known = self.lengths.partition_point(|l| l.0 < self.next.max(1)) - 1;
         self.lengths[known].1 as usize
     }
 
-    /// Whether the file is empty.
+    /// Returns whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes `image` the file where these lines keep so many of their stores, and all
-    /// other open lines what is durable only.
+    /// Builds in `image` the file in which each line of `kept` keeps that many of its stores, and
+    /// every other open line keeps only what is durable.
     pub fn least_and(&self, kept: &[Kept], image: &mut Image) {
         copy(&self.least, self.len(), image);
         for kept in kept {
@@ -257,13 +257,13 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// Makes `image` the file where these lines keep so many of their stores, and all
-    /// other open lines everything.
+    /// Builds in `image` the file in which each line of `kept` keeps that many of its stores, and
+    /// every other open line keeps all of them.
     pub fn all_but(&self, kept: &[Kept], image: &mut Image) {
         copy(&self.all, self.len(), image);
         for kept in kept {
             let Some(open) = self.line(kept.line) else { continue };
-            // Backwards to what is durable, then forwards again.
+            // Roll the line back to what is durable, then replay the stores that survive.
             for store in open.stores {
                 let at = store.offset as usize;
                 let Some(durable) = self.least.bytes.get(at..at + 8) else { continue };
@@ -275,8 +275,8 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// With persistent caches: every store before this event survives. Of the stores
-    /// after it, up to this moment, a prefix does.
+    /// For persistent caches: every store before this event survives. Of the stores from this event
+    /// to the current moment, a prefix survives.
     pub fn fenced(&self) -> usize {
         self.caches.fenced
     }
@@ -288,18 +288,18 @@ fn copy(from: &Image, len: usize, to: &mut Image) {
     to.hash = from.hash;
 }
 
-/// The moments, as numbers of events that have happened, at which the most can go wrong.
+/// Returns the moments at which the most can go wrong, each as a number of events that have
+/// happened.
 ///
-/// What a crash can leave grows with each store and shrinks when a fence makes something
-/// durable; what it is allowed to leave grows when an operation begins and shrinks when
-/// one answers. So the moments just before such a fence and such a beginning, and the
-/// end, are enough, and of those only the ones before which something was stored or
-/// answered since the last. The same holds for a file that grows: just before it does, it
-/// is still as short as it was.
+/// What a crash can leave grows with each store, and shrinks when a fence makes something durable.
+/// What a crash is allowed to leave grows when an operation begins, and shrinks when one returns.
+/// So three kinds of moments are enough: just before such a fence, just before such a beginning,
+/// and the end. Of those, only the ones matter before which something was stored or returned since
+/// the last one. A growing file is similar: just before it grows, it is still as short as it was.
 pub fn windows(events: &[Event]) -> Vec<usize> {
     let mut caches = Caches::default();
     let mut windows = Vec::new();
-    // The first length does not matter: only changes count.
+    // The first length does not matter, because only changes count.
     let grown: Vec<usize> = lengths(events, 0).iter().skip(1).map(|l| l.0).collect();
     let mut more = true;
     for (number, event) in events.iter().enumerate() {
@@ -319,18 +319,19 @@ pub fn windows(events: &[Event]) -> Vec<usize> {
     windows
 }
 
-/// From which event on the file has which length. The pool tells of a growth when it
-/// writes its header, and the file must have grown before the first word of that.
+/// Lists the file's lengths, each with the event from which it holds. A trace shows a growth only
+/// when the pool writes its header, and the file must have grown before the first word of that
+/// header copy.
 pub fn lengths(events: &[Event], initial: u64) -> Vec<(usize, u64)> {
     let mut lengths = vec![(0, initial)];
     for (i, event) in events.iter().enumerate() {
         let Some((offset, size)) = stored(event) else { continue };
         let is_size = HEADER_OFFSETS.iter().any(|start| offset == start + field::SIZE as u64 * 8);
         if is_size && size > lengths.last().map_or(0, |l| l.1) {
-            // The size is this many words after the first of its header copy.
+            // The size comes this many words after the first word of its header copy.
             let mut words = field::SIZE;
             let mut first = i;
-            // Other threads may store in between.
+            // Other threads may store in between, so only count this thread's stores.
             while words > 0 && first > 0 {
                 first -= 1;
                 let own = events[first].thread == event.thread;
@@ -389,7 +390,7 @@ mod tests {
         u64::from_le_bytes(bytes[offset..][..8].try_into().unwrap())
     }
 
-    /// What the words at 64, 72 and 128 can be after a crash at the end, sorted.
+    /// Lists what the words at 64, 72 and 128 can be after a crash at the end, sorted.
     fn left(events: &[Event]) -> Vec<[u64; 3]> {
         let timeline = at_end(events);
         let open: Vec<(u64, usize)> = timeline.open().map(|o| (o.line, o.stores.len())).collect();
@@ -535,8 +536,8 @@ mod tests {
             begin(),
             end(),
         ];
-        // Nothing before the first operation, each fence that completes something, after
-        // the answer, and after the last.
+        // Windows: before the first operation, at each fence that completes something, before the
+        // second operation, and at the end.
         assert_eq!(windows(&events), [0, 3, 7, 9, 11]);
         assert_eq!(windows(&events[..9]), [0, 3, 7, 9]);
         assert_eq!(windows(&[begin(), store(0, 64, 1), fence(0), end()]), [0, 4]);
@@ -558,8 +559,8 @@ mod tests {
             }
             let windows = windows(&events);
             for moment in 0..=events.len() {
-                // A window dominates the moments after the one before it; some of those
-                // before a window that was left out belong to an earlier one.
+                // A window dominates the moments after the window before it. Where a window was
+                // left out, an earlier window dominates some of the moments before it.
                 let images = left(&events[..moment]);
                 let holds = |&w: &usize| {
                     let larger = left(&events[..w]);

@@ -1,31 +1,31 @@
-//! At each answer, everything that the operation stored is durable.
+//! Checks that everything an operation stored is durable when it returns.
 //!
-//! Told from a trace, without building an image: when an operation answers, the last
-//! store to each word that it changed must have been flushed after it, and the flush
-//! completed by a fence of the same thread. Lines are flushed, but words are checked:
-//! words that are volatile by design share lines with words that are not.
+//! The check reads a trace and builds no image. When an operation returns, the last store to each
+//! word that it changed must have been flushed afterwards, and a fence of the same thread must have
+//! completed the flush. Flushes work on lines, but the check is for words, because words that are
+//! volatile by design share lines with durable ones.
 //!
-//! A process that died leaves its stores in the caches, where the next one finds them. The
-//! same holds for what that one answers: [`resting_on`].
+//! A process that died leaves its stores in the caches, where the next process finds them. Whatever
+//! the next process returns must not depend on such a store before it is durable: [`resting_on`].
 //!
-//! A word is volatile only by the store that wrote it: a durable store that is followed
-//! by a volatile one to the same word must still have become durable.
+//! Whether a word is volatile depends on the store that wrote it. A durable store that is followed
+//! by a volatile one to the same word must still become durable.
 
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use outlast::pool;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A word that was not durable when an operation answered.
+/// A word that was not durable when an operation returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undurable {
     /// The operation.
     pub operation: String,
-    /// The word.
+    /// The offset of the word.
     pub offset: u64,
     /// The commit point of the store.
     pub point: &'static Point,
-    /// Whether it was flushed, at least.
+    /// Whether the word was at least flushed.
     pub flushed: bool,
 }
 
@@ -41,21 +41,21 @@ impl fmt::Display for Undurable {
     }
 }
 
-/// Whether what was stored at a commit point is meant to become durable.
+/// Returns whether stores at this commit point are meant to become durable.
 pub fn is_durable(point: Option<&'static Point>) -> bool {
     point.is_some_and(|p| !p.volatile)
 }
 
-/// A word as it waits to become durable.
+/// A word that is not durable yet.
 #[derive(Debug, Clone)]
 pub struct Pending {
     thread: usize,
     point: &'static Point,
-    /// The threads whose next fence completes a write-back.
+    /// The threads whose next fence completes a flush of the word.
     flushed_by: Vec<usize>,
 }
 
-/// The words that were stored and had not become durable when the trace ended.
+/// Returns the words that were stored and had not become durable when the trace ended.
 pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
     let mut pending = BTreeMap::new();
     for event in events {
@@ -64,25 +64,26 @@ pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
     pending
 }
 
-/// Operations of a second run whose answers rest on stores of the first run that were not
-/// durable when its process died, and are not yet when the answer is given: the process's
-/// death left them in the caches, and a power loss could still take them back.
+/// Finds the operations of a second run whose results depend on a store of the first run that could
+/// still be lost. The first process died before such a store was durable, and left it in the
+/// caches. If it is still not durable when the operation returns, a power loss can undo it.
 ///
-/// The same for what it stores: a repair must not outlive what made it necessary.
+/// The same holds for what the second run stores: a repair must not outlive the state that made it
+/// necessary.
 ///
-/// `events` must hold the loads.
+/// `events` must include the loads.
 pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<Undurable> {
     let first: BTreeMap<u64, &'static Point> =
         pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
-    // The flushes of the process that died completed, or did not: nobody waits for them.
+    // The flushes of the dead process may or may not have completed, and no fence waits for them.
     pending.values_mut().for_each(|word| word.flushed_by.clear());
     let mut read = BTreeMap::new();
     let mut operation = String::new();
     let mut found = Vec::new();
     for event in events {
-        // A store of a repair can be durable when what made it necessary is not any more, if
-        // that stands in another line. The dirty mark is no repair: nothing makes it necessary
-        // but that something is stored.
+        // A repair's store can become durable while the state that made it necessary is lost, if
+        // that state is in another line. The dirty mark is not a repair: it only announces that
+        // something will be stored.
         let repairs = |p: &Point| !p.volatile && p != &pool::points::HEADER_DIRTY;
         let repaired = match event.access {
             Access::Store { offset, .. }
@@ -115,7 +116,7 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
     found
 }
 
-/// Notes the words that were read and are not durable, but for those of one line.
+/// Reports the words that were read and are not durable, except those in `line`.
 fn rests(
     read: &BTreeMap<u64, &'static Point>,
     line: Option<u64>,
@@ -135,7 +136,7 @@ fn rests(
     }
 }
 
-/// Every word that was not durable when the operation that stored it answered.
+/// Returns every word that was not durable when the operation that stored it returned.
 pub fn undurable(events: &[Event]) -> Vec<Undurable> {
     let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
     let mut found = Vec::new();
@@ -159,7 +160,7 @@ pub fn undurable(events: &[Event]) -> Vec<Undurable> {
     found
 }
 
-/// What an event does to the words that wait to become durable.
+/// Applies an event to the words that are not durable yet.
 fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
     match &event.access {
         Access::Store { offset, nontemporal, .. } => {
@@ -176,7 +177,7 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
             }
         }
         Access::Fence => pending.retain(|_, word| !word.flushed_by.contains(&event.thread)),
-        // Nobody waits for its flushes any more.
+        // No fence waits for the dead process's flushes any more.
         Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by.clear()),
         Access::Load { .. } | Access::CompareExchange { .. } | Access::Dram | Access::Mark(_) => {}
     }
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(found(&again), [(72, false)], "stored again after the flush");
     }
 
-    /// Two threads flush a line: the fence of either will do.
+    /// Two threads flush a line. The fence of either completes the write-back.
     #[test]
     fn a_later_flush_does_not_take_an_earlier_one_back() {
         let by_other = Event {

@@ -1,4 +1,4 @@
-//! A pool in memory under a recorder, worked on by one thread, every answer checked.
+//! A pool in memory under a recorder. One thread works on it, and the session checks every result.
 
 use crate::codec::Form;
 use crate::random::Random;
@@ -20,41 +20,41 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What fresh space is filled with: nothing may rely on its being zero.
+/// The byte that fills fresh space: nothing may rely on zeroes there.
 pub const GARBAGE: u8 = 0xa5;
 
-/// What kind of operation a step is.
+/// The kind of operation of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A pool is created.
+    /// Creates a pool.
     CreatePool,
-    /// A pool is opened, after a crash as a rule.
+    /// Opens a pool, usually after a crash.
     Open,
-    /// A pool is closed and opened again.
+    /// Closes a pool and opens it again.
     Reopen,
-    /// A map is created.
+    /// Creates a map.
     CreateMap,
-    /// A map is dropped.
+    /// Drops a map.
     DropMap,
-    /// Insert if absent.
+    /// Inserts if absent.
     Insert,
-    /// Insert or replace.
+    /// Inserts or replaces.
     Put,
-    /// Replace if present.
+    /// Replaces if present.
     Update,
-    /// Compare and swap.
+    /// Compares and swaps.
     Swap,
-    /// Remove.
+    /// Removes.
     Remove,
-    /// Lookups and iteration: they store where they touch something first after a crash.
+    /// Lookups and iteration. They store when they are the first to touch something after a crash.
     Read,
-    /// Sync.
+    /// Syncs.
     Sync,
-    /// A copy of the pool is made.
+    /// Copies the pool.
     Snapshot,
-    /// A step of background work.
+    /// Does one step of background work.
     Background,
-    /// The pool is verified.
+    /// Verifies the pool.
     Verify,
 }
 
@@ -80,51 +80,51 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A step that a session made and that a crash may interrupt.
+/// A step of a session, which a crash may interrupt.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// What kind of operation it is.
+    /// The kind of operation.
     pub kind: Kind,
-    /// For a person.
+    /// A description for people.
     pub text: String,
-    /// What the pool held before; `None` before it was created.
+    /// The pool's contents before; `None` before the pool was created.
     pub before: Option<Arc<State>>,
-    /// What it holds once the step has answered.
+    /// The contents once the step has returned.
     pub after: Arc<State>,
 }
 
-/// What the maps of a session are.
+/// The form and configuration of a session's maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// The record form.
     pub form: RecordForm,
-    /// The scheme, and what it lets a map's creator choose.
+    /// The scheme, with its settings.
     pub config: Config,
 }
 
 impl Shape {
-    /// Of the smallest map that a scheme has: few inserts make it grow.
+    /// Returns the shape of the scheme's smallest map, which a few inserts make grow.
     pub fn smallest(scheme: Scheme, form: RecordForm) -> Shape {
         Shape { form, config: parts(scheme).shapes[0].1 }
     }
 
-    /// The scheme.
+    /// Returns the scheme.
     pub fn scheme(self) -> Scheme {
         self.config.scheme()
     }
 
-    /// That of each scheme and record form.
+    /// Lists the smallest shape of each scheme and record form.
     pub fn all() -> impl Iterator<Item = Shape> {
         let forms = |&scheme| RecordForm::ALL.map(|form| Shape::smallest(scheme, form));
         Scheme::ALL.iter().flat_map(forms)
     }
 
-    /// Whether it is the smallest.
+    /// Returns whether this is the smallest shape.
     pub fn is_smallest(self) -> bool {
         self == Shape::smallest(self.scheme(), self.form)
     }
 
-    /// The map of this shape with a name.
+    /// Describes a map of this shape with this name.
     pub fn info(self, name: &str) -> MapInfo {
         let schema = |word: &str, bytes: &str| match self.form {
             RecordForm::Inline => word.to_owned(),
@@ -143,20 +143,20 @@ impl Shape {
 /// A change of one key, by numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Do {
-    /// Insert if absent.
+    /// Inserts if absent.
     Insert(u64),
-    /// Insert or replace.
+    /// Inserts or replaces.
     Put(u64),
-    /// Replace if present.
+    /// Replaces if present.
     Update(u64),
-    /// Replace if it is the first by the second.
+    /// Replaces the value if it equals the first one, by the second one.
     Swap(u64, u64),
-    /// Remove if present.
+    /// Removes if present.
     Remove,
 }
 
 impl Do {
-    /// The kind of operation.
+    /// Returns the kind of operation.
     pub fn kind(self) -> Kind {
         match self {
             Do::Insert(_) => Kind::Insert,
@@ -167,7 +167,7 @@ impl Do {
         }
     }
 
-    /// Whether it applies to a key with this value, and what the value is afterwards.
+    /// Returns whether the change applies to a key with this value, and the value afterwards.
     pub fn on(self, before: Option<u64>) -> (bool, Option<u64>) {
         match (self, before) {
             (Do::Insert(value), None) | (Do::Put(value), _) | (Do::Update(value), Some(_)) => {
@@ -180,7 +180,7 @@ impl Do {
     }
 }
 
-/// Stops a thread that waits for a lock whose holder can only be itself.
+/// Fails if the only thread waits for a lock, because only the thread itself can hold it.
 #[derive(Default)]
 struct Alone(AtomicU32);
 
@@ -197,18 +197,18 @@ impl Control for Alone {
     }
 }
 
-/// How a pool in memory is made.
+/// The size and the hash function of a pool in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolShape {
-    /// Pages that it begins with.
+    /// Initial number of pages.
     pub pages: u64,
-    /// Pages that it can grow to.
+    /// Number of pages that it can grow to.
     pub max_pages: u64,
-    /// Number of the hash function.
+    /// The number of the hash function.
     pub hash_function: u32,
 }
 
-/// log2 of the page size of every pool here: the smallest there is.
+/// log2 of the page size of every pool here: the smallest possible one.
 pub const PAGE_BITS: u32 = 12;
 
 impl Default for PoolShape {
@@ -217,7 +217,7 @@ impl Default for PoolShape {
     }
 }
 
-/// See the module's documentation.
+/// A pool in memory under a recorder; see the module's documentation.
 pub struct Session {
     seam: Traced,
     alive: Arc<Alive>,
@@ -234,7 +234,7 @@ fn options() -> CoreOptions {
     CoreOptions { medium: MediumKind::Bytes, ..CoreOptions::default() }
 }
 
-/// A recorder for one thread; recording at once, if asked.
+/// Makes a recorder for one thread. It records at once if `recording`.
 pub fn recorder(recording: bool) -> Traced {
     let seam = Traced::with_control(Box::new(Alone::default()));
     if recording {
@@ -243,7 +243,8 @@ pub fn recorder(recording: bool) -> Traced {
     seam
 }
 
-/// As [`recorder`], and it keeps a digest of what is read in a pool of `bytes`.
+/// As [`recorder`], but also keeps a digest of what is read in a pool of `bytes`, and records at
+/// once.
 pub fn watcher(bytes: u64) -> Traced {
     let seam = Traced::watching(Box::new(Alone::default()), bytes);
     seam.start(false);
@@ -263,7 +264,7 @@ pub fn open_bytes(
     open_heap(Heap::new(file, capacity, GARBAGE), file.len() as u64, seam, alive)
 }
 
-/// Opens memory as a pool. So many bytes of it are the file.
+/// Opens memory as a pool. Its first `len` bytes are the file.
 fn open_heap(
     heap: Heap,
     len: u64,
@@ -279,11 +280,11 @@ fn open_heap(
     Ok(Store::with_alive(core, Arc::clone(alive)))
 }
 
-/// Opens the memory of a store as the next opener of its file does. What was handed out by the
-/// store stays, and sees what is stored from now on.
+/// Opens the memory of a store as the next opener of its file does. Handles and references from
+/// the old store stay, and see what is stored from now on.
 ///
 /// # Errors
-/// [`Locked`](outlast::Error::Locked) while the store is open; else as opening a file.
+/// [`Locked`](outlast::Error::Locked) while the store is open; otherwise as opening a file.
 pub fn open_beside(
     store: &Store<Traced>,
     seam: Traced,
@@ -296,13 +297,13 @@ pub fn open_beside(
     open_heap(heap.ok_or(outlast::Error::Locked)?, store.core().memory.len(), seam, alive)
 }
 
-/// A page that every image shares, to tell forked children apart.
+/// Makes the page that all images share to tell forked children apart.
 pub fn alive() -> Arc<Alive> {
     Arc::new(Alive::new().expect("a page of memory"))
 }
 
 impl Session {
-    /// Makes a pool. What `recorder` sees from here on is the session's log.
+    /// Creates a pool. What `seam` records from here on is the session's log.
     pub fn create(shape: PoolShape, alive: &Arc<Alive>, seam: Traced) -> Checked<Session> {
         let capacity = shape.max_pages << PAGE_BITS;
         seam.mark(|| Mark::Begin("create pool".into()));
@@ -336,8 +337,8 @@ impl Session {
         })
     }
 
-    /// Opens a file's bytes. What it should hold is not known yet: [`Session::settle`]
-    /// finds out.
+    /// Opens a file's bytes. The expected contents are not known yet: [`Session::settle`] finds
+    /// them out.
     ///
     /// # Errors
     /// As opening a file.
@@ -371,39 +372,39 @@ impl Session {
         })
     }
 
-    /// What the pool should hold.
+    /// Returns the contents that the pool should have.
     pub fn state(&self) -> &Arc<State> {
         &self.state
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<Store<Traced>> {
         &self.store
     }
 
-    /// Every key that the session has named.
+    /// Returns every key that the session has named.
     pub fn used_keys(&self) -> &BTreeSet<u64> {
         &self.used
     }
 
-    /// Forgets the keys that were named so far and are not there any more.
+    /// Forgets the named keys that are not present any more.
     pub fn forget_used(&mut self) {
         self.used = self.state.maps.values().flat_map(|m| m.records.keys().copied()).collect();
     }
 
-    /// Ends the session: its steps and what was recorded.
+    /// Ends the session. Returns its steps, the recorded events, and the named keys.
     pub fn finish(mut self) -> (Vec<Step>, Vec<Event>, BTreeSet<u64>) {
         (self.log.take().unwrap_or_default(), self.seam.take(), std::mem::take(&mut self.used))
     }
 
-    /// How many steps were logged so far.
+    /// Returns how many steps have been logged so far.
     pub fn logged(&self) -> usize {
         self.log.as_ref().map_or(0, Vec::len)
     }
 
     // ---- Steps ------------------------------------------------------------------
 
-    /// Makes one step: what a crash during it may leave is the state before or after.
+    /// Makes one step. A crash during it may leave the state before or after.
     fn step<T>(
         &mut self,
         kind: Kind,
@@ -452,7 +453,7 @@ impl Session {
         )
     }
 
-    /// Drops a map; with `held`, a handle of it is kept until [`Session::let_go`].
+    /// Drops a map. With `held`, keeps a handle to it until [`Session::let_go`].
     pub fn drop_map(&mut self, name: &str, held: bool) -> Checked {
         let mut after = State::clone(&self.state);
         after.maps.remove(name);
@@ -471,7 +472,7 @@ impl Session {
         )
     }
 
-    /// Lets the handles of dropped maps go.
+    /// Drops the handles to dropped maps.
     pub fn let_go(&mut self) {
         self.held.clear();
     }
@@ -489,7 +490,7 @@ impl Session {
         self.state.maps.get(name)?.records.get(&key).copied()
     }
 
-    /// Changes a key and checks the answer.
+    /// Changes a key and checks the result.
     pub fn change(&mut self, name: &str, key: u64, change: Do) -> Checked {
         self.used.insert(key);
         let before = self.value_of(name, key);
@@ -498,7 +499,7 @@ impl Session {
         let run = |_: &mut Self| with_form!(map.index(), R, index => apply::<R>(&**index, key, change, before, applies));
         let text = || format!("{change:?} of key {key} in {name:?}");
         if self.log.is_none() {
-            // Nobody looks at the state in between: it need not be copied.
+            // Without a log, the states in between are not needed, so nothing is copied.
             run(self).map_err(|fault| Fault(format!("{}: {fault}", text())))?;
             set(Arc::make_mut(&mut self.state), name, key, after);
             return Ok(());
@@ -513,7 +514,7 @@ impl Session {
         self.step(change.kind(), text, state, run)
     }
 
-    /// Looks a key up, all ways there are, and checks the answers.
+    /// Looks a key up in every possible way and checks the results.
     pub fn get(&mut self, name: &str, key: u64) -> Checked {
         self.used.insert(key);
         let expected = self.value_of(name, key);
@@ -534,18 +535,19 @@ impl Session {
         self.step(Kind::Sync, || "sync".into(), None, |s| Ok(s.store.sync()?))
     }
 
-    /// One step of the pool's background work. Whether there may be more.
+    /// Does one step of the pool's background work. Returns whether there may be more.
     pub fn background(&mut self) -> Checked<bool> {
         self.step(Kind::Background, || "background step".into(), None, |s| Ok(s.store.step()?))
     }
 
-    /// Whether there is background work: that of the reclaim, or of a map that was opened.
+    /// Returns whether there is background work, of the reclaim or of an open map.
     pub fn has_work(&self) -> bool {
         let works = |map: &Arc<OpenMap>| with_form!(map.index(), R, index => Index::<R>::has_work(&**index));
         self.is_reclaiming() || self.maps.values().any(works)
     }
 
-    /// Makes background steps until nothing is to be done, which must come to be.
+    /// Runs background steps until there is nothing left to do. That must happen eventually, and
+    /// each map must then be at rest.
     pub fn come_to_rest(&mut self) -> Checked {
         for _ in 0..10_000 {
             if !self.background()? {
@@ -560,14 +562,14 @@ impl Session {
         Err(Fault("the background work does not end".into()))
     }
 
-    /// Whether space from before a crash is still to be accounted for.
+    /// Returns whether space from before a crash is still unaccounted for.
     pub fn is_reclaiming(&self) -> bool {
         self.store.reclaim_state() == ReclaimState::Running
     }
 
-    /// Copies the pool as a snapshot does, but into memory: the writers are held back, the
-    /// pool is made clean, the copy is made through the mapping. It must be a clean pool
-    /// with the same contents.
+    /// Copies the pool as a snapshot does, but into memory: holds the writers back, makes the pool
+    /// clean, and copies it through the mapping. The copy must be a clean pool with the same
+    /// contents.
     pub fn snapshot(&mut self) -> Checked {
         let state = Arc::clone(&self.state);
         self.step(
@@ -586,8 +588,8 @@ impl Session {
         )
     }
 
-    /// Closes the pool and opens it again; with `walk`, an offline walk over the closed
-    /// file must find every block accounted for.
+    /// Closes the pool and opens it again. With `walk`, an offline walk over the closed file must
+    /// find every block accounted for.
     pub fn reopen_and(&mut self, walk: bool) -> Checked {
         let records = self.state.records();
         self.step(
@@ -609,7 +611,7 @@ impl Session {
         self.reopen_and(false)
     }
 
-    /// Opens the pool again as it is, as if the process had died between two steps.
+    /// Reopens the pool as it is, as if the process had died between two steps.
     pub fn crash(&mut self) -> Checked {
         self.step(Kind::Open, || "crash and reopen".into(), None, Self::open_again)
     }
@@ -622,7 +624,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with a store that was opened on the session's memory meanwhile, if one was.
+    /// Continues with `store` if it was opened on the session's memory meanwhile.
     pub fn take_over(&mut self, store: &Arc<Store<Traced>>) {
         if !Arc::ptr_eq(&self.store, store) {
             self.let_all_go();
@@ -630,24 +632,24 @@ impl Session {
         }
     }
 
-    /// Lets the handles of all maps go. They are opened again where they are needed.
+    /// Drops the handles to all maps. Maps are opened again when they are needed.
     pub fn let_all_go(&mut self) {
         self.maps.clear();
         self.held.clear();
     }
 
-    /// The bytes of the pool's file.
+    /// Returns the bytes of the pool's file.
     pub fn file(&self) -> Vec<u8> {
         let core = self.store.core();
         let len = core.memory.len() as usize;
-        // SAFETY: `len` bytes are there, initialised by `Heap::new`, and only this
-        // thread uses the pool, which it does not do meanwhile.
+        // SAFETY: `Heap::new` has initialised these `len` bytes. Only this thread uses the pool,
+        // and it does not do so meanwhile.
         unsafe { std::slice::from_raw_parts(core.backing().base(), len) }.to_vec()
     }
 
     // ---- Checks -----------------------------------------------------------------
 
-    /// Reads everything: every map, every key of `universe` by get, and by iteration.
+    /// Reads every map: every key of `universe` by get, and everything by iteration.
     pub fn observe(&mut self, universe: &[u64], gets_first: bool) -> Checked<State> {
         let mut found = State::default();
         for (_, info) in self.store.maps() {
@@ -661,7 +663,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Checks that the pool holds what it should, by get and by iteration.
+    /// Checks that the pool has the expected contents, by get and by iteration.
     pub fn check(&mut self, universe: &[u64], gets_first: bool) -> Checked {
         let state = Arc::clone(&self.state);
         self.step(
@@ -675,7 +677,7 @@ impl Session {
         )
     }
 
-    /// Checks that every map holds what it should, by iteration only.
+    /// Checks that every map has the expected contents, by iteration only.
     pub fn check_walk(&mut self) -> Checked {
         let state = Arc::clone(&self.state);
         for (name, expected) in &state.maps {
@@ -691,7 +693,7 @@ impl Session {
         Ok(())
     }
 
-    /// Finds out what the pool holds, which `judge` must allow.
+    /// Finds out what the pool holds. `judge` must allow it.
     pub fn settle(&mut self, judge: &dyn Judge, universe: &[u64], gets_first: bool) -> Checked {
         let found = self.observe(universe, gets_first)?;
         judge.judge(&found)?;
@@ -699,7 +701,7 @@ impl Session {
         Ok(())
     }
 
-    /// Verifies the pool; what reclaim is left is finished.
+    /// Verifies the pool, which also finishes the reclaim.
     pub fn verify(&mut self) -> Checked {
         let records = self.state.records();
         self.step(
@@ -715,13 +717,13 @@ impl Session {
         )
     }
 
-    /// How often a map has grown since it was opened.
+    /// Returns how often a map has grown since it was opened.
     pub fn grown(&mut self, name: &str) -> Checked<u64> {
         let map = self.map(name)?;
         Ok(with_form!(map.index(), R, index => Index::<R>::growth(&**index)).splits)
     }
 
-    /// The hash of a key.
+    /// Returns the hash of a key.
     pub fn hash(&self, form: RecordForm, key: u64) -> u64 {
         let hasher = &self.store.core().hasher;
         match form {
@@ -730,8 +732,8 @@ impl Session {
         }
     }
 
-    /// Works on a map in all ways: inserts until it has grown, updates, swaps,
-    /// removals, lookups and iteration, beside what background work there is.
+    /// Works on a map in all ways, between steps of background work: inserts until the map has
+    /// grown, updates, swaps, removals, lookups.
     pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
         let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
         for &key in &present {
@@ -780,7 +782,7 @@ fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
     }
 }
 
-/// Holds a closed pool's file against a walk that shares no code with the allocator.
+/// Checks a closed pool's file with a walk that shares no code with the allocator.
 fn check_closed(file: &[u8], records: u64) -> Checked {
     let report = outlast::offline::walk_bytes(file)?;
     let held = report.records == records && report.leaked_bytes == 0 && report.problems.is_empty();
@@ -789,7 +791,7 @@ fn check_closed(file: &[u8], records: u64) -> Checked {
     })
 }
 
-/// What a check of a whole pool must find.
+/// Checks that the verification of a whole pool found nothing wrong and `records` records.
 pub fn check_verification(found: &Verification, records: u64) -> Checked {
     let damage: Vec<_> = found.all_damage().map(ToString::to_string).collect();
     ensure(damage.is_empty(), || format!("damage: {}", damage.join("; ")))?;
@@ -827,7 +829,7 @@ fn apply<R: Form>(
     ensure(done.present == before.is_some(), || {
         format!("answered present: {}, the value was {before:?}", done.present)
     })?;
-    // What was there is only promised where the change needed to look at it.
+    // A change returns the previous value only if it had to look at it.
     let told = done.before.as_ref().map(|value| R::value_number(value).ok_or(value));
     ensure(told.is_none() || told == before.map(Ok), || {
         format!("answered value {told:?}, it was {before:?}")
@@ -854,7 +856,7 @@ fn read<R: Form>(index: &dyn Index<R>, key: u64) -> Checked<Option<u64>> {
     found.as_ref().map(number::<R>).transpose()
 }
 
-/// Everything by iteration.
+/// Reads everything by iteration.
 fn walk<R: Form>(index: &dyn Index<R>) -> Checked<BTreeMap<u64, u64>> {
     let mut found = BTreeMap::new();
     let mut cursor = Cursor::start();

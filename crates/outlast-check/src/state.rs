@@ -1,11 +1,11 @@
-//! What a pool holds, by numbers, and what a session found wrong.
+//! The contents of a pool, by numbers, and the faults that a check finds.
 
 use outlast::RecordForm;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A finding: something is not as the contract has it.
+/// A finding: something breaks the contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault(pub String);
 
@@ -23,10 +23,10 @@ impl From<outlast::Error> for Fault {
     }
 }
 
-/// A check: nothing, or a finding.
+/// The result of a check: a value, or a finding.
 pub type Checked<T = ()> = Result<T, Fault>;
 
-/// Finds fault unless `holds`.
+/// Fails with a fault unless `holds`.
 pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Fault(what())) }
 }
@@ -34,26 +34,26 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
 /// The contents of one map: values by key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapState {
-    /// Its record form.
+    /// The record form.
     pub form: RecordForm,
-    /// Its records.
+    /// The records.
     pub records: BTreeMap<u64, u64>,
 }
 
 /// The contents of a pool: its maps by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    /// Its maps.
+    /// The maps.
     pub maps: BTreeMap<String, MapState>,
 }
 
 impl State {
-    /// Records of all maps.
+    /// Counts the records of all maps.
     pub fn records(&self) -> u64 {
         self.maps.values().map(|m| m.records.len() as u64).sum()
     }
 
-    /// What `found` has otherwise than this state, for a person.
+    /// Describes how `found` differs from this state, for people.
     pub fn difference(&self, found: &State) -> String {
         let mut lines = Vec::new();
         for (name, map) in &self.maps {
@@ -69,21 +69,21 @@ impl State {
     }
 }
 
-/// Says whether what a pool holds after a crash is what it may hold.
+/// Decides whether a pool may hold what it holds after a crash.
 pub trait Judge: Sync {
-    /// Finds fault with contents that are not allowed.
+    /// Fails if these contents are not allowed.
     fn judge(&self, found: &State) -> Checked;
 
-    /// Whether there may be no pool at all.
+    /// Returns whether there may be no pool at all.
     fn may_be_absent(&self) -> bool {
         false
     }
 
-    /// Tells judges of one run apart that do not allow the same.
+    /// Returns a number that differs between judges of one run that allow different contents.
     fn key(&self) -> u64;
 }
 
-/// Allows itself only.
+/// Allows only these contents.
 impl Judge for State {
     fn judge(&self, found: &State) -> Checked {
         ensure(self == found, || format!("contents: {}", self.difference(found)))
@@ -94,7 +94,7 @@ impl Judge for State {
     }
 }
 
-/// Any of some states; `None` is no pool at all.
+/// Allows any of several states. `None` stands for no pool at all.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed(pub Vec<Option<Arc<State>>>);
 
@@ -112,7 +112,7 @@ impl Judge for Allowed {
     }
 
     fn key(&self) -> u64 {
-        // Steps that change nothing share one state.
+        // Steps that change nothing share one state, so its address identifies it.
         let address = |s: &Option<Arc<State>>| s.as_ref().map_or(1, |s| Arc::as_ptr(s).addr());
         self.0.iter().map(address).fold(0, |key: u64, at| key.rotate_left(23) ^ at as u64)
     }

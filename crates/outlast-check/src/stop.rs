@@ -1,7 +1,8 @@
-//! Threads that stop before an access of memory that is chosen, while others work.
+//! Stops threads before a chosen memory access while other threads work.
 //!
-//! A test gives one or two threads a *role*. Only their accesses are counted, and only they stop.
-//! Where another thread waits for a stopped one, all of them go on: that interleaving cannot be.
+//! A test gives one or two threads a *role*. Only accesses of threads with a role are counted, and
+//! only they stop. If another thread waits for a stopped one, all stopped threads continue: the
+//! interleaving that the test wanted cannot happen.
 
 use outlast::pmem::{Access, Control, Point, Traced};
 use std::cell::Cell;
@@ -15,25 +16,25 @@ thread_local! { static ROLE: Cell<Option<Role>> = const { Cell::new(None) }; }
 /// Turns of waiting after which a thread counts as waiting for a stopped one.
 const PATIENCE: u64 = 500;
 
-/// A thread that can stop.
+/// The role of a thread that can stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The one that begins. It never waits for a stopped thread.
+    /// The thread that begins. It never waits for a stopped thread.
     First,
-    /// Another one.
+    /// The other thread.
     Second,
 }
 
-/// Stops the threads that have a role. Clones stop the same ones.
+/// Stops the threads that have a role. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Stops(Arc<State>);
 
 #[derive(Default)]
 struct State {
     threads: [Thread; 2],
-    /// Turns that others have waited.
+    /// Turns that threads have waited since the stopped ones were last released.
     waits: AtomicU64,
-    /// Another thread had to wait for a stopped one.
+    /// Whether a thread has had to wait for a stopped one.
     was_awaited: AtomicBool,
     exchanges: Mutex<Vec<Exchange>>,
 }
@@ -41,9 +42,9 @@ struct State {
 struct Thread {
     /// Accesses so far.
     accesses: AtomicU64,
-    /// It stops before the access of this number.
+    /// The thread stops before the access with this number.
     limit: AtomicU64,
-    /// It stops before the access that follows its first store of this commit point.
+    /// The thread stops before the access that follows its first store of this commit point.
     after: OnceLock<&'static Point>,
     is_stopped: AtomicBool,
 }
@@ -59,20 +60,20 @@ impl Default for Thread {
     }
 }
 
-/// A word that a thread with a role has exchanged.
+/// A successful exchange of a word by a thread with a role.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
     /// The thread.
     pub role: Role,
-    /// How many accesses it had made before.
+    /// The thread's number of accesses before this one.
     pub access: u64,
     /// The commit point.
     pub point: &'static Point,
-    /// Where the word stands.
+    /// The offset of the word.
     pub offset: u64,
-    /// What it was.
+    /// The old value.
     pub old: u64,
-    /// What it is now.
+    /// The new value.
     pub new: u64,
 }
 
@@ -117,7 +118,7 @@ impl Control for Stops {
 }
 
 impl Stops {
-    /// A recorder whose accesses these stops control. It does not record yet.
+    /// Returns a recorder whose accesses these stops control. It does not record yet.
     pub fn seam(&self) -> Traced {
         Traced::with_control(Box::new(self.clone()))
     }
@@ -133,12 +134,12 @@ impl Stops {
         self.0.was_awaited.store(true, SeqCst);
         self.release(Role::First);
         self.release(Role::Second);
-        // They must get a processor before this thread gives up.
+        // The released threads must get a processor before this thread gives up.
         self.0.waits.store(0, SeqCst);
         sleep(Duration::from_micros(20));
     }
 
-    /// Gives the calling thread a role while it acts.
+    /// Gives the calling thread a role while `act` runs.
     pub fn play<T>(role: Role, act: impl FnOnce() -> T) -> T {
         ROLE.set(Some(role));
         let done = act();
@@ -146,25 +147,25 @@ impl Stops {
         done
     }
 
-    /// Lets a thread go on up to its access of this number, counted from 0.
+    /// Lets a thread continue up to its access with this number, counted from 0.
     pub fn limit(&self, role: Role, access: u64) {
         self.thread(role).limit.store(access, SeqCst);
     }
 
-    /// Has a thread stop after its first store of a commit point.
+    /// Makes a thread stop after its first store of a commit point.
     pub fn stop_after(&self, role: Role, point: &'static Point) {
         let _ = self.thread(role).after.set(point);
     }
 
-    /// Waits until a thread has stopped, or has ended.
+    /// Waits until a thread has stopped or ended.
     pub fn await_stop<T>(&self, role: Role, thread: &ScopedJoinHandle<'_, T>) {
         while !self.is_stopped(role) && !thread.is_finished() {
             yield_now();
         }
     }
 
-    /// Lets a thread make its accesses before the one of this number, and waits until it has made
-    /// them, or has ended. Returns whether it has come so far.
+    /// Lets a thread continue to the access with this number, and waits until it has reached that
+    /// access or ended. Returns whether it has reached it.
     pub fn run_to<T>(&self, role: Role, access: u64, thread: &ScopedJoinHandle<'_, T>) -> bool {
         self.limit(role, access);
         while self.accesses(role) <= access && !thread.is_finished() {
@@ -173,27 +174,27 @@ impl Stops {
         self.accesses(role) > access
     }
 
-    /// Lets a thread go on, and stops it no more.
+    /// Lets a thread continue and never stops it again.
     pub fn release(&self, role: Role) {
         self.limit(role, u64::MAX);
     }
 
-    /// Whether a thread is stopped now.
+    /// Returns whether a thread is stopped now.
     pub fn is_stopped(&self, role: Role) -> bool {
         self.thread(role).is_stopped.load(SeqCst)
     }
 
-    /// Whether another thread has had to wait for a stopped one.
+    /// Returns whether a thread has had to wait for a stopped one.
     pub fn was_awaited(&self) -> bool {
         self.0.was_awaited.load(SeqCst)
     }
 
-    /// How many accesses a thread has made or is about to make.
+    /// Returns how many accesses a thread has made or is about to make.
     pub fn accesses(&self, role: Role) -> u64 {
         self.thread(role).accesses.load(SeqCst)
     }
 
-    /// The first exchange of a thread at a commit point that is as asked for.
+    /// Returns the first exchange of a thread at a commit point for which `is` holds.
     pub fn exchange(
         &self,
         role: Role,
@@ -204,9 +205,9 @@ impl Stops {
         exchanges.iter().find(|e| e.role == role && e.point == point && is(e)).copied()
     }
 
-    /// Runs `act` in a thread that stops before its access number `at`, counted from 0. Once it has
-    /// stopped or ended, runs `meanwhile`, which is told whether it has stopped. Then the thread
-    /// goes on to its end.
+    /// Runs `act` in a thread that stops before its access number `at`, counted from 0. Once the
+    /// thread has stopped or ended, runs `meanwhile`, and tells it whether the thread has stopped.
+    /// Then lets the thread run to its end.
     pub fn during<T: Send, M>(
         &self,
         at: u64,
@@ -232,8 +233,8 @@ mod tests {
     use outlast::pool::backing::{Backing, Heap};
     use outlast::pool::core::{Core, CoreOptions};
 
-    /// Four stores by a thread that stops before the third. What `meanwhile` sees, and how many are
-    /// made in the end.
+    /// Makes four stores in a thread that stops before the third. Returns what `meanwhile`
+    /// returned, and how many stores were made in the end.
     fn four_stores<T>(
         stops: &Stops,
         meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T,

@@ -1,5 +1,5 @@
-//! The whole proof of one scheme and record form: crash images, schedules, canaries and
-//! planted bugs, and one line that sums them up.
+//! The whole proof of one scheme and record form: crash images, schedules, mutants, seeded bugs and
+//! faults of the disk, with a one-line summary.
 
 use crate::tally::Tally;
 use crate::{canary, disk, explore, planted, schedule};
@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// How much is tried.
+/// How much to try.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    /// Of crash images.
+    /// The budget for crash images.
     pub explore: explore::Budget,
-    /// Of schedules.
+    /// The budget for schedules.
     pub schedule: schedule::Budget,
-    /// For each canary.
+    /// The budget for each mutant.
     pub canary: canary::Budget,
-    /// For each planted bug.
+    /// The budget for each seeded bug.
     pub planted: planted::Budget,
 }
 
 impl Budget {
-    /// A minute.
+    /// Returns a budget of about a minute.
     pub fn quick() -> Budget {
         Budget {
             explore: explore::Budget::QUICK,
@@ -32,7 +32,7 @@ impl Budget {
         }
     }
 
-    /// Minutes: what a scheme needs to land.
+    /// Returns a budget of minutes, which a scheme must pass in order to land.
     pub fn ci() -> Budget {
         Budget {
             explore: explore::Budget::CI,
@@ -42,7 +42,7 @@ impl Budget {
         }
     }
 
-    /// As long as it is let.
+    /// Returns a budget of hours.
     pub fn deep() -> Budget {
         let schedule = schedule::Budget {
             schedules: 50_000,
@@ -56,7 +56,7 @@ impl Budget {
         Budget { explore: explore::Budget::DEEP, schedule, ..Budget::ci() }
     }
 
-    /// By so many threads.
+    /// Sets the number of threads.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Budget {
         self.schedule.threads = threads;
@@ -69,19 +69,19 @@ impl Budget {
 /// What is going on, for a progress bar.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress {
-    /// So many distinct crash images were checked, of so many that were asked for.
+    /// This many distinct crash images were checked, out of the number requested.
     Images(u64, Option<u64>),
-    /// Another schedule was run, of so many.
+    /// Another schedule was run, out of this many.
     Schedule(u64),
-    /// What became of another canary is known.
+    /// The fate of another mutant is known.
     Canary,
-    /// What became of another planted bug is known.
+    /// The fate of another seeded bug is known.
     Planted,
-    /// Another fault of the disk was tried, of so many.
+    /// Another fault of the disk was tried, out of this many.
     Disk(usize),
 }
 
-/// What was found.
+/// The result of a run.
 pub struct Report {
     scheme: Scheme,
     form: RecordForm,
@@ -92,11 +92,11 @@ pub struct Report {
     planted: planted::PlantedReport,
     disk: disk::Outcomes,
     took: Duration,
-    /// What each part took.
+    /// The time that each part took.
     stages: Vec<(&'static str, Duration)>,
 }
 
-/// Tries everything on one scheme and record form. `progress` is called from any thread.
+/// Runs the whole proof on one scheme and record form. Any thread may call `progress`.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,
@@ -137,13 +137,13 @@ pub fn run(
     Report { scheme, form, explored, tally, scheduled, canaries, planted, disk, took, stages }
 }
 
-/// Seconds, to the tenth.
+/// Converts to seconds, rounded to a tenth.
 fn seconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 10.0).round() / 10.0
 }
 
 impl Report {
-    /// Things that are not as the contract has them, canaries and planted bugs apart.
+    /// Counts everything that breaks the contract, apart from missed mutants and seeded bugs.
     pub fn violations(&self) -> usize {
         let unreached: usize = self.explored.rows.iter().map(|row| row.missing.len()).sum();
         self.explored.violations()
@@ -156,7 +156,7 @@ impl Report {
             + self.disk.violations.len()
     }
 
-    /// Whether nothing is wrong, and everything that was made wrong was noticed.
+    /// Returns whether nothing is wrong and the suite noticed everything that was made wrong.
     pub fn is_good(&self) -> bool {
         self.explored.is_good()
             && self.violations() == 0
@@ -165,7 +165,7 @@ impl Report {
             && self.disk.is_good()
     }
 
-    /// The summary, in one line.
+    /// Returns the one-line summary.
     pub fn json(&self) -> Value {
         let (explored, scheduled) = (self.tally.all(), &self.scheduled);
         let answers: usize = self.explored.rows.iter().map(|row| row.responses).sum();
@@ -198,7 +198,7 @@ impl Report {
         })
     }
 
-    /// All that is wrong, for a person; empty if nothing is.
+    /// Describes everything that is wrong, for people. Empty if nothing is.
     pub fn failures(&self) -> String {
         let mut text = explore::report::failures(&self.explored);
         for violation in &self.scheduled.violations {
@@ -221,7 +221,7 @@ impl Report {
         text
     }
 
-    /// Everything, for a person.
+    /// Formats all the tables, for people.
     pub fn tables(&self) -> String {
         format!(
             "{}\n\n{}\n\n{}\n\n{}\n\n{}\n\n{}",

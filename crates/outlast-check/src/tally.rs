@@ -1,8 +1,9 @@
-//! The count of crash images, and which of them are distinct.
+//! Counts crash images, and tells which of them are distinct.
 //!
-//! An image counts as distinct by the kind of the operation in flight, the structural
-//! phase that it was in, the cut (the commit points of the last store that survives and of
-//! the first that does not), and everything that recovery and reading read of the image.
+//! Two images are the same if they agree in all of the following: the kind of the operation in
+//! flight, the structural phase it was in, the cut (the commit points of the last store that
+//! survives and of the first that does not), and everything that recovery and reading read of the
+//! image.
 
 use crate::session::Kind;
 use comfy_table::{CellAlignment, Table, presets};
@@ -13,29 +14,29 @@ use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard};
 
-/// No kind of operation has a larger part of the images, by default.
+/// The largest share of the images that one kind of operation gets, by default.
 const SHARE: f64 = 0.26;
-/// Of the part of a kind, one phase has at most so much: what is common (an insert into a
-/// bucket) must not leave the rare (a split) no room.
+/// The largest part of its kind's share that one phase gets. Common phases (an insert into a
+/// bucket) must leave room for rare ones (a split).
 const PHASE: f64 = 0.6;
-/// Phases with less than this part of all images are taken although their kind has its part,
-/// up to a tenth more of that.
+/// The share of all images below which a phase counts as rare. Images of a rare phase are taken
+/// even if its kind has used up its share, by up to a tenth more.
 const RARE: f64 = 0.002;
-/// So many images of each kind of operation are taken, however few there are in all.
+/// The number of images of each kind of operation that are taken regardless of its share.
 const FREE: u64 = 500;
 
 /// Where a crash cut a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
-    /// The operation.
+    /// The kind of the operation in flight.
     pub kind: Kind,
-    /// The commit point of its last store before the crash: its structural phase.
+    /// The commit point of the operation's last store before the crash: its structural phase.
     pub phase: Option<&'static Point>,
-    /// The commit point of the last store that survives, of those that need not.
+    /// Of the stores that could have been lost, the commit point of the last that survives.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that does not survive.
     pub lost: Option<&'static Point>,
-    /// Whether it is the second crash, in recovery or soon after.
+    /// Whether this is the second crash, in recovery or soon after.
     pub nested: bool,
 }
 
@@ -50,12 +51,12 @@ impl fmt::Display for Name {
     }
 }
 
-/// How many images there were.
+/// A number of images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     /// Images checked.
     pub images: u64,
-    /// Distinct ones.
+    /// Distinct images.
     pub distinct: u64,
 }
 
@@ -96,12 +97,12 @@ impl Tally {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A tally of which no kind of operation has a larger part than `share`.
+    /// Makes a tally in which no kind of operation gets more than `share` of the images.
     pub fn with_share(share: f64) -> Tally {
         Tally { share, ..Tally::default() }
     }
 
-    /// Whether images of this kind and phase are wanted, or there are too many already.
+    /// Returns whether more images of this kind and phase are wanted.
     pub fn wants(&self, kind: Kind, phase: Option<&'static Point>) -> bool {
         let mut inner = self.inner();
         let all = inner.all;
@@ -122,10 +123,10 @@ impl Tally {
         wants
     }
 
-    /// Counts an image. `digest` stands for everything that recovery and reading read of
-    /// it. Whether it was the first of its kind.
+    /// Counts an image. `digest` stands for everything that recovery and reading read of it.
+    /// Returns whether the image is distinct from all before it.
     pub fn note(&self, site: Site, digest: u64) -> bool {
-        // The same in every run.
+        // This hasher has fixed keys, so every run hashes alike.
         let key = BuildHasherDefault::<DefaultHasher>::default().hash_one((site, digest));
         let mut inner = self.inner();
         let distinct = inner.seen.insert(key);
@@ -139,22 +140,22 @@ impl Tally {
         distinct
     }
 
-    /// All images.
+    /// Returns the count of all images.
     pub fn all(&self) -> Count {
         self.inner().all
     }
 
-    /// Those of a second crash.
+    /// Returns the count of images of a second crash.
     pub fn nested(&self) -> Count {
         self.inner().nested
     }
 
-    /// By kind of operation.
+    /// Returns the counts by kind of operation.
     pub fn kinds(&self) -> BTreeMap<Kind, Count> {
         self.inner().kinds.clone()
     }
 
-    /// The largest part of the images that one kind of operation has.
+    /// Returns the largest share of the images that one kind of operation has.
     pub fn largest_share(&self) -> f64 {
         let inner = self.inner();
         let of = |count: fn(&Count) -> u64| {
@@ -164,7 +165,7 @@ impl Tally {
         of(|c| c.images).max(of(|c| c.distinct))
     }
 
-    /// The images by operation, and by operation and cut.
+    /// Formats the images by operation, and by operation and cut.
     pub fn tables(&self) -> String {
         let inner = self.inner();
         let mut table = Table::new();
@@ -193,7 +194,7 @@ impl Tally {
         table.to_string()
     }
 
-    /// The same for a program.
+    /// Returns the same as JSON.
     pub fn json(&self) -> Value {
         let inner = self.inner();
         let count = |c: &Count| json!({ "images": c.images, "distinct": c.distinct });

@@ -1,5 +1,5 @@
-//! Every commit point does what its row says, and every flush and fence that is done wrong
-//! is noticed, or stands in the table of those that do no harm.
+//! Every commit point does what its row declares. The suite notices every flush and fence that is
+//! done wrong, or the table of harmless mutants has it.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::canary::{Budget, Fate, run};
@@ -12,7 +12,7 @@ fn every_flush_and_fence_is_needed_or_said_not_to_be() {
             println!("{}", report.table());
             assert!(report.is_good(), "{}", report.failures());
             assert!(report.points >= 2 && report.killed() > report.points);
-            // What does no harm has been tried, in images.
+            // Harmless mutants have been tried, with images.
             for (canary, fate) in &report.fates {
                 if let Fate::Equivalent { images, .. } = fate {
                     assert!(*images > 100, "{canary}: {images} images");

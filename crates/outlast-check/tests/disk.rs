@@ -1,4 +1,4 @@
-//! Every fault of the file system below a pool, on one scheme: the others are tried by `run`.
+//! Every fault of the file system below a pool, on one scheme. `run` tries the others.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::disk;

@@ -1,5 +1,5 @@
-//! Every scenario, for every scheme and both record forms: each image is as the contract
-//! has it, and each scenario still reaches the phases that it is for.
+//! Every scenario, for every scheme and both record forms: no image breaks the contract, and each
+//! scenario still reaches the phases that it is for.
 
 use outlast::index::clevel;
 use outlast::pmem::{Access, Alive, Event, Point, Traced};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[test]
 fn every_crash_of_every_scenario_leaves_what_it_may() {
-    // No image is left out, whatever its kind: all phases must be reached.
+    // With shares of 1, no image is left out, so all phases must be reached.
     let tally = Tally::with_share(1.0);
     let outcome = run(&Options::default(), &tally, &|| ());
     println!("{}", report::table(&outcome));
@@ -26,7 +26,7 @@ fn every_crash_of_every_scenario_leaves_what_it_may() {
     assert_eq!(tally.all().images, images as u64);
 }
 
-/// A crash can be replayed alone, and so can one of its second crashes.
+/// One crash can be replayed alone, and so can one of its second crashes.
 #[test]
 fn a_crash_is_replayed_alone() {
     let crash = |text: &str| Some(text.parse().unwrap());
@@ -41,11 +41,12 @@ fn a_crash_is_replayed_alone() {
     assert!(outcome.rows.iter().all(|row| (row.images, row.nested) == (2, 1)));
 }
 
-/// What no image shows of a run of one thread, without rehashing, in which no block is used again.
-/// Once the slot leads to the new record, or to none, it does not matter what the old one's state
-/// was: another thread can follow the state before, and of two slots one can lead to the old record
-/// still. A slot that leads to a replaced or removed record is set right by the trace, unless its
-/// block holds something else. The canaries have such runs.
+/// Commit points whose missing flush or fence no image shows, in a run of one thread without
+/// rehashing, in which no block is reused. Once the slot leads to the new record, or to none, the
+/// old record's state does not matter. It matters in other runs: another thread can follow the old
+/// state, and one of two slots can still lead to the old record. The trace corrects a slot that
+/// leads to a replaced or removed record, unless the block holds something else by then. The
+/// mutation tests have such runs.
 const NOT_ALONE: &[&Point] = &[
     &clevel::points::UPDATE,
     &clevel::points::UPDATE_SLOT,
@@ -53,8 +54,8 @@ const NOT_ALONE: &[&Point] = &[
     &clevel::points::REMOVE_SLOT,
 ];
 
-/// A search knows the images that only a mutated trace allows: none of the trace as it is,
-/// and one that shows the fault where a flush or a fence of an operation is left out.
+/// The search finds no fault in the trace as it is, where no image is new. It finds a fault if a
+/// flush or a fence of an operation is left out.
 #[test]
 fn a_flush_or_fence_that_is_left_out_is_found() {
     let alive = alive();
@@ -70,7 +71,7 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
         for point in (parts(shape.scheme()).expected)("change", shape.form).reaches {
             let is_flush: fn(&Event) -> bool = |e| matches!(e.access, Access::Flush { .. });
             let is_fence: fn(&Event) -> bool = |e| matches!(e.access, Access::Fence);
-            // What a row does not declare, it does not do: another row's fence is for its flush.
+            // Skip acts that a row does not declare: another row's fence completes its flush.
             let acts = [(point.flush, is_flush), (point.fence, is_fence)];
             for is_dropped in acts.into_iter().filter(|act| act.0).map(|act| act.1) {
                 let dropped = |e: &&Event| !(is_dropped(e) && e.point == Some(point));
@@ -89,8 +90,8 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
     }
 }
 
-/// Crashes at one moment of a trace of two threads, held against a judge of our own: the
-/// insert of one thread has answered, that of the other is in flight.
+/// Crashes at one moment of a trace of two threads, with a judge of our own. One thread's insert
+/// has returned, and the other's is in flight.
 #[test]
 fn one_moment_of_several_threads_is_judged() {
     let alive = alive();
@@ -126,7 +127,7 @@ fn judge_one_moment(shape: Shape, alive: &Arc<Alive>) {
     let after = Arc::clone(other.state());
     other.verify().unwrap();
 
-    // Before the last fence of the second thread.
+    // The moment is before the last fence of the second thread.
     let is_last = |e: &Event| matches!(e.access, Access::Fence) && e.thread == 1;
     let moment = events.iter().rposition(is_last).unwrap();
     let mut timeline = Timeline::new(&image, len, &events);
@@ -148,7 +149,7 @@ fn judge_one_moment(shape: Shape, alive: &Arc<Alive>) {
     let both = Allowed(vec![Some(before.clone().into()), Some(after)]);
     let (images, faults) = judged(&both);
     assert!(images > 1 && faults.is_empty(), "{images} images: {faults:?}");
-    // Neither of the two alone covers what a crash can leave here.
+    // Neither of the two states alone covers what a crash can leave here.
     let (_, faults) = judged(&before);
     assert!(!faults.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The checker of histories, held against brute force, and histories of real threads.
+//! Compares the history checker with brute force, and checks histories of real threads.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::history::{Answer, Call, Event, History, brute, check, generate, json, live};

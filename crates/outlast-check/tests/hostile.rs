@@ -1,14 +1,14 @@
 //! Damaged and hostile files.
 //!
-//! Goal: whatever a file holds, opening, reading, walking, verifying, changing and
-//! closing end in an answer or a typed error, never in a panic, a signal or a wait
-//! without end; and damage to what the format covers by a checksum is reported.
+//! Goal: whatever a file holds, opening, reading, walking, verifying, changing and closing end in a
+//! result or a typed error, and never in a panic, a signal or an endless wait. Damage to anything
+//! that the format covers with a checksum is reported.
 //!
 //! Method: images of small pools (see `outlast_check::fuzz::images`) with one byte changed at a
-//! time. Every byte of the header copies, the frontier, the roots, the descriptors, the
-//! directories and the headers of segments and nodes is changed; of the rest a seeded
-//! sample. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and
-//! takes a sample ten times as large: about ten minutes.
+//! time. The test changes every byte of the header copies, the frontier, the roots, the
+//! descriptors, the directories and the headers of segments and nodes, and a seeded sample of the
+//! rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and takes a
+//! sample ten times as large, which takes about ten minutes.
 
 use outlast::offline::{self, Region, What};
 use outlast::pmem::Alive;
@@ -45,7 +45,7 @@ fn full() -> bool {
     std::env::var("OUTLAST_HOSTILE").is_ok_and(|v| v == "full")
 }
 
-/// One byte of an image, changed.
+/// A change of one byte of an image.
 #[derive(Clone, Copy)]
 struct Change {
     image: usize,
@@ -53,7 +53,7 @@ struct Change {
     value: u8,
 }
 
-/// Whether the format promises that a change of this byte is noticed.
+/// Returns whether the format promises that a change of this byte is noticed.
 fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Change) -> bool {
     let word_offset = change.offset & !7;
     let mut word = image.word(word_offset).to_le_bytes();
@@ -71,8 +71,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         | What::Entry
         | What::SavedState
         | What::Record => true,
-        // A link to no node, or to another one, has no checksum: where the free state is
-        // known, the blocks that are lost or shared tell.
+        // A link to no node, or to another node, has no checksum. If the free state is known, the
+        // lost or shared blocks show it.
         What::Segment { .. } if index == 3 => image.clean || (word != 0 && !nodes.contains(&word)),
         What::Node if index == 1 => image.clean || (word != 0 && !nodes.contains(&word)),
         What::Segment { .. } | What::Node => true,
@@ -80,34 +80,34 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
             if index == 0 {
                 image.clean || word != 0
             } else {
-                // Another prefix makes it a record that a split left behind, which only
-                // the free state tells from one.
+                // Another prefix makes it look like a record that a split left behind. Only the
+                // free state can tell the two apart.
                 let before = image.word(word_offset);
                 image.clean || (before ^ word) >> (64 - depth) == 0
             }
         }
-        // A mark that may be left there says nothing after a crash.
+        // A mark that may be left there means nothing after a crash.
         What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
         What::Context { .. } | What::Level { .. } | What::ReadyLevel => true,
         What::ChainNode if index == 0 => true,
         What::ChainNode => image.clean && (image.word(word_offset) ^ word) << 1 != 0,
         // Marks void a slot, as a crash does, or mean nothing.
         What::ClevelSlot => (image.word(word_offset) ^ word) << 2 != 0 && image.clean,
-        // The kind of a state, and the priority of an insert that is over.
+        // The kind of a state, and the priority of an insert that is over, are not covered.
         What::ClevelRecord if index == 0 => (image.word(word_offset) ^ word) >> 46 == 0,
         What::ClevelRecord if index == 1 => (image.word(word_offset) ^ word) << 32 != 0,
         What::ClevelRecord => true,
         What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
-        // Bits and fingerprints have no checksum, but for bits of no slots.
+        // Bits and fingerprints have no checksum, except bits beyond the slots.
         What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
-        // The least key is its first word; the second one is that word's hash, or means nothing.
+        // The least key is its first word. The second is that word's hash, or means nothing.
         What::LeafPlace { form, .. } => index < 3 || form == RecordForm::Bytes,
         What::Pair { form } => form == RecordForm::Bytes,
         What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,
     }
 }
 
-/// Every change of a byte that is tried.
+/// Lists the changes of bytes to try.
 fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change> {
     let mut offsets: Vec<u64> = Vec::new();
     for region in &image.regions {
@@ -135,14 +135,14 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };
-        // One pair of images gets all of it; the others have other structures.
+        // One pair of images gets all of them. The others have other structures, and get fewer.
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
         let every = match (full(), other) {
             (true, _) => (every / 4).max(1),
             (false, true) => every * 6,
             (false, false) => every,
         };
-        // Commit words of free root slots: one of each eight slots.
+        // Of the commit words of free root slots, take one in each eight slots.
         if region.what == What::RootCommit
             && image.word(region.offset) == 0
             && !full()
@@ -188,7 +188,7 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
             image.regions.iter().filter(|r| r.what == What::Node).map(|r| r.offset).collect();
         let mut covering: Vec<Option<usize>> = vec![None; image.bytes.len()];
         for (r, region) in image.regions.iter().enumerate() {
-            // A live slot lies in its bucket and counts as itself.
+            // A live slot is inside its bucket and counts as itself.
             if matches!(region.what, What::Bucket { .. }) {
                 continue;
             }
@@ -214,7 +214,7 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
         let found =
             watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, verify_first, &mut random))?;
         if random.below(4) == 0 && verify_first {
-            // What operations meet first.
+            // Let operations be the first to read the damage.
             watched(&case, || use_pool(&bytes, &image.maps, &ALIVE, false, &mut random))?;
         }
         let walked = watched(&case, || offline::walk_bytes(&bytes))?;
@@ -229,7 +229,8 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
             }
             _ => {
                 by_walk.fetch_add(1, Ordering::Relaxed);
-                // Only what the library may ignore: it traces the space instead.
+                // The library may ignore this damage alone, because it then traces the space
+                // instead.
                 if region.what == What::SavedState {
                     return Ok(());
                 }
@@ -252,7 +253,7 @@ fn a_truncated_file_is_a_typed_error() {
     for image in IMAGES.iter() {
         let pages = image.bytes.len() as u64 / 4096;
         let failures = in_parallel(pages * 2, |number| {
-            // At each page, and somewhere inside it.
+            // Cut at each page, and somewhere inside it.
             let len = (number / 2 * 4096 + number % 2 * 1234) as usize;
             let case = format!("{} truncated to {len}", image.name);
             let cut = &image.bytes[..len];
@@ -268,8 +269,8 @@ fn a_truncated_file_is_a_typed_error() {
     }
 }
 
-/// The saved free state with a valid checksum and wrong bits: two maps may share a block.
-/// What the maps hold may be lost; the process is safe.
+/// A saved free state with a valid checksum and wrong bits lets two maps share a block. The maps'
+/// contents may be lost, but the process is safe.
 #[test]
 fn a_saved_free_state_that_lies_does_no_harm() {
     let cases = if full() { 4000 } else { 400 };
@@ -286,7 +287,8 @@ fn a_saved_free_state_that_lies_does_no_harm() {
                     1 => old & random.next(),
                     _ => 0,
                 };
-                // Page numbers stay: with others the state is not believed at all.
+                // Keep the page numbers, because the library does not believe a state with other
+                // numbers at all.
                 if old < 256 && random.below(8) != 0 && old == word_at(&image.bytes, word) {
                     set_word(&mut bytes, word, old & random.next());
                 } else {
@@ -303,7 +305,7 @@ fn a_saved_free_state_that_lies_does_no_harm() {
     }
 }
 
-/// A smaller number of cases through files: mapped pages, the file's end, the lock.
+/// Fewer cases, but through files: mapped pages, the file's end, the lock.
 #[test]
 fn damaged_files_open_or_fail_typed() {
     let base = if std::path::Path::new("/dev/shm").is_dir() {
@@ -344,7 +346,7 @@ fn use_file(path: &std::path::Path, image: &Image) {
     let options = PoolOptions::new().background(false).accept_possibly_torn(true);
     let options = options.max_size(image.bytes.len() as u64 + (1 << 20));
     for read_only in [true, false] {
-        // SAFETY: the file is this test's own.
+        // SAFETY: the file belongs to this test.
         let opened =
             unsafe { if read_only { options.open_read_only(path) } else { options.open(path) } };
         let Ok(pool) = opened else { continue };
@@ -365,8 +367,8 @@ fn use_file(path: &std::path::Path, image: &Image) {
     }
 }
 
-/// A saved free state that calls blocks free which are linked: they are handed out again, and chains
-/// of overflow nodes lead back into themselves.
+/// A saved free state that calls linked blocks free makes the pool hand them out again, so that
+/// chains of overflow nodes lead back into themselves.
 #[test]
 fn a_free_state_that_lies_makes_no_endless_chain() {
     let mut tried = 0;

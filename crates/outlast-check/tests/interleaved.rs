@@ -1,8 +1,8 @@
 //! Chosen interleavings of two threads, for what one thread alone cannot show.
 //!
-//! Method: one thread is stopped before its n-th access to the pool, for every n; the
-//! other one makes an operation meanwhile; then the first goes on. If the second needs
-//! what the first has locked, the first is released.
+//! Method: one thread is stopped before its n-th access to the pool, for every n. Meanwhile the
+//! other thread does an operation. Then the first continues. If the second needs what the first has
+//! locked, the first is released early.
 
 use outlast::db::store::Store;
 use outlast::pmem::{Alive, Control, Traced};
@@ -17,8 +17,8 @@ use outlast_check::session::{Do, GARBAGE, PoolShape, Session, Shape, alive, reco
 use outlast_check::stop::Stops;
 use std::sync::{Arc, OnceLock};
 
-/// Opens `file` and stops a step of its reclaim before each access in turn, while
-/// `operation` runs; then finishes the reclaim and verifies.
+/// Opens `file` and stops a step of its reclaim before each access in turn, while `operation` runs.
+/// Then finishes the reclaim and verifies.
 fn beside_the_trace(
     file: &[u8],
     capacity: u64,
@@ -40,7 +40,7 @@ fn beside_the_trace(
         });
         done.unwrap();
         session.verify().unwrap_or_else(|fault| panic!("stopped before access {stop_at}: {fault}"));
-        // What was freed in error is handed out again.
+        // Inserts reuse any block that was freed in error.
         for key in 500..560 {
             session.change("m", key, Do::Insert(key + 900_000)).unwrap();
         }
@@ -53,8 +53,8 @@ fn beside_the_trace(
     }
 }
 
-/// A map that the next insert of its keys makes grow; and the key of that insert. Of Dash-EH,
-/// records come back from the stash.
+/// Makes a map that grows with the next insert. Returns its file and capacity, and the key of that
+/// insert. In Dash-EH, growth then takes records back from the stash.
 fn about_to_grow(scheme: Scheme, alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
     let shape = Shape::smallest(scheme, RecordForm::Bytes);
     let pool = PoolShape::default();
@@ -71,8 +71,8 @@ fn about_to_grow(scheme: Scheme, alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
     unreachable!()
 }
 
-/// A record that growth moves, as a split takes one back from the stash, behind the back of a
-/// trace that has read the one place already and reads the other later.
+/// Growth moves a record while a trace runs, for example when a split takes it back from the stash.
+/// The trace has already read the one place and reads the other later.
 #[test]
 fn growth_hides_no_record_from_the_trace() {
     let alive = alive();
@@ -102,7 +102,7 @@ fn no_change_hides_a_record_from_the_trace() {
     }
 }
 
-/// At every access: what the header says of the size covers what can be claimed.
+/// Checks, at every access, that the header's size covers everything that can be claimed.
 #[derive(Default)]
 struct SizeIsTold(Arc<OnceLock<Arc<Store<Traced>>>>);
 
@@ -111,7 +111,7 @@ impl Control for SizeIsTold {
         let Some(store) = self.0.get() else { return };
         let core = store.core();
         let len = core.size();
-        // SAFETY: the header's bytes are there, and only this thread uses the pool.
+        // SAFETY: the header's bytes exist, and only this thread uses the pool.
         let bytes = unsafe { std::slice::from_raw_parts(core.backing().base(), 8192) };
         let header = Header::read(core.backing().reserved(), |offset| {
             let (words, _) = bytes[offset as usize..][..HEADER_WORDS * 8].as_chunks::<8>();
@@ -123,8 +123,8 @@ impl Control for SizeIsTold {
     }
 }
 
-/// Another thread claims pages as soon as the pool has grown: the header must tell of
-/// them before, or a crash leaves a frontier beyond the size.
+/// Another thread may claim pages as soon as the pool has grown. The header must announce them
+/// before, or a crash leaves a frontier beyond the size.
 #[test]
 fn growth_is_told_before_it_is_used() {
     let told = SizeIsTold::default();

@@ -1,7 +1,7 @@
 //! The version lock and the epochs, in every order that the memory model allows.
 //!
-//! Method: the library's own files are compiled here a second time, with the atomics of
-//! loom, and for each a third time with an ordering taken away, which must be noticed.
+//! Method: the library's own files are compiled here a second time, with loom's atomics, and each a
+//! third time with an ordering taken away, which the tests must notice.
 
 #![allow(
     clippy::duplicate_mod,
@@ -42,7 +42,7 @@ mod whole {
     }
 }
 
-/// Without the fences.
+/// The same files without the fences.
 #[path = "."]
 mod unfenced {
     mod sync {
@@ -68,7 +68,7 @@ mod unfenced {
     }
 }
 
-/// What a reader accepts was all written by one writer.
+/// Everything that a reader accepts was written by one writer.
 macro_rules! readers_see_whole_writes {
     ($lock:path) => {{
         use $lock as lock;
@@ -107,7 +107,7 @@ fn a_version_lock_without_fences_is_noticed() {
     readers_see_whole_writes!(unfenced);
 }
 
-/// Two writers, each of whom tries twice.
+/// Runs two writers, each of which tries twice.
 fn writers_exclude_each_other(orders: whole::Orders) {
     loom::model(move || {
         let shared = Arc::new((whole::Word::new(orders), UnsafeCell::new(0_u64)));
@@ -115,7 +115,7 @@ fn writers_exclude_each_other(orders: whole::Orders) {
             for _ in 0..2 {
                 if let Some(held) = shared.0.try_lock() {
                     let held = shared.0.set_changing(held);
-                    // SAFETY: the lock is held; loom finds out if that is not enough.
+                    // SAFETY: the lock is held. Loom finds out if that is not enough.
                     shared.1.with_mut(|value| unsafe { *value += 1 });
                     shared.0.unlock(held);
                     return 1;
@@ -151,8 +151,8 @@ fn a_lock_without_acquire_is_noticed() {
     writers_exclude_each_other(whole::Orders::LockRelaxed);
 }
 
-/// Readers follow a link under a pin, a writer unlinks the block and retires it: what it
-/// frees, nobody reads.
+/// Readers follow a link under a pin while a writer unlinks the block and retires it. No reader may
+/// access the block once the writer has freed it.
 macro_rules! no_guard_reads_a_freed_block {
     ($epochs:path, $readers:expr, $preemptions:expr) => {{
         use $epochs as epochs;
@@ -169,7 +169,7 @@ macro_rules! no_guard_reads_a_freed_block {
                     thread::spawn(move || {
                         let pin = epochs.pin(hint);
                         if link.load(Ordering::Acquire) == 0 {
-                            // SAFETY: pinned; loom finds out if that is not enough.
+                            // SAFETY: the thread holds a pin. Loom finds out if that is not enough.
                             assert_eq!(block.with(|value| unsafe { *value }), 7);
                         }
                         epochs.unpin(pin);
@@ -178,7 +178,7 @@ macro_rules! no_guard_reads_a_freed_block {
                 .collect();
             let mut freed = 0;
             let mut free = |_| {
-                // SAFETY: nobody reads it any more; loom finds out if that is not so.
+                // SAFETY: no thread reads the block any more. Loom finds out if one does.
                 block.with_mut(|value| unsafe { *value = 0 });
                 freed += 1;
             };
@@ -198,8 +198,8 @@ fn no_guard_reads_a_freed_block() {
     no_guard_reads_a_freed_block!(whole::epochs, 2, Some(2));
 }
 
-/// As above, by visits. The writer is in a visit itself, as operations are; it frees what it
-/// may two epochs later.
+/// The same with visits. The writer is in a visit itself, as operations are, and may free the block
+/// two epochs later.
 macro_rules! no_visit_reads_a_freed_block {
     ($epochs:path, $preemptions:expr) => {{
         use $epochs as epochs;
@@ -215,7 +215,7 @@ macro_rules! no_visit_reads_a_freed_block {
                 thread::spawn(move || {
                     let visit = epochs.begin_visit(1);
                     if link.load(Ordering::Acquire) == 0 {
-                        // SAFETY: visited; loom finds out if that is not enough.
+                        // SAFETY: the thread is in a visit. Loom finds out if that is not enough.
                         assert_eq!(block.with(|value| unsafe { *value }), 7);
                     }
                     drop(visit);
@@ -223,7 +223,7 @@ macro_rules! no_visit_reads_a_freed_block {
             };
             let mut freed = 0;
             let mut free = |_| {
-                // SAFETY: nobody reads it any more; loom finds out if that is not so.
+                // SAFETY: no thread reads the block any more. Loom finds out if one does.
                 block.with_mut(|value| unsafe { *value = 0 });
                 freed += 1;
             };

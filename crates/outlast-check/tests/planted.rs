@@ -1,12 +1,12 @@
-//! Published bugs, patched into the shipped operations: each is found, and nothing is found
-//! without one.
+//! Seeded bugs: published bugs are put into the shipped operations. The harness finds each, and
+//! finds nothing without one.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::planted::{Budget, markdown, run, table};
 
 #[test]
 fn every_planted_bug_is_found() {
-    // Each scheme in one form; `outlast-check run` tries both.
+    // Each scheme in one form. `outlast-check run` tries both.
     for &scheme in Scheme::ALL {
         let form = match scheme {
             Scheme::DashEh => RecordForm::Bytes,
@@ -20,7 +20,7 @@ fn every_planted_bug_is_found() {
     }
 }
 
-/// Every published bug has one line for each scheme, and no line stands twice.
+/// Every published bug has one line for each scheme, and no line appears twice.
 #[test]
 fn every_line_stands_once_in_the_table() {
     for &scheme in Scheme::ALL {
@@ -35,7 +35,7 @@ fn every_line_stands_once_in_the_table() {
     }
 }
 
-/// The page shows what `outlast-check planted --markdown` prints, between marks of each scheme.
+/// The page shows what `outlast-check planted --markdown` prints, between marks for each scheme.
 #[test]
 fn the_table_in_the_documentation_is_the_one_that_is_printed() {
     let page = include_str!("../../../docs/seeded-bugs.md");

@@ -51,7 +51,7 @@ fn a_seed_names_a_schedule() {
                 };
                 let (first, found) = replay(&named(77)).unwrap();
                 assert!(found.is_none(), "{}", found.unwrap());
-                // From another thread, where nothing is as it was by chance.
+                // Replay in another thread, where nothing can match by chance.
                 let (again, _) = std::thread::scope(|scope| {
                     scope.spawn(|| replay(&named(77)).unwrap()).join().unwrap()
                 });
@@ -68,7 +68,7 @@ fn a_thread_stopped_for_ever_stops_nobody_it_must_not() {
     stopped_for_ever(5);
 }
 
-/// As above, before every one of its steps.
+/// The same, before every one of its steps.
 #[test]
 #[ignore = "takes a minute and more; every fifth step is tried above"]
 fn a_thread_stopped_before_any_of_its_steps_stops_nobody_it_must_not() {
@@ -87,7 +87,7 @@ fn stopped_for_ever(every: u64) {
     }
 }
 
-/// The check above must be able to fail: a writer that holds a lock does stop others.
+/// The check above must be able to fail: a stopped writer that holds a lock does stop others.
 #[test]
 fn a_lock_holder_stopped_for_ever_is_noticed() {
     let blocking = Scheme::ALL.iter().copied().filter(|scheme| !scheme.is_lock_free());
@@ -97,8 +97,9 @@ fn a_lock_holder_stopped_for_ever_is_noticed() {
     }
 }
 
-/// A pool that says that it is full while its maps own little of it: here, since nothing is ever
-/// freed. One that its records fill fails, too, and is not called that.
+/// A pool that reports it is full while its maps own little of it has a spurious `PoolFull`. Here
+/// the reason is that nothing is ever freed. A pool that its records fill fails too, but not
+/// spuriously.
 #[test]
 fn a_spurious_pool_full_is_told_from_a_full_pool() {
     let (alive, form) = (alive(), RecordForm::Bytes);

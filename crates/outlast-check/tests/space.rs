@@ -1,4 +1,4 @@
-//! Space under kills and under guards.
+//! The space that a pool takes under kills and under guards.
 
 use outlast::Scheme;
 use outlast_check::{full, growth, guard};
@@ -23,8 +23,8 @@ fn grow(scheme: Scheme, operations: u64, keys: u64, even: bool) -> growth::Summa
     summary
 }
 
-/// Lives so short that no reclaim ever ends: what each leaves behind adds up, but not to
-/// more than a quarter.
+/// Lives so short that no reclaim ever ends. What they leave behind adds up, but to no more than a
+/// quarter.
 #[test]
 fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
     for &scheme in Scheme::ALL {
@@ -34,8 +34,8 @@ fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
     }
 }
 
-/// Lives that need more space than they may take before the reclaim ends: they help it
-/// along, whenever there is no other space.
+/// Lives that need more space than they may take before the reclaim ends. They advance it whenever
+/// there is no other space.
 #[test]
 fn a_pool_killed_100_times_under_heavy_load_stays_within_a_quarter() {
     for &scheme in Scheme::ALL {

@@ -1,4 +1,4 @@
-//! Torture, small: enough kills to meet each part of a life, and proof that it can fail.
+//! A small torture run, with enough kills to hit each part of a life, and proof that it can fail.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::key_bytes;
@@ -30,8 +30,7 @@ fn nothing_is_lost_by_64_kills() {
     }
 }
 
-/// A pool that was worked on for a moment, and then changed behind the back of the
-/// expectations.
+/// Works on a pool for a moment, then changes it without telling the cells.
 fn tampered(form: RecordForm, tamper: impl FnOnce(&outlast::RawMap)) -> (Checked, Checked) {
     let dir = tempfile::tempdir().unwrap();
     let subject = Subject { scheme: Scheme::ALL[0], record: Some(form), keys: 200, threads: 2 };
@@ -71,7 +70,7 @@ fn each_kind_of_tampering_is_found() {
             assert!(at_rest.is_err(), "{form}, at rest");
             assert!(under_load.is_err(), "{form}, under load");
         }
-        // A key that came from nowhere is found by iteration.
+        // Iteration finds a key that came from nowhere.
         let (at_rest, _) = tampered(form, |map| {
             let key = match form {
                 RecordForm::Inline => 100_000u64.to_le_bytes().to_vec(),

@@ -1,7 +1,7 @@
 //! Damage that verification once called sound.
 //!
-//! Goal: the pool opened for writing, the pool opened to be read and the offline walk all notice
-//! it, in pools that were closed and, where that can be told, in pools that a kill left.
+//! Goal: the pool opened for writing, the pool opened read-only and the offline walk all notice the
+//! damage, in pools that were closed and, where it can be told, in pools that a kill left.
 
 use outlast::db::store::AnyIndex;
 use outlast::index::Change;
@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock};
 
 static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(|| Arc::new(Alive::new().unwrap()));
 
-/// All three verifications notice what was done to an image.
+/// Checks that all three verifications notice what was done to an image.
 fn noticed(image: &Image, what: &str, damage: impl FnOnce(&mut [u8])) {
     let mut bytes = image.bytes.clone();
     damage(&mut bytes);
@@ -56,7 +56,7 @@ fn anything_in_a_level_kept_ready_is_noticed() {
 #[test]
 fn the_header_of_a_level_kept_ready_is_checked() {
     for image in with_level_ready() {
-        // It is the last thing before its content.
+        // The header is the last thing before the level's content.
         let ready = regions(&image, |what| *what == What::ReadyLevel);
         let levels = regions(&image, |what| matches!(what, What::Level { .. }));
         let headers = levels.iter().filter(|l| ready.iter().any(|r| r.offset == l.offset + 64));
@@ -99,7 +99,7 @@ fn a_slot_copied_to_where_it_does_not_belong_is_noticed() {
             let mut bytes = image.bytes.clone();
             set_word(&mut bytes, to.offset, image.word(from.offset));
             let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
-            // Where it is one of its record's places, a crash in rehashing leaves the same.
+            // If the slot is one of its record's places, a crash in rehashing leaves the same.
             let agree = verdicts.all_damaged() || (verdicts.all_sound() && !image.clean);
             assert!(agree, "{}: {:#x} to {:#x}: {verdicts}", image.name, from.offset, to.offset);
             damaged += usize::from(verdicts.all_damaged());
@@ -171,7 +171,7 @@ fn a_key_twice_in_one_bucket_is_noticed() {
 fn a_slot_that_was_cleared_is_noticed_where_the_free_state_tells() {
     for image in small_images(Scheme::Clevel).iter().filter(|image| image.clean) {
         for slot in regions(image, |what| *what == What::ClevelSlot).iter().step_by(19) {
-            // Of two that lead to one record, one can go.
+            // If two slots lead to one record, losing one of them is no damage.
             let alike = |r: &Region| (image.word(r.offset) ^ image.word(slot.offset)) << 16 == 0;
             if regions(image, |what| *what == What::ClevelSlot).iter().filter(|r| alike(r)).count()
                 == 1
@@ -184,8 +184,8 @@ fn a_slot_that_was_cleared_is_noticed_where_the_free_state_tells() {
     }
 }
 
-/// A slot that came back after its record was removed. The block is free, and what uses it next
-/// would be found by this slot.
+/// A slot that came back after its record was removed. The block is free, and the slot would lead
+/// to whatever uses the block next.
 #[test]
 fn a_slot_that_leads_to_a_removed_record_is_noticed_in_a_closed_pool() {
     const DEAD: u64 = 5 << 60 | 8 << 17 | 8;
@@ -229,7 +229,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                         matches!(&lost, Err(Error::DamagedRoot { slot: s, .. }) if *s == slot),
                         "{lost:?}"
                     );
-                    // Nor is it forgotten when the pool is changed and closed.
+                    // Changing and closing the pool must not forget it.
                     let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                     let map = store.open_map(&other.name).unwrap();
                     drop(map);
@@ -239,7 +239,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();
                 }
-                // Nor by a dirty mark that a crash cuts short.
+                // Neither must a dirty mark that a crash cuts short.
                 let mut torn = image.bytes.clone();
                 set_word(&mut torn, at, 0);
                 let sequence = |at: u64| word_at(&torn, at + 8 * field::SEQUENCE as u64);
@@ -252,7 +252,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                 assert!(copy.is_some(), "{}: the mark is torn", image.name);
                 let lost = store.open_map(&known.name).map(|_| ());
                 assert!(matches!(&lost, Err(Error::DamagedRoot { .. })), "{lost:?}");
-                // Nor when the process dies, twice.
+                // Neither must process death, twice.
                 let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                 for _ in 0..2 {
                     let store = open(&bytes, &ALIVE).unwrap();

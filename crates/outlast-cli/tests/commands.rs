@@ -1,5 +1,5 @@
-//! Every command but the demonstration, as a user runs it: what it prints, what it
-//! answers, what it leaves alone.
+//! Every command except the demonstration, as a user runs it: its output, its exit code, and what
+//! it leaves alone.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn json_is_objects_and_nothing_else() {
     assert_eq!(stat.len(), 2);
     assert_eq!(stat[0]["event"], "pool");
     assert_eq!(stat[1]["records_estimate"], 1);
-    // What a process that serves it keeps in DRAM: at least 2 bytes to a slot.
+    // A process that serves the map keeps at least 2 bytes per slot in DRAM.
     assert!(stat[1]["dram_bytes"].as_u64() >= Some(2 * stat[1]["slots"].as_u64().unwrap()));
     let verify = run(&["verify"]);
     assert_eq!(verify.last().unwrap()["verified"], true);
@@ -86,17 +86,17 @@ fn a_load_that_is_interrupted_leaves_a_closed_pool() {
         .spawn()
         .unwrap();
     let mut input = load.stdin.take().unwrap();
-    // More than a pipe holds: when all of it is written, most of it was loaded, and the command
-    // waits for more in the end.
+    // This is more than a pipe holds. So once all of it is written, most of it was loaded, and the
+    // command waits for more.
     let lines: String = (0..100_000).map(|n| format!("k{n}\t{n}\n")).collect();
     input.write_all(lines.as_bytes()).unwrap();
-    // SAFETY: a signal to a child that has not been waited for.
+    // SAFETY: this sends a signal to a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(load.id() as i32, libc::SIGINT) }, 0);
     let ended = load.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130));
     assert_eq!(ended.stderr, b"outlast: interrupted\n");
     drop(input);
-    // Closed: a copy of it is no copy of a live pool.
+    // The pool was closed, because a copy of it does not count as a copy of a live pool.
     let copy = Place::new();
     std::fs::copy(place.pool(), copy.pool()).unwrap();
     assert_eq!(copy.run(["get", "k1"]).expect(0).text(), "1\n");
@@ -139,7 +139,7 @@ fn ordered_maps_are_scanned_by_range_and_from_either_end() {
         }
         place.run(["scan", "--map", scheme, "--limit", "1"]).expect(0);
     }
-    // A map keeps the scheme that it was made with.
+    // A map keeps the scheme that it was created with.
     let other = place.run(["put", "1", "1", "--map", "main", "--scheme", "clevel"]).expect(1);
     assert!(other.err.contains("phast"), "{}", other.err);
     let unknown = place.run(["put", "1", "1", "--map", "main", "--scheme", "fast"]).expect(2);
@@ -181,8 +181,8 @@ fn numbers_are_numbers() {
     for bad in [["put", "x", "1"], ["put", "1", "-1"], ["put", "2147483648", "1"]] {
         place.run(bad).expect(2);
     }
-    // As the library has it.
-    // SAFETY: the file is this test's own.
+    // The library reads the same.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
     assert_eq!(pool.map::<i32, u64>("main").unwrap().get(&-5).unwrap(), Some(u64::MAX));
     pool.close().unwrap();
@@ -208,7 +208,7 @@ fn bytes_that_are_not_text_go_in_and_out() {
 #[test]
 fn types_that_only_a_program_knows_are_hexadecimal() {
     let place = Place::new();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
     let map = pool.raw_map_with("m", "point/1", "str", &outlast::MapOptions::new()).unwrap();
     map.put(&[1, 2, 255], b"here").unwrap();
@@ -327,7 +327,7 @@ fn reading_changes_nothing() {
 fn a_pool_in_use_is_locked() {
     let place = Place::new();
     place.run(["put", "k", "v"]).expect(0);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
     for args in [&["get", "k"][..], &["put", "k", "w"], &["verify"]] {
         assert!(place.run(args).expect(1).err.contains("in use"));
@@ -370,7 +370,7 @@ fn a_damaged_record_is_found_and_named() {
 #[test]
 fn a_copy_of_a_live_pool_is_checked_only_when_asked() {
     let place = Place::new();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().create(place.path("live")).unwrap() };
     pool.map::<str, str>("main").unwrap().put("k", "v").unwrap();
     std::fs::copy(place.path("live"), place.pool()).unwrap();

@@ -1,4 +1,4 @@
-//! The demonstration, small, as a user runs it.
+//! The demonstration on a small scale, as a user runs it.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A place with some files in `tree`.
+/// Makes a place with some files in `tree`.
 fn tree() -> Place {
     let place = Place::new();
     std::fs::create_dir_all(place.path("tree/deep/er")).unwrap();
@@ -109,7 +109,7 @@ fn the_pool_can_be_kept_and_looked_at() {
     let verify = place.run(["verify", "--json"]).expect(0).objects();
     assert_eq!(verify[0]["records"], 3000);
     assert_eq!(place.run(["scan"]).expect(0).out.split(|&b| b == b'\n').count(), 3001);
-    // It is replaced by the next.
+    // The next run replaces it.
     demo(&place, &args).expect(0);
 }
 
@@ -150,7 +150,7 @@ fn an_interrupted_demonstration_cleans_up() {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(100));
-    // SAFETY: a signal to a child that was not waited for.
+    // SAFETY: this sends a signal to a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     let status = child.wait().unwrap();
     assert_eq!((status.code(), status.signal()), (Some(130), None));

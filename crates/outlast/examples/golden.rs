@@ -1,4 +1,4 @@
-//! Writes the golden pool of a format: once for each, see `tests/golden.rs`.
+//! Writes the golden pool of a format, once for each. See `tests/golden.rs`.
 //!
 //! ```text
 //! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
@@ -16,9 +16,9 @@ fn main() {
     let path = std::env::args().nth(1).expect("the file to write");
     let scheme = std::env::args().nth(2).expect("the scheme of its maps");
     let options = PoolOptions::new().page_bits(12).initial_size(160 << 10).background(false);
-    // Nothing of the machine that wrote it.
+    // The file must not depend on the machine that writes it.
     let options = options.boot_id(1);
-    // SAFETY: the file is this program's own.
+    // SAFETY: the file belongs to this program.
     let pool = unsafe { options.create(&path).unwrap() };
     let scheme: Scheme = scheme.parse().unwrap();
     let small = MapOptions::new().scheme(scheme).small();

@@ -1,8 +1,8 @@
-//! Pairs of functions for `.ci/seam-asm`: an access through the seam, and the same
-//! access to a bare atomic. They must compile to the same instructions.
+//! Pairs of functions for `.ci/seam-asm`: an access through the seam, and the same access to a bare
+//! atomic. Both must compile to the same instructions.
 //!
-//! The bare one takes the seam as well, and ignores it, so that both find their
-//! arguments in the same registers.
+//! The bare function also takes the seam, and ignores it, so that both get their arguments in the
+//! same registers.
 
 use outlast::pmem::{Point, Real, Seam, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ macro_rules! pairs {
         $through_seam:expr, $directly:expr
     })*) => {
         $(
-            /// Through the seam.
+            /// Accesses the word through the seam.
             #[inline(never)]
             #[unsafe(no_mangle)]
             pub fn $seam($real: &Real, $word: &Word, $a: u64, $b: u64) -> $answer {
@@ -22,7 +22,7 @@ macro_rules! pairs {
                 $through_seam
             }
 
-            /// To the bare atomic.
+            /// Accesses the bare atomic.
             #[inline(never)]
             #[unsafe(no_mangle)]
             pub fn $bare($real: &Real, $word: &AtomicU64, $a: u64, $b: u64) -> $answer {

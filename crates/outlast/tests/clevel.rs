@@ -1,5 +1,5 @@
-//! What clevel promises of its levels: how full they are when one is added, how many there
-//! are, and that they go when the table empties.
+//! What clevel promises of its levels: how full they are when one is added, how many there are, and
+//! that they go when the table empties.
 
 use outlast::{IndexStats, MapOptions, Pool, PoolOptions, RawMap, Scheme};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn stats(pool: &Pool) -> IndexStats {
     map.stats().unwrap()
 }
 
-/// Steps of the background work in the inserting thread, so that a run is the same each time.
+/// The inserting thread does the background work, so that every run is the same.
 #[test]
 fn levels_are_full_when_one_is_added() {
     let pool = pool();
@@ -44,7 +44,7 @@ fn levels_are_full_when_one_is_added() {
     assert!(seen >= 5, "{seen} expansions");
 }
 
-/// One step of the background work to a batch of inserts keeps up with them.
+/// One step of background work per batch of inserts keeps up with them.
 #[test]
 fn levels_stay_few_under_a_steady_load() {
     const BATCH: u64 = 64;
@@ -62,8 +62,8 @@ fn levels_stay_few_under_a_steady_load() {
     assert!((3..5).contains(&most), "{most} levels");
 }
 
-/// Two threads that insert, and the background's, on as many processors as there are: how many
-/// levels pile up depends on who gets one, and is printed. All go again.
+/// Two inserting threads and the background thread compete for the processors. How many levels pile
+/// up depends on which thread gets one, and is printed. In the end all extra levels are gone.
 #[test]
 fn levels_that_pile_up_with_real_threads_are_emptied() {
     const EACH: u64 = 750_000;
@@ -97,8 +97,8 @@ fn levels_that_pile_up_with_real_threads_are_emptied() {
     }
 }
 
-/// Two million records, of which one in a hundred is left: the levels shrink to less than a
-/// tenth, while another thread finds what stays and inserts more.
+/// Of two million records, one in a hundred stays. The levels shrink to less than a tenth, while
+/// another thread finds the records that stay and inserts more.
 #[test]
 fn levels_go_when_the_table_empties() {
     const MANY: u64 = 2_000_000;

@@ -1,4 +1,4 @@
-//! What handles of a closed pool return: `NotOpen`, and never another record's bytes.
+//! What handles to a closed pool return: `NotOpen`, and never another record's bytes.
 
 use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn open(path: &Path) -> Pool {
-    // SAFETY: a file of this test alone.
+    // SAFETY: the file belongs to this test alone.
     unsafe { PoolOptions::new().background(false).open_or_create(path) }.unwrap()
 }
 
@@ -49,7 +49,7 @@ fn a_reference_fails_once_its_pool_is_closed() {
     }
 }
 
-/// Nothing is read through a handle of a closed pool, in whatever way (A5).
+/// No call reads anything through a handle to a closed pool (A5).
 #[test]
 fn every_read_of_a_closed_pool_fails() {
     for &scheme in Scheme::ALL {
@@ -83,7 +83,8 @@ fn every_read_of_a_closed_pool_fails() {
         assert!(is_closed(words.stats()), "{scheme}");
         assert!(is_closed(words.iter().next().unwrap()), "{scheme}: a new iterator");
         assert!(is_closed(texts.iter().next().unwrap()), "{scheme}: a new iterator");
-        // What an iterator has read is good; then it ends with the error, or had read all.
+        // Whatever an iterator has read is valid. Then it ends with the error, unless it had read
+        // everything.
         let ends = |rest: Vec<bool>| {
             let failed = rest.iter().position(|failed| *failed);
             assert_eq!(failed.map_or(999, |at| at + 1), rest.len(), "{scheme}");

@@ -1,7 +1,7 @@
 //! Many threads on one map of every scheme, through the public interface.
 //!
-//! Method: small tables, so that splits, doublings and expansions run beside everything else;
-//! values say which key and which writer they belong to, so that a mixture is seen.
+//! Method: small tables, so that splits, doublings and expansions run beside everything else.
+//! Values contain their key and their writer, so that a mixture shows.
 
 use outlast::{MapOptions, Pool, PoolOptions, Scheme};
 use std::collections::HashSet;
@@ -72,7 +72,7 @@ fn what_stays(scheme: Scheme) {
     let pool = pool();
     let map = pool.map_with::<[u8], [u8]>("m", &small(scheme)).unwrap();
     let key = |n: u64| format!("key {n}").into_bytes();
-    // Values of many sizes, whose every byte tells the writer.
+    // Values of many sizes, in which every byte identifies the writer.
     let value = |n: u64, round: u64| {
         let len = 1 + (scrambled(n ^ round) % 300) as usize;
         let mut v = vec![(round % 251) as u8; len];
@@ -94,7 +94,7 @@ fn what_stays(scheme: Scheme) {
             let (map, stop) = (map.clone(), &stop);
             s.spawn(move || {
                 for round in 1..=30 {
-                    // Grow, change what stays, shrink again.
+                    // Grow, change the keys that stay, shrink again.
                     for n in 0..1500 {
                         let n = STAY + t * 10_000 + n;
                         assert!(map.insert(&key(n), &value(n, round)).unwrap());
@@ -179,7 +179,7 @@ fn counters(scheme: Scheme) {
     assert_eq!(texts.get("seven").unwrap().unwrap(), (THREADS * EACH).to_le_bytes());
 }
 
-/// Thousands of keys with one full hash: slow, but all there, and the directory small.
+/// Thousands of keys with one full hash are slow, but all are there, and the directory stays small.
 #[test]
 fn keys_with_one_hash_degrade_and_never_loop() {
     Scheme::ALL.iter().copied().for_each(keys_with_one_hash);
@@ -197,7 +197,7 @@ fn keys_with_one_hash(scheme: Scheme) {
                 s.spawn(move || {
                     for n in (t..SAME).step_by(2) {
                         assert!(map.insert(&same(n), &(n + 1)).unwrap());
-                        // Others among them, which hash as usual.
+                        // Other keys in between, which hash as usual.
                         assert!(map.insert(&n, &(n + 2)).unwrap());
                     }
                 });
@@ -246,7 +246,7 @@ fn maps_come_and_go(scheme: Scheme) {
                     for n in 0..200 {
                         assert!(map.insert(&n.to_string(), &value).unwrap());
                     }
-                    // Whatever is freed meanwhile is not of this map.
+                    // Nothing that is freed meanwhile belongs to this map.
                     for n in 0..200 {
                         let found = map.get(&n.to_string()).unwrap();
                         assert_eq!(found.as_deref(), Some(&value[..]), "{n}");
@@ -262,8 +262,8 @@ fn maps_come_and_go(scheme: Scheme) {
             });
         }
     });
-    // The background thread may still have a map in hand that it began a step for: until it has
-    // let go of it, the map's blocks are in use. At no moment are they nobody's.
+    // The background thread may still hold a map for which it began a step. Until it lets go, the
+    // map's blocks are in use. At no moment are they leaked.
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         while pool.step().unwrap() {}

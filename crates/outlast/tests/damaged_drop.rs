@@ -1,4 +1,4 @@
-//! A damaged map is dropped: it is gone, and its space comes back with the next open.
+//! A damaged map is dropped: it is gone, and the next open reclaims its space.
 
 use outlast::offline::{self, What};
 use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
@@ -12,7 +12,7 @@ fn is_reclaimed(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged.pool");
     let options = PoolOptions::new().page_bits(12).background(false);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let small = MapOptions::new().scheme(scheme).small();
     let small = small.form(RecordForm::Bytes);

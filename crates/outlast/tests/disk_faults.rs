@@ -1,4 +1,5 @@
-//! What a pool does when its file system fails: what it says then, and what it never says again.
+//! What a pool does when its file system fails: what it reports, and what it does not claim again
+//! before it is verified.
 
 use outlast::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
@@ -9,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 const EIO: i32 = 5;
 
-/// Fails the calls that it is told to.
+/// Fails the calls that it is told to fail.
 #[derive(Default)]
 struct Faults {
     calls: Mutex<Vec<Call>>,
-    /// Calls that write back and still succeed; negative: all do.
+    /// How many more write-backs succeed. Negative: all of them.
     left: AtomicI32,
-    /// Whether all fail that come after those, or the next one alone.
+    /// Whether all write-backs after those fail, or only the next one.
     for_ever: bool,
 }
 
@@ -24,7 +25,7 @@ impl Faults {
         Arc::new(Faults { left: AtomicI32::new(-1), for_ever, ..Faults::default() })
     }
 
-    /// The write-back after so many more fails.
+    /// Makes the write-back after `left` more fail.
     fn fail_after(&self, left: i32) {
         self.left.store(left, Ordering::SeqCst);
     }
@@ -70,7 +71,7 @@ impl Setup {
     }
 
     fn open(&self) -> (Pool, Map<u64, str>) {
-        // SAFETY: a file of this test alone.
+        // SAFETY: the file belongs to this test alone.
         let pool = unsafe { self.options().open_or_create(&self.path) }.unwrap();
         let map = pool.map_with("m", &MapOptions::new().scheme(self.scheme)).unwrap();
         (pool, map)
@@ -80,7 +81,7 @@ impl Setup {
     fn kill(&self, pool: Pool, map: Map<u64, str>) {
         let content = std::fs::read(&self.path).unwrap();
         drop((pool, map));
-        // The same file, whatever its last owner did after its death.
+        // Restore the same file, whatever its last owner did after its supposed death.
         std::fs::write(&self.path, content).unwrap();
     }
 
@@ -93,7 +94,7 @@ impl Setup {
 
     /// Opens the pool under another boot id.
     fn open_in_boot(&self, boot: u128) -> outlast::Result<Pool> {
-        // SAFETY: a file of this test alone.
+        // SAFETY: the file belongs to this test alone.
         unsafe { self.options().boot_id(boot).open(&self.path) }
     }
 }
@@ -130,7 +131,7 @@ fn nothing_acknowledged_after_a_failed_sync_is_lost_with_the_process() {
         put(&map, 0..100);
         setup.faults.fail_after(left);
         assert!(matches!(pool.sync(), Err(Error::Io { .. })), "{how}");
-        // A disk that fails for ever may take no dirty mark any more: then nothing is changed.
+        // A disk that fails for ever may not even take a dirty mark. Then nothing is changed.
         let mut acknowledged = 100;
         for key in 100..160 {
             match map.put(&key, &format!("value of {key}")) {
@@ -159,7 +160,7 @@ fn a_failed_write_back_is_remembered_until_the_pool_was_verified() {
         put(&map, 0..100);
         setup.faults.fail_after(left);
         assert!(pool.sync().is_err(), "{how}");
-        // The disk takes everything again.
+        // The disk accepts everything again.
         setup.faults.fail_after(-1);
         let snapshot = setup.path.with_extension("snapshot");
         let refused = |pool: &Pool| {
@@ -173,15 +174,15 @@ fn a_failed_write_back_is_remembered_until_the_pool_was_verified() {
         refused(&pool);
         drop(map);
         assert!(matches!(pool.close(), Err(Error::Suspect)), "{how}");
-        // SAFETY: a file of this test alone.
+        // SAFETY: the file belongs to this test alone.
         let other_boot = unsafe { setup.options().boot_id(77).open(&setup.path) };
         assert!(matches!(other_boot, Err(Error::PossiblyTorn { .. })), "{how}");
-        // The next process knows.
+        // The next process knows that the pool is suspect.
         let (pool, map) = setup.open();
         refused(&pool);
         drop(map);
         assert!(matches!(pool.close(), Err(Error::Suspect)), "{how}");
-        // What was verified is trusted.
+        // A verified pool is trusted.
         let (pool, map) = setup.open();
         assert!(pool.verify().unwrap().is_sound(), "{how}");
         assert!(!pool.durability().is_suspect, "{how}");
@@ -190,7 +191,7 @@ fn a_failed_write_back_is_remembered_until_the_pool_was_verified() {
         drop(map);
         pool.close().unwrap();
         for path in [&setup.path, &snapshot] {
-            // SAFETY: a file of this test alone.
+            // SAFETY: the file belongs to this test alone.
             let pool = unsafe { setup.options().boot_id(77).open(path) }.unwrap();
             check(&pool.map("m").unwrap(), 0..200, how);
         }
@@ -217,14 +218,14 @@ fn a_pool_that_may_be_torn_is_not_called_clean_before_it_was_verified() {
     let (pool, map) = setup.reopen_killed(pool, map);
     setup.kill(pool, map);
     let options = setup.options().boot_id(77);
-    // SAFETY: a file of this test alone.
+    // SAFETY: the file belongs to this test alone.
     assert!(matches!(unsafe { options.open(&setup.path) }, Err(Error::PossiblyTorn { .. })));
     let accepting = options.accept_possibly_torn(true);
-    // SAFETY: a file of this test alone.
+    // SAFETY: the file belongs to this test alone.
     let pool = unsafe { accepting.open(&setup.path) }.unwrap();
     assert!(matches!(pool.sync(), Err(Error::Suspect)));
     assert!(matches!(pool.close(), Err(Error::Suspect)));
-    // SAFETY: a file of this test alone.
+    // SAFETY: the file belongs to this test alone.
     let pool = unsafe { accepting.open(&setup.path) }.unwrap();
     assert!(pool.verify().unwrap().is_sound());
     pool.close().unwrap();
@@ -274,7 +275,7 @@ fn a_killed_pool_that_was_opened_and_synced_survives_a_power_loss() {
     }
 }
 
-/// A process that finds the pool of one that was killed waits for no disk.
+/// A process that opens the pool of a killed process waits for no disk.
 #[test]
 fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
     for &scheme in Scheme::ALL {
@@ -285,17 +286,17 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
         setup.faults.take_calls();
         put(&map, 100..200);
         assert_eq!(writes_back(&setup.faults), [], "{scheme}");
-        // What is marked anew is marked by the header's pages alone.
+        // A new dirty mark only writes the header's pages back.
         pool.sync().unwrap();
         setup.faults.take_calls();
         put(&map, 200..201);
         assert_eq!(writes_back(&setup.faults), [Call::Msync], "{scheme}");
-        // Nor is the mark of one taken for confirmed that another file, or boot, has made.
+        // A mark that another file or another boot has made does not count as durable either.
         let copy = setup.path.with_extension("copy");
         std::fs::copy(&setup.path, &copy).unwrap();
         let other = Setup { path: copy, ..Setup::new(scheme, false) };
         let options = other.options().accept_possibly_torn(true);
-        // SAFETY: a file of this test alone.
+        // SAFETY: the file belongs to this test alone.
         let pool = unsafe { options.open(&other.path) }.unwrap();
         other.faults.take_calls();
         pool.map_with::<u64, str>("n", &MapOptions::new().scheme(scheme)).unwrap();
@@ -308,7 +309,7 @@ fn writes_back(faults: &Faults) -> Vec<Call> {
     faults.take_calls().into_iter().filter(is_one).collect()
 }
 
-/// To verify a pool, to open one, or to look into it is no change.
+/// Verifying a pool, opening it or looking into it changes nothing.
 #[test]
 fn a_clean_pool_that_is_verified_stays_clean() {
     for &scheme in Scheme::ALL {
@@ -323,7 +324,7 @@ fn a_clean_pool_that_is_verified_stays_clean() {
     }
 }
 
-/// A new pool is there whole or not at all, whichever call fails.
+/// Whichever call fails, a new pool exists whole or not at all.
 #[test]
 fn a_creation_that_fails_leaves_nothing() {
     let mut calls = 0;
@@ -332,7 +333,7 @@ fn a_creation_that_fails_leaves_nothing() {
         let watch = Arc::new(Nth { left: AtomicI32::new(calls) });
         let options = PoolOptions::new().background(false).disk(Disk::watched(watch));
         let path = dir.path().join("p.pool");
-        // SAFETY: a file of this test alone.
+        // SAFETY: the file belongs to this test alone.
         match unsafe { options.create(&path) } {
             Ok(pool) => {
                 pool.close().unwrap();
@@ -346,14 +347,14 @@ fn a_creation_that_fails_leaves_nothing() {
     assert!(calls >= 4, "only {calls} calls");
 }
 
-/// A snapshot that fails leaves what was there, and nothing else.
+/// A failed snapshot leaves the previous one, and nothing else.
 #[test]
 fn a_snapshot_that_fails_leaves_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
     let (path, copy) = (dir.path().join("p.pool"), dir.path().join("copy"));
     let watch = Arc::new(Nth { left: AtomicI32::new(-1) });
     let options = PoolOptions::new().background(false).disk(Disk::watched(Arc::clone(&watch) as _));
-    // SAFETY: a file of this test alone.
+    // SAFETY: the file belongs to this test alone.
     let pool = unsafe { options.create(&path) }.unwrap();
     let map = pool.map::<u64, str>("m").unwrap();
     put(&map, 0..10);
@@ -371,23 +372,23 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
         if !reached {
             break;
         }
-        // A failure that is not the pool's own does not make it suspect.
+        // A failure outside the pool itself does not make it suspect.
         assert!(!pool.durability().is_suspect, "call {calls}");
         let present = std::fs::read(&copy).unwrap();
         let renamed = present != first;
         if renamed {
-            // The sync of the directory has failed: the last call of all.
+            // The sync of the directory has failed, which is the last call.
             break;
         }
         calls += 1;
     }
     assert!(calls >= 3, "only {calls} calls");
-    // SAFETY: a file of this test alone.
+    // SAFETY: the file belongs to this test alone.
     let pool = unsafe { PoolOptions::new().open(&copy) }.unwrap();
     check(&pool.map("m").unwrap(), 0..20, "snapshot");
 }
 
-/// Fails the call after so many.
+/// Fails only the call after `left` more.
 struct Nth {
     left: AtomicI32,
 }

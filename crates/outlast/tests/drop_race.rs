@@ -1,7 +1,7 @@
-//! Maps that are opened, filled and dropped by several threads at once.
+//! Several threads open, fill and drop maps at once.
 //!
-//! Goal: a map that one thread opens while another drops it is either the dropped one,
-//! whose calls fail with `MapDropped`, or a new one; never a live handle on freed blocks.
+//! Goal: if one thread opens a map while another drops it, the first gets either the dropped map,
+//! whose calls fail with `MapDropped`, or a new one. It never gets a live handle to freed blocks.
 
 use outlast::{Error, MapOptions, PoolOptions, Scheme};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ fn open_and_drop(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("race.pool");
     let options = PoolOptions::new().page_bits(12).background(false);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let stop = AtomicBool::new(false);
     let small = MapOptions::new().scheme(scheme).small();

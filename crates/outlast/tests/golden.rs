@@ -1,11 +1,11 @@
-//! A pool of each format opens with every build, or says which format it has.
+//! Every build opens the pools of each format, or reports the format that it cannot open.
 //!
-//! Goal: `tests/golden/format2.pool`, and one for each scheme added since, written once and
-//! never again, are opened, read, verified and changed by this build; `format1.pool` is refused for what it is. If a change
-//! of the code makes this fail, the change is one of the format: see the versioning rules in
-//! docs/format.md.
+//! Goal: this build opens, reads, verifies and changes `tests/golden/format2.pool` and the pools of
+//! the schemes added since, which are written once and never again. It refuses `format1.pool` and
+//! reports its version. If a change of the code makes this test fail, the change is one of the
+//! format: see the versioning rules in docs/format.md.
 //!
-//! The files were written by `examples/golden.rs`, for each new format once.
+//! `examples/golden.rs` wrote the files, once for each new format.
 
 use outlast::{Error, Pool, PoolOptions, RecordForm, Scheme, offline};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn open(path: &Path) -> Pool {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { PoolOptions::new().background(false).open(path).unwrap() }
 }
 
@@ -54,11 +54,11 @@ fn check(pool: &Pool, scheme: Scheme) {
     assert_eq!(texts.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
 }
 
-/// Format 1 kept what a process knows of a bucket in the bucket.
+/// Format 1 kept volatile bucket metadata in the bucket itself.
 #[test]
 fn a_pool_of_format_1_is_refused_typed() {
     let path = golden("format1.pool");
-    // SAFETY: nobody changes the file.
+    // SAFETY: nothing changes the file.
     let opened = unsafe { PoolOptions::new().open_read_only(&path) };
     assert!(matches!(opened, Err(Error::Version { found: 1, supported: 2 })), "{opened:?}");
     assert!(matches!(offline::walk(&path), Err(Error::Version { found: 1, supported: 2 })));
@@ -82,7 +82,7 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     assert!(report.clean && report.free_state);
     assert_eq!(report.sum(), report.file_bytes);
 
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
     check(&pool, scheme);
     drop(pool);
@@ -94,7 +94,7 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     assert_eq!(found.records(), report.records);
     assert_eq!(found.leaked_bytes, Some(0));
 
-    // It is written to as any other.
+    // It can be written like any other pool.
     let words = pool.map::<u64, u64>("words").unwrap();
     let bytes = pool.map::<u64, [u8]>("bytes").unwrap();
     for n in 1000..3000 {
@@ -118,7 +118,7 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     assert_eq!(words.get(&word(7)).unwrap(), None);
 }
 
-/// The same pool as a kill left it: it is copied while it is open.
+/// The same pool as a kill left it, copied while it is open.
 #[test]
 fn a_pool_of_format_2_recovers() {
     for (name, scheme) in POOLS {
@@ -136,7 +136,7 @@ fn recovers(name: &str, scheme: Scheme) {
     std::fs::copy(&path, &killed).unwrap();
     assert!(!offline::walk(&killed).unwrap().clean);
     let options = PoolOptions::new().background(false).accept_possibly_torn(true);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options.open(&killed).unwrap() };
     check_with_one_more(&pool, scheme);
     let found = pool.verify().unwrap();

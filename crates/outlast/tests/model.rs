@@ -1,14 +1,14 @@
-//! Every scheme and record form against a `HashMap`, through the public interface.
+//! Compares every scheme and record form with a `HashMap`, through the public interface.
 //!
-//! Method: a seeded run of all operations on few keys (values never equal keys), each
-//! answer compared with the model's; then the walk, the length, the verification, and
-//! the same again after closing and reopening.
+//! Method: a seeded run of all operations on few keys, where values never equal keys. Each result
+//! is compared with the model's. Then the iteration, the length and the verification are checked,
+//! and the same again after closing and reopening.
 
 use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// A small generator, so that a seed names a run.
+/// A small random number generator, so that a seed determines a run.
 struct Random(u64);
 
 impl Random {
@@ -25,11 +25,11 @@ impl Random {
 }
 
 fn open(path: &Path) -> Pool {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { PoolOptions::new().open_or_create(path).unwrap() }
 }
 
-/// A setting, and options that have it.
+/// A setting, and a function that sets it.
 type Variation = (&'static str, fn(MapOptions) -> MapOptions);
 
 const VARIATIONS: &[Variation] = &[
@@ -41,7 +41,8 @@ const VARIATIONS: &[Variation] = &[
     ("partitions", |options| options.small().partitions(16)),
 ];
 
-/// Maps of each scheme: as usual, as small as can be, and with each of its settings.
+/// Lists maps of each scheme: with default options, as small as possible, and with each of its
+/// settings.
 fn shapes() -> Vec<MapOptions> {
     let mut shapes = vec![];
     for &scheme in Scheme::ALL {
@@ -62,7 +63,7 @@ struct Word;
 impl Sample for Word {
     type Of = u64;
     fn with<T>(n: u64, f: impl FnOnce(&u64) -> T) -> T {
-        // The extremes are keys like others.
+        // Include the lowest and highest keys.
         f(&match n {
             0 => 0,
             1 => u64::MAX,
@@ -74,7 +75,7 @@ struct Text;
 impl Sample for Text {
     type Of = [u8];
     fn with<T>(n: u64, f: impl FnOnce(&[u8]) -> T) -> T {
-        // Lengths from nothing to large blocks.
+        // Lengths from zero to large blocks.
         let len = match n % 97 {
             0 => 40_000,
             m => (m * m / 20) as usize,

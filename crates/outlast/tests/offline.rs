@@ -1,8 +1,7 @@
-//! The offline walk against pools that the library made.
+//! Compares the offline walk with pools that the library made.
 //!
-//! Goal: the walk, which shares no code with the allocator or the indexes, accounts for
-//! every byte of a pool, agrees with the library on the records, and notices when the
-//! free state on media is wrong.
+//! Goal: the walk shares no code with the allocator or the indexes. It accounts for every byte of a
+//! pool, agrees with the library on the records, and notices when the saved free state is wrong.
 
 use outlast::offline::{self, Report};
 use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
@@ -13,11 +12,11 @@ fn options(page_bits: u32) -> PoolOptions {
 }
 
 fn open(path: &Path, options: &PoolOptions) -> Pool {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { options.open_or_create(path).unwrap() }
 }
 
-/// Fills maps of these shapes and both forms, with large records, removals and dropped maps.
+/// Fills maps of these shapes and both forms. There are large records, removals and dropped maps.
 fn fill(pool: &Pool, shapes: &[MapOptions], seed: u64) {
     for (number, map) in shapes.iter().enumerate() {
         let words = pool.map_with::<u64, u64>(&format!("words {number}"), map).unwrap();
@@ -59,7 +58,7 @@ fn shapes() -> Vec<MapOptions> {
     shapes
 }
 
-/// The library's own count of each map's records.
+/// Returns the library's own count of each map's records.
 fn counts(pool: &Pool) -> Vec<(String, u64)> {
     let found = pool.verify().unwrap();
     assert!(found.is_sound(), "{found:?}");
@@ -116,7 +115,7 @@ fn found_in_overflow_nodes(scheme: Scheme) {
     let report = offline::walk(&path).unwrap();
     assert_eq!(report.problems, []);
     assert_eq!(walked(&report), expected);
-    // Where hashes tell places, the keys need more than one.
+    // In schemes that place records by hash, the keys need more than one node.
     assert!(scheme.is_ordered() || report.maps.iter().all(|m| m.nodes >= 3), "{report:?}");
     assert_eq!((report.leaked_bytes, report.sum()), (0, report.file_bytes));
 }
@@ -146,7 +145,7 @@ fn a_saved_free_state_that_lies_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lies.pool");
     let pool = open(&path, &options(12));
-    // The walk is made anew for each bit of the free state: a map of each scheme is enough.
+    // The walk runs again for each bit of the free state, so one map of each scheme is enough.
     let small = |&scheme| MapOptions::new().scheme(scheme).small();
     fill(&pool, &Scheme::ALL.iter().map(small).collect::<Vec<_>>(), 1);
     pool.close().unwrap();
@@ -181,7 +180,7 @@ fn a_saved_free_state_that_lies_is_noticed() {
         }
     }
     assert!(leaks > 10 && problems > 10, "{leaks} leaks, {problems} problems");
-    // A checksum that does not match is told as well.
+    // A checksum that does not match is reported too.
     let mut bytes = sound;
     bytes[at + 40] ^= 1;
     let report = offline::walk_bytes(&bytes).unwrap();

@@ -1,7 +1,7 @@
-//! Ordered maps against a `BTreeMap`, and what their scans guarantee beside changes.
+//! Compares ordered maps with a `BTreeMap`, and checks what their scans guarantee beside changes.
 //!
-//! Method: a seeded run of changes on few keys of each type, in shapes so small that leaves,
-//! nodes and partitions are split and merged all the time; every few steps, ranges with all
+//! Method: a seeded run of changes on few keys of each type, in shapes so small that leaves, nodes
+//! and partitions split and merge all the time. Every few steps, the test reads ranges with all
 //! kinds of bounds from both ends, and the neighbours of a key. Values never equal keys.
 
 use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme};
@@ -29,7 +29,7 @@ fn shapes() -> Vec<MapOptions> {
         .to_vec()
 }
 
-/// All keys of a type that a run uses, by number; not in their order.
+/// Runs changes on one type of key. `make` makes its keys by number, in no particular order.
 fn run<K: OrderedKey + ?Sized>(make: impl Fn(u64) -> K::Owned, options: &MapOptions, steps: u64)
 where
     K::Owned: Ord + Clone + std::fmt::Debug,
@@ -39,7 +39,7 @@ where
     let mut model: BTreeMap<K::Owned, u64> = BTreeMap::new();
     let mut random = Random(7);
     for step in 0..steps {
-        // Phases of growth and of shrinking.
+        // Phases of growth alternate with phases of shrinking.
         let grows = step / 400 % 3 != 2;
         let key = make(random.below(500));
         let (k, value) = (K::borrow(&key), 1_000_000 + step);
@@ -80,7 +80,7 @@ fn check_ranges<K: OrderedKey + ?Sized>(
     };
     let bounds = (kinds(&low, random.below(3)), kinds(&high, random.below(3)));
     if low == high && matches!(bounds, (Bound::Excluded(_), Bound::Excluded(_))) {
-        // The model refuses it; here it is empty.
+        // The model panics on this range; the map returns an empty one.
         let bounds = (Bound::Excluded(K::borrow(&low)), Bound::Excluded(K::borrow(&high)));
         assert_eq!(map.range(bounds).count(), 0);
         return;
@@ -93,7 +93,7 @@ fn check_ranges<K: OrderedKey + ?Sized>(
     let mut backward: Vec<_> = map.range(borrowed).rev().map(Result::unwrap).collect();
     backward.reverse();
     assert_eq!(backward, expected);
-    // From both ends at once.
+    // Read from both ends at once.
     let mut range = map.range(borrowed).with_batch(batch);
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {
@@ -127,7 +127,8 @@ fn ranges_of_integers_agree_with_a_model() {
 #[test]
 fn ranges_of_byte_strings_agree_with_a_model() {
     for options in shapes() {
-        // Lengths from nothing on; many begin alike; bytes of all values.
+        // Keys of all lengths from zero on, with long common prefixes, and with bytes of all
+        // values.
         run::<[u8]>(|n| vec![n as u8; n as usize % 23], &options, 3_000);
         let common = |n: u64| format!("https://example.org/a/path/in/common/{}", n * 77);
         run::<str>(common, &options, 3_000);
@@ -169,7 +170,7 @@ fn a_scheme_without_order_has_no_ordered_maps() {
     assert!(pool.raw_map("m").unwrap().range(Bound::Unbounded, Bound::Unbounded).is_err());
 }
 
-/// What stays is reported once and in order, whatever comes and goes around it.
+/// A record that stays is reported exactly once and in order, whatever else comes and goes.
 #[test]
 fn scans_keep_their_word_beside_changes() {
     for form in RecordForm::ALL {
@@ -187,7 +188,8 @@ fn scans_keep_their_word_beside_changes() {
                 s.spawn(move || {
                     let mut random = Random(t);
                     for round in 0..12 {
-                        // A stretch fills up, and empties again: leaves split and merge.
+                        // A range of keys fills up and empties again, so that leaves split and
+                        // merge.
                         let from = random.below(2 * STAY as u64) as i64 - STAY;
                         let keys = (from * 100..from * 100 + 4_000)
                             .filter(|key| key % 100 != 0 && key % 3 == t as i64);
@@ -226,7 +228,7 @@ fn scans_keep_their_word_beside_changes() {
     }
 }
 
-/// Keys that come at one end and go at the other leave nothing behind.
+/// Keys inserted at one end and removed at the other leave nothing behind.
 #[test]
 fn a_queue_takes_no_more_space_than_what_is_in_it() {
     let pool = PoolOptions::new().anonymous().unwrap();
@@ -247,7 +249,7 @@ fn a_queue_takes_no_more_space_than_what_is_in_it() {
 
 fn reopen(pool: Pool, path: &std::path::Path, threads: usize) -> Pool {
     pool.close().unwrap();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { PoolOptions::new().recovery_threads(threads).open(path).unwrap() }
 }
 
@@ -255,7 +257,7 @@ fn reopen(pool: Pool, path: &std::path::Path, threads: usize) -> Pool {
 fn opening_tells_how_far_it_is_whatever_the_threads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pool");
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let mut pool = unsafe { PoolOptions::new().create(&path).unwrap() };
     let options = MapOptions::new().leaf_slots(8).node_leaves(8).partitions(16);
     let map = pool.ordered_map_with::<u64, [u8]>("m", &options).unwrap();
@@ -274,7 +276,7 @@ fn opening_tells_how_far_it_is_whatever_the_threads() {
     let telling = std::sync::Arc::clone(&told);
     let options = PoolOptions::new().recovery_threads(2);
     let options = options.recovery_progress(move |p| telling.lock().unwrap().push(p));
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options.open(&path).unwrap() };
     pool.ordered_map::<u64, [u8]>("m").unwrap();
     let told = told.lock().unwrap();
@@ -283,7 +285,7 @@ fn opening_tells_how_far_it_is_whatever_the_threads() {
     assert!(last.leaves > 600, "{last:?}");
 }
 
-/// Ranges are written as elsewhere, of keys that have no known size, too.
+/// Ranges are written as for other collections, also for keys without a known size.
 #[test]
 fn ranges_of_any_kind_are_written_as_usual() {
     let pool = PoolOptions::new().anonymous().unwrap();

@@ -1,4 +1,4 @@
-//! Pools of every page size, through creation, use, closing and opening again.
+//! Pools of every page size are created, used, closed and opened again.
 
 use outlast::{Error, MapOptions, PoolOptions, Scheme};
 
@@ -15,7 +15,7 @@ fn each_page_size(scheme: Scheme) {
         let options = PoolOptions::new().page_bits(page_bits).initial_size(4 << 20);
         let options = options.background(false);
         for life in 0..3u64 {
-            // SAFETY: the file is this test's own.
+            // SAFETY: the file belongs to this test.
             let pool = unsafe { options.open_or_create(&path).unwrap() };
             assert_eq!(pool.stats().damaged_header_copy, None, "2^{page_bits}, life {life}");
             let words = pool.map_with::<u64, u64>("words", &map).unwrap();
@@ -34,7 +34,7 @@ fn each_page_size(scheme: Scheme) {
     }
 }
 
-/// The longest value that a pool promises fits, and one beyond it is refused as such (A8).
+/// The longest value that a pool promises fits, and a longer one is refused as too large (A8).
 #[test]
 fn the_longest_value_depends_on_the_page_size() {
     for &scheme in Scheme::ALL {
@@ -46,7 +46,7 @@ fn the_longest_value_depends_on_the_page_size() {
             let map = MapOptions::new().scheme(scheme);
             let map = pool.map_with::<[u8], [u8]>("m", &map).unwrap();
             let key = vec![1; outlast::MAX_KEY_BYTES];
-            // The greatest takes long: once is enough.
+            // The greatest takes long, so skip it here.
             if page_bits < 16 {
                 map.put(&key[..], &vec![2; max][..]).unwrap();
                 assert_eq!(map.get(&key[..]).unwrap().map(|value| value.len()), Some(max));
@@ -62,7 +62,7 @@ fn the_longest_value_depends_on_the_page_size() {
     }
 }
 
-/// Background work of a pool that cannot grow has nothing to complain of (A8).
+/// Background work in a pool that cannot grow returns no error (A8).
 #[test]
 fn a_step_of_a_pool_at_its_greatest_size_is_no_error() {
     for &scheme in Scheme::ALL {

@@ -1,12 +1,13 @@
-//! Damaged leaves of PhaST: what is not served, and that all else is.
+//! Damaged leaves of PhaST: which keys become unavailable, and that all others are served.
 //!
-//! Goal: damage of a leaf's header makes keys unavailable from that leaf on, up to the next leaf
-//! that the master array names, and no other ones; they are told as damaged, never as absent or
-//! with another value; and where the bytes are put right again, nothing is lost.
+//! Goal: damage of a leaf's header makes the keys unavailable from that leaf up to the next leaf
+//! that the master array names, and perhaps those of the leaf before it, but no others. They are
+//! reported as damaged, never as absent or with another value. Once the bytes are restored, nothing
+//! is lost.
 //!
-//! Method: a closed pool, and one that its process left, with one bit of one leaf's identity,
-//! link, least key or bitmap changed, for every leaf in turn. The test reads the leaves itself,
-//! so it knows which keys are whose.
+//! Method: a pool that was closed, and one as its process left it. In each leaf in turn, one bit of
+//! its identity, link, least key or bitmap is changed. The test reads the leaves itself, so it
+//! knows which keys belong to which leaf.
 
 use outlast::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};
@@ -30,7 +31,7 @@ fn options() -> PoolOptions {
 }
 
 fn open(path: &Path) -> (Pool, OrderedMap<u64, u64>) {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options().open(path).unwrap() };
     let map = pool.ordered_map("m").unwrap();
     (pool, map)
@@ -40,14 +41,14 @@ fn word(bytes: &[u8], at: u64) -> u64 {
     u64::from_le_bytes(bytes[at as usize..at as usize + 8].try_into().unwrap())
 }
 
-/// A leaf: where it is, its keys, and whether the master array names it.
+/// A leaf: its offset, its keys, and whether the master array names it.
 struct Leaf {
     offset: u64,
     keys: Vec<u64>,
     is_start: bool,
 }
 
-/// The leaves of the map, in order.
+/// Returns the leaves of the map, in order.
 fn leaves(bytes: &[u8], form: RecordForm) -> Vec<Leaf> {
     let (report, regions) = offline::regions(bytes).unwrap();
     assert_eq!(report.problems, []);
@@ -67,7 +68,7 @@ fn leaves(bytes: &[u8], form: RecordForm) -> Vec<Leaf> {
                 let first = word(bytes, at + LEAF_HEADER + slot * 16);
                 match form {
                     RecordForm::Inline => first,
-                    // The key of a record's block, as it is kept.
+                    // The key in a record's block, as it is stored.
                     RecordForm::Bytes => word(bytes, (first & ((1 << 48) - 1)) + 16).swap_bytes(),
                 }
             })
@@ -79,14 +80,14 @@ fn leaves(bytes: &[u8], form: RecordForm) -> Vec<Leaf> {
     leaves
 }
 
-/// A pool's bytes as it was closed, or as its process left them.
+/// Returns a pool's bytes as it was closed, or as its process left them.
 fn image(path: &Path, form: RecordForm, clean: bool) -> Vec<u8> {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options().create(path).unwrap() };
     let small = MapOptions::new().form(form).leaf_slots(SLOTS).node_leaves(4).partitions(6);
     let map: OrderedMap<u64, u64> = pool.ordered_map_with("m", &small).unwrap();
     for n in 0..KEYS {
-        // Spread, so that leaves differ in their number of records.
+        // Spread the keys, so that leaves differ in their number of records.
         let n = n * 77 % KEYS;
         assert!(map.insert(&key(n), &value(n)).unwrap());
     }
@@ -97,7 +98,8 @@ fn image(path: &Path, form: RecordForm, clean: bool) -> Vec<u8> {
     if clean { closed } else { left }
 }
 
-/// What a map with a damaged leaf answers: the keys that it serves.
+/// Returns the keys that a map with a damaged leaf serves. For each other key it must report
+/// damage.
 fn served(map: &OrderedMap<u64, u64>) -> Vec<u64> {
     let mut served = Vec::new();
     for n in 0..KEYS {
@@ -121,8 +123,8 @@ fn check(form: RecordForm, clean: bool) {
     let starts = leaves.iter().filter(|leaf| leaf.is_start).count();
     assert!(leaves.len() > 20 && starts > 3, "{} leaves, {starts} starts", leaves.len());
     for (number, leaf) in leaves.iter().enumerate() {
-        // Identity, link, first word of the least key, a bit of no slot.
-        // Half of them for each leaf, to have it in less time.
+        // Change the identity, the link, the first word of the least key, and a bit beyond the
+        // slots. Each leaf gets half of these, to save time.
         let bytes = [66, 75, 80, 1].into_iter().skip((number + usize::from(clean)) % 2);
         for at in bytes.step_by(2) {
             let case = format!("{form:?}, clean {clean}, leaf {number}, byte {at}");
@@ -131,8 +133,8 @@ fn check(form: RecordForm, clean: bool) {
             std::fs::write(&path, &bytes).unwrap();
             let (pool, map) = open(&path);
             let found = served(&map);
-            // What must be served: the leaves of other parts, and those before in this one, but
-            // for the last of them.
+            // The leaves of other partitions must be served, and the earlier ones of this partition
+            // except the last before the damage.
             let end = leaves[number + 1..].iter().position(|leaf| leaf.is_start);
             let end = end.map_or(leaves.len(), |next| number + 1 + next);
             let lost: Vec<u64> =
@@ -155,7 +157,7 @@ fn check(form: RecordForm, clean: bool) {
     }
 }
 
-/// An iteration comes to the damage, and a range that does not does not.
+/// An iteration reaches the damage. A range that does not reach it succeeds.
 fn walk(map: &OrderedMap<u64, u64>, served: &[u64], case: &str) {
     let all: Vec<_> = map.range(..).take(KEYS as usize + 1).collect();
     assert!(all.iter().any(Result::is_err), "{case}: {} records", all.len());
@@ -168,13 +170,13 @@ fn walk(map: &OrderedMap<u64, u64>, served: &[u64], case: &str) {
     }
 }
 
-/// Changes of what is served are made, and of what is not are refused, and change nothing.
+/// Changes of served keys succeed. Changes of other keys fail, and change nothing.
 fn change(map: &OrderedMap<u64, u64>, served: &[u64], lost: &[u64], case: &str) {
     for &key in served.iter().step_by(5) {
         let before = map.put(&key, &(key + 1)).unwrap();
         assert!(before.is_some(), "{case}");
         assert_eq!(map.get(&key).unwrap(), Some(key + 1), "{case}");
-        // Room for others, so that leaves are split and merged beside the damage.
+        // Insert other keys, so that leaves split and merge beside the damage.
         match map.insert(&(key + 2), &9) {
             Ok(inserted) => {
                 assert!(inserted, "{case}");
@@ -192,7 +194,7 @@ fn change(map: &OrderedMap<u64, u64>, served: &[u64], lost: &[u64], case: &str) 
     }
 }
 
-/// Nothing was lost: with the bit put right, all is there.
+/// Nothing was lost: once the bit is restored, all records are there.
 fn put_right(path: &Path, at: u64, served: &[u64], case: &str) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[at as usize] ^= 0x10;
@@ -233,7 +235,7 @@ fn damage_of_an_entry_of_the_master_array_takes_no_keys() {
         let (pool, map) = open(&path);
         assert_eq!(served(&map).len() as u64, KEYS, "entry {index}");
         assert!(!pool.verify().unwrap().is_sound(), "entry {index}");
-        // Partitions come and go beside it.
+        // Partitions come and go beside the damage.
         for n in 0..KEYS {
             assert_eq!(map.remove(&key(n)).unwrap(), Some(value(n)));
         }
@@ -247,11 +249,11 @@ fn damage_of_an_entry_of_the_master_array_takes_no_keys() {
         drop(map);
         pool.close().unwrap();
     }
-    // The first one is the way to the first leaf.
+    // The first entry leads to the first leaf.
     let mut bytes = sound;
     bytes[entries.offset as usize + 1] ^= 4;
     std::fs::write(&path, &bytes).unwrap();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options().open(&path).unwrap() };
     assert!(matches!(pool.ordered_map::<u64, u64>("m"), Err(Error::Damaged(_))));
     pool.close().unwrap();

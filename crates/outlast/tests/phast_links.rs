@@ -1,7 +1,7 @@
-//! PhaST in files whose links mislead: least keys that stand in what is used for something else,
-//! and leaves that would lie behind the file. Operations answer, or say what is damaged; none
-//! panics, or reads outside of the file. (The pages of changed bytes, `hostile.rs`, change one at a
-//! time, and such links have checksums.)
+//! PhaST in files with misleading links: least keys in space that is used for something else, and
+//! leaves beyond the end of the file. Operations return a result or report the damage. None panics,
+//! or reads outside the file. (`hostile.rs` changes one byte at a time, which cannot make such
+//! links, because they have checksums.)
 
 use outlast::index::phast::layout::{self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};
@@ -15,11 +15,11 @@ fn options() -> PoolOptions {
 }
 
 fn create(path: &Path) -> Pool {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { options().create(path).unwrap() }
 }
 
-/// Opens the pool with this content.
+/// Opens a pool with this content.
 fn open(path: &Path, bytes: &[u8]) -> Pool {
     std::fs::write(path, bytes).unwrap();
     // SAFETY: as above.
@@ -34,7 +34,7 @@ fn set(bytes: &mut [u8], at: u64, word: u64) {
     bytes[at as usize..at as usize + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// The map's leaves, in order.
+/// Returns the map's leaves, in order.
 fn leaves(bytes: &[u8]) -> Vec<u64> {
     let (_, regions) = offline::regions(bytes).unwrap();
     let entries = regions.iter().find(|r| r.what == What::MasterEntries).unwrap();
@@ -44,7 +44,7 @@ fn leaves(bytes: &[u8]) -> Vec<u64> {
     std::iter::successors(Some(first), |at| Some(next(at)).filter(|&at| at != 0)).collect()
 }
 
-/// Makes a leaf's least key what a link leads to.
+/// Makes a leaf's least key whatever a link leads to.
 fn set_low(bytes: &mut [u8], leaf: u64, slots: u32, link: u64) {
     set(bytes, leaf + 80, link);
     set(bytes, leaf + 64, layout::identity(Kind::Leaf, slots, leaf, link));
@@ -94,7 +94,8 @@ fn a_least_key_that_changes_under_a_merge_is_damage() {
     let separator = word(&bytes, second + 80);
     let record = separator & ((1 << 48) - 1);
     let mut tried = 0;
-    // In free slots of the first leaf, two for the separator's 32 bytes, which a merge writes to.
+    // The copy goes to free slots of the first leaf: two of them for the separator's 32 bytes. A
+    // merge writes to them.
     for slot in (0..55).filter(|slot| word(&bytes, first) >> slot & 3 == 0) {
         let mut bytes = bytes.clone();
         let at = first + LEAF_HEADER + slot * 16;
@@ -131,7 +132,7 @@ fn a_first_leaf_whose_least_key_is_a_link_is_damaged() {
     pool.close().unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     let leaf = leaves(&bytes)[0];
-    // A block that was a record and is free: of a record whose key is empty, as yet.
+    // Take a free block that was a record, and make its key empty for now.
     let freed = word(&before, leaf) & !word(&bytes, leaf);
     let link = word(&before, leaf + LEAF_HEADER + u64::from(freed.trailing_zeros()) * 16);
     set(&mut bytes, link & ((1 << 48) - 1), 0);
@@ -144,8 +145,8 @@ fn a_first_leaf_whose_least_key_is_a_link_is_damaged() {
     }
 }
 
-/// A reading that counts only if nothing in the leaf was replaced meanwhile never ends where a
-/// value takes longer to read than a neighbour to be replaced.
+/// A read that only counts if nothing in the leaf was replaced meanwhile would never end, if
+/// reading a value takes longer than replacing a neighbour.
 #[test]
 fn a_long_value_is_read_beside_a_neighbour_that_is_replaced_all_the_time() {
     let pool = PoolOptions::new().anonymous().unwrap();
@@ -161,7 +162,7 @@ fn a_long_value_is_read_beside_a_neighbour_that_is_replaced_all_the_time() {
             while !stop.load(SeqCst) {
                 map.put(b"hot", &replaced.fetch_add(1, SeqCst).to_le_bytes()).unwrap();
                 if start.elapsed() > Duration::from_secs(60) {
-                    // So that the reader comes to its end, and the test.
+                    // Give up, so that the reader and the test end.
                     return in_vain.store(true, SeqCst);
                 }
             }

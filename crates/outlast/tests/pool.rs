@@ -1,5 +1,4 @@
-//! What a pool answers when something is not as it should be: each a typed error, and
-//! nothing lost.
+//! What a pool returns when something is wrong: a typed error each time, and nothing is lost.
 
 use outlast::{
     Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, Pool, PoolOptions, Scheme, TornReason,
@@ -19,16 +18,16 @@ fn dir() -> (TempDir, PathBuf) {
 }
 
 fn create(path: &Path) -> Pool {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { PoolOptions::new().create(path).unwrap() }
 }
 
 fn open(path: &Path) -> Result<Pool, Error> {
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     unsafe { PoolOptions::new().open(path) }
 }
 
-/// A closed pool with a thousand records.
+/// Makes a closed pool with a thousand records.
 fn filled() -> (TempDir, PathBuf) {
     let (dir, path) = dir();
     let pool = create(&path);
@@ -48,7 +47,7 @@ fn check_filled(pool: &Pool) {
     assert_eq!(map.get(&1000).unwrap(), None);
 }
 
-/// Changes a word of both header copies and makes their checksums right again.
+/// Changes a word of both header copies and corrects their checksums.
 fn set_header_word(path: &Path, index: usize, value: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     for offset in HEADERS {
@@ -78,14 +77,14 @@ fn files_that_are_no_pools() {
         assert_eq!(fs::read(&path).unwrap(), content, "and it is left alone");
     }
     assert!(matches!(open(dir.path()), Err(Error::NotAPool { .. } | Error::Io { .. })));
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let exists = unsafe { PoolOptions::new().create(&path) };
     assert!(matches!(exists, Err(Error::Io { .. })));
     let nowhere = dir.path().join("no/such/directory/a.pool");
     // SAFETY: there is no file.
     let nowhere = unsafe { PoolOptions::new().create(nowhere) };
     assert!(matches!(nowhere, Err(Error::Io { .. })));
-    // Nothing is left behind by creations that failed.
+    // Failed creations leave nothing behind.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -99,11 +98,11 @@ fn other_versions_and_unknown_features() {
     let unknown = open(&path);
     assert!(matches!(unknown, Err(Error::UnknownFeature { bits: 0x100_0000_0000, .. })));
     set_header_word(&path, 4, 0);
-    // Read-only compatible: readers may, writers may not. Compatible: both may.
+    // Read-only compatible: readers may open it, writers may not. Compatible: both may.
     set_header_word(&path, 3, 1 << 40);
     let unknown = open(&path);
     assert!(matches!(unknown, Err(Error::UnknownFeature { bits: 0x100_0000_0000, .. })));
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     check_filled(&unsafe { PoolOptions::new().open_read_only(&path).unwrap() });
     set_header_word(&path, 3, 0);
     set_header_word(&path, 2, 4);
@@ -116,20 +115,20 @@ fn truncated_and_damaged_headers() {
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 4096]).unwrap();
     assert!(matches!(open(&path), Err(Error::Truncated { .. })));
-    // One copy damaged: the other one serves, and the damage is reported.
+    // If one copy is damaged, the other one serves, and the damage is reported.
     for copy in HEADERS {
         fs::write(&path, &whole).unwrap();
         flip(&path, copy + 100);
-        // SAFETY: the file is this test's own.
+        // SAFETY: the file belongs to this test.
         let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
         check_filled(&reader);
         assert_eq!(reader.stats().damaged_header_copy.unwrap().offset(), copy);
-        // A crash leaves that, too: it is told, and is no damage.
+        // A crash can leave the same, so it is reported but is not damage.
         let found = reader.verify().unwrap();
         assert_eq!(found.header_copy.as_ref().map(|damage| damage.offset()), Some(copy));
         assert!(found.is_sound(), "{found:?}");
         drop(reader);
-        // The first write goes over the damaged copy.
+        // The first write replaces the damaged copy.
         let pool = open(&path).unwrap();
         check_filled(&pool);
         assert_eq!(pool.stats().damaged_header_copy, None);
@@ -160,7 +159,7 @@ fn damaged_roots_and_structures() {
     assert!(pool.maps().iter().any(|m| matches!(m, Err(Error::DamagedRoot { .. }))));
     assert!(!pool.verify().unwrap().is_sound());
     drop(pool);
-    // A segment's identity: met by the operation that needs it, and by it alone.
+    // A damaged segment identity: only operations that need the segment report it.
     fs::write(&path, &whole).unwrap();
     let scheme =
         u64::from_le_bytes(whole[root as usize + 8..root as usize + 16].try_into().unwrap());
@@ -250,9 +249,9 @@ fn small_integers_keep_their_values() {
 fn read_only_pools_refuse_changes_and_leave_the_file_alone() {
     let (_dir, path) = filled();
     let before = fs::read(&path).unwrap();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let second = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
     check_filled(&reader);
     check_filled(&second);
@@ -284,11 +283,11 @@ fn closed_pools_and_dropped_maps() {
     let map = pool.map::<u64, u64>("numbers").unwrap();
     pool.drop_map("numbers").unwrap();
     assert!(matches!(map.get(&1), Err(Error::MapDropped)));
-    // A map of the same name is another one.
+    // A new map of the same name is a different map.
     let new = pool.map::<str, str>("numbers").unwrap();
     assert_eq!(new.len_estimate().unwrap(), 0);
     drop(map);
-    // Dropping the last handle closes as `close` does.
+    // Dropping the last handle closes the pool as `close` does.
     drop((new, pool));
     let pool = open(&path).unwrap();
     assert_eq!(pool.verify().unwrap().leaked_bytes, Some(0));
@@ -306,14 +305,14 @@ fn a_copy_of_a_live_pool_is_refused() {
     fs::copy(&path, &copy).unwrap();
     let torn = open(&copy).unwrap_err();
     assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
-    // The choice: open it all the same, verify, and carry over what is there.
-    // SAFETY: the file is this test's own.
+    // The user can open it all the same, verify it, and salvage its contents.
+    // SAFETY: the file belongs to this test.
     let salvage = unsafe { PoolOptions::new().accept_possibly_torn(true).open(&copy).unwrap() };
     assert!(salvage.verify().unwrap().is_sound());
     assert_eq!(salvage.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop(salvage);
     open(&copy).expect("once it was closed it is a pool of its own");
-    // Copies of a pool that is in sync, and snapshots, are pools.
+    // Copies of a pool that is in sync are pools, and so are snapshots.
     pool.sync().unwrap();
     let synced = dir.path().join("synced.pool");
     fs::copy(&path, &synced).unwrap();
@@ -343,7 +342,7 @@ fn a_live_copy_in_the_place_of_the_original_is_refused() {
     drop(pool);
     let original = fs::metadata(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    // Most file systems give the number to one of the next files.
+    // Most file systems give the inode number to one of the next files.
     let took_it = (0..64).map(|n| dir.path().join(n.to_string())).find(|file| {
         fs::write(file, b"").unwrap();
         fs::metadata(file).unwrap().ino() == original.ino()
@@ -411,25 +410,25 @@ fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
 fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     let (dir, path) = filled();
     let with_boot = |boot| PoolOptions::new().boot_id(boot);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(1).open(&path).unwrap() };
     pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
-    // What a kill leaves: the file as it is now, under the same inode.
+    // Imitate what a kill leaves: the file as it is now, under the same inode.
     let killed = fs::read(&path).unwrap();
     drop(pool);
     fs::write(&path, &killed).unwrap();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let torn = unsafe { with_boot(2).open(&path) }.unwrap_err();
     assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::EarlierBoot }), "{torn}");
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let same = unsafe { with_boot(1).open(&path).unwrap() };
     assert_eq!(same.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
-    // An orderly reboot after a sync, or a close, is none of this.
+    // After a sync or a close, an orderly reboot is no problem.
     same.sync().unwrap();
     let synced = fs::read(&path).unwrap();
     drop(same);
     fs::write(&path, &synced).unwrap();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(3).open(&path).unwrap() };
     assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop((pool, dir));
@@ -450,7 +449,7 @@ fn child_path() -> Option<PathBuf> {
 fn a_second_process_is_locked_out() {
     if let Some(path) = child_path() {
         assert!(matches!(open(&path), Err(Error::Locked)));
-        // SAFETY: the file is this test's own.
+        // SAFETY: the file belongs to this test.
         let reader = unsafe { PoolOptions::new().open_read_only(&path) };
         assert!(matches!(reader, Err(Error::Locked)));
         return;
@@ -470,9 +469,9 @@ fn a_closed_pool_is_unlocked_though_children_are_being_started() {
     std::thread::scope(|s| {
         s.spawn(|| {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                // Not `output`, which may start it without a fork.
+                // Do not use `output`, which may start the child without a fork.
                 let mut child = Command::new("true");
-                // SAFETY: it does nothing; that it is there makes the start a fork.
+                // SAFETY: the closure does nothing. Its presence makes the start use a fork.
                 unsafe { std::os::unix::process::CommandExt::pre_exec(&mut child, || Ok(())) };
                 child.status().unwrap();
             }
@@ -487,7 +486,7 @@ fn a_closed_pool_is_unlocked_though_children_are_being_started() {
 fn a_forked_child_gets_errors_and_harms_nothing() {
     if child_path().is_none() {
         let (_dir, path) = filled();
-        // In a process of its own: forking one with many threads is no fair test.
+        // Run in a process of its own, because forking one with many threads is no fair test.
         let child = in_child("a_forked_child_gets_errors_and_harms_nothing", &path);
         let status = { child }.status().unwrap();
         assert!(status.success());
@@ -498,8 +497,8 @@ fn a_forked_child_gets_errors_and_harms_nothing() {
     let pool = open(&path).unwrap();
     let map = pool.map::<u64, u64>("numbers").unwrap();
     map.update(&1, &1).unwrap();
-    // SAFETY: the child calls nothing that another thread could hold a lock of, and ends
-    // by _exit.
+    // SAFETY: the child calls nothing for which another thread could hold a lock, and ends with
+    // _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let refused = matches!(map.get(&1), Err(Error::NotOpen(_)))
@@ -507,7 +506,7 @@ fn a_forked_child_gets_errors_and_harms_nothing() {
             && matches!(pool.map::<u64, u64>("numbers"), Err(Error::NotOpen(_)))
             && matches!(pool.sync(), Err(Error::NotOpen(_)));
         drop((map, pool));
-        // SAFETY: ends the child without running anything else.
+        // SAFETY: `_exit` ends the child without running anything else.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };
     }
     let mut status = 0;
@@ -547,7 +546,7 @@ fn a_panic_in_a_closure_leaves_the_pool_usable() {
 fn a_full_pool_says_so_and_serves_again_after_removals() {
     let (_dir, path) = dir();
     let options = PoolOptions::new().initial_size(1 << 20).page_bits(12).max_size(1 << 20);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().bucket_bits(2)).unwrap();
     let fill = |from: u64| {
@@ -582,7 +581,7 @@ fn a_full_pool_says_so_and_serves_again_after_removals() {
     assert!(open(&path).unwrap().verify().unwrap().is_sound());
 }
 
-/// A small file system of its own, or nothing where mounting is not allowed.
+/// A small file system of the test's own, or `None` if mounting is not allowed.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -642,11 +641,11 @@ fn a_full_disk_is_a_typed_error_and_nothing_is_lost() {
     }
     let found = pool.verify().unwrap();
     assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
-    // No space for a new file at all.
+    // Leave no space for a new file at all.
     let other = mounted.0.path().join("b.pool");
     let filler = File::create(mounted.0.path().join("filler")).unwrap();
     let _ = std::io::copy(&mut std::io::repeat(1), &mut &filler);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let refused = unsafe { PoolOptions::new().create(&other) };
     assert!(matches!(refused, Err(Error::DiskFull { .. } | Error::Io { .. })));
     assert!(!other.exists());
@@ -695,11 +694,11 @@ fn the_medium_is_named() {
     assert!(durability.survives_process_death);
     assert_eq!(durability.survives_power_loss, durability.medium.survives_power_loss());
     drop(pool);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
     assert_eq!(reader.durability().medium, durability.medium);
     drop(reader);
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let pool = unsafe {
         PoolOptions::new().emulate_pm(outlast::pmem::Latency::default()).open(&path).unwrap()
     };
@@ -715,7 +714,7 @@ fn the_medium_is_named() {
 fn what_is_kept_in_dram_is_what_was_touched() {
     const RECORDS: u64 = 200_000;
     let (_dir, path) = dir();
-    // SAFETY: only this test has the file.
+    // SAFETY: only this test uses the file.
     let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
     let ahead = pool.stats().shadow_bytes.unwrap();
     assert!(ahead <= 2 << 20, "of an empty pool nothing is known; {ahead} bytes lie ready");
@@ -724,7 +723,7 @@ fn what_is_kept_in_dram_is_what_was_touched() {
         map.insert(&key, &!key).unwrap();
     }
     let index = map.stats().unwrap();
-    // The index counts notes and its directory, the pool pages of notes.
+    // The index counts bucket metadata and its directory. The pool counts pages of metadata.
     let notes = index.dram_bytes - index.directory_entries * 16;
     let shadow = pool.stats().shadow_bytes.unwrap();
     let pages = (pool.stats().size / 8).next_multiple_of(2 << 20);
@@ -732,7 +731,7 @@ fn what_is_kept_in_dram_is_what_was_touched() {
     assert!(pool.stats().shadow_huge_page_bytes.unwrap() <= shadow);
     drop(map);
     pool.close().unwrap();
-    // Another life knows nothing until it looks.
+    // A new process knows nothing until it looks.
     let pool = open(&path).unwrap();
     let map = pool.map::<u64, u64>("m").unwrap();
     assert!(pool.stats().shadow_bytes.unwrap() < shadow);
@@ -740,7 +739,7 @@ fn what_is_kept_in_dram_is_what_was_touched() {
     assert!(pool.stats().shadow_bytes.unwrap() >= 4096);
 }
 
-/// Memory that this process maps of a file, in bytes.
+/// Returns how much memory this process maps of a file, in bytes.
 fn mapped(path: &std::path::Path) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let name = path.to_str().unwrap();
@@ -749,20 +748,20 @@ fn mapped(path: &std::path::Path) -> u64 {
     kb.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Whether this process has mapped the page of a file at an offset.
+/// Returns whether this process has mapped the page of a file at an offset.
 fn is_mapped(path: &std::path::Path, offset: u64) -> bool {
     use std::os::unix::fs::FileExt;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let name = path.to_str().unwrap();
     let line = maps.lines().find(|line| line.ends_with(name)).unwrap();
     let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    // SAFETY: it only asks for a constant.
+    // SAFETY: it only queries a constant.
     let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let page = (start + offset) / page_size;
     let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
     let mut entry = [0; 8];
     pages.read_exact_at(&mut entry, page * 8).unwrap();
-    // Its highest bit: the page is present.
+    // The highest bit means that the page is present.
     u64::from_le_bytes(entry) >> 63 == 1
 }
 
@@ -779,7 +778,7 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
         println!("skipped: the temporary directory is in memory");
         return;
     }
-    // SAFETY: only this test has the file.
+    // SAFETY: only this test uses the file.
     let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
     let map = pool.map::<u64, u64>("m").unwrap();
     for key in 0..1_000_000 {
@@ -790,9 +789,9 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
     pool.close().unwrap();
     let pool = open(&path).unwrap();
     let map = pool.map::<u64, u64>("m").unwrap();
-    // The background thread touches what lies ahead of use. It comes to the first pages of that
-    // last, after those in use if it touches them: farther away than the kernel maps pages
-    // around one that is touched.
+    // The background thread touches the pages ahead of use. If it touched pages in use, it would do
+    // so before it gets to the first ones ahead. The page looked at is farther ahead than the
+    // kernel maps around a touched page.
     const AROUND: u64 = 64 << 10;
     let core = pool.store().core();
     let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);
@@ -813,7 +812,7 @@ fn max_size_bounds_small_pools_too() {
     for max_size in [512 << 10, 1 << 20, 3 << 20, (3 << 20) + 5] {
         let (_dir, path) = dir();
         let options = PoolOptions::new().initial_size(300 << 10).max_size(max_size);
-        // SAFETY: the file is this test's own.
+        // SAFETY: the file belongs to this test.
         let pool = unsafe { options.create(&path).unwrap() };
         let map = pool.map::<u64, u64>("numbers").unwrap();
         let full = (0..1 << 20).find_map(|n: u64| map.insert(&n, &(n + 7)).err());
@@ -823,7 +822,7 @@ fn max_size_bounds_small_pools_too() {
         pool.close().unwrap();
     }
     let (_dir, path) = dir();
-    // SAFETY: the file is this test's own.
+    // SAFETY: the file belongs to this test.
     let refused = unsafe { PoolOptions::new().initial_size(u64::MAX).create(&path) };
     assert!(refused.is_err() && !path.exists());
 }

@@ -1,7 +1,7 @@
-//! How long who needs space waits for operations that keep retired blocks.
+//! How long a thread that needs space waits for operations that keep retired blocks.
 //!
-//! Method: runs of pages are allocated until the pool grows, with another thread in the middle
-//! of an operation. Turns of waiting are counted, and things happen during them.
+//! Method: one thread allocates runs of pages until the pool grows, while another thread is in the
+//! middle of an operation. The test counts the turns of waiting, and acts during them.
 
 use outlast::pmem::{Control, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
@@ -20,7 +20,7 @@ type Beside = Box<dyn FnMut(u64) + Send>;
 #[derive(Clone, Default)]
 struct Turns {
     count: Arc<AtomicU64>,
-    /// What happens at each of them.
+    /// What to do in each turn.
     beside: Arc<Mutex<Option<Beside>>>,
 }
 
@@ -52,7 +52,7 @@ fn core(turns: &Turns) -> Arc<Core<Traced>> {
     Arc::new(Core::create(heap, seam, options).unwrap())
 }
 
-/// A thread in the middle of an operation, until it is told to go on.
+/// A thread in the middle of an operation, until it is told to continue.
 struct Inside(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Inside {
@@ -77,7 +77,7 @@ impl Inside {
     }
 }
 
-/// Allocates runs until the pool has grown. The turns of waiting that it took.
+/// Allocates runs until the pool has grown. Returns the turns of waiting that it took.
 fn grow(core: &Core<Traced>, turns: &Turns) -> u64 {
     let (size, before) = (core.size(), turns.count.load(SeqCst));
     while core.size() == size {
@@ -100,7 +100,7 @@ fn who_is_stopped_inside_of_an_operation_is_waited_for_once() {
     }
     stopped.end();
     let mut other = Inside::begin(&core);
-    // What the first one kept, and another one does not.
+    // The first thread kept this block, and the other does not.
     let size = core.size();
     while core.size() == size {
         if core.allocate(RUN).unwrap().offset == block.offset {
@@ -148,7 +148,7 @@ fn who_goes_on_is_waited_for_until_then_and_the_pool_does_not_grow() {
     assert!((101..110).contains(&turns), "{turns} turns");
 }
 
-/// Small blocks that others retire all the time, of which no run of pages can be made.
+/// Other threads retire small blocks all the time, from which no run of pages can be made.
 #[test]
 fn what_others_retire_meanwhile_is_not_waited_for() {
     let turns = Turns::default();
@@ -156,7 +156,7 @@ fn what_others_retire_meanwhile_is_not_waited_for() {
     let _writing = core.enter().unwrap();
     let small = |_| core.allocate(64).unwrap().offset;
     let mut blocks: Vec<u64> = (0..2 * GRACE + 2).map(small).collect();
-    // No run of theirs gets empty.
+    // Keep one block in each of their runs, so that none gets empty.
     blocks.retain(|offset| offset % 4096 != 0);
     let mut inside = Inside::begin(&core);
     core.retire_visited(blocks.pop().unwrap(), 64);
@@ -166,7 +166,8 @@ fn what_others_retire_meanwhile_is_not_waited_for() {
         for _ in 0..2 {
             core.retire_visited(blocks.pop().unwrap(), 64);
         }
-        // Others are always in the middle of an operation, each in one that has begun since.
+        // At every moment some thread is in the middle of an operation, but that operation began
+        // after the wait.
         if turn >= 10 {
             let next = Inside::begin(&core);
             inside.end();

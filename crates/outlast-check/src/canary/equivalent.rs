@@ -1,4 +1,4 @@
-//! The canaries that do no harm, and why.
+//! The mutants that do no harm, and why.
 
 use super::Canary;
 use super::mutation::{Act, Which, Wrong};
@@ -8,19 +8,19 @@ use outlast::pmem::Point;
 use outlast::pool::points as pool;
 use std::fmt;
 
-/// Why a flush or fence can be done wrong and nothing is lost.
+/// The reason why a flush or fence can be done wrong without losing anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The header has two copies, of which the other one is whole.
+    /// The header has two copies, and the other one is whole.
     DoubleHeader,
-    /// The saved free state: what is not whole is traced again.
+    /// The saved free state: if it is not whole, it is traced again.
     SavedFreeState,
-    /// A mark that only saves an open some work.
+    /// A mark that only saves work for the next open.
     Progress,
     /// The lines are flushed again before the next fence.
     FlushedAgain,
-    /// Only another thread's stores depend on it. It is a seeded bug instead, which directed
-    /// schedules must find.
+    /// Only another thread's stores depend on it. A seeded bug stands for it instead, which
+    /// directed schedules must find.
     OtherThreads,
 }
 
@@ -36,13 +36,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A canary that does no harm.
+/// A mutant that does no harm.
 pub struct Equivalent {
     /// The commit point.
     pub point: &'static Point,
-    /// What is done wrong there.
+    /// The act that is done wrong there.
     pub act: Act,
-    /// And how.
+    /// The ways in which it is done wrong.
     pub ways: &'static [Wrong],
     /// Why nothing is lost.
     pub reason: Reason,
@@ -54,19 +54,19 @@ impl Equivalent {
     }
 }
 
-/// The pool's canaries that do no harm. Those of a scheme stand in its folder.
+/// The pool's harmless mutants. Those of a scheme are in its folder.
 ///
-/// What each of them buys: a torn or missing first header is as good as none, because the
-/// pool does not exist before the second one; its fence only keeps the two apart, so that
-/// one copy is whole at any time. Whoever gives up this fence saves one, once in the life of
-/// a pool.
+/// `HEADER`: a torn or missing first header is as good as none, because the pool does not exist
+/// before the second one. The fence only keeps the two copies apart, so that one copy is whole at
+/// any time. Leaving it out would save one fence in the life of a pool.
 ///
-/// Saved free state that is not whole is not believed: its space is traced. One that is
-/// whole and older would be, so the fence can be missing only where none was saved before;
-/// where the first fence of a run is, say.
+/// `SAVED`: recovery does not believe saved free state that is not whole, and traces its space
+/// instead. It would believe one that is whole but older. So the fence can only be missing where no
+/// state was saved before, for example at the first fence of a run.
 ///
-/// The header that tells of a growth: the thread that makes the pool grow fences again before
-/// it moves the frontier, but another one that moves it first has only this fence to rest on.
+/// `HEADER_SIZE`, the header that announces a growth: the thread that grows the pool fences again
+/// before it moves the frontier. Another thread that moves the frontier first depends on this fence
+/// alone.
 const POOL: &[Equivalent] = &[
     Equivalent { point: &pool::HEADER, act: Act::Fence, ways: ONCE, reason: Reason::DoubleHeader },
     Equivalent { point: &pool::SAVED, act: Act::Fence, ways: ONCE, reason: Reason::SavedFreeState },
@@ -89,7 +89,7 @@ const DROPPED: &[Wrong] = &[
     Wrong::DroppedOnce(Which::Seeded(2)),
 ];
 
-/// The reason of a canary, if it is declared to be one that does no harm.
+/// Returns why a mutant does no harm, if the tables declare it harmless.
 pub fn reason(scheme: Scheme, canary: Canary) -> Option<Reason> {
     let mut all = POOL.iter().chain(parts(scheme).equivalent);
     all.find(|row| row.is(canary)).map(|row| row.reason)

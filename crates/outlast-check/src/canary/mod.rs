@@ -1,13 +1,13 @@
-//! Canaries: every flush and fence of the library is done wrong, one at a time, and the
-//! suite must notice.
+//! Mutation testing: every flush and fence of the library is done wrong, one at a time, and the
+//! suite must notice. The code calls these mutants *canaries*.
 //!
-//! Each row of the tables of commit points says what the operation does under it. The
-//! recorded runs must do just that; and each flush and fence of each row is left out,
-//! left out once, shortened by a line or made too early in the recorded trace
-//! ([`mutation`]). The suite notices it by an answer that rests on what is not durable, or
-//! by a crash image that the original trace does not allow and the oracle rejects
-//! ([`trial`]). What it does not notice must stand in the table of [`equivalent`] canaries,
-//! with its reason; everything else is uncovered.
+//! Each row of the tables of commit points declares what the operation does under it, and the
+//! recorded runs must do exactly that. Then each flush and fence of each row is dropped, dropped
+//! once, shortened by a line or made too early in the recorded trace ([`mutation`]). The suite can
+//! notice a mutant in two ways ([`trial`]): a result depends on something that is not durable, or
+//! the oracle rejects a crash image that the original trace does not allow. A mutant that the suite
+//! does not notice must be in the table of [`equivalent`] mutants, with its reason. Otherwise it is
+//! uncovered.
 
 pub mod equivalent;
 pub mod mutation;
@@ -29,23 +29,23 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tape::Tape;
 use trial::Verdict;
 
-/// Deaths that are chosen for one canary in one run.
+/// How many deaths are chosen for one mutant in one run.
 const DEATHS_CHOSEN: usize = 200;
 
-/// Runs of one kind of which images are built for one canary. Of those in which threads meet,
-/// there are hundreds, and what one of them shows, its neighbours show as well.
+/// How many runs of one kind are searched with images for one mutant. There are hundreds of runs in
+/// which threads meet, and what one of them shows, its neighbours show as well.
 const TAPES_TRIED: usize = 100;
 
-/// How much is tried before a canary counts as not noticed.
+/// How much to try before a mutant counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Images of each run of one life.
     pub images: usize,
     /// Images of each run of two lives, or of two threads.
     pub images_second: usize,
-    /// Runs of two lives for each commit point that the first one dies after.
+    /// For each commit point, how many runs of two lives whose first life dies after it.
     pub deaths: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
@@ -55,14 +55,14 @@ impl Default for Budget {
     }
 }
 
-/// One act of one commit point, done wrong.
+/// A mutant: one act of one commit point, done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Canary {
     /// The commit point.
     pub point: &'static Point,
-    /// What is done wrong.
+    /// The act that is done wrong.
     pub act: Act,
-    /// How.
+    /// How it is done wrong.
     pub wrong: Wrong,
 }
 
@@ -73,40 +73,40 @@ impl fmt::Display for Canary {
     }
 }
 
-/// What became of a canary.
+/// The fate of a mutant.
 #[derive(Debug, Clone)]
 pub enum Fate {
-    /// The suite noticed it: how.
+    /// The suite noticed it, in this way.
     Killed(String),
-    /// It does no harm. All images that were tried of those that it allows beyond the
-    /// original were good.
+    /// It does no harm. It allows images beyond the original's, and all of those that were tried
+    /// were good.
     Equivalent {
         /// Why.
         reason: equivalent::Reason,
-        /// Images that were tried.
+        /// Images tried.
         images: usize,
     },
     /// It was not noticed.
     Uncovered {
-        /// Images that were tried.
+        /// Images tried.
         images: usize,
     },
-    /// No run does this act in such a way that it could be done wrong like this.
+    /// No run does this act in a way that could be done wrong like this.
     NotApplicable,
 }
 
-/// What a run of all canaries found.
+/// The result of a run of all mutants.
 #[derive(Debug, Clone)]
 pub struct CanaryReport {
     /// The scheme.
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// Commit points declared.
+    /// Number of declared commit points.
     pub points: usize,
     /// Points that do what they do not declare, or never do what they declare.
     pub undeclared: Vec<String>,
-    /// Canaries that could be made, and what became of each.
+    /// The mutants that could be made, each with its fate.
     pub fates: Vec<(Canary, Fate)>,
     /// Runs that went wrong by themselves.
     pub broken: Vec<String>,
@@ -117,28 +117,29 @@ impl CanaryReport {
         self.fates.iter().filter(|(_, fate)| is(fate)).count()
     }
 
-    /// Canaries that could be made.
+    /// Counts the mutants that could be made.
     pub fn canaries(&self) -> usize {
         self.fates.len()
     }
 
-    /// Those that were noticed.
+    /// Counts the mutants that were noticed.
     pub fn killed(&self) -> usize {
         self.count(|f| matches!(f, Fate::Killed(_)))
     }
 
-    /// Those that do no harm.
+    /// Counts the mutants that do no harm.
     pub fn equivalent(&self) -> usize {
         self.count(|f| matches!(f, Fate::Equivalent { .. }))
     }
 
-    /// Those that were not noticed, and do harm for all that is known.
+    /// Lists the mutants that were not noticed and are not known to do no harm.
     pub fn uncovered(&self) -> Vec<Canary> {
         let is = |(c, f): &(Canary, Fate)| matches!(f, Fate::Uncovered { .. }).then_some(*c);
         self.fates.iter().filter_map(is).collect()
     }
 
-    /// Whether declared = observed = killed + equivalent.
+    /// Returns whether the declared acts are the observed ones, and every mutant is killed or
+    /// equivalent.
     pub fn is_good(&self) -> bool {
         self.undeclared.is_empty()
             && self.broken.is_empty()
@@ -146,7 +147,7 @@ impl CanaryReport {
             && self.killed() + self.equivalent() == self.canaries()
     }
 
-    /// The commit points, and what became of their canaries.
+    /// Formats the commit points and the fates of their mutants.
     pub fn table(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::ASCII_MARKDOWN);
@@ -169,7 +170,7 @@ impl CanaryReport {
         table.to_string()
     }
 
-    /// What is wrong, for a person; empty if nothing is.
+    /// Describes what is wrong, for people. Empty if nothing is.
     pub fn failures(&self) -> String {
         let mut lines = self.broken.clone();
         lines.extend(self.undeclared.iter().cloned());
@@ -181,7 +182,7 @@ impl CanaryReport {
         lines.join("\n")
     }
 
-    /// The whole report, for a program.
+    /// Returns the whole report as JSON.
     pub fn json(&self) -> Value {
         let fates: Vec<Value> = self
             .fates
@@ -213,17 +214,17 @@ impl CanaryReport {
     }
 }
 
-/// Every commit point that a map of a scheme rests on: its own and the pool's.
+/// Returns every commit point that a map of a scheme depends on: its own and the pool's.
 pub fn declared(scheme: Scheme) -> Vec<&'static Point> {
     [outlast::pool::points::ALL, scheme.commit_points()].concat()
 }
 
-/// The runs, from the cheapest to the dearest.
+/// The runs, from the cheapest to the most expensive.
 struct Tapes<'a> {
     scheme: Scheme,
     alive: &'a Arc<Alive>,
     first: Vec<Tape>,
-    /// The first life, and the moment of its death.
+    /// The index of the first life, and the moment of its death.
     deaths: Vec<(usize, usize)>,
     second: Vec<OnceLock<Checked<Option<Tape>>>>,
     pairs: Vec<Tape>,
@@ -245,7 +246,7 @@ impl<'a> Tapes<'a> {
             first.push(Tape::every_root(shape, alive)?);
             first.push(Tape::refused(shape, alive)?);
         }
-        // Those of which only the answers are looked at come last.
+        // Runs of which only the results are checked come last.
         first.sort_by_key(|t| (!t.images, t.events.len()));
         let mut seen: BTreeMap<Option<&Point>, usize> = BTreeMap::new();
         let mut deaths = Vec::new();
@@ -264,21 +265,22 @@ impl<'a> Tapes<'a> {
         Ok(Tapes { scheme, alive, first, deaths, second, pairs })
     }
 
-    /// A run of two lives. `None` if the first of them left no pool, or went wrong.
+    /// Returns a run of two lives, or `None` if its first life left no pool or went wrong.
     fn second(&self, index: usize) -> Option<&Tape> {
         let (first, moment) = self.deaths[index];
         let made = self.second[index].get_or_init(|| self.first[first].second(moment, self.alive));
         made.as_ref().ok()?.as_ref()
     }
 
-    /// All of them.
+    /// Iterates over all runs.
     fn all(&self) -> impl Iterator<Item = &Tape> {
         let second = (0..self.deaths.len()).filter_map(|i| self.second(i));
         self.first.iter().chain(second).chain(&self.pairs)
     }
 
-    /// What is flushed as it was found matters only where the process before died with it
-    /// in the caches: lets it die right after it stored to the lines in question.
+    /// Tries second lives chosen for this mutant. A flush of words that were only read matters only
+    /// if the dead process left them in the caches. So this lets the process die right after it
+    /// stored to the lines in question.
     fn by_chosen_death(&self, canary: Canary) -> Option<String> {
         let made =
             |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
@@ -355,7 +357,7 @@ impl<'a> Tapes<'a> {
     }
 }
 
-/// What the runs do under each point, beside what it declares.
+/// Compares what the runs do under each point with what the point declares.
 fn undeclared<'t>(points: &[&'static Point], tapes: impl Iterator<Item = &'t Tape>) -> Vec<String> {
     let mut observed: BTreeMap<&Point, [bool; 3]> = BTreeMap::new();
     for tape in tapes {
@@ -391,7 +393,7 @@ fn undeclared<'t>(points: &[&'static Point], tapes: impl Iterator<Item = &'t Tap
     found
 }
 
-/// Makes every canary of a scheme and record form; `progress` is told of each fate.
+/// Makes every mutant of a scheme and record form. Calls `progress` with the fate of each.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,

@@ -1,25 +1,24 @@
-//! Faults that are made in a recorded trace.
+//! Makes mutants of a recorded trace.
 //!
-//! Flush and fence do nothing to a run under the recorder but to be recorded, so the trace
-//! of a library that lacks one of them is the recorded trace without it: nothing needs to
-//! be run again. A mutated trace has as many events as the original, and the same stores
-//! in the same order.
+//! Under the recorder, a flush or fence has no effect except to be recorded. So the trace of a
+//! library that lacks one of them is the recorded trace without it, and nothing needs to run again.
+//! A mutated trace has as many events as the original, and the same stores in the same order.
 
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What makes stores durable.
+/// An act that makes stores durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Act {
     /// The write-back of some lines.
     Flush,
-    /// The wait for it.
+    /// The wait for it to complete.
     Fence,
 }
 
 impl Act {
-    /// Whether an event is this act.
+    /// Returns whether an event is this act.
     pub fn is(self, event: &Event) -> bool {
         match self {
             Act::Flush => matches!(event.access, Access::Flush { .. }),
@@ -42,17 +41,17 @@ impl fmt::Display for Act {
 pub enum Wrong {
     /// It is never done.
     Dropped,
-    /// It is left out once in a run: this time.
+    /// It is left out once in a run, at this occurrence.
     DroppedOnce(Which),
-    /// Flushes leave out their last line, where they have more than one.
+    /// Flushes of more than one line leave out their last line.
     WithoutLastLine,
-    /// Flushes leave out their first line, where they have more than one.
+    /// Flushes of more than one line leave out their first line.
     WithoutFirstLine,
-    /// Flush, and fence if it follows, come before the stores that they are for.
+    /// The flush, with the fence if one follows it, comes before the stores that it is for.
     BeforeStores,
 }
 
-/// One time of those that an act is done in a run.
+/// One occurrence of an act in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Which {
     /// The first.
@@ -61,12 +60,12 @@ pub enum Which {
     Second,
     /// The last.
     Last,
-    /// One that the number chooses.
+    /// One that this seed chooses.
     Seeded(u64),
 }
 
 impl Which {
-    /// Its number among `count`.
+    /// Returns its index among `count` occurrences.
     fn of(self, count: usize) -> Option<usize> {
         let last = count.checked_sub(1)?;
         Some(match self {
@@ -79,7 +78,7 @@ impl Which {
 }
 
 impl Wrong {
-    /// All ways to do an act wrong.
+    /// Lists all ways to do an act wrong.
     pub fn all(act: Act) -> Vec<Wrong> {
         let once = [Which::First, Which::Second, Which::Last, Which::Seeded(1), Which::Seeded(2)];
         let mut all = vec![Wrong::Dropped];
@@ -106,25 +105,25 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// A trace with a fault.
+/// A mutated trace.
 pub struct Mutated {
     /// The events.
     pub events: Vec<Event>,
-    /// The first event that is not as it was.
+    /// The first event that differs from the original.
     pub first: usize,
-    /// The lines that may be durable later than they were, by number.
+    /// The lines, by number, that may become durable later than in the original.
     pub lines: BTreeSet<u64>,
 }
 
-/// What stands where an event was left out.
+/// Replaces an event that was left out.
 const NOTHING: Access = Access::Flush { offset: 0, bytes: 0 };
 
-/// The lines that a flush writes back, by number.
+/// Returns the lines that a flush writes back, by number.
 pub fn lines_of(offset: u64, bytes: u64) -> std::ops::Range<u64> {
     offset / LINE..(offset + bytes).div_ceil(LINE)
 }
 
-/// Whether an event is a flush of more than one line.
+/// Returns whether an event is a flush of more than one line.
 fn has_lines(event: &Event) -> bool {
     match event.access {
         Access::Flush { offset, bytes } => lines_of(offset, bytes).count() > 1,
@@ -132,8 +131,8 @@ fn has_lines(event: &Event) -> bool {
     }
 }
 
-/// Makes a fault in a trace, from its event `from` on. `None` where the trace has nothing
-/// that could be done wrong in this way.
+/// Mutates a trace from its event `from` on. Returns `None` if the trace has nothing that could be
+/// done wrong in this way.
 pub fn mutate(
     original: &[Event],
     from: usize,
@@ -146,7 +145,7 @@ pub fn mutate(
         .filter(|&i| original[i].point == Some(point) && act.is(&original[i]))
         .filter(|&i| !shortens || has_lines(&original[i]))
         .collect();
-    // Most runs do little of what there is to do wrong: they need not be copied.
+    // Most runs have little that could be done wrong, so return before copying the trace.
     if at.is_empty() {
         return None;
     }
@@ -177,7 +176,8 @@ impl Mutated {
         self.events[index].access = NOTHING;
     }
 
-    /// Notes what a fence completes: what its thread flushed since the fence before.
+    /// Notes the lines that a fence completes: those that its thread has flushed since its previous
+    /// fence.
     fn note_fence(&mut self, original: &[Event], index: usize) {
         let own = |e: &&Event| e.thread == original[index].thread;
         let since = original[..index].iter().rev().filter(own);
@@ -205,8 +205,8 @@ impl Mutated {
         self.note(index, std::iter::once(lost));
     }
 
-    /// Moves a flush, and the fence after it, before the stores that it is for: those of
-    /// its point since the flush before it, in the same operation.
+    /// Moves a flush, and the fence after it, before the stores that it is for: the stores of its
+    /// point since the previous flush, in the same operation.
     fn hurry(&mut self, original: &[Event], from: usize, index: usize) {
         let Access::Flush { offset, bytes } = original[index].access else { return };
         let (thread, point) = (original[index].thread, original[index].point);

@@ -1,4 +1,4 @@
-//! The recorded runs that canaries are made in.
+//! The recorded runs from which mutants are made.
 
 use crate::explore::scenario::Scenario;
 use crate::model::{Image, Kept, Timeline, stored};
@@ -15,57 +15,57 @@ use std::sync::Arc;
 
 /// Keys that only the second life uses.
 const FRESH: u64 = 7_000_000;
-/// Keys that are not there.
+/// Keys that are absent.
 const ABSENT: [u64; 3] = [FRESH + 1, FRESH + 11, FRESH + 12];
 
-/// What a crash may leave once so many events have happened.
+/// What a crash may leave from some moment on.
 #[derive(Debug, Clone)]
 pub struct Allowed {
-    /// Events.
+    /// The moment, as a number of events.
     pub from: usize,
-    /// Any of these; `None` means no pool.
+    /// The allowed states; `None` means no pool.
     pub states: Vec<Option<Arc<State>>>,
 }
 
 /// A recorded run of one or two lives, and what its crashes may leave.
 pub struct Tape {
-    /// For a person.
+    /// A name, for people.
     pub name: String,
-    /// The bytes before the run, as many as the pool can grow to.
+    /// The bytes before the run, padded to the size that the pool can grow to.
     pub base: Image,
-    /// The bytes of the file before the run.
+    /// The length of the file before the run, in bytes.
     pub len: u64,
-    /// What happened.
+    /// The recorded events.
     pub events: Vec<Event>,
-    /// The first event of the life in which faults are made.
+    /// The first event of the life that is mutated.
     pub start: usize,
-    /// Whether that is the second one, and what it finds may not be durable.
+    /// Whether that is the second life, which may find stores that are not durable.
     pub second: bool,
-    /// What a crash may leave, from which moment on, in ascending order.
+    /// What a crash may leave, by the moment from which it holds, in ascending order.
     pub allowed: Vec<Allowed>,
-    /// Every key that may be there, and some that never are.
+    /// Every key that may be present, and some that never are.
     pub universe: Vec<u64>,
-    /// What new maps look like.
+    /// The shape of new maps.
     pub shape: Shape,
-    /// Whether its images are worth their time; if not, only its answers are checked.
+    /// Whether its images are worth their time. If not, only its results are checked.
     pub images: bool,
 }
 
-/// Everything that is visible.
+/// Builds the image of everything that is visible.
 pub(super) fn all(timeline: &Timeline<'_>) -> Image {
     let mut image = Image::default();
     timeline.all_but(&[], &mut image);
     image
 }
 
-/// What is durable, and these stores.
+/// Builds the image of what is durable and of the stores that these lines keep.
 pub(super) fn least_and(timeline: &Timeline<'_>, kept: &[Kept]) -> Image {
     let mut image = Image::default();
     timeline.least_and(kept, &mut image);
     image
 }
 
-/// What a crash may leave of the life that begins at `start`, by its steps' marks.
+/// Derives what a crash may leave of the life that begins at `start` from its steps' marks.
 pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<Allowed> {
     let before = steps.first().and_then(|s| s.before.clone());
     let mut placed = vec![Allowed { from: 0, states: vec![before] }];
@@ -92,7 +92,7 @@ pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<Allo
 }
 
 impl Tape {
-    /// Plays a scenario.
+    /// Plays and records a scenario.
     ///
     /// # Errors
     /// If the run itself goes wrong.
@@ -103,7 +103,8 @@ impl Tape {
         }
         let run = played.recording;
         let base = Image::of_file(&[], run.capacity());
-        // Also what the scenario prepares and takes away again: all of the run counts here.
+        // Include the keys of records that the scenario inserts and removes in its preparation,
+        // because the whole run counts here.
         let maps = run.steps.iter().flat_map(|step| step.after.maps.values());
         let mut universe: BTreeSet<u64> =
             maps.flat_map(|map| map.records.keys().copied()).collect();
@@ -122,19 +123,19 @@ impl Tape {
         })
     }
 
-    /// Bytes that the pool can grow to.
+    /// Returns the size that the pool can grow to, in bytes.
     pub fn capacity(&self) -> u64 {
         self.base.bytes.len() as u64
     }
 
-    /// What a crash may leave after the first `moment` events; `None` means no pool.
+    /// Returns what a crash may leave after the first `moment` events; `None` means no pool.
     pub fn allowed(&self, moment: usize) -> state::Allowed {
         let known = self.allowed.partition_point(|a| a.from <= moment);
         state::Allowed(self.allowed[known.max(1) - 1].states.clone())
     }
 
-    /// Which of the states that it may hold an image holds that a crash after the first
-    /// `moment` events has left; `None` if it is no pool.
+    /// Returns which of the allowed states an image holds that a crash after the first `moment`
+    /// events has left. Returns `None` if the image is not a pool.
     pub(super) fn state_of(
         &self,
         file: &[u8],
@@ -150,7 +151,7 @@ impl Tape {
         Ok(Some(Arc::clone(look.state())))
     }
 
-    /// The life after a power loss in this run that has left `file`, which holds `state`.
+    /// Records the life after a power loss in this run that has left `file`, which holds `state`.
     ///
     /// # Errors
     /// If that life goes wrong.
@@ -162,7 +163,7 @@ impl Tape {
     ) -> Checked<Tape> {
         let capacity = self.capacity();
         let mut session = Session::open(file, capacity, alive, recorder(true), Some(state))?;
-        // It takes space at once, beyond all that was in use before.
+        // Take space at once, beyond everything that was in use before.
         if state.maps.len() < ROOT_SLOTS {
             session.create_map("late", self.shape)?;
         }
@@ -184,10 +185,10 @@ impl Tape {
         })
     }
 
-    /// The run whose process dies after the first `moment` events of this one, leaving all
-    /// its stores in the caches, and the life after it, which finds them there.
+    /// Returns a run of two lives. The first process dies after the first `moment` events of this
+    /// run and leaves all its stores in the caches, where the second life finds them.
     ///
-    /// `None` if that moment leaves no pool.
+    /// Returns `None` if that moment leaves no pool.
     ///
     /// # Errors
     /// If the second life goes wrong.
@@ -203,7 +204,8 @@ impl Tape {
         let mut random = Random::new(moment as u64);
         let mut universe = self.universe.clone();
         random.shuffle(&mut universe);
-        // One by one, so that each answer must rest on what is durable when it is given.
+        // Look the keys up one by one, so that each result may only depend on what is durable when
+        // it is returned.
         let names: Vec<String> = state.maps.keys().cloned().collect();
         for name in &names {
             let keys = state.maps[name].records.keys().copied();
@@ -215,7 +217,7 @@ impl Tape {
         }
         session.check(&universe, random.below(2) == 0)?;
         let read = session.logged();
-        // What comes now rests on what was repaired.
+        // From here on, operations build on what the reads repaired.
         seam.start(false);
         work(&mut session, &state, &mut random)?;
         let (steps, life, used) = session.finish();
@@ -225,8 +227,9 @@ impl Tape {
         events.extend(life);
         universe.extend(used);
         let universe: BTreeSet<u64> = universe.into_iter().collect();
-        // Until it was read, what the first life had not answered can still come or go: that
-        // answers do not rest on it is told from the trace. Two entries for each step.
+        // Until the reads are over, whatever the first life had in flight can still appear or
+        // vanish. (The check of the trace ensures that no result depends on it.) There are two
+        // entries for each step.
         let mut allowed = placed(&events, start, &steps);
         let either = self.allowed(moment).0;
         for entry in allowed.iter_mut().take(2 * read) {
@@ -246,7 +249,7 @@ impl Tape {
         }))
     }
 
-    /// A run that uses every root there is.
+    /// Records a run that uses every root slot.
     ///
     /// # Errors
     /// If the run itself goes wrong.
@@ -259,7 +262,7 @@ impl Tape {
         Ok(Self::of("every root", pool, shape, session))
     }
 
-    /// A run that claims pages up to the end of a region and beyond.
+    /// Records a run that claims pages up to the end of a region and beyond.
     ///
     /// # Errors
     /// If the run itself goes wrong.
@@ -278,8 +281,9 @@ impl Tape {
         Ok(Self::of("next region", pool, shape, session))
     }
 
-    /// A run in which one thread is refused a map, for want of room, and another one makes it when
-    /// there is some: what the first has begun is fenced by nobody else.
+    /// Records a run in which one thread fails to create a map because the pool is full, and
+    /// another thread creates it once there is space. No other thread fences what the first has
+    /// begun.
     ///
     /// # Errors
     /// If the run itself goes wrong.
@@ -329,9 +333,9 @@ impl Tape {
         }
     }
 
-    /// The moments at which a process that dies leaves something in the caches: after the
-    /// last store of each row of stores of one commit point, the first and some later row
-    /// of each.
+    /// Lists the moments at which a dying process leaves something in the caches: after the last
+    /// store of a row of stores of one commit point, for the first and some later row of each
+    /// point.
     pub fn deaths(&self) -> Vec<usize> {
         let stores: Vec<usize> = (self.start..self.events.len())
             .filter(|&i| stored(&self.events[i]).is_some() && self.events[i].point.is_some())
@@ -353,7 +357,8 @@ impl Tape {
         deaths
     }
 
-    /// What an answer rests on, or leaves, that is not durable: the first such.
+    /// Describes the first thing that is not durable although a result depends on it or an
+    /// operation left it behind.
     pub fn undurable(&self, events: &[Event]) -> Option<String> {
         let life = &events[self.start..];
         if let Some(found) = response::undurable(life).first() {

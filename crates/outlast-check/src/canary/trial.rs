@@ -1,4 +1,4 @@
-//! Whether the suite notices a mutated trace.
+//! Tries whether the suite notices a mutated trace.
 
 use super::mutation::Mutated;
 use super::tape::{Tape, all, least_and};
@@ -9,34 +9,33 @@ use crate::state::{Checked, Fault};
 use outlast::pmem::{Access, Alive, Event, Mark};
 use std::sync::Arc;
 
-/// What a trial found.
+/// The result of a trial.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// It was noticed: how.
+    /// The mutant was noticed, in this way.
     Noticed(String),
-    /// It was not, in so many images that the original trace does not allow.
+    /// The mutant was not noticed in this many images that the original trace does not allow.
     Unnoticed(usize),
 }
 
-/// Tries a mutated trace: by its answers, then by at most `images` crash images that the
-/// original does not allow.
+/// Tries a mutated trace by its results. Returns what was noticed, if anything.
 pub fn by_answers(tape: &Tape, mutated: &Mutated) -> Option<String> {
     tape.undurable(&mutated.events)
 }
 
-/// A moment at which a crash can leave more than it could.
+/// A moment at which a crash can leave more than in the original.
 struct Exposed {
-    /// Events of the original that have happened, and of the mutated trace.
+    /// The number of events that have happened in the original, and in the mutated trace.
     moment: (usize, usize),
-    /// The lines, with the stores that each has lost at most beyond what the original can.
+    /// The lines, each with the most stores that it can lose beyond what the original can.
     lines: Vec<(u64, usize)>,
 }
 
-/// The moments right after a store or an answer, from the first fault on, at which some line is less
-/// durable than in the original.
+/// Lists the moments right after a store or a return, from the first changed event on, at which
+/// some line is less durable than in the original.
 fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     let positions = |events: &[Event]| -> Vec<usize> {
-        // After an answer less is allowed than before.
+        // Less is allowed after a return than before it.
         let answers = |e: &Event| matches!(e.access, Access::Mark(Mark::End(_)));
         (mutated.first..events.len())
             .filter(|&i| stored(&events[i]).is_some() || answers(&events[i]))
@@ -65,7 +64,7 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     found
 }
 
-/// At most `count` of the items, the ends and evenly spread ones between.
+/// Picks at most `count` of the items: both ends, and evenly spread items between them.
 pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     let len = items.len();
     if len <= count || count < 2 {
@@ -82,9 +81,10 @@ pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     kept
 }
 
-/// Tries at most about `budget` crash images of a mutated trace that the original does not
-/// allow: at each moment, all lines that can be lost beyond that, each of them alone with
-/// one store less and with all, everything else there; and nothing there that need not be.
+/// Tries about `budget` crash images of a mutated trace that the original does not allow. At each
+/// moment it tries three kinds: all exposed lines lose everything and everything else survives; one
+/// such line alone loses one store more than the original allows, or all its stores; and nothing
+/// survives that need not.
 pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;
@@ -122,16 +122,16 @@ pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Aliv
     Verdict::Unnoticed(images)
 }
 
-/// Whether the oracle takes what a crash leaves of the original: else its verdict on the
-/// mutated trace says nothing.
+/// Returns whether the oracle accepts what a crash leaves of the original. If it does not, its
+/// verdict on the mutated trace means nothing.
 fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     timeline.advance(moment);
     check(tape, &all(&timeline), moment, alive).is_ok()
 }
 
-/// As [`by_images`], but what the crash has left lives on, and is hit by another power
-/// loss: an image can hold what only the next life stumbles over.
+/// Does the same as [`by_images`], but lets the image live on until another power loss hits it: an
+/// image may hold damage that only the next life shows.
 pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;
@@ -163,18 +163,18 @@ pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<A
     Verdict::Unnoticed(images)
 }
 
-/// Checks images that a crash of a run can leave: at about `budget` moments everything,
-/// and at as many what else a power loss can leave.
+/// Checks images that a crash of a run can leave: at about `budget` moments the one in which
+/// everything survives, and at as many moments others that a power loss can leave.
 ///
 /// # Errors
-/// What is not as it should be.
+/// The first fault found.
 pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     let durable = |e: &Event| e.point.is_some_and(|p| !p.volatile);
     let stores = (tape.start..tape.events.len())
         .filter(|&i| stored(&tape.events[i]).is_some() && durable(&tape.events[i]));
     let stores: Vec<usize> = stores.collect();
-    // First and last store of each row of stores of one commit point matter most.
+    // The first and last store of each row of stores of one commit point matter most.
     let mut ends = Vec::new();
     for pair in stores.windows(2) {
         if tape.events[pair[0]].point != tape.events[pair[1]].point {
@@ -193,7 +193,7 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
             Fault(format!("an image after event {moment} of {}: {fault}", tape.name))
         })?;
     }
-    // What an answer rested on is there, whatever else is lost.
+    // Whatever a result depended on must be there, even if everything else is lost.
     let answered = |i: &usize| matches!(tape.events[*i].access, Access::Mark(Mark::End(_)));
     let answers = (tape.start..tape.events.len()).filter(answered).map(|i| i + 1).collect();
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
@@ -207,10 +207,10 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     found.map(|_| ()).map_err(|fault| Fault(format!("an image of {}: {fault}", tape.name)))
 }
 
-/// Checks what the least is that a power loss leaves at each answer of the last life.
+/// Checks the least that a power loss can leave at each return of the last life.
 ///
 /// # Errors
-/// What is not as it should be.
+/// The first fault found.
 pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
     let answered = |i: &usize| matches!(tape.events[*i].access, Access::Mark(Mark::End(_)));
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
@@ -223,7 +223,8 @@ pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
     Ok(())
 }
 
-/// Checks images of a run: of some moments, everything but one line, and one line alone.
+/// Checks images of a run at some moments: those that lack one line, and those that keep only one
+/// line.
 fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     let mut images = 0;
@@ -253,7 +254,7 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
 pub(super) fn check(tape: &Tape, image: &Image, moment: usize, alive: &Arc<Alive>) -> Checked {
     let setting =
         Setting { capacity: tape.capacity(), universe: &tape.universe, shape: tape.shape, alive };
-    // Always in the lighter way: many images say more than a few that are worked on.
+    // Always check in the lightest way: many images find more than a few that are worked on.
     let case =
         Case { setting, image, judge: &tape.allowed(moment), order: 64 + moment as u64 % 64 };
     case.check().map(|_| ())

@@ -1,35 +1,37 @@
-//! Faults of the file system below a pool, and the checks that no promise breaks.
+//! Injects faults into the file system below a pool, and checks that no promise breaks.
 //!
-//! Every call by which the pool asks its file system to keep something passes
+//! Every call by which the pool asks its file system to keep something goes through
 //! [`outlast::pmem::Disk`]. A script of operations ([`script`]) makes each such call in each
-//! situation: creation, the first change, growth, `sync`, `snapshot`, `verify`, `close`, and
-//! after a process has died. It is first run to count the calls, and then once more for each
-//! call, outcome and continuation:
+//! situation: creation, the first change, growth, `sync`, `snapshot`, `verify`, `close`, and after
+//! process death. It runs once to count the calls, and then once more for each call, outcome and
+//! continuation:
 //!
-//! | outcome | and then |
+//! | outcome of the call | continuation |
 //! |---|---|
 //! | fails once, with EIO or ENOSPC | the work goes on to the end of the script |
-//! | fails, and so do all that come after | the process dies: at the call, or after the operation |
-//! | returns success without effect until the next one | power is lost: at the call, or after the operation |
+//! | fails, with all later calls but ftruncate | the process dies, at the call or after the operation |
+//! | returns success without effect | power is lost, at the call or after the operation |
 //!
-//! The harness keeps its own account of what the disk holds ([`watch`]): a power loss leaves
-//! each page as it was at some moment since it was last made durable. Then the pool is opened
-//! again, and
+//! Every outcome is tried with every continuation. The harness keeps its own account of what the
+//! disk holds ([`watch`]): a power loss leaves each page as it was at some moment since it was last
+//! made durable. Then the pool is opened again. These are the promises:
 //!
-//! - after the death of the process it holds every acknowledged change, and the operation under way
-//!   whole or not at all;
-//! - after a power loss, on a medium that it can tear, it is refused as possibly torn, or it
-//!   holds what it held when it was last made clean; and it opens for certain if nothing was
-//!   changed since;
-//! - after a failed write-back it says so ([`Durability::is_suspect`](outlast::Durability)),
+//! - After process death, the pool holds every acknowledged change, and the operation in flight
+//!   whole or not at all.
+//! - After a power loss, on a medium that can be torn by it, the pool is refused as possibly torn,
+//!   or holds what it held when it was last made clean. If nothing was changed since then, it must
+//!   open.
+//! - After a failed write-back, the pool says so ([`Durability::is_suspect`](outlast::Durability)),
 //!   and no call succeeds that promises durability.
 //!
-//! A disk that lies about success can break the second promise at once: there, only the process
-//! must survive the opening. To see that the checks can fail, each write-back is also *left out*
-//! while the harness believes in it: a power loss must then break a promise.
+//! A disk that lies about success can break the second promise at once. In that case the harness
+//! only requires that the process survives the opening. To show that the checks can fail, each
+//! write-back is also *left out* while the harness believes in it: a power loss must then break a
+//! promise.
 //!
-//! A name is in effect at once, and blocks that are promised and not there are a SIGBUS, which
-//! nothing can prevent: calls that give a name or blocks do not pretend.
+//! Some calls never pretend success: link and rename, because a name takes effect at once; and
+//! fallocate, because access to promised blocks that do not exist is a SIGBUS, which the library
+//! cannot prevent.
 
 pub mod script;
 pub mod watch;
@@ -46,15 +48,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use watch::{AtFault, Event, FaultAt, Of, Outcome};
 
-/// Contents that a power loss can leave, of each that are tried.
+/// How many of the contents that a power loss can leave are tried each time.
 const IMAGES: usize = 6;
-/// Of these, those with which work goes on after the look.
+/// With how many of these the work continues after the check.
 const GO_ON: usize = 2;
 
-/// What comes after a fault.
+/// The continuation after a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Follows {
-    /// The script goes on.
+    /// The script continues.
     Work,
     /// The process dies at the call.
     DeathAtOnce,
@@ -77,22 +79,22 @@ const FOLLOWS: [Follows; 5] = [
 /// The trials of one scheme and record form, and the promises that broke.
 #[derive(Debug, Default)]
 pub struct Outcomes {
-    /// Calls that the script makes, over all media.
+    /// Number of calls that the script makes, over all media.
     pub events: usize,
-    /// Distinct combinations of call, position, outcome and continuation.
+    /// Distinct combinations of call, position, outcome and continuation that were tried.
     pub faults: BTreeSet<(MediumKindName, Event, Outcome, Follows)>,
-    /// How many there are to try.
+    /// Number of combinations to try.
     pub wanted: usize,
-    /// What came of leaving each write-back out.
+    /// The verdict on leaving out each write-back.
     pub left_out: BTreeMap<(MediumKindName, Event), LeftOut>,
     /// Broken promises.
     pub violations: Vec<String>,
 }
 
-/// A medium, in an order.
+/// The name of a medium, which has an order.
 type MediumKindName = &'static str;
 
-/// Why it does no harm to leave this one of a run's write-backs out, if it does none.
+/// Returns why leaving out this write-back of a run does no harm, if it does none.
 fn is_needless(event: &Event, events: &[Event]) -> Option<&'static str> {
     let covers = |later: &&Event| {
         (later.step, later.call, later.of) == (event.step, Call::Fsync, Of::Pool)
@@ -116,10 +118,10 @@ fn is_needless(event: &Event, events: &[Event]) -> Option<&'static str> {
     }
 }
 
-/// What came of leaving a write-back out.
+/// The verdict on leaving out a write-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftOut {
-    /// A promise was broken, and that was noticed.
+    /// A promise broke, and the harness noticed.
     Noticed,
     /// It does no harm, for this reason.
     Needless(&'static str),
@@ -138,16 +140,16 @@ struct Trial {
     medium: MediumKindName,
     runs: Runs,
     event: Event,
-    /// Faults that have to come before.
+    /// Faults that must come before.
     before: Vec<FaultAt>,
     outcome: Outcome,
     follows: Follows,
-    /// Why it does no harm to leave the call out, if it does none.
+    /// Why leaving the call out does no harm, if it does none.
     needless: Option<&'static str>,
 }
 
-/// Tries every fault on one scheme and record form, by so many threads. `progress` is told how
-/// many there are, whenever one was tried.
+/// Tries every fault on one scheme and record form. Calls `progress` after each trial, with the
+/// number of all trials.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,
@@ -206,7 +208,7 @@ impl fmt::Display for Trial {
     }
 }
 
-/// The outcomes to try for a call.
+/// Returns the outcomes to try for a call.
 fn outcomes_of(call: Call) -> &'static [Outcome] {
     use Outcome::{FailsForEver, FailsOnce, Pretends};
     match call {
@@ -236,18 +238,18 @@ impl Outcomes {
         }
     }
 
-    /// Write-backs that were left out, and were noticed to be missing.
+    /// Counts the write-backs that were left out and missed.
     pub fn noticed(&self) -> usize {
         self.left_out.values().filter(|verdict| **verdict == LeftOut::Noticed).count()
     }
 
-    /// Write-backs that can be left out.
+    /// Counts the write-backs that can be left out.
     pub fn needless(&self) -> usize {
         self.left_out.values().filter(|verdict| matches!(verdict, LeftOut::Needless(_))).count()
     }
 
-    /// Whether every combination was tried, no promise was broken, and every write-back that was
-    /// left out was noticed.
+    /// Returns whether every combination was tried, no promise broke, and no left-out write-back
+    /// went unnoticed without a reason.
     pub fn is_good(&self) -> bool {
         self.violations.is_empty()
             && self.events > 0
@@ -255,7 +257,7 @@ impl Outcomes {
             && self.left_out.values().all(|verdict| *verdict != LeftOut::Missed)
     }
 
-    /// All that is wrong, for a person; empty if nothing is.
+    /// Describes everything that is wrong, for people. Empty if nothing is.
     pub fn failures(&self) -> String {
         let mut lines = self.violations.clone();
         if self.faults.len() != self.wanted {
@@ -296,7 +298,7 @@ struct Runs {
     subject: Subject,
 }
 
-/// A directory of its own for a run, in memory where the system has that.
+/// Makes a directory for a run, in memory if the system has such a file system.
 fn scratch() -> Checked<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -304,7 +306,7 @@ fn scratch() -> Checked<tempfile::TempDir> {
 }
 
 impl Runs {
-    /// The trials for the calls of a run without a fault.
+    /// Lists the trials for the calls of a run without a fault.
     fn trials(self, medium: MediumKindName, events: &[Event]) -> Vec<Trial> {
         let mut trials = Vec::new();
         let mut add = |event: Event, before: &[FaultAt], outcome, follows| {
@@ -321,7 +323,7 @@ impl Runs {
         for &event in events {
             add_all(event, &[]);
             if is_growth(&event) {
-                // A growth that failed is undone, and that can fail, too.
+                // A failed growth is undone, and that can fail too.
                 let (step, nth) = (event.step, event.nth);
                 let failed = [FaultAt { step, nth, outcome: Outcome::FailsOnce }];
                 let undone = self.count(&failed).unwrap_or_default();
@@ -339,7 +341,7 @@ impl Runs {
         trials
     }
 
-    /// The calls of a run with these faults.
+    /// Returns the calls of a run with these faults.
     fn count(self, faults: &[FaultAt]) -> Checked<Vec<Event>> {
         let directory = scratch()?;
         let path = directory.path().join("p.pool");
@@ -351,7 +353,7 @@ impl Runs {
         Ok(play.watch.events())
     }
 
-    /// One run, with its end.
+    /// Makes one run to its end, and checks it.
     fn trial(self, faults: &[FaultAt], follows: Follows) -> Checked {
         let directory = scratch()?;
         let path = directory.path().join("p.pool");
@@ -366,12 +368,12 @@ impl Runs {
                 break;
             }
             if left_out && play.watch.struck() > 0 {
-                // Elsewhere: the script has the pool open still.
+                // Check in a copy, because the script still has the pool open.
                 let copy = path.with_extension("power");
                 self.check_power_losses(&copy, &play.watch.now(), &play.expected, false)?;
             }
             if !done && !play.expected.exists {
-                // Nothing was made, and so nothing may be there.
+                // The creation failed, so no file may be there.
                 return ensure(!path.exists(), || "a failed creation left a file".into());
             }
         }
@@ -403,7 +405,7 @@ impl Runs {
         }
     }
 
-    /// The pool after the death of its process.
+    /// Checks the pool after the death of its process.
     fn check_death(self, path: &Path, content: &[u8], expected: &Expected) -> Checked {
         if !expected.exists {
             return Ok(());
@@ -416,7 +418,7 @@ impl Runs {
         self.go_on(path, content)
     }
 
-    /// The pool after power losses: all that `at` can have become.
+    /// Checks the pool after a power loss, for a sample of what can be left of `at`.
     fn check_power_losses(
         self,
         path: &Path,
@@ -454,13 +456,13 @@ impl Runs {
         put_back(path, image)?;
         let opened = self.open(path, BOOT + 1);
         if lies && self.subject.medium.needs_fsync() {
-            // Any verdict will do, and no content is excluded.
+            // Any verdict is fine, and any content.
             return Ok(());
         }
         match opened {
             Ok(content) => {
                 let content = content?;
-                // Where a power loss can tear it, what opens must be all there.
+                // If a power loss can tear the medium, a pool that opens must be complete.
                 let allowed = match self.subject.medium.needs_fsync() {
                     true => vec![expected.acknowledged.clone()],
                     false => expected.allowed(),
@@ -475,9 +477,10 @@ impl Runs {
         }
     }
 
-    /// What the pool holds, sound; or why it cannot be opened.
+    /// Opens the pool, and returns its contents if it is sound, or the reason why it cannot be
+    /// opened.
     fn open(self, path: &Path, boot: u128) -> Result<Checked<Content>, Error> {
-        // SAFETY: a file of this run alone.
+        // SAFETY: the file belongs to this run alone.
         let pool = unsafe { self.subject.options(Disk::default(), boot).open(path) }?;
         let looked = || {
             let verified = pool.verify()?;
@@ -491,11 +494,12 @@ impl Runs {
         Ok(looked())
     }
 
-    /// The pool serves, closes, and opens after a power loss with all it held.
+    /// Checks that the pool can be used and closed, and opens after a power loss with everything it
+    /// held.
     fn go_on(self, path: &Path, mut content: Content) -> Checked {
         let boot = BOOT + 2;
         let options = self.subject.options(Disk::default(), boot).accept_possibly_torn(true);
-        // SAFETY: a file of this run alone.
+        // SAFETY: the file belongs to this run alone.
         let pool = unsafe { options.open(path) }?;
         ensure(pool.verify()?.is_sound(), || "not sound when opened again".into())?;
         let map = self.subject.map(&pool)?;
@@ -513,7 +517,7 @@ impl Runs {
     }
 }
 
-/// Gives a file this content again, and itself, whatever became of it since.
+/// Writes this content back to the file, whatever happened to the file since.
 fn put_back(path: &Path, content: &[u8]) -> Checked {
     let path = PathBuf::from(path);
     std::fs::write(&path, content).map_err(|e| Fault(format!("writing {}: {e}", path.display())))

@@ -1,4 +1,4 @@
-//! The script that runs while the file system fails, and the content expected at each step.
+//! The script that runs while the file system fails, and the contents expected at each step.
 
 use super::watch::{FaultAt, Watch};
 use crate::codec::{key_bytes, value_bytes};
@@ -9,35 +9,35 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Records by their bytes.
+/// Records, as bytes.
 pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// One step.
+/// A step of the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// A new pool.
+    /// Creates a pool.
     Create,
-    /// A map in it.
+    /// Creates a map in it.
     MakeMap,
-    /// Inserts, updates and removals.
+    /// Inserts, updates and removes.
     Change,
     /// Inserts until the file has grown.
     Grow,
-    /// `sync`.
+    /// Calls `sync`.
     Sync,
-    /// `snapshot`, over the one before.
+    /// Calls `snapshot`, over the previous snapshot.
     Snapshot,
-    /// `verify`.
+    /// Calls `verify`.
     Verify,
-    /// `close`.
+    /// Calls `close`.
     Close,
     /// Opens the pool that was closed.
     Open,
-    /// The process dies, and another one opens the pool.
+    /// The process dies, and another process opens the pool.
     Kill,
 }
 
-/// All of them, in order: each kind of call in each situation.
+/// All steps in order: each kind of call in each situation.
 pub const STEPS: [Step; 19] = {
     use Step::{Change, Close, Create, Grow, Kill, MakeMap, Open, Snapshot, Sync, Verify};
     [
@@ -58,7 +58,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Options for a pool whose calls go to `disk`, under a boot.
+    /// Returns options for a pool whose calls go to `disk`, under this boot id.
     pub fn options(self, disk: Disk, boot: u128) -> PoolOptions {
         PoolOptions::new()
             .page_bits(12)
@@ -71,7 +71,7 @@ impl Subject {
             .disk(disk)
     }
 
-    /// The map of a pool.
+    /// Opens or creates the pool's map.
     pub fn map(self, pool: &Pool) -> Result<RawMap, Error> {
         let schema = match self.form {
             RecordForm::Inline => "u64",
@@ -96,17 +96,17 @@ impl Subject {
     }
 }
 
-/// The boot under which the script runs.
+/// The boot id under which the script runs.
 pub const BOOT: u128 = 1;
 
 /// What a pool must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// The acknowledged content.
+    /// The acknowledged contents.
     pub acknowledged: Content,
-    /// The operation under way: a key, and its value afterwards.
+    /// The operation in flight: a key, and its value afterwards.
     pub under_way: Option<(Vec<u8>, Option<Vec<u8>>)>,
-    /// Whether it may be refused after a power loss: it was changed since it was last made
+    /// Whether the pool may be refused after a power loss: it has changed since it was last made
     /// clean, or a write-back has failed.
     pub may_be_refused: bool,
     /// Whether creation has returned.
@@ -114,7 +114,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The contents that it may have.
+    /// Returns the contents that the pool may have.
     pub fn allowed(&self) -> Vec<Content> {
         let mut allowed = vec![self.acknowledged.clone()];
         if let Some((key, value)) = &self.under_way {
@@ -133,25 +133,25 @@ fn set(content: &mut Content, key: &[u8], value: Option<&Vec<u8>>) {
     };
 }
 
-/// A pool in the hands of the script.
+/// The script in progress on a pool.
 pub struct Play<'p> {
     subject: Subject,
-    /// The pool's file.
+    /// The path of the pool's file.
     pub path: &'p Path,
     /// The file system.
     pub watch: Arc<Watch>,
     pool: Option<(Pool, Option<RawMap>)>,
-    /// What it must hold.
+    /// What the pool must hold.
     pub expected: Expected,
-    /// What it had to hold when the last fault struck.
+    /// What it had to hold before the step in which a fault first struck.
     pub at_fault: Option<Expected>,
     number: u64,
-    /// What a failed write-back must be remembered as.
+    /// Whether the pool must report that it is suspect.
     suspect: bool,
 }
 
 impl<'p> Play<'p> {
-    /// Nothing yet.
+    /// Starts with no pool.
     pub fn new(subject: Subject, path: &'p Path, faults: Vec<FaultAt>) -> Self {
         let watch = Arc::new(Watch::new(faults));
         Play {
@@ -179,7 +179,7 @@ impl<'p> Play<'p> {
         open.map(|(pool, _)| pool).ok_or(Error::NotOpen("the script has no pool"))
     }
 
-    /// Makes a step. An error that no fault excuses is a finding.
+    /// Makes a step, and returns whether it succeeded. An error that no fault excuses is a finding.
     pub fn step(&mut self, number: usize) -> Checked<bool> {
         let step = STEPS[number];
         self.watch.begin(number);
@@ -223,7 +223,7 @@ impl<'p> Play<'p> {
         Ok(true)
     }
 
-    /// What must be true after a step that succeeded.
+    /// Checks what must hold after a step that succeeded.
     fn after(&mut self, step: Step) -> Checked {
         match step {
             Step::Sync | Step::Snapshot | Step::Close => {
@@ -244,7 +244,7 @@ impl<'p> Play<'p> {
     fn make(&mut self, step: Step) -> Result<(), Error> {
         match step {
             Step::Create => {
-                // SAFETY: a file of this script alone.
+                // SAFETY: the file belongs to this script alone.
                 let pool = unsafe { self.options().create(self.path) }?;
                 self.pool = Some((pool, None));
                 Ok(())
@@ -275,20 +275,20 @@ impl<'p> Play<'p> {
     }
 
     fn open(&mut self) -> Result<(), Error> {
-        // SAFETY: a file of this script alone.
+        // SAFETY: the file belongs to this script alone.
         let pool = unsafe { self.options().open(self.path) }?;
         let map = pool.raw_map("m").ok();
         self.pool = Some((pool, map));
         Ok(())
     }
 
-    /// Ends the process, as far as the file can tell.
+    /// Ends the process, as far as the file shows.
     pub fn kill(&mut self) {
         let Some(open) = self.pool.take() else { return };
         let content = std::fs::read(self.path).expect("the pool is read");
         self.watch.set_dead(true);
         drop(open);
-        // Nothing of what its owner did after its death has happened.
+        // Undo whatever dropping the pool did to the file: a dead process does nothing.
         std::fs::write(self.path, content).expect("the pool is written");
         self.watch.set_dead(false);
     }
@@ -332,7 +332,7 @@ impl<'p> Play<'p> {
     }
 }
 
-/// What a pool holds.
+/// Returns the contents of a map.
 pub fn content_of(map: &RawMap) -> Checked<Content> {
     let mut content = Content::new();
     for record in map.iter() {
@@ -343,7 +343,7 @@ pub fn content_of(map: &RawMap) -> Checked<Content> {
     Ok(content)
 }
 
-/// A finding about content.
+/// Describes how contents differ, as a fault.
 pub fn differs(found: &Content, expected: &Content) -> Fault {
     let lost = expected.iter().filter(|(key, value)| found.get(*key) != Some(value)).count();
     let more = found.keys().filter(|key| !expected.contains_key(*key)).count();

@@ -1,4 +1,4 @@
-//! The file system as the harness sees it: each call, its fate, and what a power loss leaves.
+//! The file system as the harness sees it: each call, its outcome, and what a power loss leaves.
 
 use crate::random::Random;
 use outlast::pmem::{Call, DiskWatch, Fate};
@@ -7,34 +7,34 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
-/// Pages that [`Call::Msync`] writes back: those of the two header copies.
+/// The bytes that [`Call::Msync`] writes back: the pages of the two header copies.
 const HEADER: usize = 2 * PAGE;
-/// Where a header copy has its sequence number and its dirty mark.
+/// The offsets of the sequence number and the dirty mark in a header copy.
 const SEQUENCE: usize = 56;
 const DIRTY: usize = 96;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// The fate that the harness gives a call.
+/// The outcome that the harness gives a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// It fails, and the next one does not.
+    /// It fails, and the next call does not.
     FailsOnce,
-    /// It fails, and so does every later one of its kind.
+    /// It fails, and so does every later call except ftruncate.
     FailsForEver,
-    /// It returns success and has no effect; the next one has.
+    /// It returns success without effect. The next call takes effect.
     Pretends,
-    /// As [`Pretends`](Outcome::Pretends), and the harness takes it for effective: the same as
-    /// if the library did not make the call.
+    /// Like [`Pretends`](Outcome::Pretends), but the harness believes that it took effect, as if
+    /// the library did not make the call.
     LeftOut,
 }
 
-/// Which file a call is about.
+/// The file that a call concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Of {
     /// The pool.
     Pool,
-    /// A copy of it.
+    /// A copy of the pool.
     Snapshot,
     /// The directory of both.
     Directory,
@@ -45,39 +45,39 @@ pub enum Of {
 pub struct Event {
     /// The step of the script.
     pub step: usize,
-    /// Which call of the step.
+    /// The index of the call within the step.
     pub nth: usize,
     /// The call.
     pub call: Call,
-    /// Its file.
+    /// The file that it concerns.
     pub of: Of,
-    /// The header at that moment, where the call is about the pool: its sequence number and
-    /// its dirty mark. So each call has its place among the stores to the header.
+    /// For calls on the pool, the sequence number and the dirty mark of the header at that moment.
+    /// They place the call among the stores to the header.
     pub header: (u64, u64),
 }
 
-/// A fault: what happens to the nth call of a step.
+/// A fault: the outcome of the nth call of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FaultAt {
     /// The step.
     pub step: usize,
-    /// Which call of the step.
+    /// The index of the call within the step.
     pub nth: usize,
-    /// What becomes of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What the disk holds of the pool, and what the kernel may have written of it besides.
+/// What the disk holds of the pool, and what else the kernel may have written back.
 #[derive(Debug, Clone, Default)]
 pub struct Held {
-    /// As the last effective calls left it.
+    /// The content that the last effective calls made durable.
     durable: Vec<u8>,
-    /// What memory held at moments since then, the last of them now.
+    /// The contents of memory at moments since then. The last is the current one.
     since: Vec<Vec<u8>>,
 }
 
 impl Held {
-    /// What memory holds now.
+    /// Returns the current content of memory.
     pub fn now(&self) -> &[u8] {
         self.since.last().map_or(&self.durable, |content| content)
     }
@@ -98,7 +98,7 @@ impl Held {
         if self.durable.len() >= HEADER {
             self.durable[..HEADER].copy_from_slice(&now);
         }
-        // No older one can come back.
+        // An older header cannot come back.
         self.since.iter_mut().for_each(|content| content[..HEADER].copy_from_slice(&now));
     }
 
@@ -107,11 +107,11 @@ impl Held {
         content.get(at..at + PAGE).unwrap_or(&ZEROS)
     }
 
-    /// A content that a power loss can leave: each page as it was at some moment since it was
-    /// last made durable. The first ones are the extremes.
+    /// Returns a content that a power loss can leave: each page as it was at some moment since it
+    /// was last made durable. The first contents are the extremes.
     pub fn after_power_loss(&self, nth: usize, random: &mut Random) -> Vec<u8> {
         let (durable, now) = (&self.durable[..], self.now());
-        // The length is not durable before an fsync, whatever pages are.
+        // The length is not durable before an fsync, whichever pages are.
         let short = nth == 0 || nth == 2;
         let len = if short { durable.len() } else { durable.len().max(now.len()) };
         let mut image = vec![0; len];
@@ -149,9 +149,9 @@ struct Inner {
     step: usize,
     nth: usize,
     faults: Vec<FaultAt>,
-    /// All write-backs and allocations fail.
+    /// Whether all calls except ftruncate fail.
     fails: bool,
-    /// The process is gone: nothing is recorded, and nothing has an effect.
+    /// Whether the process is dead. Then nothing is recorded, and nothing takes effect.
     dead: bool,
     /// Device and inode of the pool.
     pool: Option<(u64, u64)>,
@@ -160,10 +160,10 @@ struct Inner {
     at_fault: Option<AtFault>,
     struck: usize,
     named: bool,
-    /// Files that were named or renamed before their content was durable.
+    /// Calls that named or renamed a file before its content was durable.
     hasty: Vec<Event>,
     failed_write_back: bool,
-    /// A call has pretended, and no fsync has made up for it since.
+    /// Whether a call has pretended and no fsync has made up for it since.
     lied: bool,
     snapshot_synced: bool,
     snapshot_named: bool,
@@ -174,7 +174,7 @@ struct Inner {
 pub struct Watch(Mutex<Inner>);
 
 impl Watch {
-    /// One that makes these faults.
+    /// Makes a file system with these faults.
     pub fn new(faults: Vec<FaultAt>) -> Watch {
         Watch(Mutex::new(Inner { faults, ..Inner::default() }))
     }
@@ -183,7 +183,7 @@ impl Watch {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A step of the script begins.
+    /// Starts a step of the script.
     pub fn begin(&self, step: usize) {
         let mut inner = self.inner();
         (inner.step, inner.nth) = (step, 0);
@@ -191,58 +191,58 @@ impl Watch {
         inner.snapshot_named = false;
     }
 
-    /// Notes what memory holds.
+    /// Notes the current content of memory.
     pub fn note(&self, content: Vec<u8>) {
         self.inner().held.note(content);
     }
 
-    /// What the disk holds, and whether the pool's name is durable.
+    /// Returns what the disk holds now, and whether the pool's name is durable.
     pub fn now(&self) -> AtFault {
         let inner = self.inner();
         AtFault { held: inner.held.clone(), named: inner.named }
     }
 
-    /// The state of the disk when the last fault struck, if one has.
+    /// Returns the state of the disk when the last fault struck, if one has.
     pub fn at_fault(&self) -> Option<AtFault> {
         self.inner().at_fault.clone()
     }
 
-    /// Faults that have struck.
+    /// Counts the faults that have struck.
     pub fn struck(&self) -> usize {
         self.inner().struck
     }
 
-    /// All calls so far.
+    /// Returns all calls so far.
     pub fn events(&self) -> Vec<Event> {
         self.inner().events.clone()
     }
 
-    /// Whether a call has pretended, and nothing has made up for it since.
+    /// Returns whether a call has pretended and nothing has made up for it since.
     pub fn has_lied(&self) -> bool {
         self.inner().lied
     }
 
-    /// Whether a write-back of the pool has failed since this was last asked.
+    /// Returns whether a write-back of the pool has failed since this was last called.
     pub fn take_failed_write_back(&self) -> bool {
         std::mem::take(&mut self.inner().failed_write_back)
     }
 
-    /// What got a name before its content was durable.
+    /// Lists the calls that named a file before its content was durable.
     pub fn hasty(&self) -> Vec<Event> {
         self.inner().hasty.clone()
     }
 
-    /// Whether the snapshot of this step has a durable name.
+    /// Returns whether the snapshot of this step has a durable name.
     pub fn snapshot_is_durable(&self) -> bool {
         self.inner().snapshot_named
     }
 
-    /// The process that made the calls is gone, or its successor begins.
+    /// Declares the calling process dead, or its successor alive.
     pub fn set_dead(&self, dead: bool) {
         self.inner().dead = dead;
     }
 
-    /// Another disk, that does not fail.
+    /// Replaces the disk by one that does not fail.
     pub fn mend(&self) {
         self.inner().fails = false;
     }
@@ -263,12 +263,12 @@ impl Inner {
         outcome.or(fails.then_some(Outcome::FailsForEver))
     }
 
-    /// What the disk holds after a call that has an effect.
+    /// Applies the effect of a call to what the disk holds.
     fn apply(&mut self, event: Event) {
         match (event.call, event.of) {
             (Call::Fsync, Of::Pool) => {
                 self.held.synced();
-                // A name is not made up for.
+                // An fsync does not make up for a name that is not durable.
                 self.lied &= !self.named;
             }
             (Call::Msync, Of::Pool) => self.held.header_synced(),
@@ -315,8 +315,8 @@ impl DiskWatch for Watch {
         inner.events.push(event);
         let outcome = inner.decide(event);
         match outcome {
-            // The harness's own idea of what is durable is all that counts: nothing waits for
-            // a real disk.
+            // Only the harness's own account of what is durable counts, so there is no need to wait
+            // for a real disk.
             None => inner.apply(event),
             Some(outcome) => {
                 let fails = matches!(outcome, Outcome::FailsOnce | Outcome::FailsForEver);
@@ -336,7 +336,7 @@ impl DiskWatch for Watch {
     }
 }
 
-/// Sequence number and dirty mark of the newer header copy.
+/// Returns sequence number and dirty mark of the newer header copy.
 fn header_of(content: &[u8]) -> (u64, u64) {
     let word = |at: usize| {
         let bytes = content.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());

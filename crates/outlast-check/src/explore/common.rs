@@ -1,4 +1,4 @@
-//! The runs that every scheme is made for.
+//! The scenarios that all schemes share.
 
 use super::play::Play;
 use crate::codec::SPECIAL;
@@ -24,10 +24,10 @@ pub(super) fn maps(play: &mut Play) -> Checked {
         }
     }
     play.session.drop_map("a", false)?;
-    // In the slot that was freed.
+    // This map gets the slot that was freed.
     play.session.create_map("d", other)?;
     play.change_in("d", 12, Do::Insert(700))?;
-    // Someone still reads it: neither slot nor space is reused.
+    // A reader still has map "b", so neither its slot nor its space is reused.
     play.session.drop_map("b", true)?;
     play.session.create_map("e", this)?;
     play.change_in("e", 10, Do::Insert(701))?;
@@ -36,7 +36,7 @@ pub(super) fn maps(play: &mut Play) -> Checked {
     play.session.create_map("b", this)?;
     play.change_in("b", 11, Do::Insert(702))?;
     play.session.create_map("b", this)?;
-    // The same while space from before a crash is not accounted for.
+    // The same, while space from before a crash is unaccounted for.
     play.session.crash()?;
     play.session.drop_map("c", true)?;
     play.session.create_map("f", this)?;
@@ -60,7 +60,7 @@ pub(super) fn growth(play: &mut Play) -> Checked {
         play.change(key, Do::Insert(key + 100_000 + large))?;
     }
     let next = play.insert_until_grown(10, 2)?;
-    // While space is not accounted for, growth is limited, and helps the reclaim along.
+    // While space is unaccounted for, growth is limited, and it advances the reclaim.
     play.session.crash()?;
     play.change(next, Do::Insert(next + 100_000 + large))?;
     play.insert_until_grown(next + 1, 1)?;
@@ -81,7 +81,7 @@ pub(super) fn sync(play: &mut Play) -> Checked {
     play.session.sync()?;
     play.insert_until_grown(30, 1)?;
     play.session.sync()?;
-    // With a dropped map that someone still reads, no free state is saved.
+    // While a reader still has a dropped map, no free state is saved.
     play.session.create_map("n", play.shape)?;
     play.session.drop_map("n", true)?;
     play.session.sync()?;
@@ -100,7 +100,7 @@ pub(super) fn snapshot(play: &mut Play) -> Checked {
     play.session.snapshot()?;
     play.session.snapshot()?;
     play.session.crash()?;
-    // While space from before the crash is not accounted for, and once it is.
+    // Take snapshots while space from before the crash is unaccounted for, and once it is not.
     play.session.snapshot()?;
     play.change(10, Do::Update(2))?;
     while play.session.is_reclaiming() {
@@ -124,7 +124,7 @@ pub(super) fn reopen(play: &mut Play) -> Checked {
     play.prepared();
     play.session.reopen()?;
     play.get(10)?;
-    // What was freed before is handed out again.
+    // The inserts reuse what was freed before.
     for key in 12..16 {
         play.change(key, Do::Insert(key))?;
     }
@@ -133,7 +133,7 @@ pub(super) fn reopen(play: &mut Play) -> Checked {
     play.change(12, Do::Update(5))?;
     play.session.crash()?;
     play.change(13, Do::Update(6))?;
-    // Closed before the reclaim has ended.
+    // Close before the reclaim has ended.
     play.session.reopen()?;
     play.change(14, Do::Update(7))?;
     play.session.verify()?;
@@ -146,7 +146,7 @@ pub(super) fn reopen(play: &mut Play) -> Checked {
 pub(super) fn fill(play: &mut Play) -> Checked {
     play.map()?;
     let smallest = play.shape.is_smallest();
-    // What the first inserts into an empty map leave is the same for every shape.
+    // The first inserts into an empty map leave the same crash images for every shape.
     if !smallest {
         let count = play.brim() * 3 / 4;
         play.insert_to_the_brim(count)?;
@@ -194,7 +194,7 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
     play.prepared();
     for life in 0..3 {
         play.session.crash()?;
-        // In every life, the reclaim is at another place when the operations begin.
+        // In each life, the reclaim is at a different place when the operations begin.
         for _ in 0..life {
             play.session.background()?;
         }
@@ -225,7 +225,7 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
 pub(super) fn collide(play: &mut Play) -> Checked {
     play.map()?;
     let crowd = play.parts().crowd;
-    // Fills all places that keys of one hash have, and grows as long as that may help, which
+    // Fill all places that keys of one hash can have. The map grows as long as that may help, which
     // it does not.
     for key in 0..crowd - 2 {
         play.change(SPECIAL + key, Do::Insert(key))?;

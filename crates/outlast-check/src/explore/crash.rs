@@ -1,5 +1,4 @@
-//! Crashing at one moment: every image that the model allows there, as far as the limit
-//! goes.
+//! Crashes at one moment: builds every image that the model allows there, up to a limit.
 
 use super::cuts::Cuts;
 use super::image::{Case, Good, Setting};
@@ -13,19 +12,20 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A crash, by which its image can be made again.
+/// A crash, with everything needed to rebuild its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
     /// How many events of the run had happened.
     pub moment: usize,
-    /// The lines that lost stores, and how many they kept of those that were not durable;
-    /// the other lines lost nothing.
+    /// The lines that lost stores, each with how many of its undurable stores it kept. Other lines
+    /// lost nothing.
     pub lost: Vec<Kept>,
-    /// The order of the check: see [`Case::order`].
+    /// The order of the check, see [`Case::order`].
     pub order: u64,
 }
 
-/// `m120,81:3,90:0@17`: at moment 120, line 0x81 keeps 3 stores and 0x90 none, order 17.
+/// Formats a crash. `m120,81:3,90:0@17` means: at moment 120, line 0x81 keeps 3 stores and line
+/// 0x90 none, order 17.
 impl fmt::Display for Crash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "m{}", self.moment)?;
@@ -60,35 +60,35 @@ impl FromStr for Crash {
 pub struct Looked<'a> {
     /// The crash that left it.
     pub crash: Crash,
-    /// The commit point of the last store that survived, of those that need not have.
+    /// Of the stores that could have been lost, the commit point of the last that survived.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that was lost.
     pub lost: Option<&'static Point>,
     /// The image and what it may hold.
     pub case: Case<'a>,
-    /// What was found.
+    /// The result of the check.
     pub result: Checked<Good>,
 }
 
-/// What is kept from one moment of a run to the next: images that were checked already,
-/// and memory to make others in.
+/// What is kept from one moment of a run to the next: the images already checked, and memory to
+/// build others in.
 #[derive(Default)]
 pub struct Scratch {
     image: Image,
     seen: HashSet<u64>,
 }
 
-/// Whether to go on.
+/// Whether to continue.
 pub type GoOn = bool;
 
-/// Builds and checks what a power loss at the moment of `timeline` can leave: every
-/// combination of cuts of the lines that anything reads, or `limit` of them.
+/// Builds and checks what a power loss at the moment of `timeline` can leave: every combination of
+/// cuts of the lines that a check reads, or `limit` of them.
 ///
-/// `each` is told of every image. Images that were seen with the same judge are left out.
+/// Calls `each` for every image. Images already seen with the same judge are left out.
 ///
-/// The trace can be one of several threads: record it, roll a [`Timeline`] from the file's
-/// bytes before it to the moment of the crash, and let a [`Judge`] that knows the history
-/// up to there say what may be found.
+/// The trace can come from several threads. Record it, advance a [`Timeline`] from the file's bytes
+/// before it to the moment of the crash, and pass a [`Judge`] that knows the history up to that
+/// moment.
 pub fn crash_at(
     setting: Setting<'_>,
     timeline: &Timeline<'_>,
@@ -112,7 +112,7 @@ pub fn crash_at(
     if !look(&all, &mut read) || !look(&[], &mut read) {
         return false;
     }
-    // A check that comes upon further lines begins anew with those.
+    // When a check reads further lines, start again with those included.
     let mut left = limit;
     loop {
         let known = read.clone();
@@ -134,8 +134,8 @@ pub fn crash_at(
     }
 }
 
-/// Builds and checks the image of one cut, in which lines that are not named lose all that
-/// they can.
+/// Builds and checks the image of one cut. Lines that the cut does not name lose as much as they
+/// can.
 pub fn check_cut(
     setting: Setting<'_>,
     timeline: &Timeline<'_>,
@@ -157,8 +157,8 @@ pub fn check_cut(
     each(Looked { crash, kept, lost, case, result: case.check() })
 }
 
-/// The commit points of the last store that a cut keeps and of the first that it loses,
-/// volatile ones only where there is no other; and the lines that lose stores.
+/// Finds the last store that a cut keeps and the first that it loses, and the lines that lose
+/// stores. Stores to volatile words count only if there is no other.
 fn site(timeline: &Timeline<'_>, cut: &[Kept]) -> CutSite {
     let durable = |store: &Store| is_durable(store.point);
     let mut sorted = cut.to_vec();

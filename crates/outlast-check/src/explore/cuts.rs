@@ -1,4 +1,4 @@
-//! The images that a power loss at one moment can leave, one by one.
+//! Enumerates the images that a power loss at one moment can leave.
 
 use crate::model::{Kept, OpenLine, Timeline};
 use crate::random::Random;
@@ -6,12 +6,12 @@ use crate::response::is_durable;
 
 /// The ways to cut one line.
 ///
-/// Words that are volatile by design share lines with others. Where they are stored again
-/// and again, cuts between them alone tell nothing new: a level is a number of durable
-/// stores that survive, and which of the volatile stores after those do is left to chance.
+/// Words that are volatile by design share lines with durable ones. If they are stored again and
+/// again, cuts that differ only between those stores show nothing new. So a level is a number of
+/// surviving durable stores, and chance decides which of the volatile stores after them survive.
 struct Levels {
     line: u64,
-    /// For each level, the least and the most stores kept.
+    /// For each level, the smallest and largest number of stores kept.
     kept: Vec<(usize, usize)>,
 }
 
@@ -31,7 +31,7 @@ impl Levels {
 
     fn at(&self, level: usize, random: &mut Random) -> Kept {
         let (least, most) = self.kept[level];
-        // Often all or none: that is how a line is when it was evicted, or was not.
+        // Favour all or none: a real line either was evicted or was not.
         let stores = match random.below(4) {
             0 => least,
             1 | 2 => most,
@@ -41,27 +41,26 @@ impl Levels {
     }
 }
 
-/// The cuts of the open lines at one moment: each combination while there are few, else a
-/// sample that a seed chooses.
+/// The cuts of the open lines at one moment: every combination while there are few, otherwise a
+/// sample that a seed determines.
 pub struct Cuts {
-    /// Lines that are known to matter.
+    /// Lines known to matter.
     known: Vec<Levels>,
-    /// The others.
+    /// The other lines.
     rest: Vec<Levels>,
     limit: usize,
     next: usize,
 }
 
 impl Cuts {
-    /// The cuts at the moment that `timeline` has come to; `matters` tells which lines
-    /// anybody reads.
+    /// Prepares the cuts at the current moment of `timeline`. `matters` tells which lines are read.
     pub fn new(timeline: &Timeline<'_>, matters: impl Fn(u64) -> bool, limit: usize) -> Cuts {
         let all = timeline.open().map(Levels::of);
         let (known, rest) = all.partition(|levels: &Levels| matters(levels.line));
         Cuts { known, rest, limit, next: 0 }
     }
 
-    /// How many combinations the lines that matter have, or `None` if they are more than
+    /// Returns how many combinations the lines that matter have, or `None` if there are more than
     /// the limit.
     fn combinations(&self) -> Option<usize> {
         self.known.iter().try_fold(1_usize, |product, levels| {
@@ -69,13 +68,13 @@ impl Cuts {
         })
     }
 
-    /// The next cut, of all open lines; the lines that do not matter are cut by chance.
+    /// Returns the next cut of all open lines. Lines that do not matter are cut at random.
     ///
-    /// That everything is lost, and that nothing is, is left to the caller where no line
-    /// that matters has a choice.
+    /// If no line that matters has a choice, there are no cuts: the caller tries that everything is
+    /// lost and that nothing is.
     pub fn next(&mut self, random: &mut Random) -> Option<Vec<Kept>> {
         let count = self.combinations();
-        // Volatile words alone: whether all or none of them survive is enough.
+        // Only volatile words differ, so it is enough to try all of them and none of them.
         if count == Some(1) {
             return None;
         }
@@ -85,7 +84,7 @@ impl Cuts {
         let mut number = self.next;
         self.next += 1;
         let mut cut = Vec::with_capacity(self.known.len() + self.rest.len());
-        // Where not all can be tried: all but a few survive, or only a few do, or any.
+        // If not all can be tried, either all but a few lines survive, or only a few do, or any.
         let few = 1 + random.below(3);
         let way = random.below(3);
         let lines = self.known.len().max(1) as u64;

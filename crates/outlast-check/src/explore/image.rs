@@ -13,32 +13,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Keys that only the work on an image uses.
+/// Keys from here on are only used in the work on an image.
 pub const FRESH: u64 = 5_000_000;
-/// Of the images, one in this many is worked on with a close and a walk over all of it,
-/// one in the square of it until something splits.
+/// One image in this many is worked on more closely. One in the square of this is worked on until
+/// something splits.
 const CLOSELY: u64 = 8;
 
-/// What a good image told.
+/// What the check of a good image found.
 pub struct Good {
     /// Phases of its recovery.
     pub recovery: BTreeSet<Phase>,
-    /// What it held; `None` if there was no pool yet.
+    /// Its contents; `None` if there was no pool yet.
     pub state: Option<Arc<State>>,
-    /// Everything that recovery and reading read of it, as a number.
+    /// A digest of everything that recovery and reading read of it.
     pub digest: u64,
-    /// The lines of it that anything read.
+    /// The lines of it that were read.
     pub lines: LineSet,
 }
 
 /// What the images of one run have in common.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// Bytes that the pool can grow to.
+    /// The size that the pool can grow to, in bytes.
     pub capacity: u64,
-    /// Every key that may be there, and some that never are.
+    /// Every key that may be present, and some that never are.
     pub universe: &'a [u64],
-    /// What new maps look like.
+    /// The shape of new maps.
     pub shape: Shape,
     /// A page that all pools share.
     pub alive: &'a Arc<Alive>,
@@ -51,25 +51,25 @@ pub struct Case<'a> {
     pub setting: Setting<'a>,
     /// The file.
     pub image: &'a Image,
-    /// Tells what it may hold.
+    /// Decides what it may hold.
     pub judge: &'a dyn Judge,
-    /// Chooses orders, and how closely to look. The image's own number as a rule, so that
-    /// one image is always looked at in one way.
+    /// A seed that chooses orders, and how closely to look. Usually the image's own number, so that
+    /// the same image is always checked in the same way.
     pub order: u64,
 }
 
-/// How closely an image is looked at.
+/// How closely an image is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Look {
     /// Recovery, all contents, a few changes, verification.
     Lightly,
-    /// As well many changes, a close or a crash, and another verification.
+    /// The same, but with many changes, then a close or a crash, and another verification.
     Closely,
-    /// As well until something splits.
+    /// The same, but with changes until something splits.
     Thoroughly,
 }
 
-/// Runs a check; a panic is a finding like others.
+/// Runs a check, and turns a panic into a fault.
 pub fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
     catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
         let text = panic
@@ -118,7 +118,7 @@ impl Case<'_> {
             }
             Err(error) => return Err(Fault(format!("opening: {error}"))),
         };
-        // Recovery begins with whoever comes first: the reclaim, a lookup, an iteration.
+        // Recovery starts with whatever comes first: the reclaim, a lookup or an iteration.
         let way = random.below(3);
         let verified =
             if way == 0 { Some(outlast::db::verify::verify(session.store())?) } else { None };
@@ -160,7 +160,7 @@ impl Case<'_> {
         session.check(&universe, true)?;
         session.come_to_rest()?;
         if random.below(2) == 0 {
-            // What is leaked now is still leaked after it: the free state is saved.
+            // The close saves the free state, so a leak persists, and the walk finds it.
             session.reopen_and(true)?;
         } else {
             session.verify()?;
@@ -173,13 +173,13 @@ impl Case<'_> {
     }
 }
 
-/// Some keys that were found absent are still so, and can be inserted: what was void after the
-/// crash does not come to be later.
+/// Checks that some absent keys stay absent and can be inserted. An effect that was void after the
+/// crash must not appear later.
 fn absent(session: &mut Session, name: &str, universe: &[u64], random: &mut Random) -> Checked {
     let map = &session.state().maps[name];
     let absent: Vec<u64> =
         universe.iter().copied().filter(|key| !map.records.contains_key(key)).collect();
-    // The order is random: these are any.
+    // The universe is in random order, so these are any three.
     for &key in absent.iter().take(3) {
         let value = FRESH + 30_000 + random.below(1_000);
         session.change(name, key, Do::Update(value))?;
@@ -188,7 +188,7 @@ fn absent(session: &mut Session, name: &str, universe: &[u64], random: &mut Rand
     Ok(())
 }
 
-/// Changes some of the records that are there, at most `most`, and adds some.
+/// Changes at most `most` of the records, and adds some.
 fn a_little(
     session: &mut Session,
     name: &str,
@@ -215,8 +215,8 @@ fn a_little(
     Ok(())
 }
 
-/// Reopens an image and reads everything, with all loads recorded: whether the answers
-/// rest on stores that were not durable when the process died.
+/// Reopens an image and reads everything, with all loads recorded. Fails if a result depends on
+/// stores that were not durable when the process died.
 pub fn answers_rest_on(
     case: &Case<'_>,
     state: &Arc<State>,
@@ -236,8 +236,8 @@ pub fn answers_rest_on(
     }
 }
 
-/// Reopens an image under the recorder and works on it: the run whose own images are
-/// those of a second crash, during recovery or soon after.
+/// Reopens an image under the recorder and works on it. The images of that run are those of a
+/// second crash, during recovery or soon after.
 pub fn second_run(case: &Case<'_>, state: &Arc<State>) -> Checked<Recording> {
     let Setting { capacity, universe, alive, .. } = case.setting;
     let mut random = Random::new(case.order ^ 0xdead);

@@ -1,20 +1,23 @@
-//! Crash images of recorded runs: built, reopened, checked.
+//! Builds, reopens and checks the crash images of recorded runs.
 //!
-//! A run is recorded ([`scenario`]). For every store in it, successful compare-exchanges
-//! included, the image *initial bytes + all stores up to this one* is reopened ([`image`]):
-//! what a crash leaves where caches survive it, process death included. At every
-//! [window](crate::model::windows), the lines that had not become durable are cut, each
-//! between any two of its stores: what a power loss leaves ([`crash`], [`cuts`]). With
-//! persistent caches, a tail that no fence followed may vanish too; that is one of these
-//! cuts, since what a fence made durable there it makes durable here.
+//! A run is recorded ([`scenario`]). From it come two kinds of images. [`image`] reopens and checks
+//! them.
 //!
-//! Each image must open, verify, hold what strict linearizability allows, and be fit to
-//! work on. Some are reopened under the recorder again, and the images of that second run
-//! are checked in the same way: a crash inside recovery, or soon after.
+//! 1. What a crash leaves if the caches survive, as in process death. For every store, including
+//!    successful compare-exchanges, there is the image *initial bytes + all stores up to this one*.
+//! 2. What a power loss leaves. At every [window](crate::model::windows), the lines that are not
+//!    durable are cut, each between any two of its stores ([`crash`], [`cuts`]).
 //!
-//! [`run()`] goes over all scenarios. [`first_violation_of`] looks for a fault in a run with
-//! a flush or fence less. [`crash_at`] crashes at one moment of any trace, of several
-//! threads too, and lets a [`Judge`](crate::state::Judge) say what is allowed.
+//! With persistent caches, a tail that no fence followed may vanish too. That is one of these cuts,
+//! because whatever a fence makes durable there, it makes durable here.
+//!
+//! Each image must open, verify, hold what strict linearizability allows, and be fit to work on.
+//! Some images are reopened under the recorder again, and the images of that second run are checked
+//! in the same way: they are those of a crash in recovery or soon after.
+//!
+//! [`run()`] explores all scenarios. [`first_violation_of`] searches for a fault in a run with a
+//! flush or fence done wrong. [`crash_at`] crashes at one moment of any trace, also one of several
+//! threads, and lets a [`Judge`](crate::state::Judge) decide what is allowed.
 
 mod common;
 pub mod crash;

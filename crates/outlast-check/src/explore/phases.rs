@@ -1,22 +1,22 @@
-//! Which phases of the algorithms a run went through, told from its trace.
+//! Finds the phases of the algorithms that a run went through, from its trace.
 //!
-//! A scenario says which phases it is for; the tests hold it to that, so that a change of
-//! sizes or keys cannot silently make it miss them.
+//! A scenario declares the phases that it is for, and the tests hold it to that. Otherwise a change
+//! of sizes or keys could silently make it miss them.
 
 use crate::schemes::parts;
 use crate::session::Shape;
 use outlast::pmem::{Event, Point};
 use std::collections::{BTreeSet, HashSet};
 
-/// The name of a phase: `owner/name` of a commit point, or one that the scheme's folder names.
+/// The name of a phase: `owner/name` of a commit point, or a name from the scheme's folder.
 pub type Phase = String;
 
-/// The phase that a commit point stands for.
+/// Returns the phase of a commit point.
 pub fn phase(point: &Point) -> Phase {
     format!("{}/{}", point.owner, point.name)
 }
 
-/// The phases in a trace of maps of this shape.
+/// Returns the phases in a trace of maps of this shape.
 pub fn phases_of(events: &[Event], shape: Shape) -> BTreeSet<Phase> {
     let points: HashSet<&'static Point> = events.iter().filter_map(|event| event.point).collect();
     let mut found = (parts(shape.scheme()).phases)(events, shape.config);

@@ -1,4 +1,4 @@
-//! A run in progress: what scenarios are made of.
+//! A run in progress, from which scenarios are built.
 
 use crate::codec::SPECIAL;
 use crate::random::Random;
@@ -11,14 +11,14 @@ pub struct Play {
     pub(crate) session: Session,
     pub(crate) shape: Shape,
     pub(crate) random: Random,
-    /// What is added to the keys that are no special ones.
+    /// Added to the keys that are not special.
     pub(super) base: u64,
-    /// The first step that is explored.
+    /// The first step to explore.
     pub(super) from: usize,
 }
 
 impl Play {
-    /// Everything up to here is preparation.
+    /// Marks everything up to here as preparation.
     pub(crate) fn prepared(&mut self) {
         self.from = self.session.logged();
     }
@@ -27,7 +27,7 @@ impl Play {
         self.session.create_map("m", self.shape)
     }
 
-    /// The key of this round that stands for `key` of the first.
+    /// Returns the key of this round that corresponds to `key` of the first.
     pub(crate) fn key(&self, key: u64) -> u64 {
         if (3..SPECIAL).contains(&key) { key + self.base } else { key }
     }
@@ -44,7 +44,7 @@ impl Play {
         self.session.get("m", self.key(key))
     }
 
-    /// Inserts keys from `first` on until the map has grown so many times.
+    /// Inserts keys from `first` on until the map has grown this many times.
     pub(crate) fn insert_until_grown(&mut self, first: u64, times: u64) -> Checked<u64> {
         let mut key = first;
         while self.session.grown("m")? < times {
@@ -57,8 +57,8 @@ impl Play {
         Ok(key)
     }
 
-    /// Inserts keys until the map has grown so many times, and removes them again: its
-    /// structure stays.
+    /// Inserts keys until the map has grown this many times, and removes them again. The structure
+    /// stays.
     pub(crate) fn insert_and_remove_until_grown(&mut self, first: u64, times: u64) -> Checked {
         let mut key = first;
         while self.session.grown("m")? < times {
@@ -74,16 +74,16 @@ impl Play {
         Ok(())
     }
 
-    /// Inserts keys as long as the map does not grow.
+    /// Inserts keys, which must be few enough that the map does not grow.
     pub(crate) fn insert_to_the_brim(&mut self, count: u64) -> Checked {
-        // Both extremes are keys like others.
+        // Include the lowest and highest keys.
         for key in (0..3).chain(10..count + 7) {
             self.change(key, Do::Insert(key + 100_000))?;
         }
         Ok(())
     }
 
-    /// Records that a new map of this shape takes without growing.
+    /// Returns how many records a new map of this shape takes without growing.
     pub(crate) fn brim(&self) -> u64 {
         (self.parts().brim)(self.shape.config)
     }

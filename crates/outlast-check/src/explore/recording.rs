@@ -9,25 +9,25 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// A run: where it began, what it stored, and what its steps were.
+/// A run: where it began, its events, and its steps.
 ///
 /// Its moments are numbers of events that have happened.
 pub struct Recording {
     initial: Image,
     initial_len: u64,
-    /// What was recorded.
+    /// The recorded events.
     pub events: Vec<Event>,
     /// The steps, in the order of their marks.
     pub steps: Vec<Step>,
-    /// Every key that may be there, and some that never are.
+    /// Every key that may be present, and some that never are.
     pub universe: Vec<u64>,
     /// First and last event of each step.
     spans: Vec<(usize, usize)>,
-    /// The moment from which on it is explored.
+    /// The moment from which the run is explored.
     first: usize,
 }
 
-/// The events that begin and end each step.
+/// Finds the events that begin and end each step.
 fn spans(events: &[Event]) -> Vec<(usize, usize)> {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for (i, event) in events.iter().enumerate() {
@@ -43,8 +43,8 @@ fn spans(events: &[Event]) -> Vec<(usize, usize)> {
 }
 
 impl Recording {
-    /// A run on a pool whose file was `initial` (nothing, for a run that creates it),
-    /// explored from its step `from` on.
+    /// Makes the recording of a run on a pool whose file was `initial` (empty for a run that
+    /// creates the pool). It is explored from step `from` on.
     pub fn new(
         initial: &Image,
         created_len: u64,
@@ -65,8 +65,8 @@ impl Recording {
         Recording { initial: image, initial_len, events, steps, universe, spans, first }
     }
 
-    /// The same run with another trace: flushes and fences left out, moved or shortened.
-    /// Every store and every mark must still be there, in the same order.
+    /// Returns the same run with another trace, in which flushes and fences are left out, moved or
+    /// shortened. Every store and every mark must still be there, in the same order.
     pub fn with_events(&self, events: Vec<Event>) -> Recording {
         let rest = |events: &[Event], until: usize| {
             events[..until].iter().filter(|e| !is_flush_or_fence(e)).count()
@@ -86,7 +86,7 @@ impl Recording {
         }
     }
 
-    /// Explores from the first store at a commit point on, if there is one.
+    /// Starts the exploration at the first store at a commit point, if there is one.
     pub fn begin_at(&mut self, point: &'static Point) {
         let is_there =
             |&i: &usize| self.events[i].point == Some(point) && stored(&self.events[i]).is_some();
@@ -95,19 +95,20 @@ impl Recording {
         }
     }
 
-    /// The beginning of the trace.
+    /// Returns the beginning of the trace.
     pub fn timeline(&self) -> Timeline<'_> {
         Timeline::new(&self.initial, self.initial_len, &self.events)
     }
 
-    /// The moment from which on it is explored.
+    /// Returns the moment from which the run is explored.
     pub fn first(&self) -> usize {
         self.first
     }
 
-    /// The moments to crash at, in order: after each store that is explored (`false`), and
-    /// the [`windows`] of line cuts (`true`). Of the stores to volatile words, and in
-    /// the middle of a row of stores to words that nothing links to yet, one in `stride`.
+    /// Lists the moments to crash at, in order: after each explored store (`false`), and the
+    /// [`windows`] for line cuts (`true`). Only one in `stride` is taken of two kinds of stores:
+    /// those to volatile words, and those in the middle of a row of stores to words that nothing
+    /// links to yet.
     pub fn moments(&self, stride: usize) -> Vec<(usize, bool)> {
         let stores = (self.first..self.events.len())
             .filter(|&i| stored(&self.events[i]).is_some())
@@ -122,18 +123,18 @@ impl Recording {
         moments
     }
 
-    /// Stores that are explored.
+    /// Counts the explored stores.
     pub fn stores(&self) -> usize {
         self.events[self.first..].iter().filter(|e| stored(e).is_some()).count()
     }
 
-    /// Bytes that the pool can grow to.
+    /// Returns the size that the pool can grow to, in bytes.
     pub fn capacity(&self) -> u64 {
         self.initial.bytes.len() as u64
     }
 
-    /// Whether a moment is in the middle of a row of stores of one commit point: words of a
-    /// structure, say, that nothing links to yet.
+    /// Returns whether a moment is in the middle of a row of stores of one commit point, such as
+    /// the words of a structure that nothing links to yet.
     fn is_midway(&self, moment: usize) -> bool {
         let point =
             |i: usize| self.events.get(i).filter(|e| stored(e).is_some()).and_then(|e| e.point);
@@ -141,31 +142,31 @@ impl Recording {
         moment >= 2 && point(moment - 2) == Some(last) && point(moment) == Some(last)
     }
 
-    /// The step that has begun last.
+    /// Returns the last step that has begun.
     fn begun(&self, moment: usize) -> Option<usize> {
         self.spans.partition_point(|s| s.0 < moment).checked_sub(1)
     }
 
-    /// The step in flight at a moment, if one is.
+    /// Returns the step in flight at a moment, if there is one.
     pub fn in_flight(&self, moment: usize) -> Option<&Step> {
         let step = self.begun(moment)?;
         (moment <= self.spans[step].1).then(|| &self.steps[step])
     }
 
-    /// What kind of operation is in flight at a moment, or was the last.
+    /// Returns the kind of the operation in flight at a moment, or of the last one.
     pub fn kind(&self, moment: usize) -> Kind {
         self.begun(moment).map_or(Kind::CreatePool, |step| self.steps[step].kind)
     }
 
-    /// The commit point of the last store before a moment, in the step in flight or the
-    /// last one, that was no volatile one.
+    /// Returns the commit point of the last store before a moment, in the step in flight or the
+    /// last one. Volatile stores do not count.
     pub fn phase(&self, moment: usize) -> Option<&'static Point> {
         let begin = self.begun(moment).map_or(0, |step| self.spans[step].0);
         let stores = self.events[begin..moment].iter().rev().filter(|e| stored(e).is_some());
         stores.filter_map(|e| e.point).find(|p| !p.volatile)
     }
 
-    /// What a pool may hold after a crash at a moment.
+    /// Returns what a pool may hold after a crash at a moment.
     pub fn allowed(&self, moment: usize) -> Allowed {
         if let Some(step) = self.in_flight(moment) {
             let mut allowed = vec![step.before.clone()];
@@ -180,12 +181,12 @@ impl Recording {
         }])
     }
 
-    /// What was stored before a moment and had not become durable.
+    /// Returns what was stored before a moment and had not become durable.
     pub fn pending(&self, moment: usize) -> BTreeMap<u64, Pending> {
         response::pending_after(&self.events[..moment])
     }
 
-    /// The last steps before a moment, for a person.
+    /// Describes the last steps before a moment, for people.
     pub fn history(&self, moment: usize) -> Vec<String> {
         let Some(last) = self.begun(moment) else { return Vec::new() };
         (last.saturating_sub(7)..=last)
@@ -197,7 +198,7 @@ impl Recording {
             .collect()
     }
 
-    /// The trace around a moment, for a person.
+    /// Formats the trace around a moment, for people.
     pub fn trace_around(&self, moment: usize) -> Vec<String> {
         let from = moment.saturating_sub(16);
         let to = (moment + 4).min(self.events.len());
@@ -215,12 +216,12 @@ impl Recording {
     }
 }
 
-/// Whether it is a flush or a fence: what a canary may drop.
+/// Returns whether an event is a flush or a fence, which a mutant may lack.
 pub fn is_flush_or_fence(event: &Event) -> bool {
     matches!(event.access, Access::Flush { .. } | Access::Fence)
 }
 
-/// An event in one line.
+/// Formats an event in one line.
 pub fn show(number: usize, event: &Event) -> String {
     let mut text = format!("{number:>8} t{} ", event.thread);
     if let Some(point) = event.point {

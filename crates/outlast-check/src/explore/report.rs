@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The table of scenarios.
+/// Formats the table of scenarios.
 pub fn table(outcome: &Outcome) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -59,7 +59,7 @@ pub fn table(outcome: &Outcome) -> String {
     table.to_string()
 }
 
-/// All that went wrong, for a person; empty if nothing did.
+/// Describes everything that went wrong, for people. Empty if nothing did.
 pub fn failures(outcome: &Outcome) -> String {
     let mut text = String::new();
     for row in &outcome.rows {
@@ -78,7 +78,7 @@ pub fn failures(outcome: &Outcome) -> String {
     text
 }
 
-/// The whole outcome, for a program.
+/// Returns the whole outcome as JSON.
 pub fn json(outcome: &Outcome, tally: &Tally) -> Value {
     let violation = |v: &Violation| {
         json!({

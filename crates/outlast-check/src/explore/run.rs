@@ -1,4 +1,4 @@
-//! Exploring the crashes of every scenario.
+//! Explores the crashes of every scenario.
 
 use super::crash::{Crash, Looked, Scratch, check_cut, crash_at};
 use super::image::{Case, Good, Setting, answers_rest_on, caught, second_run};
@@ -19,38 +19,38 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Violations of a scenario that are described; the rest is counted.
+/// How many violations of a scenario are described. The rest are counted.
 const DESCRIBED: usize = 5;
-/// Images with one phase of recovery that are explored for second crashes.
+/// For each phase of recovery, how many images that go through it are explored for second crashes.
 const PER_PHASE: usize = 1;
-/// Of the prefixes, one in this many is asked whether its answers can still be taken back.
+/// One prefix in this many is also reopened to check whether its results could still be lost.
 const READ: u64 = 16;
-/// Of the prefixes that end with a store to a volatile word, or to a structure that nothing
-/// links to yet, one in this many is looked at after the first round.
+/// After the first round, one in this many is taken of the prefixes that end with a store to a
+/// volatile word, or to a structure that nothing links to yet.
 const LATER_STRIDE: usize = 4;
 
-/// How much is explored.
+/// How much to explore.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
     /// Rounds over all scenarios, each with other keys.
     pub rounds: u64,
-    /// Ends as soon as so many distinct images were checked.
+    /// Ends as soon as this many distinct images have been checked.
     pub distinct: Option<u64>,
-    /// Of the windows, one in this many is explored; in each round others.
+    /// One window in this many is explored, and each round takes others.
     pub stride: usize,
-    /// Combinations of line cuts at one moment, at most.
+    /// The most combinations of line cuts at one moment.
     pub cuts: usize,
-    /// Images of each scenario and round whose second crashes are explored, evenly spread,
-    /// beside those whose recovery does something new.
+    /// For each scenario and round, how many evenly spread images are explored for second crashes,
+    /// in addition to those whose recovery does something new.
     pub second_runs: usize,
-    /// Of the moments of a second run, one in this many is explored.
+    /// One moment in this many of a second run is explored.
     pub second_stride: usize,
-    /// Combinations of line cuts at one moment of a second run, at most.
+    /// The most combinations of line cuts at one moment of a second run.
     pub second_cuts: usize,
 }
 
 impl Budget {
-    /// Seconds: for the tests.
+    /// A budget of seconds, for the tests.
     pub const QUICK: Budget = Budget {
         rounds: 1,
         distinct: None,
@@ -60,7 +60,7 @@ impl Budget {
         second_stride: 4,
         second_cuts: 2,
     };
-    /// Minutes: every window of every scenario.
+    /// A budget of minutes, with every window of every scenario.
     pub const CI: Budget = Budget {
         rounds: u64::MAX,
         distinct: Some(110_000),
@@ -70,7 +70,7 @@ impl Budget {
         second_stride: 2,
         second_cuts: 4,
     };
-    /// As long as it is let.
+    /// A budget of hours.
     pub const DEEP: Budget = Budget {
         rounds: u64::MAX,
         distinct: Some(5_000_000),
@@ -82,24 +82,24 @@ impl Budget {
     };
 }
 
-/// What is explored, and how.
+/// What to explore, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Only this scheme.
     pub scheme: Option<Scheme>,
     /// Only this record form.
     pub record: Option<RecordForm>,
-    /// Only scenarios of this name, or whose name begins with it and a dash.
+    /// Only scenarios with this name, or whose name begins with it and a dash.
     pub scenario: Option<String>,
     /// The first round.
     pub round: u64,
     /// Only the image that this crash leaves.
     pub crash: Option<Crash>,
-    /// Only the image that this crash leaves of the run that reopened it.
+    /// Only the image that this crash leaves of the run that reopened the first image.
     pub nested: Option<Crash>,
-    /// How much is explored.
+    /// How much to explore.
     pub budget: Budget,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
@@ -118,40 +118,40 @@ impl Default for Options {
     }
 }
 
-/// What the exploration of one scenario found, in all rounds.
+/// The result of exploring one scenario, in all rounds.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// The scenario.
     pub scenario: String,
-    /// What it is for.
+    /// What the scenario is for.
     pub about: &'static str,
-    /// Its scheme.
+    /// The scheme.
     pub scheme: Scheme,
-    /// Its record form.
+    /// The record form.
     pub form: RecordForm,
-    /// Rounds.
+    /// Rounds explored.
     pub rounds: u64,
-    /// Stores of the runs that were explored.
+    /// Stores explored.
     pub stores: usize,
-    /// Images checked, those of second crashes included.
+    /// Images checked, including those of second crashes.
     pub images: usize,
-    /// Distinct ones.
+    /// Distinct images.
     pub distinct: usize,
     /// Images of second crashes checked.
     pub nested: usize,
-    /// Answers held against what was durable.
+    /// Steps whose stores were checked to be durable when they returned.
     pub responses: usize,
-    /// Violations.
+    /// Number of violations.
     pub violations: usize,
-    /// The first of them.
+    /// The first violations, described.
     pub described: Vec<Violation>,
-    /// Phases that the scenario should have reached and has not.
+    /// Phases that the scenario should have reached but did not.
     pub missing: Vec<Phase>,
     /// Time taken.
     pub took: Duration,
 }
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// By scenario and record form.
@@ -159,12 +159,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether there was something to explore, and nothing wrong with it.
+    /// Returns whether there was something to explore and nothing is wrong with it.
     pub fn is_good(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(Row::is_good)
     }
 
-    /// Violations of all scenarios.
+    /// Counts the violations of all scenarios.
     pub fn violations(&self) -> usize {
         self.rows.iter().map(|r| r.violations).sum()
     }
@@ -190,7 +190,7 @@ impl Row {
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether nothing is wrong.
     pub fn is_good(&self) -> bool {
         self.violations == 0 && self.missing.is_empty()
     }
@@ -210,8 +210,8 @@ impl Row {
     }
 }
 
-/// Explores what `options` choose, and counts the images in `tally`. `progress` is called
-/// often, by several threads.
+/// Explores what `options` select, and counts the images in `tally`. Several threads call
+/// `progress` often.
 pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Outcome {
     keep_freed_memory();
     let alive = alive();
@@ -231,7 +231,8 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
         let distinct = options.budget.distinct.unwrap_or(u64::MAX);
         !is_replay && tally.all().distinct >= distinct
     };
-    // Scenarios in a row that added nothing: all that they have is wanted no more.
+    // The number of scenarios in a row that added nothing. After two whole rounds, nothing they
+    // have is wanted any more.
     let fruitless = AtomicUsize::new(0);
     let work = || {
         loop {
@@ -241,7 +242,8 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
             if chosen.is_empty() || round >= rounds || enough() || exhausted {
                 return;
             }
-            // In each round another one comes first, when no kind of image is scarce yet.
+            // Each round starts with another scenario, because at the start of a run no kind of
+            // image has used up its share yet.
             let number = (job + 7 * round as usize) % chosen.len();
             let place =
                 Place { scenario: &chosen[number], round: options.round + round, parent: None };
@@ -281,11 +283,11 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
     Outcome { rows: rows.into_values().collect() }
 }
 
-/// Asks the allocator not to give memory back to the system: every image takes some pages,
-/// and page faults would be most of the time that its check takes.
+/// Tells the allocator to keep freed memory. Every image takes some pages, and without this the
+/// check would spend most of its time in page faults.
 fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets numbers of the allocator, which it may do at any time.
+    // SAFETY: `mallopt` only sets parameters of the allocator, which is allowed at any time.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 28);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 28);
@@ -300,13 +302,13 @@ fn is_called(name: &str, chosen: &str) -> bool {
     name.strip_prefix(chosen).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// The names of all scenarios.
+/// Returns the names of all scenarios.
 pub fn names() -> BTreeSet<String> {
     let of = |&scheme: &Scheme| RecordForm::ALL.map(|form| catalogue(scheme, form));
     Scheme::ALL.iter().flat_map(of).flatten().map(|scenario| scenario.name).collect()
 }
 
-/// Whether a scenario is meant by this name.
+/// Returns whether this names a scenario.
 pub fn is_known(chosen: &str) -> bool {
     names().iter().any(|name| is_called(name, chosen))
 }
@@ -315,7 +317,7 @@ fn setting<'a>(scenario: &Scenario, run: &'a Recording, alive: &'a Arc<Alive>) -
     Setting { capacity: run.capacity(), universe: &run.universe, shape: scenario.shape, alive }
 }
 
-/// The cut in which everything survives.
+/// Returns the cut in which everything survives.
 fn everything(timeline: &Timeline<'_>) -> Vec<Kept> {
     timeline.open().map(|open| Kept { line: open.line, stores: open.stores.len() }).collect()
 }
@@ -330,7 +332,7 @@ struct Explorer<'e> {
     row: Row,
     /// Phases that the recovery of some image went through.
     recovery: BTreeSet<Phase>,
-    /// How many images with a phase of recovery had their second run explored.
+    /// By phase of recovery, how many images went through it.
     per_phase: BTreeMap<Phase, usize>,
     /// Whether images were left out because there are enough of their kind.
     skipped: bool,
@@ -355,7 +357,7 @@ impl<'e> Explorer<'e> {
                     Some(crash) => self.replay(run, crash),
                     None => self.explore(run),
                 }
-                // Later rounds have other keys, and may miss what a scenario is for.
+                // Later rounds have other keys, and may miss what the scenario is for.
                 if self.options.crash.is_none() && self.place.round == 0 && !self.is_enough() {
                     let reached = phases_of(&run.events, scenario.shape);
                     let missing = |wanted: &[Phase], seen: &BTreeSet<Phase>| {
@@ -390,7 +392,7 @@ impl<'e> Explorer<'e> {
         }
     }
 
-    /// A fault of a whole run.
+    /// Reports a fault of the whole run.
     fn report_at_end(&mut self, run: &Recording, fault: &Fault) {
         let mut violation = self.place.violation(None, fault);
         violation.history = run.history(run.events.len());
@@ -399,7 +401,7 @@ impl<'e> Explorer<'e> {
 
     fn explore(&mut self, run: &Recording) {
         let budget = &self.options.budget;
-        // Later rounds look less often at what recovery makes anew or never sees.
+        // Later rounds look less often at words that recovery rebuilds or never sees.
         let stride = if self.place.round == 0 { 1 } else { LATER_STRIDE };
         let moments = run.moments(stride);
         let seconds = if self.place.scenario.costly { 1 } else { budget.second_runs };
@@ -409,7 +411,7 @@ impl<'e> Explorer<'e> {
         let mut window = self.place.round as usize;
         let mut due = false;
         for (number, &(moment, is_window)) in moments.iter().enumerate() {
-            // Where no pool was left yet, the next image that has one is taken.
+            // If the image at a due moment holds no pool yet, the next image with one is taken.
             due |= seconds > 0 && number % every == every / 2;
             window += usize::from(is_window);
             if is_window && !window.is_multiple_of(budget.stride) {
@@ -439,8 +441,8 @@ impl<'e> Explorer<'e> {
         }
     }
 
-    /// Checks the images of one moment: of all cuts of lines up to so many, or else that
-    /// in which everything survives. False if there is enough.
+    /// Checks the images of one moment: up to `cuts` combinations of line cuts, or without `cuts`
+    /// the image in which everything survives. Returns false once there are enough images.
     fn crash_at(
         &mut self,
         run: &Recording,
@@ -494,7 +496,7 @@ impl<'e> Explorer<'e> {
         !self.is_enough()
     }
 
-    /// Whether what the reopened image answers can still be taken back.
+    /// Checks whether the results from the reopened image could still be lost.
     fn check_answers(
         &mut self,
         case: &Case<'_>,
@@ -512,7 +514,7 @@ impl<'e> Explorer<'e> {
         }
     }
 
-    /// Notes what the recovery of an image did. Whether that is worth a second crash.
+    /// Notes the phases of an image's recovery. Returns whether the image is worth a second crash.
     fn note_recovery(&mut self, recovery: BTreeSet<Phase>) -> bool {
         let mut wanted = false;
         for phase in &self.place.scenario.mends {
@@ -548,7 +550,7 @@ impl<'e> Explorer<'e> {
         self.check_responses(&second);
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
-            // A replay of the first crash: the answers after it belong to it.
+            // This replays the first crash only. The response check above is part of it.
             None if self.options.crash.is_some() => {}
             None => self.explore_second(&second, crash.order as usize),
         }
@@ -571,7 +573,7 @@ impl<'e> Explorer<'e> {
         }
     }
 
-    /// Checks one image again, and the second crash in it if one is asked for.
+    /// Checks one image again, and a second crash in it if one was requested.
     fn replay(&mut self, run: &Recording, crash: &Crash) {
         if crash.moment > run.events.len() {
             let fault = Fault(format!("the run has {} moments only", run.events.len()));
@@ -622,7 +624,7 @@ impl<'e> Explorer<'e> {
 /// How many images a search for one violation may check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
+    /// In total.
     pub images: usize,
     /// At one moment.
     pub per_window: usize,
@@ -634,23 +636,23 @@ impl Default for Limits {
     }
 }
 
-/// What a search for one violation came to.
+/// The result of a search for one violation.
 #[derive(Debug, Clone)]
 pub struct Searched {
     /// Images checked.
     pub images: usize,
-    /// Whether the limit ended it.
+    /// Whether the limit ended the search.
     pub ended_early: bool,
     /// The first violation.
     pub violation: Option<Violation>,
 }
 
-/// Checks images that a mutated trace of a run allows and the trace as recorded does not,
-/// until one is not as the contract has it.
+/// Checks images that a mutated trace of a run allows and the original trace does not, until one
+/// breaks the contract.
 ///
-/// `mutated` has the stores and marks of the run in their order; flushes and fences may be
-/// missing, shorter, or elsewhere. An image is new where a line keeps fewer stores than
-/// were durable by the trace as recorded when as many stores and marks had happened.
+/// `mutated` has the stores and marks of the run in their order; flushes and fences may be missing,
+/// shorter, or elsewhere. An image is new if some line keeps fewer stores than were durable in the
+/// original trace after as many stores and marks.
 pub fn first_violation_of(
     scenario: &Scenario,
     original: &Recording,
@@ -667,7 +669,8 @@ pub fn first_violation_of(
     let mut searched = Searched { images: 0, ended_early: false, violation: None };
     let rest = |events: &[Event]| events.iter().filter(|e| !is_flush_or_fence(e)).count();
     for moment in windows(&run.events).into_iter().filter(|&m| m >= first) {
-        // The earliest moment with as much, when the least was durable.
+        // Advance the original to the earliest moment with as many stores and marks, because the
+        // least was durable then.
         let mut left = rest(&run.events[now.moment()..moment]);
         now.advance(moment);
         let mut until = before.moment();
@@ -694,7 +697,8 @@ pub fn first_violation_of(
                 searched.ended_early = true;
                 return searched;
             }
-            // One line at least keeps less than it must; of the others, all, none or some.
+            // At least one line keeps less than it must. Of the other lines, all, none or some
+            // survive.
             let target = below[random.below(below.len() as u64) as usize];
             let cut: Vec<Kept> = lines
                 .iter()

@@ -18,22 +18,22 @@ use std::sync::Arc;
 /// Keys that no run ever writes.
 const ABSENT: [u64; 4] = [3, 999_999, SPECIAL + 999_999, u64::MAX - 7];
 
-/// By how much the keys of one round differ from those of the one before; more than a
-/// scenario has.
+/// The distance between the keys of one round and the next. It exceeds the number of keys of a
+/// scenario.
 const STEP: u64 = 100_003;
-/// Where the keys of the second round begin: those of the checks lie before.
+/// Where the keys of the second round begin. The checks use keys below.
 const FIRST: u64 = 100_000_000;
 
 /// A named run.
 #[derive(Clone)]
 pub struct Scenario {
-    /// Its name, with the shape of its maps where it is run for several.
+    /// Its name, which includes the shape of its maps if it is run for several.
     pub name: String,
     /// What it is for.
     pub about: &'static str,
-    /// What its maps are.
+    /// The shape of its maps.
     pub shape: Shape,
-    /// What its pool is.
+    /// The shape of its pool.
     pub pool: PoolShape,
     /// Phases that it must go through.
     pub reaches: Vec<Phase>,
@@ -41,16 +41,16 @@ pub struct Scenario {
     pub mends: Vec<Phase>,
     /// Whether one second run is enough, because each image takes long.
     pub costly: bool,
-    /// Where its exploration begins, if not with the first step that is no preparation.
+    /// The commit point at which exploration begins, if not with the first step after preparation.
     pub begin: Option<&'static Point>,
     play: fn(&mut Play) -> Checked,
 }
 
-/// What a scenario recorded.
+/// The result of recording a scenario.
 pub struct Played {
     /// The run.
     pub recording: Recording,
-    /// Why it ended early, if it did: the run itself went wrong.
+    /// The reason why the run ended early, if it did: the run itself went wrong.
     pub fault: Option<Fault>,
 }
 
@@ -74,7 +74,7 @@ impl Scenario {
         }
     }
 
-    /// In another pool than the usual one.
+    /// Sets a pool other than the usual one.
     #[must_use]
     pub(crate) fn in_pool(self, pool: PoolShape) -> Scenario {
         Scenario { pool, ..self }
@@ -88,27 +88,27 @@ impl Scenario {
         self
     }
 
-    /// It must reach this as well.
+    /// Adds a commit point that the scenario must reach.
     pub(crate) fn expect(&mut self, point: &Point) {
         self.reaches.push(phase(point));
     }
 
-    /// Its exploration begins where this is reached.
+    /// Starts the exploration where this point is reached.
     #[must_use]
     pub(crate) fn beginning_at(self, point: &'static Point) -> Scenario {
         Scenario { begin: Some(point), ..self }
     }
 
-    /// Each of its images takes long.
+    /// Declares that each image takes long.
     #[must_use]
     pub(crate) fn costly(self) -> Scenario {
         Scenario { costly: true, ..self }
     }
 
-    /// Plays it, recording. Each round has other keys.
+    /// Plays and records the scenario. Each round has other keys.
     ///
     /// # Errors
-    /// If not even a pool could be made.
+    /// If not even a pool could be created.
     pub fn record(&self, round: u64, alive: &Arc<Alive>) -> Checked<Played> {
         let seam = recorder(true);
         if (round + self.name.len() as u64).is_multiple_of(2) {
@@ -123,7 +123,7 @@ impl Scenario {
         let from = play.from;
         let (mut steps, mut events, used) = play.session.finish();
         if fault.is_some() {
-            // What led up to it is explored all the same.
+            // Whatever led up to the fault is explored all the same.
             let ended = events.iter().filter(|e| is_end(e)).count();
             steps.truncate(ended);
             let last = events.iter().rposition(is_end).map_or(0, |i| i + 1);
@@ -147,7 +147,8 @@ fn is_end(event: &outlast::pmem::Event) -> bool {
     matches!(event.access, outlast::pmem::Access::Mark(outlast::pmem::Mark::End(_)))
 }
 
-/// Every scenario of a scheme, for one record form: those that all schemes share, and its own.
+/// Lists every scenario of a scheme for one record form: the ones that all schemes share, and its
+/// own.
 pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     let parts = parts(scheme);
     let usual = PoolShape::default();
@@ -186,7 +187,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         };
         add("fill", "inserts that make a map grow", common::fill);
         add("change", "changes wherever a record is", common::change);
-        // In every second shape: the reclaim reads them all alike.
+        // Every second shape is enough, because the reclaim reads all shapes alike.
         if number % 2 == 0 {
             add("reclaim", "reclaim beside operations", common::reclaim);
         }

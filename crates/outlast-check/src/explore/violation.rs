@@ -1,4 +1,4 @@
-//! What is told of an image that is not as the contract has it.
+//! The report of an image that breaks the contract.
 
 use super::crash::Crash;
 use super::image::{Case, Setting};
@@ -10,10 +10,10 @@ use outlast::pmem::LINE;
 use outlast::{RecordForm, Scheme};
 use std::fmt;
 
-/// Images that are built to make a case smaller, at most.
+/// The most images to build in order to make a case smaller.
 const ATTEMPTS: usize = 200;
 
-/// An image that is not as the contract has it.
+/// An image, or a run, that breaks the contract.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The scenario.
@@ -22,25 +22,25 @@ pub struct Violation {
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// The round, which the keys depend on.
+    /// The round, which determines the keys.
     pub round: u64,
     /// The crash; `None` if the run itself went wrong.
     pub crash: Option<Crash>,
     /// The second crash, in the run that reopened what the first had left.
     pub nested: Option<Crash>,
-    /// What was found.
+    /// The fault.
     pub fault: String,
     /// The last steps before the crash.
     pub history: Vec<String>,
-    /// The trace around it.
+    /// The trace around the crash.
     pub trace: Vec<String>,
-    /// The lines that lost something, as few as still show the fault.
+    /// The lines that lost something, minimised as far as the fault still shows.
     pub lost: Vec<String>,
-    /// The command that shows it again.
+    /// The command that reproduces it.
     pub replay: String,
 }
 
-/// A run that is being explored, and how to come to it.
+/// A run being explored, and how to get to it.
 #[derive(Clone)]
 pub struct Place<'a> {
     /// The scenario.
@@ -52,7 +52,7 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// A fault of the run itself, or of an image of it.
+    /// Makes a violation of the run itself, or of an image of it.
     pub fn violation(
         &self,
         run: Option<(&Recording, &Timeline<'_>, Crash)>,
@@ -98,7 +98,7 @@ impl Place<'_> {
     }
 }
 
-/// The stores that lines have lost, for a person.
+/// Describes the stores that lines have lost, for people.
 fn losses(timeline: &Timeline<'_>, lost: &[Kept]) -> Vec<String> {
     let mut lines = Vec::new();
     for kept in lost {
@@ -121,7 +121,7 @@ fn losses(timeline: &Timeline<'_>, lost: &[Kept]) -> Vec<String> {
     lines
 }
 
-/// The same crash with as few lost stores as still show a fault.
+/// Returns the same crash with as few lost stores as still show a fault.
 pub fn minimise(
     setting: Setting<'_>,
     timeline: &Timeline<'_>,
@@ -148,7 +148,8 @@ pub fn minimise(
             }
         }
     };
-    // First halves of the lines, then one line after the other, then store by store.
+    // First let ever smaller groups of lines survive whole, from all of them down to one, and then
+    // single stores.
     let mut part = least.lost.len();
     while part > 0 {
         let mut from = 0;

@@ -1,5 +1,5 @@
-//! What the damage to a mutant's bytes may change in its records without a verification noticing:
-//! what docs/model.md says, byte by byte.
+//! Decides which records a mutant's damage may change without verification noticing. It follows
+//! docs/model.md, byte by byte.
 
 use super::images::Image;
 use super::pool::word_at;
@@ -14,31 +14,31 @@ const LOW48: u64 = (1 << 48) - 1;
 /// What may be wrong in one map of a mutant that is called sound.
 #[derive(Debug, Clone, Default)]
 pub struct Excused {
-    /// Keys that may be gone, may be there although they were not, and may have any value.
+    /// Keys that may be gone, may be present although they were not, and may have any value.
     pub vanished: HashSet<Vec<u8>>,
-    /// Keys whose value may be another one.
+    /// Keys whose value may differ.
     pub changed: HashSet<Vec<u8>>,
-    /// All of the map's records.
+    /// Whether this holds for all of the map's records.
     pub all: bool,
 }
 
 impl Excused {
-    /// Whether a key may be gone, or be there.
+    /// Returns whether a key may be gone or appear.
     pub fn may_vanish(&self, key: &[u8]) -> bool {
         self.all || self.vanished.contains(key)
     }
 
-    /// Whether a key's value may be another one.
+    /// Returns whether a key's value may differ.
     pub fn may_change(&self, key: &[u8]) -> bool {
         self.may_vanish(key) || self.changed.contains(key)
     }
 }
 
-/// The parts of an image that were hit, and what that may change in each map.
+/// Finds the regions of an image that were hit, and what that may change in each map.
 ///
-/// `strict`: the pool was closed, and tells which blocks are in use. So what was lost from a link
-/// or a commit word is noticed as a block that nothing links to. Without that, it looks like an
-/// operation that a crash took back.
+/// With `strict`, the pool was closed, and its free state tells which blocks are in use.
+/// Verification then notices a lost link or commit word, because nothing links to a block in use.
+/// Without that, the loss looks like an operation that a crash took back.
 pub fn excused(image: &Image, mutant: &[u8], strict: bool) -> Vec<Excused> {
     let mut all: Vec<Excused> = image.maps.iter().map(|_| Excused::default()).collect();
     // Each root's regions follow its commit word.
@@ -50,7 +50,7 @@ pub fn excused(image: &Image, mutant: &[u8], strict: bool) -> Vec<Excused> {
         } else if matches!(region.what, What::RootScheme | What::ClevelRoot | What::PhastRoot) {
             let before = maps.iter().flatten().max().map_or(0, |&m: &usize| m + 1);
             map = Some(before);
-            // The commit word, just before.
+            // The commit word is just before this region and belongs to the same map.
             maps.pop();
             maps.push(map);
         }
@@ -75,7 +75,7 @@ struct Hit<'a> {
     image: &'a Image,
     mutant: &'a [u8],
     at: u64,
-    /// Where its region begins.
+    /// The offset at which its region begins.
     base: u64,
 }
 
@@ -111,16 +111,19 @@ impl Hit<'_> {
                     .into_iter()
                     .flatten();
                 let own = clevel_key(&self.image.bytes, self.base);
-                // A key that was forged as well, to one of the same hash, is another record's.
+                // If the damage also turned the key into another one with the same hash, the record
+                // is now that key's.
                 let same = own == clevel_key(self.mutant, self.base);
                 let strict = strict && same;
                 let set = if strict { &mut excused.changed } else { &mut excused.vanished };
                 set.extend(keys.chain(own));
             }
-            // Believed only with its checksum: an earlier content of the block, or a forged one.
+            // Verification believes it only with its checksum, so it is an earlier content of the
+            // block or a forged one.
             (What::Record, _) => {
                 let keys = [&self.image.bytes[..], self.mutant].map(|b| block_key(b, self.base));
-                // A key that was forged as well, to one of the same hash, is another record's.
+                // If the damage also turned the key into another one with the same hash, the record
+                // is now that key's.
                 let set =
                     if keys[0] == keys[1] { &mut excused.changed } else { &mut excused.vanished };
                 set.extend(keys.into_iter().flatten());
@@ -130,21 +133,21 @@ impl Hit<'_> {
         }
     }
 
-    /// The keys that stood and stand in a slot of an inline record.
+    /// Excuses the keys in a slot of an inline record, before and after the damage.
     fn words_of_slot(&self, slot: u64, excused: &mut Excused) {
         for bytes in [&self.image.bytes[..], self.mutant] {
             excused.vanished.insert(word_at(bytes, slot).to_le_bytes().to_vec());
         }
     }
 
-    /// The keys of the records that a slot linked and links to.
+    /// Excuses the keys of the records that a slot links to, before and after the damage.
     fn links_of_slot(&self, slot: u64, excused: &mut Excused) {
         for bytes in [&self.image.bytes[..], self.mutant] {
             excused.vanished.extend(block_key(bytes, word_at(bytes, slot) & LOW48));
         }
     }
 
-    /// The pairs whose bits were changed, with a seal that says so: what the leaf was earlier.
+    /// Excuses the pairs whose bits changed under a valid seal, as if the leaf were an earlier one.
     fn bits_of_leaf(&self, slots: u32, inline: bool, strict: bool, excused: &mut Excused) {
         let bits = word_at(&self.image.bytes, self.base) ^ word_at(self.mutant, self.base);
         for slot in (0..u64::from(slots)).filter(|slot| bits >> slot & 1 == 1) {
@@ -166,20 +169,20 @@ fn bytes_at(bytes: &[u8], at: u64, len: u64) -> Option<Vec<u8>> {
     Some(bytes.get(at as usize..end as usize)?.to_vec())
 }
 
-/// The key of a record's block.
+/// Returns the key of a record's block.
 fn block_key(bytes: &[u8], block: u64) -> Option<Vec<u8>> {
     let lengths = u64::from_le_bytes(bytes_at(bytes, block, 8)?.try_into().ok()?);
     bytes_at(bytes, block + 16, lengths & 0xffff_ffff)
 }
 
-/// The key of a record of clevel that was not replaced.
+/// Returns the key of a clevel record that was not replaced.
 fn clevel_key(bytes: &[u8], record: u64) -> Option<Vec<u8>> {
     let word = u64::from_le_bytes(bytes_at(bytes, record, 8)?.try_into().ok()?);
     let (key_len, _) = state::lengths(word);
     bytes_at(bytes, record + 16, key_len as u64)
 }
 
-/// The key of the record that a slot's word leads to.
+/// Returns the key of the record that a slot's word leads to.
 fn tail_key(bytes: &[u8], word: u64) -> Option<Vec<u8>> {
     let mut at = word & LOW48;
     for _ in 0..100 {

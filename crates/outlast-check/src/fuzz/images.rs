@@ -1,9 +1,9 @@
 //! The pools that are damaged, and what is known of them.
 //!
-//! For each scheme: both record forms, with splits, stash records and a deep directory, levels one
-//! of which is being emptied, leaves from which pairs are being moved; chains of overflow nodes;
-//! pages of three sizes; each as it was closed and as a kill left it. And what each of them was at
-//! an earlier time.
+//! For each scheme there are both record forms, splits, stash records and a deep directory, levels
+//! of which one is being emptied, leaves from which pairs are being moved, chains of overflow
+//! nodes, and pages of three sizes. Each pool exists as it was closed and as a kill left it, with
+//! its content at an earlier time.
 
 use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at};
 use outlast::db::roots::MapInfo;
@@ -16,7 +16,7 @@ use outlast::offline::{self, Region, What};
 use outlast::{RecordForm, Scheme};
 use std::collections::BTreeMap;
 
-/// Records by key, both as bytes: 8 of each in the inline form.
+/// Records by key, as bytes: 8 bytes each in the inline form.
 pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What is known of a map of an image.
@@ -28,13 +28,13 @@ pub struct KnownMap {
     pub form: RecordForm,
     /// Every key that it has had.
     pub keys: Vec<Vec<u8>>,
-    /// What it holds.
+    /// Its contents.
     pub records: Records,
-    /// What it held in the earlier version.
+    /// Its contents in the earlier version.
     pub earlier: Records,
 }
 
-/// A pool's bytes, and what stands where in them.
+/// A pool's bytes, and which region holds what.
 #[derive(Clone)]
 pub struct Image {
     /// Its name.
@@ -43,22 +43,22 @@ pub struct Image {
     pub scheme: Scheme,
     /// log2 of its page size.
     pub page_bits: u32,
-    /// The file.
+    /// The content of the file.
     pub bytes: Vec<u8>,
-    /// What stands where.
+    /// The regions of the file.
     pub regions: Vec<Region>,
-    /// By word of the file: the region that it is in, the smallest if there are several.
+    /// For each word of the file, the region that it is in. If there are several, the smallest.
     pub region_of: Vec<Option<u32>>,
     /// Its maps.
     pub maps: Vec<KnownMap>,
     /// Whether it was closed.
     pub clean: bool,
-    /// The file at an earlier time.
+    /// The content of the file at an earlier time.
     pub earlier: Vec<u8>,
 }
 
 impl Image {
-    /// The same pool with another content.
+    /// Returns the same pool with another content.
     fn with_bytes(&self, bytes: Vec<u8>) -> Image {
         let (report, regions) = offline::regions(&bytes).expect("a pool that can be read");
         assert_eq!(report.problems, [], "{}", self.name);
@@ -75,13 +75,13 @@ impl Image {
         Image { bytes, regions, region_of, clean: report.clean, ..self.clone() }
     }
 
-    /// A word of the file.
+    /// Returns a word of the file.
     pub fn word(&self, offset: u64) -> u64 {
         word_at(&self.bytes, offset)
     }
 }
 
-/// Changes a map and what is known of it.
+/// Changes a map, and what is known of it.
 fn put(index: &AnyIndex, known: &mut Records, key: Vec<u8>, value: Vec<u8>) {
     match index {
         AnyIndex::Inline(index) => {
@@ -107,7 +107,7 @@ fn remove(index: &AnyIndex, known: &mut Records, key: &[u8]) {
     known.remove(key);
 }
 
-/// The value that key number `n` gets in a round.
+/// Returns the value that key number `n` gets in a round.
 pub fn value_of(form: RecordForm, n: u64, round: u64) -> Vec<u8> {
     match form {
         RecordForm::Inline => (n << 32 | round << 24 | n).to_le_bytes().to_vec(),
@@ -118,9 +118,9 @@ pub fn value_of(form: RecordForm, n: u64, round: u64) -> Vec<u8> {
     }
 }
 
-/// The keys of an image, by number.
+/// Returns the key of a number.
 fn key_of(chains: bool, n: u64) -> u64 {
-    // With function 0x7e57, keys of 2^32 and above share one hash.
+    // With hash function 0x7e57, keys from 2^32 on share one hash.
     match (chains, n) {
         (true, n) if n < 230 => (n + 1) << 32,
         (_, 0) => 0,
@@ -129,7 +129,7 @@ fn key_of(chains: bool, n: u64) -> u64 {
     }
 }
 
-/// Puts the records of some numbers into a map.
+/// Puts the records with these numbers into a map.
 fn fill(
     store: &Pool,
     info: &MapInfo,
@@ -158,18 +158,19 @@ fn revise(store: &Pool, info: &MapInfo, known: &mut KnownMap, count: u64, chains
     }
 }
 
-/// How a pool is made.
+/// How to make a pool.
 struct Plan {
     name: &'static str,
     scheme: Scheme,
     chains: bool,
     page_bits: u32,
-    /// Steps of background work: for clevel, a level that is kept ready.
+    /// Whether to do steps of background work: for clevel, they keep a level ready.
     steps: bool,
 }
 
 impl Plan {
-    /// The pool at an earlier time, as a kill left it, and as it was closed.
+    /// Makes the pool as a kill left it, and as it was closed. Both know its content at an earlier
+    /// time.
     fn make(&self) -> [Image; 2] {
         let Plan { name, scheme, chains, page_bits, steps } = *self;
         let store = create(if chains { 0x7e57 } else { 1 }, page_bits);
@@ -237,7 +238,7 @@ impl Plan {
     }
 }
 
-/// Whether an image has what it is for.
+/// Checks that an image has the structure that it is for.
 fn check(image: &Image, chains: bool) {
     let count = |is: fn(&What) -> bool| image.regions.iter().filter(|r| is(&r.what)).count();
     let levels = count(|what| matches!(what, What::Level { .. }));
@@ -252,7 +253,7 @@ fn check(image: &Image, chains: bool) {
     assert!(!chains || image.scheme == Scheme::Phast || nodes > 4, "{name}: {nodes} nodes");
 }
 
-/// The images of a scheme with pages of 4 KiB: as they were closed, and as a kill left them.
+/// Makes the images of a scheme with pages of 4 KiB: as they were closed, and as a kill left them.
 pub fn small_images(scheme: Scheme) -> Vec<Image> {
     let mut images = Vec::new();
     for (chains, name) in [(false, "plain"), (true, "chains")] {
@@ -268,7 +269,7 @@ pub fn small_images(scheme: Scheme) -> Vec<Image> {
     images
 }
 
-/// Pools of clevel with a level that is kept ready.
+/// Makes pools of clevel with a level that is kept ready.
 pub fn with_level_ready() -> [Image; 2] {
     let (name, scheme) = ("a level ready", Scheme::Clevel);
     let images = Plan { name, scheme, chains: false, page_bits: 12, steps: true }.make();
@@ -278,7 +279,7 @@ pub fn with_level_ready() -> [Image; 2] {
     images
 }
 
-/// All images of a scheme.
+/// Makes all images of a scheme.
 pub fn images(scheme: Scheme) -> Vec<Image> {
     let mut images = small_images(scheme);
     for (name, page_bits) in [("pages of 8 KiB", 13), ("pages of 64 KiB", 16)] {
@@ -290,7 +291,8 @@ pub fn images(scheme: Scheme) -> Vec<Image> {
     images
 }
 
-/// As if the process had died between the commit of a split and its directory entries.
+/// Returns the image as if the process had died after the commit of a split and before its
+/// directory entries.
 fn half_split(image: &Image) -> Image {
     let mut bytes = image.bytes.clone();
     let entries: Vec<Region> =
@@ -299,7 +301,8 @@ fn half_split(image: &Image) -> Image {
     for table in entries {
         let count = table.bytes / 8;
         let depth = count.trailing_zeros();
-        // Two siblings whose depth is the directory's: a split could just have been.
+        // Take two siblings whose depth is the directory's, because they could just have been
+        // split.
         for index in (0..count).step_by(2) {
             let (old, new) = (
                 word_at(&bytes, table.offset + index * 8),
@@ -318,8 +321,8 @@ fn half_split(image: &Image) -> Image {
     Image { name: format!("{} half-split", image.name), ..image.with_bytes(bytes) }
 }
 
-/// As if the process had died between the commit of splits, or before that of merges, and the
-/// old leaves' bits: pairs of the next leaf have bits in the one before it as well.
+/// Returns the image as if the process had died between the commit of splits, or before that of
+/// merges, and the old leaves' bits. Pairs of a leaf then also have bits in the leaf before it.
 fn moving(image: &Image) -> Image {
     let mut bytes = image.bytes.clone();
     let leaves = image.regions.iter().filter_map(|region| match region.what {
@@ -327,7 +330,7 @@ fn moving(image: &Image) -> Image {
         _ => None,
     });
     let mut done = 0;
-    // Every other leaf, so that those that pairs come from are whole.
+    // Take every other leaf, so that the leaves that pairs come from stay whole.
     for (leaf, slots) in leaves.step_by(2) {
         let word = word_at(&bytes, leaf + 72);
         let next = phast::Next::unpack(leaf, word).unwrap();

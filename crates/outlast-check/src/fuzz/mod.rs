@@ -1,16 +1,17 @@
-//! The fuzzer: pools damaged in their structure, and what the library makes of them.
+//! The fuzzer: damages the structure of pools, and checks how the library handles them.
 //!
 //! For each mutant of a pool ([`mutate`]), with one mutation or a few:
 //!
 //! 1. No call panics, ends by a signal, or takes longer than a limit ([`watch`]).
-//! 2. Verification of the pool opened for writing, verification of the pool opened to be read, and
+//! 2. Verification of the pool opened for writing, verification of the pool opened read-only, and
 //!    the offline walk agree whether it is sound.
-//! 3. A mutant that is called sound holds the records of the pool, but for those whose bytes in
-//!    place were hit ([`damage`]); is scanned, changed, grown tenfold, closed and reopened; and is
-//!    sound then, with all that was put into it ([`trial`]).
-//! 4. One that is not is used all the same ([`operate`]): by one thread, or two at once.
+//! 3. A mutant that they call sound holds the records of the pool, except those whose bytes in
+//!    place were hit ([`damage`]). It can be scanned, changed, grown tenfold, closed and reopened,
+//!    and is sound after that, with everything that was put into it ([`trial`]).
+//! 4. One in three of the others is used all the same ([`operate`]), by one thread or by two at
+//!    once.
 //!
-//! A seed and a number name a mutant.
+//! A seed and a number determine a mutant.
 
 pub mod damage;
 pub mod images;
@@ -29,12 +30,12 @@ use outlast::pmem::Alive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was tried.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Mutants.
+    /// Number of mutants.
     pub mutants: u64,
-    /// Those that all verifications call sound.
+    /// Mutants that all verifications call sound.
     pub sound: u64,
     /// What went wrong.
     pub failures: Vec<String>,
@@ -49,13 +50,14 @@ pub struct Fuzzer {
 }
 
 impl Fuzzer {
-    /// For a scheme; `seed` names the mutants.
+    /// Makes a fuzzer for a scheme. `seed` determines the mutants.
     pub fn new(scheme: Scheme, seed: u64) -> Fuzzer {
         let alive = Arc::new(Alive::new().expect("a page of memory"));
         Fuzzer { scheme, images: images::images(scheme), alive, seed }
     }
 
-    /// The mutant of a number, the image that it is of, and the choices that are left.
+    /// Makes the mutant with this number. Returns its image, the mutant, and a generator for the
+    /// choices that follow.
     fn mutant(&self, number: u64) -> (&Image, Mutant, Random) {
         let mut random = Random::new(self.seed ^ number.wrapping_mul(0xd605_1b9d_4f3b_2c01));
         let image = &self.images[random.below(self.images.len() as u64) as usize];
@@ -64,10 +66,10 @@ impl Fuzzer {
         (image, mutant, Random::new(random.next()))
     }
 
-    /// Tries one mutant: whether it was called sound, or what is wrong with the library.
+    /// Tries one mutant. Returns whether it was called sound.
     ///
     /// # Errors
-    /// What went wrong, and how to try it again.
+    /// What the library did wrong, and how to try it again.
     pub fn try_one(&self, number: u64) -> Result<bool, String> {
         let Fuzzer { scheme, seed, .. } = self;
         let case = format!("fuzz --scheme {scheme} --seed {seed} --mutant {number}");
@@ -93,13 +95,13 @@ impl Fuzzer {
         Ok(sound)
     }
 
-    /// What is wrong with the mutant of a number, as all three verifications say it.
+    /// Describes the mutations of the mutant with this number.
     pub fn describe(&self, number: u64) -> String {
         let (image, mutant, _) = self.mutant(number);
         format!("{}: {}", image.name, mutant.done.join("; "))
     }
 
-    /// Tries mutants from number 0 on, on `threads` threads; `tell` is called after each.
+    /// Tries mutants from number 0 on, on `threads` threads. Calls `tell` after each.
     pub fn run(&self, mutants: u64, threads: usize, tell: impl Fn(u64, u64) + Sync) -> Summary {
         let (done, sound, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let failures = watch::in_parallel(mutants, threads, |number| {

@@ -1,5 +1,5 @@
-//! Mutations aimed at structure: values that mean something, in places that mean something, with
-//! checksums made good; lines and pages from elsewhere and from an earlier time.
+//! Mutations aimed at structure: meaningful values in meaningful places, with checksums made good,
+//! and lines and pages from elsewhere and from an earlier time.
 
 use super::images::Image;
 use super::pool::{set_word, word_at};
@@ -11,7 +11,7 @@ use outlast::pool::layout::{HEADER_OFFSETS, HEADER_WORDS, SYSTEM_BYTES};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
 
-/// A file to be opened, and what was done to it.
+/// A file to open, and what was done to it.
 pub struct Mutant {
     /// The file.
     pub bytes: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct Mutator<'i> {
 }
 
 impl<'i> Mutator<'i> {
-    /// For one mutant, or several.
+    /// Makes a mutator, for one mutant or several.
     pub fn new(image: &'i Image, other: &'i Image, random: Random) -> Self {
         let mut kinds: HashMap<Discriminant<What>, usize> = HashMap::new();
         let mut by_kind: Vec<Vec<Region>> = Vec::new();
@@ -44,7 +44,7 @@ impl<'i> Mutator<'i> {
         Mutator { image, other, kinds: by_kind, random }
     }
 
-    /// The image with one mutation or a few.
+    /// Returns the image with one mutation or a few.
     pub fn mutant(&mut self) -> Mutant {
         let mut mutant = Mutant { bytes: self.image.bytes.clone(), done: Vec::new() };
         let count = [1, 1, 1, 2, 2, 3, 5][self.random.below(7) as usize];
@@ -63,7 +63,7 @@ impl<'i> Mutator<'i> {
         regions[self.below(regions.len() as u64) as usize]
     }
 
-    /// A region, of any kind as likely as of another: there are more records than segments.
+    /// Picks a region. Each kind is equally likely, although there are more records than segments.
     fn region(&mut self) -> (usize, Region) {
         let kind = self.below(self.kinds.len() as u64) as usize;
         let index = self.below(self.kinds[kind].len() as u64) as usize;
@@ -85,7 +85,7 @@ impl<'i> Mutator<'i> {
         }
     }
 
-    /// A word that means something somewhere.
+    /// Picks a word that means something somewhere.
     fn telling_word(&mut self, bytes: &[u8], old: u64) -> u64 {
         let (kind, any) = self.region();
         let of_kind = self.kinds[kind].clone();
@@ -104,7 +104,7 @@ impl<'i> Mutator<'i> {
             }
             8 => old.wrapping_add(1 << self.below(20)),
             9 => old.wrapping_sub(1 << self.below(20)),
-            // The offset is another one; what stands above it stays.
+            // Replace the offset, and keep the bits above it.
             10 => old & !0xffff_ffff_ffff | alike.offset,
             11 => old ^ 0xff << (8 * self.below(8)),
             12 => word_at(bytes, alike.offset & !7),
@@ -119,7 +119,7 @@ impl<'i> Mutator<'i> {
         let new = match self.below(3) {
             0 => old ^ 1 << self.below(64),
             1 => {
-                // A neighbour's value.
+                // Take a neighbour's value.
                 let near = at + 8 * self.below(16);
                 if near + 8 <= bytes.len() as u64 { word_at(bytes, near) } else { 0 }
             }
@@ -168,7 +168,7 @@ impl<'i> Mutator<'i> {
         format!("{:?} at {source:#x} over that at {target:#x}, repaired {repaired}", region.what)
     }
 
-    /// A node where none belongs, and a chain that leads to it.
+    /// Forges a node where none belongs, and a chain that leads to it.
     fn forged_link(&mut self, bytes: &mut [u8]) -> String {
         let is_segment = |r: &&Region| matches!(r.what, What::Segment { .. });
         let regions = self.image.regions.iter();
@@ -206,7 +206,7 @@ impl<'i> Mutator<'i> {
             1 => 2 | 255 << 8 | self.below(20) << 16,
             _ => self.random.next() & ((1 << 48) - 1),
         };
-        // All of an image is in the first region or two; those of the first are damaged.
+        // All of an image is in the first region or two. Damage the descriptors of the first.
         let at = first * page_bytes + u64::from(page) * 8;
         if u64::from(page) >= page_bytes / 8 {
             return self.field(bytes);
@@ -216,7 +216,7 @@ impl<'i> Mutator<'i> {
         format!("descriptor of page {page} becomes {low:#x}")
     }
 
-    /// A header field, in both copies or in one.
+    /// Changes a header field, in both copies or in one.
     fn header_field(&mut self, bytes: &mut [u8]) -> String {
         let index =
             if self.below(4) == 0 { self.below(HEADER_WORDS as u64) } else { self.below(24) };
@@ -233,7 +233,7 @@ impl<'i> Mutator<'i> {
         format!("header field {index} becomes {value:#x} in {copies} copies")
     }
 
-    /// Offset and bytes of a piece that begins with a line or page: a line, a few, or a page.
+    /// Picks offset and length of a piece, aligned to its length: a line, a few lines, or a page.
     fn piece(&mut self, len: u64) -> (u64, u64) {
         let bytes = match self.below(4) {
             0 => 64,
@@ -244,13 +244,13 @@ impl<'i> Mutator<'i> {
         let at = if self.below(2) == 0 {
             self.below(len / bytes) * bytes
         } else {
-            // Where something stands.
+            // Pick a place in use.
             self.region().1.offset / bytes * bytes
         };
         (at.min(len.saturating_sub(bytes) & !63), bytes)
     }
 
-    /// A write that the device lost.
+    /// Imitates a write that the device lost.
     fn piece_of_earlier(&mut self, bytes: &mut [u8]) -> String {
         let len = self.image.earlier.len().min(bytes.len()) as u64;
         let (at, count) = self.piece(len);
@@ -259,13 +259,13 @@ impl<'i> Mutator<'i> {
         format!("{count} bytes at {at:#x} as they were earlier")
     }
 
-    /// A write that went to another place, or a read that came from one.
+    /// Imitates a write to the wrong place, or a read from one.
     fn piece_from_elsewhere(&mut self, bytes: &mut [u8]) -> String {
         let (at, count) = self.piece(bytes.len() as u64);
         let same = self.below(2) == 0;
         let source = if same { &self.image.bytes } else { &self.other.bytes };
         let other = self.below((source.len() as u64 - count) / 64 + 1) * 64;
-        // The same place of another pool, as likely as another place.
+        // Take the same place of another pool as often as another place.
         let from = if !same && self.below(2) == 0 && at + count <= source.len() as u64 {
             at
         } else {

@@ -1,4 +1,4 @@
-//! Uses a pool that may be damaged: every call ends in an answer or a typed error.
+//! Uses a pool that may be damaged. Every call must end in a result or a typed error.
 
 use super::images::KnownMap;
 use super::pool::{Pool, bytes_of, map_info, open, open_map, word_at};
@@ -12,10 +12,10 @@ use outlast::{Error, RecordForm, Scheme};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a case came to.
+/// The outcome of a case.
 #[derive(Debug, Default, Clone)]
 pub struct Found {
-    /// The first damage that a call or a verification told of.
+    /// The first damage that a call or a verification reported.
     pub damage: Option<String>,
     /// Whether the pool opened.
     pub opened: bool,
@@ -26,7 +26,7 @@ impl Found {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                // Other errors are answers too: a full pool, a map that cannot be made.
+                // Other errors are legitimate too: a full pool, a map that cannot be created.
                 if self.damage.is_none()
                     && (error.is_damage()
                         || matches!(
@@ -45,8 +45,8 @@ impl Found {
     }
 }
 
-/// Opens an image, uses it, verifies and closes it. `verify_first` says whether it is
-/// verified before it is changed; if not, operations are the first to touch it.
+/// Opens an image, uses it, verifies and closes it. With `verify_first`, it is verified before it
+/// is changed. Otherwise operations are the first to touch it.
 pub fn use_pool(
     bytes: &[u8],
     maps: &[KnownMap],
@@ -58,7 +58,7 @@ pub fn use_pool(
     let opened = open(bytes, alive);
     let Some(store) = found.note(opened) else { return found };
     found.opened = true;
-    // Told at open only: the first store writes the copy anew.
+    // Only opening reports this, because the first store rewrites the copy.
     found.damage = store.core().header().copy_damaged.map(|damage| damage.to_string());
     if verify_first {
         verified(&store, &mut found);
@@ -134,7 +134,7 @@ fn verified(store: &Pool, found: &mut Found) {
     }
 }
 
-/// All operations on a map, whatever its form. Returns the errors.
+/// Makes all operations on a map, whatever its form. Returns the errors.
 fn operate<R: Record>(
     index: &dyn Index<R>,
     keys: &[R::OwnedKey],
@@ -210,7 +210,7 @@ fn texts(index: &dyn Index<Bytes>, keys: &[Vec<u8>], random: &mut Random) -> Vec
     operate::<Bytes>(index, keys, &fresh, &vec![0x5a; len], random)
 }
 
-/// As [`use_pool`], by two threads at once.
+/// Does the same as [`use_pool`], with two threads at once.
 pub fn use_pool_together(bytes: &[u8], maps: &[KnownMap], alive: &Arc<Alive>, random: &Random) {
     let Ok(store) = open(bytes, alive) else { return };
     let case = CASE.get();

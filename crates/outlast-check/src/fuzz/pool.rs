@@ -1,4 +1,4 @@
-//! Pools in memory of the process: no file, no threads.
+//! Pools in the process's memory, without file or background thread.
 
 use crate::schemes::parts;
 use outlast::db::roots::MapInfo;
@@ -12,7 +12,7 @@ use outlast::{Error, RecordForm, Scheme};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The shipped seam, with a short patience: what would wait for a minute waits for a
+/// The shipped seam with little patience: where it would wait for a minute, this one waits for a
 /// moment.
 #[derive(Clone)]
 pub struct Impatient(Real);
@@ -57,7 +57,7 @@ fn seam() -> Impatient {
     Impatient(Real::new(FlushMode::None))
 }
 
-/// The content of a pool's memory.
+/// Copies the content of a pool's memory.
 pub fn bytes_of(store: &Store<Impatient>) -> Vec<u8> {
     let memory = &store.core().memory;
     let len = memory.len();
@@ -66,7 +66,7 @@ pub fn bytes_of(store: &Store<Impatient>) -> Vec<u8> {
     out
 }
 
-/// The word at an offset.
+/// Returns the word at an offset.
 pub fn word_at(bytes: &[u8], offset: u64) -> u64 {
     u64::from_le_bytes(bytes[offset as usize..offset as usize + 8].try_into().unwrap())
 }
@@ -76,7 +76,7 @@ pub fn set_word(bytes: &mut [u8], offset: u64, word: u64) {
     bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// What a map is created as: its smallest shapes.
+/// Describes a map to create, of the smallest shapes.
 pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u32, other: u32) -> MapInfo {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     MapInfo {
@@ -93,7 +93,7 @@ pub fn open_map(store: &Pool, info: MapInfo) -> outlast::Result<Arc<OpenMap>> {
     store.map(&MapRequest { info, scheme_matters: false })
 }
 
-/// A new pool. It can grow to 16 MiB.
+/// Creates a pool that can grow to 16 MiB.
 pub fn create(hash_function: u32, page_bits: u32) -> Pool {
     let heap = Heap::new(&[], 16 << 20, 0xcd);
     let options = CoreOptions {
@@ -106,12 +106,12 @@ pub fn create(hash_function: u32, page_bits: u32) -> Pool {
     Store::new(Core::create(Backing::Heap(heap), seam(), options).unwrap()).unwrap()
 }
 
-/// How bytes are opened as a pool.
+/// How to open bytes as a pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening {
-    /// Nothing is written.
+    /// Whether the pool is opened read-only.
     pub read_only: bool,
-    /// Bytes that it can grow by; a few hundred thousand if it is 0.
+    /// How many bytes it can grow by; 0 stands for 768 KiB.
     pub room: u64,
 }
 
@@ -123,7 +123,7 @@ pub fn open(bytes: &[u8], alive: &Arc<Alive>) -> outlast::Result<Pool> {
     open_by(bytes, alive, Opening::default())
 }
 
-/// As [`open`], in a chosen way.
+/// Opens bytes as a pool, with these options.
 ///
 /// # Errors
 /// As [`open`].

@@ -1,4 +1,4 @@
-//! Makes checksums good after a change, so that what was changed is believed.
+//! Makes checksums good after a change, so that the library believes the changed bytes.
 
 use super::pool::{set_word, word_at};
 use outlast::index::clevel::layout as clevel;
@@ -16,8 +16,7 @@ fn words_at(bytes: &[u8], offset: u64, count: u64) -> Vec<u64> {
     (0..count).map(|i| word_at(bytes, offset + i * 8)).collect()
 }
 
-/// Recomputes the checksums of what stands in a region, so that its content is believed.
-/// `slots`: where the record's slot stands is not needed, its checksum lies in the block.
+/// Recomputes the checksums of a region, so that the library believes its content.
 pub fn repair(bytes: &mut [u8], region: &Region) {
     let at = region.offset;
     if at + region.bytes.max(8) > bytes.len() as u64 {

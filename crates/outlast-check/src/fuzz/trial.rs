@@ -1,5 +1,5 @@
-//! What is asked of a mutant: three verifications that agree, and of one that they call sound, that
-//! it holds its records and can be used like any other pool.
+//! The trial of a mutant. Three verifications must agree on it. If they call it sound, it must hold
+//! its records and be usable like any other pool.
 
 use super::damage::{Excused, excused};
 use super::images::{Image, KnownMap, Records, value_of};
@@ -14,34 +14,34 @@ use outlast::pmem::Alive;
 use outlast::{Error, RecordForm};
 use std::sync::Arc;
 
-/// Bytes that a pool can grow by.
+/// How many bytes a pool can grow by.
 const ROOM: u64 = 12 << 20;
 
-/// What a verification says: what is wrong, if something is.
+/// The verdict of a verification: what is wrong, or `None`.
 pub type Verdict = Option<String>;
 
-/// What the three verifications say of a file.
+/// The verdicts of the three verifications of a file.
 #[derive(Debug, Clone)]
 pub struct Verdicts {
-    /// Of the pool opened for writing.
+    /// The verdict on the pool opened for writing.
     pub writable: Verdict,
-    /// Of the pool opened to be read.
+    /// The verdict on the pool opened read-only.
     pub read_only: Verdict,
-    /// The offline walk.
+    /// The verdict of the offline walk.
     pub walk: Verdict,
-    /// Whether the pool was closed, and its free state tells which blocks are in use.
+    /// Whether the pool was closed, so that its free state tells which blocks are in use.
     strict: bool,
 }
 
 impl Verdicts {
-    /// Asks all three.
+    /// Runs all three verifications.
     ///
     /// # Errors
     /// If the file has a feature of a later build.
     pub fn of(bytes: &[u8], alive: &Arc<Alive>) -> Result<Verdicts, Error> {
         let (walk, strict) = by_walk(bytes);
         let read_only = by_library(bytes, alive, true)?;
-        // With some features of later builds, it can be read, and not be written.
+        // A pool with some features of later builds can be read but not written.
         let writable = by_library(bytes, alive, false).unwrap_or_else(|_| read_only.clone());
         Ok(Verdicts { writable, read_only, walk, strict })
     }
@@ -50,12 +50,12 @@ impl Verdicts {
         [&self.writable, &self.read_only, &self.walk]
     }
 
-    /// Whether all of them call it damaged.
+    /// Returns whether all of them call it damaged.
     pub fn all_damaged(&self) -> bool {
         self.each().iter().all(|verdict| verdict.is_some())
     }
 
-    /// Whether all of them call it sound.
+    /// Returns whether all of them call it sound.
     pub fn all_sound(&self) -> bool {
         self.each().iter().all(|verdict| verdict.is_none())
     }
@@ -102,10 +102,10 @@ fn by_walk(bytes: &[u8]) -> (Verdict, bool) {
     }
 }
 
-/// Tries a mutant. Whether it was called sound.
+/// Tries a mutant. Returns whether it was called sound.
 ///
 /// # Errors
-/// What is wrong with the library.
+/// What the library did wrong.
 pub fn trial(
     image: &Image,
     mutant: &Mutant,
@@ -127,7 +127,7 @@ pub fn trial(
     Ok(true)
 }
 
-/// All records of a map, by a scan.
+/// Reads all records of a map by a scan.
 fn scan(map: &OpenMap) -> Result<Records, Error> {
     let mut records = Records::new();
     let mut cursor = Cursor::start();
@@ -173,7 +173,7 @@ fn change(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> 
     Ok(())
 }
 
-/// The map as it is opened; `None` if it may be gone.
+/// Opens a map. Returns `None` if the map may be gone.
 fn open(store: &Pool, known: &KnownMap, excused: &Excused) -> Result<Option<Arc<OpenMap>>, String> {
     match store.open_map(&known.name) {
         Ok(map) if map.info().form == known.form => Ok(Some(map)),
@@ -184,7 +184,7 @@ fn open(store: &Pool, known: &KnownMap, excused: &Excused) -> Result<Option<Arc<
     }
 }
 
-/// Holds a map against what it should hold. Returns what it holds.
+/// Compares a map with what it should hold. Returns its contents.
 fn compare(map: &OpenMap, known: &KnownMap, excused: &Excused) -> Result<Records, String> {
     let name = &known.name;
     let failed = |what: &str, e: Error| format!("called sound, and {what} {name:?} fails: {e}");
@@ -279,7 +279,8 @@ fn use_like_any_other(
         Err(Error::UnknownFeature { .. }) => return Ok(()),
         opened => opened.map_err(|e| format!("called sound, and {e}"))?,
     };
-    // Sometimes the first use finds it as it is, and sometimes a verification has been there.
+    // Half of the time, verify first, so that the first use does not find the pool as it was
+    // opened.
     if random.below(2) == 0 {
         is_sound(&store, "verified again")?;
     }
@@ -288,7 +289,7 @@ fn use_like_any_other(
         let Some(map) = open(&store, known, excused)? else { continue };
         let mut records = compare(&map, known, excused)?;
         match work(&map, known, &mut records, random) {
-            // A greatest size is part of the header, and may say anything.
+            // The maximum size is part of the header, so a damaged header can set any limit.
             Err(Error::PoolFull { .. }) if header_was_hit(image, bytes) => return Ok(()),
             done => done.map_err(|e| format!("called sound, and a change fails: {e}"))?,
         }

@@ -1,5 +1,5 @@
-//! A watchdog over cases: panics are caught, and a case that does not end, or ends by a signal, is
-//! named before the process ends.
+//! A watchdog over cases. It catches panics, and names a case that does not end or ends by a signal
+//! before the process ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// Longest time that a case may take, in seconds. They take milliseconds.
+/// The longest time that a case may take. Cases take milliseconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 thread_local! {
     pub(super) static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
-    /// The case in hand, for the signal handler.
+    /// The current case, for the signal handler.
     pub(super) static CASE: Cell<[u8; 200]> = const { Cell::new([0; 200]) };
     pub(super) static WORKER: Cell<u64> = const { Cell::new(0) };
 }
@@ -25,8 +25,8 @@ static WATCH: Once = Once::new();
 extern "C" fn on_signal(signal: libc::c_int) {
     let case = CASE.get();
     let len = case.iter().position(|&b| b == 0).unwrap_or(case.len());
-    // SAFETY: `write` and `_exit` may be called in a signal handler; the buffers are this
-    // function's own.
+    // SAFETY: `write` and `_exit` may be called in a signal handler, and the buffers belong to this
+    // function.
     unsafe {
         let text = b"\nsignal in hostile case: ";
         libc::write(2, text.as_ptr().cast(), text.len());
@@ -46,7 +46,7 @@ fn watch() {
             PANIC.with_borrow_mut(|text| *text = info.to_string());
         }));
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGABRT] {
-            // SAFETY: the handler does only what handlers may do.
+            // SAFETY: the handler only calls functions that a handler may call.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 let handler: extern "C" fn(libc::c_int) = on_signal;
@@ -70,7 +70,7 @@ fn watch() {
     });
 }
 
-/// Runs one case under the watchdog. `Err`: it panicked.
+/// Runs one case under the watchdog. Returns `Err` if it panicked.
 pub fn watched<T>(case: &str, run: impl FnOnce() -> T) -> Result<T, String> {
     watch();
     if WORKER.get() == 0 {
@@ -88,7 +88,7 @@ pub fn watched<T>(case: &str, run: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|_| format!("{case}: {}", PANIC.with_borrow(Clone::clone)))
 }
 
-/// Runs `count` cases on so many threads; collects what `case` says went wrong.
+/// Runs `count` cases on `workers` threads, and collects what went wrong.
 pub fn in_parallel(
     count: u64,
     workers: usize,

@@ -1,6 +1,6 @@
-//! The simplest checker there is, to hold [`check`](super::check()) against: it tries every
-//! choice of the operations without an answer and every order of the rest, on the whole
-//! map at once. It shares no code with the other one. For a handful of operations.
+//! The simplest possible checker, to test [`check`](super::check()) against. It tries every choice
+//! of the operations without a result and every order of the rest, on the whole map at once. It
+//! shares no code with the other checker, and can only handle a few operations.
 
 use super::record::{Answer, Call, Event, History, OpId};
 use crate::session::Do;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 struct Op<'h> {
     begin: usize,
-    /// The answer, or the crash, or the end of the history.
+    /// The event of the return, the crash or the end of the history.
     end: usize,
     map: &'h str,
     call: Call,
     answer: Option<&'h Answer>,
 }
 
-/// Whether some order explains the history. Iterations are ignored.
+/// Returns whether some order explains the history. Iterations are ignored.
 pub fn is_linearizable(history: &History) -> bool {
     let mut state: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     let mut ops: BTreeMap<OpId, Op<'_>> = BTreeMap::new();
@@ -50,7 +50,8 @@ pub fn is_linearizable(history: &History) -> bool {
     })
 }
 
-/// Whether an order explains the answers that keeps the first `fixed` operations in place.
+/// Returns whether some order that keeps the first `fixed` operations in place explains the
+/// results.
 fn any_order(ops: &mut [&Op<'_>], fixed: usize, state: &BTreeMap<(&str, u64), u64>) -> bool {
     if fixed == ops.len() {
         return explains(ops, state.clone());

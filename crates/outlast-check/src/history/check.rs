@@ -1,24 +1,22 @@
-//! Whether a history is strictly linearizable.
+//! Checks whether a history is strictly linearizable.
 //!
-//! Linearizability is local (Herlihy and Wing, 1990): each key is checked by itself. For
-//! one key, the events are taken in order, with the set of all *configurations* that a
-//! right map can be in: the key's value, and which of the operations in flight have taken
-//! effect. An operation takes effect, in each configuration in which it has not, when it
-//! answers, after any of the others in flight (Lowe's just-in-time linearization); its
-//! answer must be what it found. Equal configurations are merged, so the work grows with
-//! the length of the history and not with the number of its orders. When no
-//! configuration is left, there is no order.
+//! Linearizability is local (Herlihy and Wing, 1990), so each key is checked by itself. The checker
+//! takes the events of one key in order, with the set of all *configurations* that a correct map
+//! can be in. A configuration is the key's value, and which of the operations in flight have taken
+//! effect. In each configuration in which an operation has not yet taken effect, it takes effect
+//! when it returns, after any of the others in flight (Lowe's just-in-time linearization), and its
+//! result must be what it found. Equal configurations are merged, so the work grows with the length
+//! of the history and not with the number of its orders. If no configuration is left, no order
+//! explains the history.
 //!
-//! At a crash, an operation in flight has taken effect in some configurations and in some
-//! not; what has not never will. So the interval of an operation that a crash interrupts
-//! ends at the crash, and it may be left out: strict linearizability (Aguilera and
-//! Frølund, 2003).
+//! At a crash, an operation in flight has taken effect in some configurations and not in others. If
+//! it has not, it never will. So the interval of an interrupted operation ends at the crash, and
+//! the operation may be left out: strict linearizability (Aguilera and Frølund, 2003).
 //!
-//! An iteration promises less than a snapshot of the map: a record that is there the whole
-//! time is reported once, and what is reported was there at some moment. That is, for
-//! each key by itself, what a lookup of it at some moment of the iteration could have
-//! answered. So iterations are checked as lookups of every key that is named, and for
-//! keys that are reported twice.
+//! An iteration promises less than a snapshot of the map. A record that is present throughout is
+//! reported once, and a reported record was present at some moment. For each key, that is what a
+//! lookup of it at some moment of the iteration could have returned. So iterations are checked as
+//! lookups of every key that the history names, and also for keys reported twice.
 
 use super::explain;
 use super::record::{Answer, Call, Event, History, OpId};
@@ -26,12 +24,12 @@ use crate::session::Do;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// How much was checked.
+/// The size of what was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Operations, iterations included.
+    /// Operations, including iterations.
     pub operations: usize,
-    /// Operations that never answered.
+    /// Operations that never returned.
     pub pending: usize,
     /// Keys.
     pub keys: usize,
@@ -39,18 +37,18 @@ pub struct Figures {
     pub crashes: usize,
 }
 
-/// Why a history is not linearizable.
+/// The reason why a history is not linearizable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The map.
     pub map: Arc<str>,
     /// The key.
     pub key: u64,
-    /// Whether the key is fine but for what an iteration said of it.
+    /// Whether the key is fine except for what an iteration reported of it.
     pub iteration: bool,
-    /// Events of the history up to the first that cannot be explained.
+    /// The number of events up to and including the first that cannot be explained.
     pub events: usize,
-    /// For a person: the operations of the key drawn, and what can still be explained.
+    /// For people: the operations of the key, drawn, and what can still be explained.
     pub text: String,
 }
 
@@ -60,10 +58,10 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Checks a history, which must be a valid one.
+/// Checks a history, which must be valid.
 ///
 /// # Errors
-/// For each key that is at fault, why; the one that shows first comes first.
+/// The reason for each key at fault. The one that shows first comes first.
 pub fn check(history: &History) -> Result<Figures, Vec<Finding>> {
     let mut findings = Vec::new();
     let mut figures = Figures { operations: history.operations(), ..Figures::default() };
@@ -97,12 +95,13 @@ fn check_key(map: &Arc<str>, key: u64, history: &KeyHistory) -> Option<Finding> 
         );
         return finding(true, history.end_of(twice), text);
     }
-    // Iterations tell of every key: most often nothing is wrong, and they are checked along.
+    // An iteration has a result for every key. Usually nothing is wrong, so all are checked in one
+    // run.
     run(history, history.moments.len(), true).err()?;
     let whole = history.moments.len();
     let iteration = run(history, whole, false).is_ok();
-    // The shortest beginning that cannot be explained, found by halving: what begins with
-    // a history that cannot be explained cannot be either.
+    // Find the shortest beginning that cannot be explained, by bisection. No history can be
+    // explained if its beginning cannot.
     let (mut good, mut bad) = (0, whole);
     while bad - good > 1 {
         let middle = usize::midpoint(good, bad);
@@ -113,14 +112,14 @@ fn check_key(map: &Arc<str>, key: u64, history: &KeyHistory) -> Option<Finding> 
     finding(iteration, history.moments[bad - 1].at, text)
 }
 
-/// An operation on one key; an iteration is a lookup of it.
+/// An operation on one key. An iteration counts as a lookup of the key.
 #[derive(Debug, Clone)]
 pub(super) struct KeyOp {
     pub(super) op: OpId,
     pub(super) thread: usize,
     pub(super) call: Call,
     pub(super) answer: Option<Answer>,
-    /// Whether it is what an iteration says of the key.
+    /// Whether this is an iteration's report of the key.
     pub(super) scan: bool,
 }
 
@@ -131,15 +130,15 @@ pub(super) enum What {
     Crash,
 }
 
-/// An event, as far as it concerns one key.
+/// An event that concerns one key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
-    /// Its place in the whole history.
+    /// Its index in the whole history.
     pub(super) at: usize,
     pub(super) what: What,
 }
 
-/// What a history says of one key.
+/// The part of a history that concerns one key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeyHistory {
     pub(super) initial: Option<u64>,
@@ -186,7 +185,7 @@ impl KeyHistory {
                                 scan: false,
                             },
                         ),
-                        // An iteration that has not ended says nothing.
+                        // An iteration that has not ended reports nothing.
                         None => {
                             let Some(Answer::Records(records)) = answer else { continue };
                             let mut said: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -236,7 +235,7 @@ impl KeyHistory {
     }
 
     fn end(&mut self, at: usize, op: OpId) {
-        // The operations in flight are among the last: one to a thread.
+        // The operations in flight are among the last, because each thread has at most one.
         if let Some(index) = self.ops.iter().rposition(|o| o.op == op) {
             self.moments.push(Moment { at, what: What::End(index) });
         }
@@ -248,7 +247,7 @@ impl KeyHistory {
     }
 }
 
-/// What an operation makes of a value; `None` if its answer says that it found another.
+/// Returns the value after an operation, or `None` if its result does not fit the value before.
 pub(super) fn effect(
     call: Call,
     answer: Option<&Answer>,
@@ -268,10 +267,10 @@ pub(super) fn effect(
     }
 }
 
-/// A value and the operations in flight that have taken effect, a bit for each.
+/// A value, and a bit for each operation in flight that has taken effect.
 type Configuration = (Option<u64>, u64);
 
-/// Orders of operations, sharing their beginnings: operation and the order before it.
+/// Orders of operations with shared prefixes. An entry is an operation and the order before it.
 #[derive(Default)]
 struct Orders(Vec<(usize, usize)>);
 
@@ -297,14 +296,14 @@ struct Search<'h> {
     history: &'h KeyHistory,
     /// The operations in flight, by bit.
     open: Vec<Option<usize>>,
-    /// Whether an operation has answered within what is looked at.
+    /// Whether each operation has returned within the moments looked at.
     answered: Vec<bool>,
     configurations: HashMap<Configuration, usize>,
     orders: Orders,
 }
 
-/// An order of the operations that explains the first `length` moments; an error if there
-/// is none. What has not answered by then may have taken effect or not.
+/// Finds an order of the operations that explains the first `length` moments, or fails if there is
+/// none. Operations that have not returned by then may or may not have taken effect.
 fn run(history: &KeyHistory, length: usize, scans: bool) -> Result<Vec<usize>, ()> {
     let moments = &history.moments[..length];
     let mut answered = vec![false; history.ops.len()];
@@ -344,7 +343,7 @@ impl Search<'_> {
         assert!(self.open.len() <= 64, "at most 64 operations of one key in flight");
     }
 
-    /// Configurations that one more operation leads to, from this one.
+    /// Lists the configurations that one more operation leads to from this one.
     fn next(&self, (value, done): Configuration) -> Vec<(usize, usize, Configuration)> {
         let mut found = Vec::new();
         for (bit, op) in self.open.iter().enumerate() {
@@ -354,7 +353,7 @@ impl Search<'_> {
             }
             let asked = &self.history.ops[op];
             let answer = asked.answer.as_ref().filter(|_| self.answered[op]);
-            // A lookup without an answer explains nothing.
+            // A lookup without a result explains nothing.
             if answer.is_none() && matches!(asked.call, Call::Get(_)) {
                 continue;
             }
@@ -370,7 +369,7 @@ impl Search<'_> {
         let mut after = HashMap::new();
         let mut seen: HashSet<Configuration> = HashSet::new();
         let mut stack: Vec<_> = std::mem::take(&mut self.configurations).into_iter().collect();
-        // In an order that does not depend on the hash map's.
+        // Sort, so that the order does not depend on the hash map's.
         stack.sort_unstable();
         while let Some((configuration, order)) = stack.pop() {
             if !seen.insert(configuration) {

@@ -1,14 +1,14 @@
-//! Histories of one key as a person reads them.
+//! Draws histories of one key for people.
 
 use super::check::{KeyHistory, What};
 use super::record::{Answer, Shown};
 use std::fmt::Write as _;
 
-/// Moments before the one in question that are drawn.
+/// How many moments before the one in question are drawn.
 const DRAWN: usize = 36;
 
-/// What is wrong with a key whose first `bad` moments cannot be explained, though all but
-/// the last can, by the operations in `order`.
+/// Explains what is wrong with a key whose first `bad` moments cannot be explained. All but the
+/// last of them can, by the operations in `order`.
 pub(super) fn text(
     map: &str,
     key: u64,
@@ -41,8 +41,8 @@ pub(super) fn text(
     text
 }
 
-/// The operations up to a moment as intervals: one line for each, one column for each
-/// moment. `|` begin and answer, `>` no answer, `#` a crash, `X` the last moment.
+/// Draws the operations up to a moment as intervals, with one line per operation and one column per
+/// moment. `|` is a begin or a return, `>` no return, `#` a crash, `X` the last moment.
 pub(super) fn picture(history: &KeyHistory, until: usize) -> String {
     let first = until.saturating_sub(DRAWN);
     let column = |moment: usize| moment.clamp(first, until) - first;

@@ -1,10 +1,10 @@
-//! Small histories, right ones and wrong ones, for tests of checkers.
+//! Generates small correct and incorrect histories, to test checkers.
 //!
-//! A machine of a few threads is simulated: operations begin, take effect at one moment,
-//! and answer; crashes interrupt them. In some histories the machine does one thing wrong
-//! that real ones did: it loses an effect, answers what was true earlier, takes an answer
-//! back at a crash, lets an interrupted operation take effect after the crash, or just
-//! answers something else. It may go unnoticed: whoever uses it asks a checker.
+//! The generator simulates a machine with a few threads: operations begin, take effect at one
+//! moment and return, and crashes interrupt them. In some histories the machine makes one mistake
+//! that real machines have made: it loses an effect, returns an earlier state, takes a result back
+//! at a crash, lets an interrupted operation take effect after the crash, or just returns something
+//! else. The mistake may not show in the history, so callers must ask a checker.
 
 use super::record::{Answer, Call, Event, History};
 use crate::random::Random;
@@ -15,15 +15,15 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// An effect does not happen, though its answer says so.
+    /// An effect does not happen, although the result says it did.
     Lost,
-    /// An answer tells of an earlier time.
+    /// A result is of an earlier time.
     Stale,
-    /// A crash takes back what was answered.
+    /// A crash takes back the effect of an operation that had returned.
     TakenBack,
-    /// What a crash interrupted takes effect after it.
+    /// An operation that a crash interrupted takes effect after it.
     Late,
-    /// An answer is something else.
+    /// A result is something else.
     Other,
 }
 
@@ -33,15 +33,15 @@ struct Running {
     answer: Option<Answer>,
 }
 
-/// Operations of a history at most.
+/// The largest number of operations in a history.
 const OPS: u64 = 7;
 const KEYS: u64 = 2;
 const VALUES: u64 = 4;
 
-/// The history that a seed names.
+/// Generates the history of a seed.
 pub fn history(seed: u64) -> History {
     let mut random = Random::new(seed);
-    // Something more than half are spoilt, because some of those are right all the same.
+    // Most get a mistake, because some of those are correct all the same.
     let wrong = match random.below(100) {
         0..5 => Wrong::Nothing,
         5..30 => Wrong::Lost,
@@ -69,10 +69,10 @@ struct Machine {
     random: Random,
     events: Vec<Event>,
     state: BTreeMap<u64, u64>,
-    /// What the state was.
+    /// Earlier states.
     earlier: Vec<BTreeMap<u64, u64>>,
     running: BTreeMap<usize, Running>,
-    /// An effect that waits for the other side of a crash.
+    /// An effect that waits for the crash to be over.
     late: Option<Call>,
     next: u64,
     map: Arc<str>,
@@ -91,7 +91,7 @@ impl Machine {
         let crashes = self.random.below(3).min(1);
         let crash_at = self.random.below(OPS);
         let mut eras = 1 + crashes;
-        // The keys are read in the end: as many operations less before.
+        // Leave operations for the reads of every key at the end.
         let asked = OPS - KEYS - self.random.below(3);
         while self.next < asked || !self.running.is_empty() {
             if eras == 2 && self.next >= crash_at.min(asked - 1) && self.random.below(3) == 0 {
@@ -99,10 +99,10 @@ impl Machine {
                 eras = 1;
             }
             let thread = self.random.below(threads as u64) as usize;
-            // Threads of another era are others.
+            // After the crash there are other threads.
             self.turn(thread + if eras == 1 { 4 } else { 0 }, asked);
             if eras == 1 {
-                // Whoever ran before the crash is dead; without a crash there is nobody.
+                // The threads from before the crash are dead. Without a crash there are none.
                 self.running.retain(|thread, _| *thread >= 4);
             }
         }

@@ -1,4 +1,4 @@
-//! Histories as JSON lines; the format is described in `docs/history-format.md`.
+//! Histories as JSON lines. `docs/history-format.md` describes the format.
 
 use super::record::{Answer, Call, Event, History};
 use crate::session::Do;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 const FORMAT: &str = "outlast-history";
 const VERSION: u64 = 1;
 
-/// Writes a history down.
+/// Writes a history as JSON lines.
 pub fn export(history: &History) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", json!({ "format": FORMAT, "version": VERSION }));
@@ -73,10 +73,10 @@ fn line(event: &Event) -> Value {
     }
 }
 
-/// Reads a history.
+/// Reads a history from JSON lines.
 ///
 /// # Errors
-/// The line, and what is wrong with it; or what makes it no history.
+/// The line and what is wrong with it, or the reason why the events are not a history.
 pub fn import(text: &str) -> Result<History, String> {
     let mut history = History::default();
     let mut lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());

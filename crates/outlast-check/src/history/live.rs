@@ -1,7 +1,7 @@
-//! Histories of real threads, through the public interface.
+//! Records histories of real threads, through the public interface.
 //!
-//! Events are stamped from one counter, before the call and after the answer; each thread
-//! keeps its own, so that the recording orders them as little as can be.
+//! Events are stamped from one counter, before the call and after the return. Each thread keeps its
+//! own events, so that the recording itself orders the threads as little as possible.
 
 use super::record::{Answer, Call, Event, History};
 use crate::codec::{Form, key_bytes, value_bytes};
@@ -14,24 +14,24 @@ use outlast::{PoolOptions, RecordForm, Scheme};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is recorded.
+/// Options of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The scheme of the map.
     pub scheme: Scheme,
-    /// Its record form.
+    /// The record form of the map.
     pub form: RecordForm,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Operations of each on the keys that are recorded.
+    /// Operations per thread on the recorded keys.
     pub operations: u64,
-    /// Keys that are recorded.
+    /// Number of recorded keys.
     pub keys: u64,
-    /// Names the choices that each thread makes.
+    /// The seed of each thread's choices.
     pub seed: u64,
 }
 
-/// Keys from here on only make the map grow, and are not recorded.
+/// Keys from here on only make the map grow. They are not recorded.
 const FILL: u64 = 1_000_000;
 
 struct Thread<'r> {
@@ -45,8 +45,8 @@ struct Thread<'r> {
 
 impl Thread<'_> {
     fn note(&mut self, event: Event) {
-        // SeqCst: a stamp is drawn before what comes after it in the program, and after
-        // what comes before it.
+        // SeqCst: the thread draws a stamp after everything before it in the program, and before
+        // everything after it.
         self.events.push((self.clock.fetch_add(1, Ordering::SeqCst), event));
     }
 
@@ -59,10 +59,10 @@ impl Thread<'_> {
     }
 }
 
-/// Asks a public map, and says what it answered.
+/// Makes a call to a public map and returns its result.
 ///
 /// # Errors
-/// If the map fails, or holds what nobody wrote.
+/// If the map fails, or holds something that nobody wrote.
 pub fn ask(map: &AnyMap, call: Call) -> Checked<Answer> {
     let said = |applied, present, before| Answer::Changed { applied, present, before };
     let (key, change) = match call {
@@ -73,8 +73,8 @@ pub fn ask(map: &AnyMap, call: Call) -> Checked<Answer> {
         }
         Call::Change(key, change) => (key, change),
     };
-    // Only what was there before matters of an insert, an update or a swap that the public
-    // interface answers with yes or no.
+    // For an insert, an update or a swap, the public interface returns only yes or no, so the value
+    // before stays unknown.
     Ok(match change {
         Do::Insert(value) => {
             let applied = match map {
@@ -125,8 +125,8 @@ fn number(value: Option<Vec<u8>>) -> Checked<Option<u64>> {
         .transpose()
 }
 
-/// Runs threads on a map in memory that changes its structure all the time, and returns their
-/// history and how often it did: splits and doublings, or levels that came and went.
+/// Runs threads on a map in memory that changes its structure all the time. Returns their history,
+/// and how often the structure changed: splits and doublings, or levels that came and went.
 ///
 /// # Errors
 /// If an operation fails.
@@ -185,7 +185,7 @@ fn run(mut thread: Thread<'_>, options: &Options) -> Checked<Vec<(u64, Event)>> 
             ask(thread.map, Call::Change(first + i, Do::Insert(value)))?;
         }
         if i % 8 == 7 && i > 600 {
-            // The map stays small enough to iterate over.
+            // Keep the map small enough to iterate over.
             ask(thread.map, Call::Change(first + i - 7 - 512, Do::Remove))?;
         }
     }

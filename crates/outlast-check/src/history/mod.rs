@@ -1,11 +1,10 @@
-//! Histories: who asked what when, who was answered what when, and whether a map can
-//! have done that.
+//! Histories: which thread called which operation when, what each returned when, and whether a map
+//! could have done that.
 //!
-//! A [`History`] is a list of events in the order in which they happened: operations that
-//! begin, operations that answer, iterations, crashes. [`check()`] says whether it is
-//! strictly linearizable, [`json`] writes it down and reads it back
-//! (`docs/history-format.md`), [`live`] records one from real threads, and [`brute`]
-//! checks small ones in the most simple-minded way there is, to check the checker.
+//! A [`History`] is a list of events in the order in which they happened: operations begin and
+//! return, iterations run, processes crash. [`check()`] tells whether it is strictly linearizable.
+//! [`json`] writes and reads it (`docs/history-format.md`). [`live`] records one from real threads.
+//! [`brute`] checks small histories in the most naive way, to test the checker itself.
 
 pub mod brute;
 pub mod check;

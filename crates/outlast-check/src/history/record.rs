@@ -1,26 +1,26 @@
-//! What a history is made of.
+//! The events that a history consists of.
 
 use crate::session::Do;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// Names an operation in its history.
+/// The id of an operation in its history.
 pub type OpId = u64;
 
-/// What is asked of a map. Keys and values by number, see [`codec`](crate::codec).
+/// A call to a map. Keys and values are numbers, see [`codec`](crate::codec).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// The value of a key.
+    /// Looks up a key.
     Get(u64),
-    /// A change of a key.
+    /// Changes a key.
     Change(u64, Do),
-    /// All records, by iteration.
+    /// Iterates over all records.
     Scan,
 }
 
 impl Call {
-    /// The key, if it is about one.
+    /// Returns the key, if the call concerns one.
     pub fn key(self) -> Option<u64> {
         match self {
             Call::Get(key) | Call::Change(key, _) => Some(key),
@@ -29,28 +29,28 @@ impl Call {
     }
 }
 
-/// What was answered.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// To a get.
+    /// The result of a get.
     Value(Option<u64>),
-    /// To a change. What the interface did not say is `None`.
+    /// The result of a change. `None` stands for what the interface does not report.
     Changed {
-        /// Whether it was applied.
+        /// Whether the change was applied.
         applied: bool,
         /// Whether the key was present before.
         present: Option<bool>,
-        /// The value before; `None` also where there was none.
+        /// The value before. Also `None` if the key was absent.
         before: Option<u64>,
     },
-    /// To an iteration, once it has ended: every record that it reported.
+    /// The result of an iteration that has ended: every record it reported.
     Records(Vec<(u64, u64)>),
 }
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// When the history begins, the map holds this record. Before all other events.
+    /// The map holds this record when the history begins. Comes before all other events.
     Initial {
         /// The map.
         map: Arc<str>,
@@ -61,23 +61,23 @@ pub enum Event {
     },
     /// An operation begins.
     Begin {
-        /// Names it.
+        /// Its id.
         op: OpId,
-        /// Who asks.
+        /// The thread that calls.
         thread: usize,
-        /// The map that is asked.
+        /// The map that is called.
         map: Arc<str>,
-        /// What is asked.
+        /// The call.
         call: Call,
     },
-    /// An operation answers.
+    /// An operation returns.
     End {
-        /// Which.
+        /// Its id.
         op: OpId,
-        /// What.
+        /// Its result.
         answer: Answer,
     },
-    /// All threads die, and the map is opened again. What had not answered never will.
+    /// All threads die, and the map is opened again. Operations in flight never return.
     Crash,
 }
 
@@ -89,12 +89,12 @@ pub struct History {
 }
 
 impl History {
-    /// Operations that begin, iterations included.
+    /// Counts the operations that begin, including iterations.
     pub fn operations(&self) -> usize {
         self.events.iter().filter(|e| matches!(e, Event::Begin { .. })).count()
     }
 
-    /// Every map, and the keys of it that are named.
+    /// Lists every map, and the keys of it that the history names.
     pub fn keys(&self) -> BTreeMap<Arc<str>, BTreeSet<u64>> {
         let mut maps: BTreeMap<Arc<str>, BTreeSet<u64>> = BTreeMap::new();
         let mut scans: BTreeMap<OpId, &Arc<str>> = BTreeMap::new();
@@ -121,8 +121,8 @@ impl History {
         maps
     }
 
-    /// Finds fault with what is no history: an answer without a question, a question that
-    /// is answered twice or with something else, a thread that does two things at a time.
+    /// Checks that the events form a history: no operation returns without having begun, twice, or
+    /// with the wrong kind of result, and no thread runs two operations at a time.
     ///
     /// # Errors
     /// The event, and what is wrong with it.
@@ -164,7 +164,7 @@ impl History {
     }
 }
 
-/// A value, or that there is none.
+/// Displays a value, or that there is none.
 pub(super) struct Shown(pub(super) Option<u64>);
 
 impl fmt::Display for Shown {

@@ -1,4 +1,4 @@
-//! The checks that planted bugs must not pass.
+//! The checks that must find the seeded bugs.
 
 use super::Budget;
 use super::table::Checker;
@@ -18,10 +18,10 @@ use outlast::pmem::{Alive, Planted, Traced};
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
-/// Schedules that are tried of a workload.
+/// How many schedules of a workload are tried.
 const SCHEDULES: u64 = 400;
 
-/// What is checked.
+/// The scheme, form and budget of the checks.
 pub(super) struct Subject {
     pub(super) scheme: Scheme,
     pub(super) form: RecordForm,
@@ -30,7 +30,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Makes a check, with a bug or without: what it found.
+    /// Runs a check, with a bug or without, and returns what it found.
     pub(super) fn check(&self, checker: Checker, bug: Option<Planted>) -> Option<String> {
         let check = || match checker {
             Checker::Alone => self.alone(),
@@ -43,7 +43,7 @@ impl Subject {
             Checker::Forever => self.forever(),
             Checker::Guard => self.guard(),
         };
-        // On a thread of its own: some number the thread that they run on.
+        // Run in a new thread, because some checks number the thread that they run on.
         let checked = std::thread::scope(|scope| {
             let thread = scope.spawn(|| Traced::planting(bug, || caught(check)));
             thread.join().unwrap_or_else(|_| Err(Fault("the check panicked".into())))
@@ -51,7 +51,7 @@ impl Subject {
         checked.err().map(|fault| fault.0)
     }
 
-    /// Every scenario, from the shortest to the longest.
+    /// Checks every scenario, from the shortest to the longest.
     fn alone(&self) -> Checked {
         caught(|| blocks::check(&self.alive))?;
         let mut tapes = Vec::new();
@@ -71,7 +71,7 @@ impl Subject {
         for (number, tape) in tapes.iter().enumerate() {
             let deaths = tape.deaths();
             let step = deaths.len().div_ceil(self.budget.lives).max(1);
-            // Of runs that are alike, each one's are others.
+            // Runs are alike, so each takes different moments.
             for &moment in deaths.iter().skip(number % step).step_by(step) {
                 let life = caught(|| tape.second(moment, &self.alive));
                 let life = life.map_err(|fault| {
@@ -93,7 +93,7 @@ impl Subject {
         }
     }
 
-    /// One thread stopped for ever; what another one was told must stay.
+    /// Stops one thread for ever. Whatever another thread's operation returned must still hold.
     fn stopped(&self) -> Checked {
         for meanwhile in [Meanwhile::Get, Meanwhile::Insert, Meanwhile::OpenMap] {
             pairs::told(self.scheme, self.form, meanwhile, &self.alive)?;
@@ -104,7 +104,7 @@ impl Subject {
         Ok(())
     }
 
-    /// What was told to threads that met, and what a power loss leaves of that.
+    /// Checks what operations returned in threads that met, and whether a power loss leaves that.
     fn met(&self) -> Checked {
         pairs::met(self.scheme, self.form, &self.alive, &mut |tape| {
             Self::answers(&tape)?;
@@ -119,8 +119,8 @@ impl Subject {
             .try_for_each(|victim| progress::check(self.scheme, self.form, victim, 7).map(|_| ()))
     }
 
-    /// Two threads of a workload, each paused at each of its steps. A pause that finds the bug
-    /// must find nothing without it; without a bug, one step in four is tried.
+    /// Pauses two threads of a workload at each of their steps. A pause that finds the bug must
+    /// find nothing without it. Without a bug, one step in four is tried.
     fn each_step(&self, workload: &str, bug: Option<Planted>) -> Checked {
         let named = Workload::named(self.scheme, workload);
         let workload = named.ok_or_else(|| Fault(format!("no workload {workload}")))?;
@@ -136,7 +136,8 @@ impl Subject {
         }
     }
 
-    /// The directed schedules of a workload. One that finds the bug must find nothing without it.
+    /// Runs the directed schedules of a workload. A schedule that finds the bug must find nothing
+    /// without it.
     fn held(&self, workload: &str) -> Checked {
         let budget = schedule::Budget {
             schedules: 0,
@@ -159,12 +160,12 @@ impl Subject {
             Replay { order: Some(found.order), ..self.named(workload, Choice::Held, found.seed) };
         match Traced::planting(None, || schedule::replay(&again))? {
             (_, None) => Err(Fault(format!("{workload}: {found}"))),
-            // Not for the bug.
+            // The bug is not the reason for the violation.
             (_, Some(_)) => Ok(()),
         }
     }
 
-    /// A schedule by its names.
+    /// Returns a schedule by workload, strategy and seed.
     fn named(&self, workload: &str, strategy: Choice, seed: u64) -> Replay {
         Replay {
             scheme: self.scheme,
@@ -178,7 +179,7 @@ impl Subject {
         }
     }
 
-    /// Schedules of a workload, by either strategy.
+    /// Runs schedules of a workload, by both strategies.
     fn schedules(&self, workload: &str) -> Checked {
         for seed in 0..SCHEDULES {
             let strategy = if seed % 2 == 0 { Choice::Random } else { Choice::Pct };
@@ -190,7 +191,7 @@ impl Subject {
         Ok(())
     }
 
-    /// A reference is held while its record is replaced, and others are written.
+    /// Holds a reference while its record is replaced and others are written.
     fn guard(&self) -> Checked {
         let shape = Shape::smallest(self.scheme, RecordForm::Bytes);
         let mut session = Session::create(PoolShape::default(), &self.alive, recorder(false))?;
@@ -205,7 +206,7 @@ impl Subject {
         let guard = index.get_ref(&crate::codec::key_bytes(11))?;
         let guard = guard.ok_or_else(|| Fault("no record to hold".into()))?;
         session.change("m", 11, Do::Update(2_050))?;
-        // Records of the same size, until blocks are used again.
+        // Write records of the same size until blocks are reused.
         session.change("m", 16, Do::Insert(1_011 + 41))?;
         for round in 2..200 {
             session.change("m", 16, Do::Update(1_011 + 41 * round))?;

@@ -1,8 +1,8 @@
-//! Planted bugs: for each published bug that can apply, one like it is patched into the
-//! shipped operations, and the harness must find it.
+//! Seeded bugs: for each published bug that can apply, a similar one is put into the shipped
+//! operations, and the harness must find it. The code calls them *planted*.
 //!
-//! A bug is a switch of the seam ([`outlast::pmem::Planted`]): a recorder that is made
-//! while it is planted makes it. The same checks must find nothing without one.
+//! A bug is a switch of the seam ([`outlast::pmem::Planted`]): a recorder has the bug if it is made
+//! while the switch is set. The same checks must find nothing without a bug.
 
 mod checkers;
 mod pool;
@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use table::{Checker, Line, Stand, lines};
 
-/// How much is tried for each bug.
+/// How much to try for each bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Images of each run.
     pub images: usize,
     /// Second lives of each run.
     pub lives: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
@@ -42,11 +42,11 @@ pub struct Finding {
     pub line: Line,
     /// What was found; `None` if nothing was.
     pub found: Option<String>,
-    /// The time until it was found, or until all was tried.
+    /// The time until it was found, or until everything was tried.
     pub took: Duration,
 }
 
-/// What a run of all planted bugs found.
+/// The result of a run of all seeded bugs.
 #[derive(Debug, Clone)]
 pub struct PlantedReport {
     /// The scheme.
@@ -55,34 +55,34 @@ pub struct PlantedReport {
     pub form: RecordForm,
     /// Every bug, in the order of the table.
     pub findings: Vec<Finding>,
-    /// What the same checks found without a bug: must be nothing.
+    /// What the same checks found without a bug. This must be empty.
     pub false_alarms: Vec<String>,
     /// The checks without a bug, and the time that each took.
     pub without: Vec<(Checker, Duration)>,
 }
 
 impl PlantedReport {
-    /// Bugs planted.
+    /// Counts the seeded bugs.
     pub fn bugs(&self) -> usize {
         self.findings.len()
     }
 
-    /// Bugs found.
+    /// Counts the bugs that were found.
     pub fn caught(&self) -> usize {
         self.findings.iter().filter(|f| f.found.is_some()).count()
     }
 
-    /// Bugs that were not found.
+    /// Lists the bugs that were not found.
     pub fn missed(&self) -> Vec<Line> {
         self.findings.iter().filter(|f| f.found.is_none()).map(|f| f.line).collect()
     }
 
-    /// Whether every bug was found, and nothing else.
+    /// Returns whether every bug was found, and nothing else.
     pub fn is_good(&self) -> bool {
         self.bugs() > 0 && self.caught() == self.bugs() && self.false_alarms.is_empty()
     }
 
-    /// The bugs and how they were found.
+    /// Formats the bugs and how they were found.
     pub fn table(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::ASCII_MARKDOWN);
@@ -100,7 +100,7 @@ impl PlantedReport {
         table.to_string()
     }
 
-    /// The whole report, for a program.
+    /// Returns the whole report as JSON.
     pub fn json(&self) -> Value {
         let findings: Vec<Value> = self
             .findings
@@ -123,7 +123,7 @@ fn shortened(text: &str) -> String {
     if short.len() < text.len() { short + "..." } else { short }
 }
 
-/// A bug's name in reports.
+/// Returns a bug's name in reports.
 fn name_of(bug: Planted) -> String {
     match bug {
         Planted::NoFlush(p) => format!("no flush: {}/{}", p.owner, p.name),
@@ -134,11 +134,11 @@ fn name_of(bug: Planted) -> String {
     }
 }
 
-/// A scheme's table of published bugs as Markdown, for the documentation.
+/// Formats a scheme's table of published bugs as Markdown, for the documentation.
 pub fn markdown(scheme: Scheme) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header(["published bug", "planted as", "where", "found by"]);
+    table.set_header(["published bug", "seeded as", "where", "found by"]);
     for line in lines(scheme) {
         match line.stand {
             Stand::Bug { bug, place, checker, .. } => {
@@ -152,7 +152,7 @@ pub fn markdown(scheme: Scheme) -> String {
     table.to_string()
 }
 
-/// Plants every bug in turn; `progress` is told of each.
+/// Seeds every bug in turn. Calls `progress` with each finding.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,
@@ -162,7 +162,7 @@ pub fn run(
     run_some(scheme, form, budget, "", progress)
 }
 
-/// As [`run`], those only whose name, as reports have it, contains `named`.
+/// Does the same as [`run`] for the bugs whose name in reports contains `named`.
 pub fn run_some(
     scheme: Scheme,
     form: RecordForm,
@@ -179,13 +179,14 @@ pub fn run_some(
     };
     let bugs: Vec<Line> = lines(scheme).into_iter().filter(applies).collect();
     let subject = checkers::Subject { scheme, form, budget: *budget, alive: Arc::clone(&alive) };
-    // A directed schedule that finds a bug is tried without it, and `schedule` tries them all.
+    // A directed schedule that finds a bug is itself tried without it, and `schedule` runs all of
+    // them without a bug. So they need no check of their own here.
     let is_held = |checker: &Checker| matches!(checker, Checker::Held(_));
     let mut all: Vec<Checker> =
         bugs.iter().filter_map(Line::checker).filter(|c| !is_held(c)).collect();
     all.sort_unstable();
     all.dedup();
-    // The checks without a bug come first: they take longest.
+    // The checks without a bug come first, because they take longest.
     let next = AtomicUsize::new(0);
     let findings = Mutex::new(Vec::new());
     let false_alarms = Mutex::new(Vec::new());

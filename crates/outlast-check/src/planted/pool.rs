@@ -1,4 +1,4 @@
-//! What stands for published bugs in the pool, whatever scheme its maps are of.
+//! What stands for published bugs in the pool, whatever the scheme of its maps.
 
 use super::published::*;
 use super::table::Checker::{Alone, Guard, Held, Stopped};
@@ -6,7 +6,7 @@ use super::table::{Line, bug, bytes, cannot, inline};
 use outlast::pmem::Planted;
 use outlast::pool::points;
 
-/// The lines of every scheme.
+/// The lines that every scheme shares.
 pub(super) const LINES: &[Line] = &[
     bug(POOL_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: pool creation", Alone),
     bug(
@@ -22,13 +22,13 @@ pub(super) const LINES: &[Line] = &[
     bug(FREED_TWICE, Planted::FreedTwice, "Core::retire", Alone),
     cannot(
         VALUE_SIZE,
-        "records carry their lengths and the root its schemas, which opening compares: the \
-         library's own tests open a map with other ones",
+        "records carry their lengths and roots carry schemas, which opening compares; the \
+         library's own tests open a map with others",
     ),
     bytes(READ_FREED, Planted::FreedUnderReaders, "Core::retire: no grace period", Guard),
     cannot(
         FEW_INTERLEAVINGS,
-        "of tests, not of a structure; here, threads are stopped at every access",
+        "a bug of tests, not of a structure; here, threads are stopped at every access",
     ),
     cannot(
         DRAM_POINTER,
@@ -37,8 +37,8 @@ pub(super) const LINES: &[Line] = &[
     ),
     cannot(
         EQUAL_VALUES,
-        "records are told by their keys; values are never compared but by compare-and-swap. \
-         A removal that goes by the fingerprint is among the above",
+        "records are identified by their keys; only compare-and-swap compares values. A removal \
+         that goes by the fingerprint is one of the bugs above",
     ),
     bug(
         "Saved free state trusted though the pool was modified since",
@@ -53,7 +53,7 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(
-        "An entry of a list of runs is believed though the run was released since",
+        "An entry of a list of runs is used though the run was released since",
         Planted::StaleEntryAccepted,
         "Alloc::refill: a run of another class",
         Alone,
@@ -65,14 +65,15 @@ pub(super) const LINES: &[Line] = &[
         Guard,
     ),
     bug(
-        "A pool's size is believed before the header has it",
+        "A pool's new size is used before the header has it",
         Planted::SizeToldEarly,
         "Core::grow",
         Held("pool-growth"),
     ),
-    // The same code in both forms; in the runs of clevel with byte strings nobody meets it.
+    // Only inline: the code is the same in both forms, but in the runs of clevel with byte strings
+    // no thread reads a growth that is not durable.
     inline(
-        "A growth is told to other threads before it is durable",
+        "Other threads see a growth before it is durable",
         Planted::NoFence(&points::HEADER_SIZE),
         "seam: the header's fence",
         Held("pool-growth"),
@@ -80,21 +81,21 @@ pub(super) const LINES: &[Line] = &[
     bug(
         "A pool's file is unlocked before the pool is closed",
         Planted::FileUnlockedEarly,
-        "Core::close: before its writers are waited for",
+        "Core::close: before it waits for writers",
         Held("reopen"),
     ),
     bytes(
-        "A read is believed though the pool was closed, and opened again, while it read",
+        "A read returns although the pool was closed and reopened meanwhile",
         Planted::OpenCheckedEarly,
-        "Core::while_open: the gate is looked at before the read",
+        "Core::while_open: the gate is checked before the read",
         Held("hold"),
     ),
     bytes(
-        "The blocks of a dropped map are used again while a reference leads to one",
+        "A dropped map's blocks are reused while a reference leads to one",
         Planted::DroppedUnretired,
         "Store::free_dropped",
         Held("hold-dropped"),
     ),
-    cannot(STALLS, "no bug of a structure; the benchmark measures them"),
+    cannot(STALLS, "not a bug of a structure; the benchmark measures stalls"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
 ];

@@ -1,5 +1,5 @@
-//! The published bugs, in the order of the documentation's table. Each has a line for each
-//! scheme: the pool's or the scheme's own.
+//! The published bugs, in the order of the documentation's table. For each, each scheme has a line:
+//! the pool's or its own.
 
 // Order and durability of a single operation.
 pub(crate) const TOKEN_FIRST: &str =
@@ -28,7 +28,7 @@ pub(crate) const TWICE_AFTER_MOVE: &str =
     "Dash: a key in home and neighbour bucket after a crash in displacement";
 pub(crate) const HALF_RESIZE_REDONE: &str = "Dash: redoing half a split needs a uniqueness check";
 pub(crate) const REMOVED_STAYS: &str =
-    "FAST&FAIR: delete after a crashed insert answers success and the key stays (W4)";
+    "FAST&FAIR: delete after a crashed insert returns success and the key stays (W4)";
 
 // Resize.
 pub(crate) const SEPARATE_WORDS: &str =
@@ -50,7 +50,7 @@ pub(crate) const UNDURABLE_ROOT: &str =
     "P-CLHT: insert through a new root that is not yet durable (R)";
 pub(crate) const TABLE_LEAKED: &str = "P-CLHT: old or new table leaked around the swap (R)";
 
-// Reads and decisions on what is not yet durable.
+// Reads and decisions that depend on what is not yet durable.
 pub(crate) const READ_UNDURABLE: &str = "CCEH, P-CLHT, APEX: a get returns a value that the crash takes back (SEPH issue 3, RECIPE issue 13, APEX issue 7, D)";
 pub(crate) const EXISTS_UNDURABLE: &str =
     "Level hashing: the duplicate check sees a token that is not durable (SEPH issue 1)";
@@ -72,17 +72,17 @@ pub(crate) const WRONG_COMPARISON: &str =
 pub(crate) const FEW_INTERLEAVINGS: &str =
     "Few interleavings: a reader inside the window is rare under real threads";
 pub(crate) const NOT_LINEARIZABLE: &str =
-    "Level hashing as published is not linearizable without a crash either";
+    "Level hashing as published is not linearizable even without a crash";
 
 // Seen on this kind of machine.
 pub(crate) const INSERTS_NEVER_END: &str = "Dash-LH, CCEH: inserts by two threads never end";
 pub(crate) const REOPEN_HANGS: &str = "IcebergHT: reopen after a kill hangs";
 pub(crate) const REMOVED_FOUND: &str =
-    "Viper: removals answer success and removed keys are still found";
+    "Viper: removals return success and removed keys are still found";
 pub(crate) const DRAM_POINTER: &str =
     "FAST&FAIR, P-CLHT: a fault on reopen, from a DRAM pointer kept in PM";
 pub(crate) const EQUAL_VALUES: &str =
-    "FAST&FAIR: equal values in neighbouring pairs make a removal answer \"not found\"";
+    "FAST&FAIR: equal values in neighbouring pairs make a removal return \"not found\"";
 pub(crate) const REHASH_NOT_RESUMED: &str =
     "clevel: nothing restarts the rehashing thread on reopen";
 pub(crate) const STALLS: &str = "Stalls of a single insert";

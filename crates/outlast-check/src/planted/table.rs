@@ -1,40 +1,40 @@
-//! The tables of planted bugs: each line of the list of published bugs, and what stands for
-//! it in the pool or a scheme.
+//! The tables of seeded bugs: for each entry of the list of published bugs, what stands for it in
+//! the pool or a scheme.
 
 use super::{pool, published};
 use crate::schemes::parts;
 use outlast::pmem::Planted;
 use outlast::{RecordForm, Scheme};
 
-/// Which checker must find a bug.
+/// The checker that must find a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checker {
-    /// Runs of one thread: their answers, what is durable at each, crash images, and second
-    /// lives.
+    /// Runs of one thread: their results, what is durable when each returns, crash images, and
+    /// second lives.
     Alone,
-    /// One thread stopped for ever, another one builds on what it left.
+    /// One thread is stopped for ever, and another builds on what it left.
     Stopped,
-    /// One thread stopped for a while, another one works meanwhile.
+    /// One thread is stopped for a while, and another works meanwhile.
     Paused,
-    /// One thread of a workload's pairs paused before each of its steps in turn, another one
+    /// One thread of a workload's pairs is paused before each of its steps in turn. Another thread
     /// works on what it moves, with crashes.
     EachStep(&'static str),
-    /// The first thread of a workload's directed schedules held before each of its accesses at
-    /// commit points, and some others.
+    /// The first thread of a workload's directed schedules is held before each of its accesses at
+    /// commit points, and before some others.
     Held(&'static str),
-    /// Some schedules of a workload, where a thread has to be paused more than once.
+    /// Some schedules of a workload, for bugs that need a thread paused more than once.
     Schedules(&'static str),
-    /// Two threads that meet at each store of the first, which is stopped there for a while, and
-    /// a third one that comes later.
+    /// Two threads meet at each store of the first, which is stopped there for a while. A third one
+    /// comes later.
     Met,
-    /// One thread stopped for ever at each of its steps: the others must get on.
+    /// One thread is stopped for ever at each of its steps, and the others must make progress.
     Forever,
-    /// A reference that is held while its record is replaced.
+    /// A reference is held while its record is replaced.
     Guard,
 }
 
 impl Checker {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Checker::Alone => "one thread",
@@ -50,25 +50,25 @@ impl Checker {
     }
 }
 
-/// What stands for a line of the list.
+/// What stands for an entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
-    /// A bug, patched into the shipped operations.
+    /// A bug that is put into the shipped operations.
     Bug {
         /// The switch.
         bug: Planted,
-        /// Where it is made.
+        /// Where the bug is.
         place: &'static str,
-        /// Who must find it.
+        /// The checker that must find it.
         checker: Checker,
         /// The record form in which it does harm, if not in both.
         form: Option<RecordForm>,
     },
-    /// It cannot apply: why.
+    /// No bug, because it cannot apply, for this reason.
     Cannot(&'static str),
 }
 
-/// A line of the list of published bugs.
+/// An entry of the list of published bugs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     /// What went wrong, and where.
@@ -78,7 +78,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Who must find the bug, if one stands for it.
+    /// Returns the checker that must find the bug, if one stands for it.
     pub fn checker(&self) -> Option<Checker> {
         match self.stand {
             Stand::Bug { checker, .. } => Some(checker),
@@ -118,12 +118,12 @@ pub(crate) const fn cannot(published: &'static str, why: &'static str) -> Line {
     Line { published, stand: Stand::Cannot(why) }
 }
 
-/// What went wrong elsewhere, in the order of the list.
+/// Returns what went wrong elsewhere, in the order of the list.
 pub fn published() -> &'static [&'static str] {
     published::ALL
 }
 
-/// Every line of a scheme: the published bugs first.
+/// Returns every line of a scheme, with the published bugs first.
 pub fn lines(scheme: Scheme) -> Vec<Line> {
     let all = || pool::LINES.iter().chain(parts(scheme).planted).copied();
     let published = published::ALL.iter().flat_map(|bug| all().filter(|l| l.published == *bug));

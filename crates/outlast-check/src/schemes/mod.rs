@@ -1,10 +1,13 @@
-//! What each scheme adds to the harness: a folder for each, all of one shape.
+//! What each scheme adds to the harness, in one folder per scheme. All folders have the same files.
 //!
-//! `mod.rs` says what its maps look like and which of its commit points stand for what every
-//! scheme has; `phases.rs`, what of its algorithms a trace went through; `scenarios.rs`, the
-//! runs that go where only it goes, and what the common ones must reach; `workloads.rs`, the
-//! same for schedules; `planted.rs`, what stands for each published bug. The rest of the
-//! harness asks [`parts`] and knows no scheme.
+//! - `mod.rs`: the shapes of its maps, and which of its commit points stand for what every scheme
+//!   has
+//! - `phases.rs`: which parts of its algorithms a trace went through
+//! - `scenarios.rs`: runs for its own paths, and what the common scenarios must reach
+//! - `workloads.rs`: the same for schedules
+//! - `planted.rs`: what stands for each published bug
+//!
+//! The rest of the harness uses [`parts`] and knows no scheme.
 
 pub mod clevel;
 pub mod dash_eh;
@@ -21,55 +24,55 @@ use outlast::pmem::{Event, Point};
 use outlast::{Config, MapOptions, RecordForm, Scheme};
 use std::collections::BTreeSet;
 
-/// See the module's documentation.
+/// What a scheme adds; see the module's documentation.
 pub struct Parts {
-    /// What the maps of the common scenarios are, each with the end of their names; the first
-    /// one is that of the smallest map.
+    /// The shapes of the maps in the common scenarios, each with the suffix of their names. The
+    /// first is the smallest map.
     pub shapes: &'static [(&'static str, Config)],
-    /// Records that a new map of this shape takes without growing; not quite as many, because
-    /// keys do not spread evenly.
+    /// How many records a new map of this shape takes without growing. The figure is a little low,
+    /// because keys do not spread evenly.
     pub brim: fn(Config) -> u64,
-    /// How many keys of one hash a new map takes before it has to do something for them.
+    /// How many keys of one hash a new map takes before it needs a special measure.
     pub crowd: u64,
     /// The commit point of growth: a split, an expansion.
     pub growth: &'static Point,
     /// The commit point of a new map's blocks.
     pub creation: &'static Point,
-    /// What makes the maps of torture and of live histories grow all the time.
+    /// Options that make the maps of torture and of live histories grow all the time.
     pub small: fn(RecordForm, MapOptions) -> MapOptions,
-    /// A small configuration of two numbers: log2 of the size of the scheme's smallest part, and what
-    /// else it lets one choose.
+    /// Makes a small configuration from two numbers: the log2 of the size of the scheme's smallest
+    /// part, and the scheme's other setting.
     pub config: fn(u32, u32) -> Config,
-    /// What is so of a map once all background work is done.
+    /// Checks what must hold for a map once all background work is done.
     pub at_rest: fn(&IndexStats) -> Checked,
-    /// The phases in a trace that no single commit point tells.
+    /// Finds the phases in a trace that no single commit point shows.
     pub phases: fn(&[Event], Config) -> BTreeSet<Phase>,
-    /// The words of records that a trace moves from one place to another.
+    /// Finds the words of records that a trace moves from one place to another.
     pub moved: fn(&[Event]) -> Vec<u64>,
-    /// What a common scenario must reach, besides what is the pool's.
+    /// What a common scenario must reach, apart from the pool's own points.
     pub expected: fn(&str, RecordForm) -> Expected,
-    /// Scenarios of its own.
+    /// Its own scenarios.
     pub scenarios: fn(RecordForm) -> Vec<Scenario>,
-    /// Workloads of its own.
+    /// Its own workloads.
     pub workloads: &'static [Workload],
-    /// What stands for each published bug that is not the pool's, and bugs of its own.
+    /// What stands for each published bug outside the pool, and the scheme's own bugs.
     pub planted: &'static [Line],
-    /// Its canaries that do no harm.
+    /// Its harmless mutants.
     pub equivalent: &'static [Equivalent],
 }
 
 /// What a run must go through.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// The run itself.
+    /// The points that the run itself must reach.
     pub reaches: Vec<&'static Point>,
-    /// And these of its phases that no single commit point tells.
+    /// The phases it must reach that no single commit point shows.
     pub phases: Vec<&'static str>,
-    /// The recovery of some of its images.
+    /// The points that the recovery of some of its images must reach.
     pub mends: Vec<&'static Point>,
 }
 
-/// What a scheme adds.
+/// Returns what a scheme adds.
 pub fn parts(scheme: Scheme) -> &'static Parts {
     match scheme {
         Scheme::DashEh => &dash_eh::PARTS,

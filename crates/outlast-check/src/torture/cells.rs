@@ -1,13 +1,14 @@
-//! What each key of a pool should hold, in a mapped file that outlives the process.
+//! The expected value of each key of a pool, in a mapped file that outlives the process.
 //!
-//! A cell is four words: *in flight*, *settled*, *intended*, unused. A value is written as
-//! its number plus one, absence as 0. Each key belongs to one thread, which writes
+//! A cell is four words: *in flight*, *settled*, *intended*, unused. A value is stored as its
+//! number plus one, absence as 0. Each key belongs to one thread, which writes:
 //!
 //! 1. intended, then in flight = 1, before it changes the key in the pool;
-//! 2. settled = intended, then in flight = 0, once the pool has answered.
+//! 2. settled = intended, then in flight = 0, once the change has returned.
 //!
-//! So after a kill: not in flight, and the pool must hold what is settled; or in flight,
-//! and it must hold what is settled (perhaps the answer already) or what is intended.
+//! After a kill there are two cases. If no change is in flight, the pool must hold the settled
+//! value. Otherwise it must hold the settled value (which may be that of the change already) or the
+//! intended one.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words before the first cell, for the users of the file.
+/// Words before the first cell, which users of the file may give a meaning.
 pub const NOTES: usize = 16;
 const CELL_WORDS: usize = 4;
 
@@ -26,13 +27,13 @@ pub struct Cells {
     len: usize,
 }
 
-// SAFETY: the words are atomics, and stay mapped as long as this lives.
+// SAFETY: the words are atomics, and stay mapped as long as this value lives.
 unsafe impl Send for Cells {}
 // SAFETY: as above.
 unsafe impl Sync for Cells {}
 
 impl Cells {
-    /// Makes a file for this many keys, all of them absent.
+    /// Creates a file for this many keys, all of them absent.
     ///
     /// # Errors
     /// The system's.
@@ -52,8 +53,8 @@ impl Cells {
 
     fn map(file: &File) -> io::Result<Cells> {
         let bytes = file.metadata()?.len() as usize;
-        // SAFETY: a new shared mapping of a file that nobody truncates; the system
-        // chooses an address that is free.
+        // SAFETY: this is a new shared mapping of a file that is never truncated, and the system
+        // chooses a free address.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -72,18 +73,18 @@ impl Cells {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped as long as `self` lives; a page is aligned for words, and any
-        // bytes are valid ones.
+        // SAFETY: the words are mapped as long as `self` lives. A page is aligned for words, and
+        // any bytes are valid words.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 
-    /// A word that the users of the file give a meaning to.
+    /// Returns a word that users of the file give a meaning.
     pub fn note(&self, index: usize) -> &AtomicU64 {
         assert!(index < NOTES, "one of the notes");
         &self.words()[index]
     }
 
-    /// The cell of a key.
+    /// Returns the cell of a key.
     pub fn cell(&self, key: usize) -> Cell<'_> {
         let words = &self.words()[NOTES + key * CELL_WORDS..][..3];
         Cell { in_flight: &words[0], settled: &words[1], intended: &words[2] }
@@ -92,7 +93,7 @@ impl Cells {
 
 impl Drop for Cells {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and no reference outlives `self`.
+        // SAFETY: the file is mapped with this length, and no reference outlives `self`.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.len * 8) };
     }
 }
@@ -105,7 +106,7 @@ fn unpack(word: u64) -> Option<u64> {
     word.checked_sub(1)
 }
 
-/// What one key should hold.
+/// The expected value of one key.
 #[derive(Clone, Copy)]
 pub struct Cell<'c> {
     in_flight: &'c AtomicU64,
@@ -114,18 +115,18 @@ pub struct Cell<'c> {
 }
 
 impl Cell<'_> {
-    /// What it holds for sure; `None` while a change is in flight.
+    /// Returns the value if it is certain, or `None` while a change is in flight.
     pub fn certain(&self) -> Option<Option<u64>> {
-        // Acquire: pairs with the Releases below; another process reads what it said.
+        // Acquire: pairs with the Releases below. Another process may have stored the word.
         (self.in_flight.load(Ordering::Acquire) == 0).then(|| self.settled())
     }
 
-    /// What it held when the last change was answered.
+    /// Returns the value after the last change that returned.
     pub fn settled(&self) -> Option<u64> {
         unpack(self.settled.load(Ordering::Acquire))
     }
 
-    /// What it may hold.
+    /// Returns the values that the key may have.
     pub fn allowed(&self) -> [Option<u64>; 2] {
         match self.certain() {
             Some(value) => [value; 2],
@@ -133,13 +134,13 @@ impl Cell<'_> {
         }
     }
 
-    /// A change begins.
+    /// Notes that a change begins.
     pub fn begin(&self, after: Option<u64>) {
         self.intended.store(pack(after), Ordering::Release);
         self.in_flight.store(1, Ordering::Release);
     }
 
-    /// The change was answered; or, after a kill, was found to be this.
+    /// Notes that the change has returned, or that this value was found after a kill.
     pub fn settle(&self, value: Option<u64>) {
         self.settled.store(pack(value), Ordering::Release);
         self.in_flight.store(0, Ordering::Release);

@@ -1,5 +1,5 @@
-//! One life of a torture pool: threads that work on it and hold every answer against the
-//! cells, until they are told to stop, or killed.
+//! One life of a torture pool: threads work on it and check every result against the cells, until
+//! they are stopped or killed.
 
 use super::cells::Cells;
 use super::maps::{AnyMap, MAPS, MapShape};
@@ -11,37 +11,37 @@ use outlast::{Pool, PoolOptions, RecordForm, Scheme};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is tortured.
+/// The pool under torture.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
     /// The scheme of the maps.
     pub scheme: Scheme,
     /// Only maps of this form.
     pub record: Option<RecordForm>,
-    /// Keys of each map.
+    /// Keys per map.
     pub keys: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
 }
 
 impl Subject {
-    /// Its maps.
+    /// Lists its maps.
     pub fn shapes(&self) -> Vec<MapShape> {
         MAPS.iter().filter(|m| self.record.is_none_or(|form| form == m.form)).copied().collect()
     }
 
-    /// Cells that it needs.
+    /// Returns the number of cells that it needs.
     pub fn cells(&self) -> usize {
         self.shapes().len() * self.keys as usize
     }
 
-    /// Options for its pool.
+    /// Returns options for its pool.
     pub fn options() -> PoolOptions {
-        // Small pages: runs are emptied and claimed again often.
+        // With small pages, runs of blocks are often emptied and claimed again.
         PoolOptions::new().page_bits(12).initial_size(256 << 10)
     }
 
-    /// The open maps.
+    /// Opens the maps.
     ///
     /// # Errors
     /// The pool's.
@@ -50,7 +50,7 @@ impl Subject {
         self.shapes().iter().map(open).collect()
     }
 
-    /// The keys that are a thread's own, each with the number of its map.
+    /// Lists the keys that belong to a thread, each with the number of its map.
     pub fn keys_of(&self, thread: u64) -> impl Iterator<Item = (usize, u64)> {
         let Subject { keys, threads, .. } = *self;
         (0..self.shapes().len())
@@ -68,11 +68,11 @@ impl Subject {
 /// # Errors
 /// The pool's.
 pub fn open(path: &Path) -> Checked<Pool> {
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     Ok(unsafe { Subject::options().open(path)? })
 }
 
-/// Works on the pool with all threads, until `stop` or a fault.
+/// Works on the pool with all threads until `stop` is set or a thread finds a fault.
 ///
 /// # Errors
 /// The first finding of any thread.
@@ -105,7 +105,7 @@ pub fn live(
     })
 }
 
-/// The next change of a key with this value; `None` is a lookup.
+/// Chooses the next change of a key with this value; `None` is a lookup.
 pub fn choose(random: &mut Random, before: Option<u64>) -> Option<Do> {
     let value = random.next() >> 36 | if random.below(64) == 0 { SPECIAL } else { 0 };
     Some(match random.below(8) {
@@ -120,10 +120,10 @@ pub fn choose(random: &mut Random, before: Option<u64>) -> Option<Do> {
     })
 }
 
-/// Changes a key whose value is `before`, or looks it up, and checks the answer.
+/// Changes a key whose value is `before`, or looks it up, and checks the result.
 ///
 /// # Errors
-/// If the map fails or answers what is not so.
+/// If the map fails or returns something wrong.
 pub fn act(
     maps: &[AnyMap],
     map: usize,
@@ -138,7 +138,7 @@ pub fn act(
     maps[map].change(key, change, before)
 }
 
-/// One thread, and the keys that are its own.
+/// One thread, and the keys that belong to it.
 struct Worker<'w> {
     subject: &'w Subject,
     maps: &'w [AnyMap],
@@ -151,14 +151,14 @@ impl Worker<'_> {
     fn run(&mut self, stop: &AtomicBool) -> Checked {
         let mut keys: Vec<(usize, u64)> = self.subject.keys_of(self.thread).collect();
         self.random.shuffle(&mut keys);
-        // What the last life has left is checked key by key, beside work on those that
-        // were: while the pool still recovers.
+        // While the pool still recovers, check what the last life has left key by key, and work on
+        // the keys already checked.
         for (checked, &(map, key)) in keys.iter().enumerate() {
             self.check(map, key)?;
             let (map, key) = keys[self.random.below(checked as u64 + 1) as usize];
             self.work(map, key)?;
             if stop.load(Ordering::Relaxed) {
-                // Those that are not settled yet must be, before anyone else looks.
+                // Settle the remaining keys before anything else reads the cells.
                 return keys[checked + 1..].iter().try_for_each(|&(m, k)| self.check(m, k));
             }
         }
@@ -201,8 +201,8 @@ impl Worker<'_> {
     }
 }
 
-/// Checks a pool that nobody works on: every key by get and by iteration, and that it
-/// verifies, without a leak.
+/// Checks a pool that no thread works on: every key by get and by iteration, and that the pool
+/// verifies without a leak.
 ///
 /// # Errors
 /// The first finding.
@@ -210,7 +210,7 @@ pub fn check_at_rest(subject: &Subject, pool: &Pool, cells: &Cells) -> Checked {
     check_against(subject, pool, |map, key| cells.cell(subject.cell_of(map, key)).allowed())
 }
 
-/// As [`check_at_rest`], against what `allowed` says of a key of a map.
+/// Does the same as [`check_at_rest`], with the values of each key that `allowed` returns.
 ///
 /// # Errors
 /// The first finding.

@@ -1,4 +1,4 @@
-//! The maps of a torture pool, by numbers.
+//! The maps of a torture pool, with numbers for keys and values.
 
 use crate::codec::{Form, key_bytes, value_bytes};
 use crate::schemes::parts;
@@ -15,7 +15,7 @@ pub enum AnyMap {
     Bytes(Map<[u8], [u8]>),
 }
 
-/// A map of a torture pool: its name and its shape.
+/// The name and shape of a map of a torture pool.
 #[derive(Debug, Clone, Copy)]
 pub struct MapShape {
     /// Its name.
@@ -26,8 +26,8 @@ pub struct MapShape {
     pub small: bool,
 }
 
-/// The maps of a torture pool: of each form one as it is by default, and one that grows all
-/// the time.
+/// The maps of a torture pool. For each form there is one with default options and one that grows
+/// all the time.
 pub const MAPS: [MapShape; 4] = [
     MapShape { name: "inline", form: RecordForm::Inline, small: false },
     MapShape { name: "bytes", form: RecordForm::Bytes, small: false },
@@ -54,7 +54,7 @@ impl AnyMap {
         })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     /// If the map fails, or the value is one that nobody wrote.
@@ -65,13 +65,13 @@ impl AnyMap {
         }
     }
 
-    /// Changes a key whose value is `before`, and checks the answer.
+    /// Changes a key whose value is `before`, and checks the result.
     ///
     /// # Errors
-    /// If the map fails or answers what is not so.
+    /// If the map fails or returns something wrong.
     pub fn change(&self, key: u64, change: Do, before: Option<u64>) -> Checked {
         let (applies, _) = change.on(before);
-        // Did it apply, and what was there before, where the answer says that.
+        // Whether the change applied, and the value before, if the call returns it.
         let (applied, told) = match self {
             AnyMap::Inline(map) => {
                 let key = Inline::nth_key(key);
@@ -109,10 +109,10 @@ impl AnyMap {
         })
     }
 
-    /// All records, by iteration.
+    /// Returns all records, by iteration.
     ///
     /// # Errors
-    /// If the map fails, or holds what nobody wrote.
+    /// If the map fails, or holds something that nobody wrote.
     pub fn records(&self) -> Checked<Vec<(u64, u64)>> {
         match self {
             AnyMap::Inline(map) => map

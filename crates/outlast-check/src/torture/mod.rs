@@ -1,11 +1,11 @@
-//! A process that is killed again and again, and never loses anything.
+//! Kills a process again and again, and checks that it never loses anything.
 //!
-//! A child process works on a pool with several threads; what every key should hold it
-//! keeps in a file of its own ([`cells`]). The parent kills it at a random moment with
-//! SIGKILL. The next life, of another child or of the parent, checks every key while it
-//! works on, beside the reclaim; the parent also verifies the pool at rest.
+//! A child process works on a pool with several threads. It keeps the expected value of every key
+//! in a file of its own ([`cells`]). The parent kills it at a random moment with SIGKILL. The next
+//! life, of another child or of the parent, checks every key while it works, beside the reclaim.
+//! The parent also verifies the pool at rest.
 //!
-//! SIGKILL leaves the processor's caches alone: this says nothing about flushes.
+//! SIGKILL leaves the processor's caches alone, so torture says nothing about flushes.
 
 pub mod cells;
 pub mod life;
@@ -20,68 +20,68 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The name of the pool in its directory.
+/// The file name of the pool in its directory.
 pub const POOL: &str = "torture.pool";
-/// The name of the cells' file in the directory.
+/// The file name of the cells in the directory.
 pub const CELLS: &str = "expected";
-/// The exit code of a child that has found something.
+/// The exit code of a child that has found a fault.
 pub const FOUND: u8 = 3;
 
 /// When a run ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// After so many kills.
+    /// After this many kills.
     Kills(u64),
     /// After this time.
     Elapsed(Duration),
 }
 
-/// A torture run.
+/// Options of a torture run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What is tortured.
+    /// The pool under torture.
     pub subject: Subject,
-    /// When it ends.
+    /// When the run ends.
     pub until: Until,
-    /// Seed of all that is random, but for the moments of the kills.
+    /// The seed of everything random except the moments of the kills.
     pub seed: u64,
-    /// This program, to be run as the child.
+    /// The path of this program, to be run as the child.
     pub program: PathBuf,
-    /// Where pool and expectations are; must be empty.
+    /// The directory of pool and expectations; must be empty.
     pub dir: PathBuf,
 }
 
 /// What a run did.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Summary {
-    /// Children killed.
+    /// Number of children killed.
     pub kills: u64,
-    /// Lives of the parent, with a verification.
+    /// Lives of the parent, each with a verification.
     pub checks: u64,
     /// Kills after which the reclaim was still running.
     pub unfinished: u64,
-    /// Bytes of the pool at the end.
+    /// Size of the pool at the end, in bytes.
     pub pool_bytes: u64,
 }
 
-/// Makes the pool and the cells.
+/// Creates the pool and the cells.
 ///
 /// # Errors
-/// If they cannot be made.
+/// If they cannot be created.
 pub fn prepare(subject: &Subject, dir: &Path) -> Checked<Cells> {
     let cells = Cells::create(&dir.join(CELLS), subject.cells())
         .map_err(|e| Fault(format!("making the expectations: {e}")))?;
-    // SAFETY: the pool is in a directory of this run, and nobody else writes it.
+    // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { Subject::options().create(dir.join(POOL))? };
     subject.open_maps(&pool)?;
     pool.close()?;
     Ok(cells)
 }
 
-/// Runs until the end, or until something is found.
+/// Runs until the end, or until a fault is found.
 ///
 /// # Errors
-/// What was found.
+/// The fault.
 pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Summary> {
     let start = Instant::now();
     let cells = prepare(&options.subject, &options.dir)?;
@@ -94,7 +94,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Sum
             Until::Kills(kills) => summary.kills >= kills,
             Until::Elapsed(time) => start.elapsed() >= time,
         };
-        // Sometimes the next child comes at once: killed again before it has recovered.
+        // Half of the time, start the next child at once: it is killed again before it has
+        // recovered.
         if ended || random.below(2) == 0 {
             let kills = summary.kills;
             check(options, &cells, &mut random, &mut summary)
@@ -108,11 +109,11 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Sum
     }
 }
 
-/// Runs a child and kills it.
+/// Starts a child and kills it.
 fn kill_one(options: &Options, random: &mut Random) -> Checked {
     let mut child =
         spawn(options, random.next()).map_err(|e| Fault(format!("starting a child: {e}")))?;
-    // Often while it opens the pool or recovers, sometimes long after.
+    // Often kill it while it opens the pool or recovers, and sometimes long after.
     let patience = match random.below(4) {
         0 => random.below(20),
         1 | 2 => 20 + random.below(100),
@@ -128,7 +129,7 @@ fn kill_one(options: &Options, random: &mut Random) -> Checked {
     killed.map_err(|e| Fault(format!("killing a child: {e}")))
 }
 
-/// Whether a process ended by SIGKILL.
+/// Returns whether a process ended by SIGKILL.
 pub fn was_killed(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
     status.signal() == Some(libc::SIGKILL)
@@ -147,17 +148,17 @@ fn spawn(options: &Options, seed: u64) -> std::io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
 
-/// What a child does until it is killed.
+/// Works as a child does, until it is killed.
 ///
 /// # Errors
-/// What it has found.
+/// The fault that it found.
 pub fn child(subject: &Subject, dir: &Path, seed: u64) -> Checked {
     let cells = Cells::open(&dir.join(CELLS)).map_err(|e| Fault(format!("{CELLS}: {e}")))?;
     let pool = life::open(&dir.join(POOL))?;
     life::live(subject, &pool, &cells, seed, &AtomicBool::new(false))
 }
 
-/// A life of the parent's: works on the pool while it recovers, then checks it at rest.
+/// Lives one of the parent's lives: works on the pool while it recovers, then checks it at rest.
 fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Summary) -> Checked {
     let subject = &options.subject;
     let pool = life::open(&options.dir.join(POOL))?;

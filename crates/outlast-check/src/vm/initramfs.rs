@@ -1,5 +1,5 @@
-//! The file system that the guest starts from: an archive in the format of the kernel's
-//! documentation, `newc` of cpio.
+//! The guest's initial file system: a cpio archive in the `newc` format of the kernel's
+//! documentation.
 
 use super::tools::{MODULES, Missing, Tools};
 use std::collections::BTreeSet;
@@ -7,9 +7,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What the kernel starts in the guest.
+/// The program that the kernel starts in the guest.
 const INIT: &str = include_str!("init");
-/// Commands of busybox that the guest uses.
+/// The busybox commands that the guest uses.
 const COMMANDS: [&str; 8] =
     ["sh", "mount", "umount", "insmod", "mkdir", "poweroff", "stty", "echo"];
 
@@ -17,10 +17,10 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
-/// Writes the archive: shell, tools, modules, and the programs under test, by name.
+/// Writes the archive with shell, tools, modules, and the programs under test, by name.
 ///
 /// # Errors
-/// If something that it needs is not there.
+/// If something that it needs is missing.
 pub fn write(target: &Path, tools: &Tools, programs: &[(&str, &Path)]) -> Result<(), Missing> {
     let read = |path: &Path| {
         fs::read(path).map_err(|e| Missing(format!("{} cannot be read: {e}", path.display())))
@@ -56,10 +56,10 @@ pub fn write(target: &Path, tools: &Tools, programs: &[(&str, &Path)]) -> Result
         .map_err(|e| Missing(format!("{} cannot be written: {e}", target.display())))
 }
 
-/// The modules, each after those that it says it depends on.
+/// Orders the modules, each after those that it declares it depends on.
 fn load_order<'m>(modules: &[(&'m str, Vec<u8>)]) -> Vec<&'m str> {
     let mut order: Vec<&str> = Vec::new();
-    // As many rounds as there are modules; what depends in a circle comes last.
+    // As many rounds as there are modules are enough. Modules in a dependency cycle come last.
     for last in (0..modules.len()).map(|round| round + 1 == modules.len()) {
         for (name, content) in
             modules.iter().filter(|(name, _)| !order.contains(name)).collect::<Vec<_>>()
@@ -76,7 +76,7 @@ fn load_order<'m>(modules: &[(&'m str, Vec<u8>)]) -> Vec<&'m str> {
     order
 }
 
-/// What a module depends on: names with underscores, in its section of notes.
+/// Returns a module's dependencies, from its section of notes. The names have underscores.
 fn depends(module: &[u8]) -> Vec<String> {
     let field = b"\0depends=";
     let Some(start) = module.windows(field.len()).position(|window| window == field) else {
@@ -114,8 +114,8 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let len = u32::try_from(content.len()).expect("a file of the guest is small");
-        // inode, mode, user, group, links, time, size, device (2), special device (2), bytes
-        // of the name with its zero, checksum
+        // inode, mode, user, group, links, time, size, device (2), special device (2), length of
+        // the name with its zero, checksum
         let fields = [self.entries, mode, 0, 0, 1, 0, len, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

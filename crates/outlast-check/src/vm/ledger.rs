@@ -1,12 +1,12 @@
-//! The host's account of a pool in the guest: what was acknowledged over the serial port,
-//! and whether what the next boot finds is what it may find.
+//! The host's account of a pool in the guest: what was acknowledged over the serial port, and
+//! whether the next boot finds what it may find.
 //!
-//! A thread of the guest works through a [`Script`], and reports how many operations have
-//! returned, each time before it does the next batch. So at a power cut the host knows of
-//! each thread a number A that have returned, and that it has done at most a batch more. The
-//! next boot must find each thread's keys as they are after exactly n operations, for one n
-//! from A to A and a batch: nothing acknowledged is lost, and what was in flight is there
-//! whole or not at all, in its order.
+//! A thread of the guest works through a [`Script`]. It reports how many operations have returned,
+//! each time before it starts the next batch. So at a power cut the host knows, for each thread,
+//! that A operations have returned and that at most one batch more was done. The next boot must
+//! find each thread's keys as they are after exactly n operations, for one n from A to A plus a
+//! batch: nothing acknowledged is lost, and the operations in flight are there in order, each whole
+//! or not at all.
 
 use super::script::{Script, batch};
 use super::wire::{Held, Said};
@@ -14,20 +14,20 @@ use crate::state::{Checked, Fault, ensure};
 use crate::torture::life::Subject;
 use std::collections::BTreeMap;
 
-/// Findings that are told in words; all are counted.
+/// How many findings are described. All are counted.
 const TOLD: usize = 20;
 
-/// What all keys of all maps hold.
+/// The values of all keys of all maps.
 type Contents = Vec<Vec<Option<u64>>>;
 
-/// Whether a pool on a medium that a power loss can tear opens at the next boot.
+/// Whether a pool on a medium that a power loss can tear must open at the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It is clean: it must open.
+    /// It is clean, so it must open.
     Clean,
-    /// It is modified: it must be refused.
+    /// It is modified, so it must be refused.
     Dirty,
-    /// It is becoming one or the other.
+    /// It is changing between the two, so it may do either.
     Between,
 }
 
@@ -41,37 +41,37 @@ struct Base {
     open_end: bool,
 }
 
-/// What a run comes to.
+/// The totals of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Operations that were acknowledged.
+    /// Operations acknowledged.
     pub acknowledged: u64,
     /// Keys that do not hold what was acknowledged.
     pub lost: u64,
-    /// Keys that hold what nobody wrote there.
+    /// Keys that hold something nobody wrote there.
     pub torn: u64,
     /// Operations found done beyond what was acknowledged.
     pub in_flight: u64,
-    /// Times that the contents were checked.
+    /// Number of times that the contents were checked.
     pub checks: u64,
-    /// Opens that were refused as they had to be.
+    /// Number of opens that were refused, as they had to be.
     pub refused: u64,
-    /// Times that a cut came while the pool was being opened and read.
+    /// Number of cuts while the pool was being opened and read.
     pub cut_while_opening: u64,
 }
 
-/// See the module's documentation.
+/// The account; see the module's documentation.
 #[derive(Debug)]
 pub struct Ledger {
     subject: Subject,
     seed: u64,
-    /// Whether the medium keeps through a power loss what has returned.
+    /// Whether the medium keeps completed operations through a power loss.
     keeps: bool,
     life: u64,
     bases: Vec<Base>,
     snapshots: Vec<Base>,
     phase: Phase,
-    /// What this opening and those before it that were cut have shown.
+    /// What this opening has shown, and those before it that were cut.
     seen: BTreeMap<(usize, u64), Held>,
     refused: bool,
     working: bool,
@@ -80,7 +80,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The account of a pool that is about to be created.
+    /// Starts the account of a pool that is about to be created.
     pub fn new(subject: Subject, seed: u64, keeps: bool) -> Ledger {
         let contents = vec![vec![None; subject.keys as usize]; subject.shapes().len()];
         let base = Base::fixed(contents, &subject);
@@ -100,32 +100,32 @@ impl Ledger {
         }
     }
 
-    /// What it comes to so far.
+    /// Returns the totals so far.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// What was lost or torn, for a person.
+    /// Describes what was lost or torn, for people.
     pub fn findings(&self) -> &[String] {
         &self.findings
     }
 
-    /// Whether the guest is at work, and not still opening the pool.
+    /// Returns whether the guest is at work, and not still opening the pool.
     pub fn is_working(&self) -> bool {
         self.working
     }
 
-    /// The power was cut: the next line comes from the next boot.
+    /// Notes a power cut: the next line comes from the next boot.
     pub fn cut(&mut self) {
         self.totals.cut_while_opening += u64::from(!self.working);
         self.working = false;
     }
 
-    /// Takes a line of the guest's into account. Losses are counted, not returned.
+    /// Takes a line from the guest into account. Losses are counted, not returned as errors.
     ///
     /// # Errors
-    /// If the guest says what it must not: a fault of its own, a pool that opens or is
-    /// refused where it must not be, an order that cannot be.
+    /// If the guest reports what it must not: a fault of its own, a pool that opens or is refused
+    /// where it must not, or lines in an impossible order.
     pub fn hear(&mut self, said: &Said) -> Checked {
         match said {
             Said::Life(life) => {
@@ -134,10 +134,10 @@ impl Ledger {
                 self.working = false;
             }
             Said::Opened { .. } => {
-                // One that was refused may be opened all the same, to be looked at.
+                // A refused pool may be opened all the same, to look at it.
                 let torn = !self.keeps && self.phase == Phase::Dirty && !self.refused;
                 ensure(!torn, || "a pool that a power loss can have torn was opened".into())?;
-                // The first lookup may modify it.
+                // The first lookup may modify the pool.
                 self.phase = Phase::Between;
             }
             Said::Refused { reason, .. } => {
@@ -171,7 +171,7 @@ impl Ledger {
             Said::Clean => {
                 ensure(self.working, || "a guest that does not work has closed the pool".into())?;
                 self.phase = Phase::Clean;
-                // Elsewhere the guest works on after a sync.
+                // After a sync, the guest goes on working only on a medium that keeps its contents.
                 self.bases.iter_mut().for_each(|base| base.open_end = self.keeps);
             }
             Said::Fault(text) => return Err(Fault(format!("in the guest: {text}"))),
@@ -202,7 +202,7 @@ impl Ledger {
         }
     }
 
-    /// All keys are known: holds them against what they may hold.
+    /// Compares all keys with what they may hold, once all of them are reported.
     fn settle(&mut self, records: u64) -> Checked {
         let all = self.subject.cells();
         ensure(self.seen.len() == all, || {
@@ -261,7 +261,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is there while all threads rest: exactly what was acknowledged.
+    /// Returns the contents while all threads rest: exactly what was acknowledged.
     fn at_rest(&self) -> Checked<Contents> {
         let [base] = &self.bases[..] else {
             return Err(Fault("the guest rests, and the contents are not known".into()));
@@ -275,7 +275,7 @@ impl Ledger {
         Ok(contents)
     }
 
-    /// The script of a thread, up to what was acknowledged.
+    /// Returns the script of a thread, up to what was acknowledged.
     fn script(&self, base: &Base, thread: u64) -> Script {
         let mut script = base.script(&self.subject, self.seed, thread);
         for _ in 0..base.acknowledged[thread as usize] {
@@ -284,7 +284,7 @@ impl Ledger {
         script
     }
 
-    /// Holds what was seen of all keys against a state and what may have been done on it.
+    /// Compares what was seen of all keys with a state and what may have been done on it.
     fn judge(&self, base: &Base) -> Verdict {
         let mut verdict = Verdict::default();
         for thread in 0..self.subject.threads {
@@ -298,7 +298,7 @@ impl Ledger {
         verdict
     }
 
-    /// How many more operations, up to `more`, lead to what was seen.
+    /// Returns how many more operations, up to `more`, lead to what was seen.
     fn operations_seen(&self, mut script: Script, more: u64) -> Option<u64> {
         let differs = |at: (usize, u64), value| self.seen[&at] != Held::Value(value);
         let mut different = script.held().filter(|&(at, value)| differs(at, value)).count();
@@ -314,7 +314,7 @@ impl Ledger {
         None
     }
 
-    /// Says what is wrong with the keys of a thread.
+    /// Describes what is wrong with the keys of a thread.
     fn explain(
         &self,
         base: &Base,
@@ -323,7 +323,7 @@ impl Ledger {
         more: u64,
         verdict: &mut Verdict,
     ) {
-        // By key: what it ever held in this life, and what it may hold now.
+        // By key: every value it had in this life, and every value it may have now.
         let mut ever: BTreeMap<(usize, u64), Vec<Option<u64>>> = BTreeMap::new();
         let mut script = base.script(&self.subject, self.seed, thread);
         for (at, value) in script.held() {
@@ -373,7 +373,7 @@ impl Ledger {
 }
 
 impl Base {
-    /// A state on which nothing is done.
+    /// Makes a state on which no work is done.
     fn fixed(contents: Contents, subject: &Subject) -> Base {
         let acknowledged = vec![0; subject.threads as usize];
         Base { contents, life: 0, acknowledged, open_end: false }
@@ -385,7 +385,7 @@ impl Base {
     }
 }
 
-/// How contents compare with one state.
+/// The comparison of contents with one state.
 #[derive(Debug, Default)]
 struct Verdict {
     lost: u64,

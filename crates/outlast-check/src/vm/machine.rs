@@ -1,4 +1,4 @@
-//! A virtual machine: what it has, how it is started, heard and cut off.
+//! A virtual machine: its hardware, how the host starts it, hears its reports and cuts its power.
 
 use super::guest::Step;
 use super::tools::Tools;
@@ -12,31 +12,31 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Bytes of an NVDIMM's label, which come out of its file: without them in its size, the
-/// namespace is misaligned.
+/// Size of an NVDIMM's label in bytes. It is taken out of the file, so without it in the file's
+/// size, the namespace would be misaligned.
 const LABEL_BYTES: u64 = 128 << 10;
-/// Bytes of memory devices and disks.
+/// Size of memory devices and disks, in bytes.
 const DEVICE_BYTES: u64 = 512 << 20;
-/// How long a guest may say nothing. It boots in about 7 seconds where nothing else runs.
+/// How long a guest may report nothing. It boots in about 7 seconds on an otherwise idle machine.
 const SILENCE: Duration = Duration::from_secs(240);
-/// Lines of the kernel's console that are told with a fault.
+/// How many lines of the kernel's console are reported with a fault.
 const CONSOLE_LINES: usize = 25;
 
 /// An NVDIMM.
 #[derive(Debug, Clone)]
 pub struct Nvdimm {
-    /// The file that holds what it holds.
+    /// The file with its contents.
     pub image: PathBuf,
-    /// What the platform says of it: `mem-ctrl` or `cpu`, as qemu has it.
+    /// What the platform reports of its persistence: `mem-ctrl` or `cpu`, as in qemu.
     pub persistence: &'static str,
-    /// Whether it refuses to be written.
+    /// Whether it refuses writes.
     pub unarmed: bool,
 }
 
-/// What a machine has besides processor and memory.
+/// The hardware of a machine besides processor and memory.
 #[derive(Debug, Clone, Default)]
 pub struct Hardware {
-    /// Features that the processor has not, as qemu names them.
+    /// Features that the processor lacks, by qemu's names.
     pub without: &'static [&'static str],
     /// Persistent memory.
     pub nvdimm: Option<Nvdimm>,
@@ -47,13 +47,13 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// With an NVDIMM in this file.
+    /// Returns hardware with an NVDIMM in this file.
     pub fn nvdimm(image: &Path) -> Hardware {
         let nvdimm = Nvdimm { image: image.into(), persistence: "mem-ctrl", unarmed: false };
         Hardware { nvdimm: Some(nvdimm), ..Hardware::default() }
     }
 
-    /// Arguments of qemu.
+    /// Returns the arguments for qemu.
     fn arguments(&self) -> Vec<String> {
         let mut machine = "pc,accel=tcg".to_owned();
         let mut arguments = Vec::new();
@@ -90,7 +90,7 @@ impl Hardware {
     }
 }
 
-/// Makes the file behind a device. It takes space as it is written.
+/// Creates the file behind a device. The file is sparse: it takes space only as it is written.
 ///
 /// # Errors
 /// The system's.
@@ -99,16 +99,16 @@ pub fn make_image(path: &Path) -> Checked {
     make().map_err(|e| Fault(format!("{}: {e}", path.display())))
 }
 
-/// What every machine is made with.
+/// What all machines have in common.
 #[derive(Debug)]
 pub struct Factory {
     /// The unpacked packages.
     pub tools: Tools,
-    /// The guest's file system.
+    /// The guest's initial file system.
     pub initramfs: PathBuf,
-    /// Where files of machines are.
+    /// The directory of the machines' files.
     pub dir: PathBuf,
-    /// Prints all that guests say.
+    /// Whether to print everything that guests report.
     pub verbose: bool,
 }
 
@@ -116,9 +116,9 @@ impl Factory {
     /// Starts a machine that does a step, given as its words.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the machine cannot be started.
     pub fn boot(&self, hardware: &Hardware, step: &[String]) -> Checked<Guest> {
-        // What the guest would refuse is refused here.
+        // Refuse here what the guest would refuse.
         check_step(step)?;
         let console = self.dir.join("console.log");
         let mut command = self.tools.qemu_command();
@@ -133,7 +133,7 @@ impl Factory {
         // SAFETY: between fork and exec, it makes one system call.
         unsafe {
             command.pre_exec(|| {
-                // Whatever ends this program ends the machine.
+                // However this program ends, the machine must end too.
                 match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                     0 => Ok(()),
                     _ => Err(std::io::Error::last_os_error()),
@@ -148,7 +148,7 @@ impl Factory {
             .map_err(|e| Fault(format!("qemu does not start: {e}")))?;
         let output = child.stdout.take().ok_or_else(|| Fault("qemu has no output".into()))?;
         let (sender, lines) = mpsc::channel();
-        // It ends with the machine, or with whom it tells.
+        // This thread ends with the machine, or when its receiver is gone.
         std::thread::spawn(move || {
             let mut reader = BufReader::new(output);
             let mut line = Vec::new();
@@ -164,11 +164,11 @@ impl Factory {
         Ok(Guest { child, lines, console, verbose: self.verbose })
     }
 
-    /// Runs a step to its end, and hands over what the guest says. Returns the exit code of
-    /// the guest.
+    /// Runs a step to its end, and passes everything that the guest reports to `hear`. Returns the
+    /// exit code of the guest.
     ///
     /// # Errors
-    /// The first of `hear`; or if the guest ends without saying so.
+    /// The first error of `hear`, or if the guest ends without reporting its end.
     pub fn run(
         &self,
         hardware: &Hardware,
@@ -199,7 +199,7 @@ fn check_step(step: &[String]) -> Checked {
     <Line as clap::Parser>::try_parse_from(words).map(drop).map_err(|e| Fault(e.to_string()))
 }
 
-/// A running machine. It is killed when this is dropped.
+/// A running machine. Dropping it kills the machine.
 #[derive(Debug)]
 pub struct Guest {
     child: Child,
@@ -209,10 +209,10 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The next that the guest says; `None` once it is off.
+    /// Returns the next report of the guest, or `None` once it is off.
     ///
     /// # Errors
-    /// If it says nothing for long, or what no guest says.
+    /// If the guest reports nothing for long, or something that no guest reports.
     pub fn hear(&mut self) -> Checked<Option<Said>> {
         let deadline = Instant::now() + SILENCE;
         match self.next_until(deadline)? {
@@ -222,10 +222,10 @@ impl Guest {
         }
     }
 
-    /// The next that the guest says before `deadline`.
+    /// Returns the next report of the guest before `deadline`.
     ///
     /// # Errors
-    /// If it says what no guest says.
+    /// If the guest reports something that no guest reports.
     pub fn next_until(&mut self, deadline: Instant) -> Checked<Next> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -244,10 +244,10 @@ impl Guest {
         }
     }
 
-    /// Cuts the power off, and returns what was said until then.
+    /// Cuts the power, and returns what was reported until then.
     ///
     /// # Errors
-    /// If the machine cannot be killed, or said what no guest says.
+    /// If the machine cannot be killed, or reported something that no guest reports.
     pub fn cut(mut self) -> Checked<Vec<Said>> {
         self.child.kill().map_err(|e| Fault(format!("killing qemu: {e}")))?;
         self.child.wait().map_err(|e| Fault(format!("waiting for qemu: {e}")))?;
@@ -258,7 +258,7 @@ impl Guest {
         Ok(rest)
     }
 
-    /// A fault, with the end of the kernel's console.
+    /// Makes a fault that includes the end of the kernel's console.
     pub fn fault(&mut self, what: &str) -> Fault {
         let _ = self.child.kill();
         let mut said = String::new();
@@ -284,13 +284,13 @@ impl Drop for Guest {
     }
 }
 
-/// What came of waiting for a guest.
+/// The result of waiting for a guest.
 #[derive(Debug)]
 pub enum Next {
-    /// It said something.
+    /// It reported something.
     Said(Said),
     /// It is off.
     Off,
-    /// The time is over.
+    /// The deadline has passed.
     Late,
 }

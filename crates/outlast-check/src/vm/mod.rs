@@ -1,13 +1,13 @@
-//! The library on a real DAX file system: a kernel in a virtual machine, ext4 mounted with
-//! DAX on an emulated NVDIMM, and power cuts: the machine is killed.
+//! Runs the library on a real DAX file system, in a virtual machine: a kernel, and ext4 mounted
+//! with DAX on an emulated NVDIMM. Killing the machine is the power cut.
 //!
-//! The guest runs this same program ([`guest`]), works on a pool and says over a serial port
-//! what has returned ([`wire`]). The host keeps the account ([`ledger`]), kills the machine,
-//! boots it again on the same image, and holds what is found there against the account.
+//! The guest runs this same program ([`guest`]). It works on a pool, and reports over a serial port
+//! which operations have returned ([`wire`]). The host keeps the account ([`ledger`]), kills the
+//! machine, boots it again on the same image, and compares what is found there with the account.
 //!
-//! The emulator has no caches that could lose anything: whatever the guest has stored is in
-//! the image. So this proves mapping, detection, growth and recovery on a real kernel, and
-//! says nothing about flushes; those are checked on recorded traces ([`explore`]).
+//! The emulator has no caches that could lose anything: whatever the guest has stored is in the
+//! image. So this tests mapping, detection, growth and recovery on a real kernel, and says nothing
+//! about flushes. Those are checked on recorded traces ([`explore`]).
 //!
 //! [`explore`]: crate::explore
 
@@ -27,74 +27,74 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use tools::{Missing, Tools};
 
-/// The exit code where no virtual machine can be run.
+/// The exit code if no virtual machine can run here.
 pub const CANNOT_RUN: u8 = 4;
 
-/// What is tried in virtual machines.
+/// What to try in virtual machines.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// What is done.
+    /// The scenario to run.
     #[command(subcommand)]
     pub scenario: Scenario,
-    /// Prints results as JSON, one object a line, and nothing else.
+    /// Prints only the results, as JSON, one object per line.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Prints everything that guests say.
+    /// Prints everything that guests report.
     #[arg(long, short, global = true)]
     pub verbose: bool,
-    /// The scheme of maps.
+    /// The scheme of the maps.
     #[arg(long, global = true, default_value_t = Scheme::ALL[0])]
     pub scheme: Scheme,
-    /// Seed of the work and of the moments of cuts; what a guest has done by then differs.
+    /// The seed of the work and of the moments of the cuts. What a guest has done by then varies.
     #[arg(long, global = true, default_value_t = 1)]
     pub seed: u64,
-    /// Where files of machines are made; a temporary directory if not given.
+    /// Where to put the machines' files. Default: a temporary directory.
     #[arg(long, global = true)]
     pub dir: Option<PathBuf>,
 }
 
-/// What is done.
+/// What to do with virtual machines.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Scenario {
-    /// What pools on each kind of device lie on, and how they are flushed.
+    /// Detects the medium of pools on each kind of device, and how they are flushed.
     Detect,
-    /// The demonstration of the `outlast` command, with SIGKILL, inside of the guest.
+    /// Runs the demonstration of the `outlast` command, with SIGKILL, inside the guest.
     Demo,
-    /// The machine is killed at random moments while threads work on a pool.
+    /// Kills the machine at random moments while threads work on a pool.
     PowerCut(PowerCut),
-    /// Power cuts of which the losses must be noticed: a pool that was refused as possibly torn
-    /// is opened all the same, and taken for whole.
+    /// Checks that losses are noticed: a pool that was refused as possibly torn is opened all the
+    /// same after power cuts, and treated as whole.
     Canary,
-    /// The process is killed, and the machine shut down in order.
+    /// Kills the process, then shuts the machine down in order.
     Reboot,
-    /// Copies of a pool that is worked on.
+    /// Copies a pool while threads work on it.
     LiveCopy,
-    /// A pool grows until its file system is full; then the machine is killed.
+    /// Grows a pool until its file system is full, then kills the machine.
     DiskFull,
-    /// A closed pool goes from DAX to an ordinary disk and back.
+    /// Copies a closed pool from DAX to an ordinary disk and back.
     Copies,
-    /// Detection and three power cuts.
+    /// Runs detection and three power cuts.
     Short,
-    /// Everything.
+    /// Runs everything.
     All(PowerCut),
 }
 
-/// Power cuts.
+/// Options of power cuts.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PowerCut {
-    /// How often the machine is killed.
+    /// How often to kill the machine.
     #[arg(long, default_value_t = 20)]
     pub cuts: u64,
-    /// What the pool lies on.
+    /// The device that holds the pool.
     #[arg(long, value_enum, default_value_t = On::Dax)]
     pub on: On,
     /// Only maps of this record form: inline or bytes.
     #[arg(long, value_parser = crate::codec::record_form)]
     pub record: Option<RecordForm>,
-    /// Keys of each map.
+    /// Keys per map.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub threads: u64,
 }
@@ -105,7 +105,7 @@ impl Default for PowerCut {
     }
 }
 
-/// What a pool of power cuts lies on.
+/// The device that holds the pool of power cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum On {
     /// ext4 with DAX on an NVDIMM.
@@ -114,12 +114,12 @@ pub enum On {
     Ext4,
 }
 
-/// How a run ends that is not as it should be.
+/// How a run ends that goes wrong.
 #[derive(Debug)]
 pub enum Ended {
-    /// No virtual machine can be run here.
+    /// No virtual machine can run here.
     Missing(Missing),
-    /// Something was found.
+    /// A fault was found.
     Found(Fault),
     /// The guest ended with this exit code.
     Exit(u8),
@@ -148,7 +148,7 @@ impl From<Fault> for Ended {
 }
 
 impl Ended {
-    /// The exit code of this program.
+    /// Returns the exit code of this program.
     pub fn code(&self) -> u8 {
         match self {
             Ended::Missing(_) => CANNOT_RUN,
@@ -158,11 +158,11 @@ impl Ended {
     }
 }
 
-/// Runs a scenario. `program` is this program, linked statically, and `outlast` the command
-/// of that name, as well.
+/// Runs a scenario. `program` is this program and `outlast` is the command of that name, both
+/// linked statically.
 ///
 /// # Errors
-/// What was found, or is missing.
+/// The fault that was found, or what is missing.
 pub fn run(args: &Args, program: &Path, outlast: &Path) -> Result<(), Ended> {
     let say = |text: &str| {
         if !args.json {

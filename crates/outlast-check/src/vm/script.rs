@@ -1,17 +1,17 @@
-//! The work of a thread of the guest, which the host can do again: every operation follows
-//! from a seed and from what the thread's own keys held at first. So the number of
-//! operations that a thread has done says what each of its keys holds.
+//! The work of a thread in the guest, which the host can repeat. Every operation follows from a
+//! seed and from the initial values of the thread's own keys. So the number of operations that a
+//! thread has done determines the value of each of its keys.
 
 use crate::random::Random;
 use crate::session::Do;
 use crate::torture::life::{self, Subject};
 
-/// Operations of which a thread reports the last only, by the thread's number; then again
-/// from the first. One reports each.
+/// Batch sizes: thread n uses entry n modulo 4. A thread reports after the last operation of each
+/// batch, so a thread with batches of one reports every operation.
 const BATCHES: [u64; 4] = [1, 4, 16, 64];
 
-/// Operations after each of which `thread` reports how many it has done. It does none of the
-/// next ones before the report is out.
+/// Returns how many operations `thread` does between its reports. It starts the next batch only
+/// when the report is out.
 pub fn batch(thread: u64) -> u64 {
     BATCHES[(thread % BATCHES.len() as u64) as usize]
 }
@@ -19,9 +19,9 @@ pub fn batch(thread: u64) -> u64 {
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Number of the map.
+    /// The number of the map.
     pub map: usize,
-    /// Number of the key.
+    /// The number of the key.
     pub key: u64,
     /// The key's value before.
     pub before: Option<u64>,
@@ -40,7 +40,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// The script of a thread that finds `held` in its keys.
+    /// Makes the script of a thread that finds the values `held` in its keys.
     pub fn new(
         subject: &Subject,
         seed: u64,
@@ -54,7 +54,7 @@ impl Script {
         Script { random, keys, values }
     }
 
-    /// The next operation, which is taken for done.
+    /// Returns the next operation, and counts it as done.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> Step {
         let index = self.random.below(self.keys.len() as u64) as usize;
@@ -66,7 +66,7 @@ impl Script {
         Step { map, key, before, change, after }
     }
 
-    /// The keys, each with its map and with what it holds after the operations so far.
+    /// Lists the keys, each with its map and its value after the operations so far.
     pub fn held(&self) -> impl Iterator<Item = ((usize, u64), Option<u64>)> {
         self.keys.iter().copied().zip(self.values.iter().copied())
     }

@@ -1,5 +1,5 @@
-//! What the virtual machine is made of: Debian packages, fetched once and unpacked into a
-//! cache of the user's. Nothing is installed, and no privilege is needed.
+//! The parts of the virtual machine: Debian packages, fetched once and unpacked into a cache of the
+//! user. Nothing is installed, and no privilege is needed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,11 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The packages that are asked for; those that they need come with them.
+/// The packages to fetch. Their dependencies come with them.
 const PACKAGES: [&str; 5] =
     ["qemu-system-x86", "busybox-static", "ndctl", "e2fsprogs", "linux-image-amd64"];
 
-/// Modules of the kernel. One that has some of them built in has no files for those.
+/// The kernel's modules. A kernel with some of them built in has no files for those.
 pub const MODULES: [&str; 18] = [
     "libnvdimm",
     "nfit",
@@ -34,11 +34,10 @@ pub const MODULES: [&str; 18] = [
     "virtio_pmem",
 ];
 
-/// Where the packages' part of the cache is, below the cache's directory. The number changes
-/// with what is kept there.
+/// The name of the packages' part of the cache. The number changes with the content.
 const UNPACKED: &str = "unpacked-1";
 
-/// Why no virtual machine can be run here.
+/// Why no virtual machine can run here.
 #[derive(Debug)]
 pub struct Missing(pub String);
 
@@ -55,7 +54,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Finds them in the cache, or fetches them.
+    /// Finds the packages in the cache, or fetches them.
     ///
     /// # Errors
     /// What is missing.
@@ -79,7 +78,7 @@ impl Tools {
         }
     }
 
-    /// The emulator, with the libraries of the packages.
+    /// Returns the emulator, with the libraries of the packages.
     pub fn qemu_command(&self) -> Command {
         let mut command = Command::new(self.root.join("usr/bin/qemu-system-x86_64"));
         command.env("LD_LIBRARY_PATH", self.library_path());
@@ -94,26 +93,26 @@ impl Tools {
         dirs.map(|dir| self.root.join(dir).display().to_string()).join(":")
     }
 
-    /// The kernel's image.
+    /// Returns the path of the kernel's image.
     pub fn kernel(&self) -> PathBuf {
         self.root.join("vmlinuz")
     }
 
-    /// The file of a module; `None` where the kernel has none.
+    /// Returns the file of a module, or `None` if the kernel has none.
     pub fn module(&self, name: &str) -> Option<PathBuf> {
         Some(self.root.join("modules").join(format!("{name}.ko"))).filter(|path| path.is_file())
     }
 
-    /// A shell with its commands, in one static program.
+    /// Returns the path of a shell with its commands, in one static program.
     pub fn busybox(&self) -> PathBuf {
         self.root.join("bin/busybox")
     }
 
-    /// Programs that the guest runs, and the libraries and the loader that they need, each
-    /// with its path in the guest.
+    /// Lists the programs that the guest runs, with the libraries and the loader that they need,
+    /// each with its path in the guest.
     ///
     /// # Errors
-    /// If a program or a library is not there.
+    /// If a program or a library is missing.
     pub fn programs(&self) -> Result<Vec<(String, PathBuf)>, Missing> {
         let mut files = Vec::new();
         let mut libraries = BTreeSet::new();
@@ -129,7 +128,7 @@ impl Tools {
                 return Err(Missing(format!("{program} lacks a library: {}", text.trim())));
             }
             libraries.extend(text.split_whitespace().filter(|w| w.starts_with('/')).map(
-                // A line without an arrow names the loader or, with a colon, the program.
+                // A line without an arrow names the loader, or with a colon, the program.
                 |word| PathBuf::from(word.trim_end_matches(':')),
             ));
             libraries.remove(&path);
@@ -145,10 +144,10 @@ impl Tools {
     }
 }
 
-/// Where the cache is: `OUTLAST_DAX_VM_CACHE`, else a folder of the user's cache.
+/// Returns the directory of the cache: `OUTLAST_DAX_VM_CACHE`, or a directory in the user's cache.
 ///
 /// # Errors
-/// If there is no place for it.
+/// If there is no directory for it.
 pub fn cache() -> Result<PathBuf, Missing> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("OUTLAST_DAX_VM_CACHE")
@@ -157,7 +156,7 @@ pub fn cache() -> Result<PathBuf, Missing> {
         .ok_or_else(|| Missing("no directory for a cache: OUTLAST_DAX_VM_CACHE is not set".into()))
 }
 
-/// Fetches and unpacks the packages. What is interrupted leaves nothing that counts.
+/// Fetches and unpacks the packages. An interrupted run leaves nothing that counts as the cache.
 fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     for tool in ["apt-get", "apt-cache", "dpkg-deb", "ldd"] {
         let found = Command::new(tool)
@@ -173,7 +172,7 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     let io = |e: io::Error| Missing(format!("the cache in {}: {e}", cache.display()));
     fs::create_dir_all(cache).map_err(io)?;
     let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(cache).map_err(io)?;
-    // Lists and archives of our own: the system's may be old, absent, or not ours to change.
+    // Use lists and archives of our own: the system's may be old, absent, or not ours to change.
     let state = work.path().join("apt");
     fs::create_dir_all(state.join("lists/partial")).map_err(io)?;
     fs::create_dir_all(state.join("cache/archives/partial")).map_err(io)?;
@@ -188,7 +187,7 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     say("reading the lists of Debian packages");
     output(apt("apt-get").args(["-o", "APT::Update::Error-Mode=any", "update"]))?;
     let mut names: BTreeSet<String> = PACKAGES.map(String::from).into();
-    // The kernel's package is one that names the newest.
+    // The kernel's package depends on the newest one.
     let depends = output(apt("apt-cache").args(["depends", "linux-image-amd64"]))?;
     names.extend(
         depends
@@ -196,14 +195,14 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
             .filter(|word| word.starts_with("linux-image-"))
             .map(String::from),
     );
-    // What they need, and the system has not.
+    // The dependencies that the system lacks.
     let needed = output(
         apt("apt-get")
             .args(["install", "--print-uris", "-qq", "--no-install-recommends"])
             .args(&names),
     )?;
     for line in needed.lines() {
-        // 'uri' name_version_arch.deb size hash
+        // Format: 'uri' name_version_arch.deb size hash
         let package = line.split_whitespace().nth(1).and_then(|file| file.split('_').next());
         names.extend(package.map(String::from));
     }
@@ -227,8 +226,8 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     }
 }
 
-/// Puts the kernel and the modules that are loaded where they are looked for, and removes
-/// the other modules.
+/// Moves the kernel and the modules to load to where they are expected, and removes the other
+/// modules.
 fn keep_of_kernel(unpacked: &Path) -> Result<(), Missing> {
     let io = |e: io::Error| Missing(format!("the kernel's package: {e}"));
     let kernel = fs::read_dir(unpacked.join("boot"))
@@ -280,7 +279,7 @@ fn keep_module(path: &Path, kept: &Path) -> Result<(), Missing> {
     fs::write(target, output.stdout).map_err(io)
 }
 
-/// Runs a command to its end; what it says goes into the error.
+/// Runs a command to its end. Its stderr becomes part of the error.
 fn output(command: &mut Command) -> Result<String, Missing> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

@@ -1,37 +1,38 @@
-//! What the guest says to the host: lines of words, over a serial port. Each ends with
-//! [`END`]: one that does not was cut short, and counts for nothing.
+//! What the guest reports to the host: lines of words, over a serial port. Each line ends with
+//! [`END`]. A line without it was cut short and is ignored.
 //!
 //! | line | meaning |
 //! |---|---|
 //! | `life L` | the guest's program runs, for the L-th time |
-//! | `medium WHERE MEDIUM FLUSH POWER` | a pool there has this medium and flush; POWER is whether it survives power loss |
+//! | `medium WHERE MEDIUM FLUSH POWER` | medium and flush there; POWER: survives power loss |
 //! | `opened MICROSECONDS` | the pool is open |
-//! | `refused WHERE REASON` | a pool was refused: why |
+//! | `refused WHERE REASON` | a pool was refused, for this reason |
 //! | `restoring` | the pool is about to be replaced by its last snapshot |
-//! | `has MAP KEY VALUE...` | what keys from KEY up hold: a number, `-` for nothing, `!` for what nobody wrote |
-//! | `held RECORDS` | all keys were reported, and nothing else is there; work begins |
-//! | `done THREAD COUNT` | so many operations of this life have returned in this thread |
-//! | `snapshotting`, `snapshotted`, `cleaning`, `clean` | before and after a snapshot, and a sync or close; all threads rest |
-//! | `note TEXT` | for a person |
+//! | `has MAP KEY VALUE...` | values of keys from KEY up: number, `-` absent, `!` nobody's |
+//! | `held RECORDS` | all keys were reported, there are no others, and work begins |
+//! | `done THREAD COUNT` | this many operations of this life have returned in this thread |
+//! | `snapshotting`, `snapshotted` | before and after a snapshot; all threads rest |
+//! | `cleaning`, `clean` | before and after a sync or close; all threads rest |
+//! | `note TEXT` | for people |
 //! | `json TEXT` | a line of a program's output |
-//! | `fault TEXT` | the guest has found something |
+//! | `fault TEXT` | the guest has found a fault |
 //! | `end CODE` | the guest's program ends |
 
 use crate::state::{Checked, Fault};
 use std::fmt;
 
-/// The end of a whole line.
+/// The end of a complete line.
 pub const END: &str = " .";
 
-/// What is sent for a line.
+/// Formats a line to send.
 pub fn line(said: &Said) -> String {
     format!("{said}{END}\n")
 }
 
-/// What was said with a line, without its line feed; nothing where it was cut short.
+/// Parses a line without its line feed. Returns `None` if the line was cut short.
 ///
 /// # Errors
-/// If it is whole and the guest cannot have said it.
+/// If the line is complete but is not one that the guest sends.
 pub fn heard(line: &str) -> Checked<Option<Said>> {
     line.strip_suffix(END).map(str::parse).transpose()
 }
@@ -39,7 +40,7 @@ pub fn heard(line: &str) -> Checked<Option<Said>> {
 /// What a key holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
-    /// Nothing, or the value of this number.
+    /// Nothing, or the value with this number.
     Value(Option<u64>),
     /// Something that nobody wrote.
     Strange,
@@ -77,12 +78,12 @@ impl fmt::Display for Held {
     }
 }
 
-/// One word of what may be several.
+/// Turns text into one word.
 fn joined(text: &str) -> String {
     text.replace([' ', '\n'], "_")
 }
 
-/// One line of what may be several.
+/// Turns text into one line.
 fn flat(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
@@ -201,7 +202,7 @@ mod tests {
         ] {
             let line = line(&said);
             assert_eq!(heard(line.trim_end_matches('\n')), Ok(Some(said)));
-            // No part of it is taken for the whole.
+            // A part of the line must not pass for the whole.
             for cut in 0..line.len() - 1 {
                 assert_eq!(heard(&line[..cut]), Ok(None), "{line:?}");
             }

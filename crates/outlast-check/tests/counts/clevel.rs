@@ -1,4 +1,4 @@
-//! clevel.
+//! The costs of clevel.
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has};
 use outlast::RecordForm;
@@ -10,19 +10,19 @@ use outlast_check::codec::SPECIAL;
 use outlast_check::schemes::clevel::shape;
 use outlast_check::session::Do;
 
-/// Lines of the record that an operation has written, all of them fenced once.
+/// Counts the lines of the record that the operation wrote. One fence completes all of them.
 fn record_lines(events: &[Event]) -> u64 {
     let (lines, fences) = cost_at(events, &points::RECORD);
     assert!((1..=2).contains(&lines) && fences == 1, "a record of less than 64 bytes");
     lines
 }
 
-/// Whether the operation took pages for blocks, or gave some back.
+/// Returns whether the operation claimed pages for blocks, or released some.
 fn moves_pages(events: &[Event]) -> bool {
     has(events, &pool::CLAIM_FENCE) || has(events, &pool::RELEASE)
 }
 
-/// Whether it made room.
+/// Returns whether the operation made room.
 fn makes_room(events: &[Event]) -> bool {
     has(events, &points::CONTEXT_COMMIT) || has(events, &points::NODE_LINK)
 }
@@ -34,9 +34,10 @@ fn an_insert_flushes_its_record_and_one_slot() {
         let mut seen = 0;
         for key in 10..60 {
             let events = bench.change(key, Do::Insert(VALUE + 41));
-            // The record before its slot can lead to it, the slot before the answer. What is
-            // announced and decided between them need not be durable: a crash makes it void.
-            // Nor what the first touch of a bucket since opening costs.
+            // The record must be durable before its slot can lead to it, and the slot before the
+            // insert returns. What the insert announces and decides between them need not be
+            // durable, because a crash makes it void. Skip inserts that touch a bucket for the
+            // first time since opening, because that costs more.
             let touches = has(&events, &points::REPAIR_FOUND);
             if moves_pages(&events) || makes_room(&events) || touches {
                 continue;
@@ -66,8 +67,9 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
                 continue;
             }
             seen.0 += 1;
-            // The new record before the old one leads to it; that, the commit, before anybody
-            // is led past it by the slot; the slot before the old record's block is used again.
+            // The new record must be durable before the old one leads to it. That link, the commit,
+            // must be durable before the slot leads any thread past it. The slot must be durable
+            // before the old record's block is reused.
             assert_eq!(cost_at(&events, &points::UPDATE), (1, 1));
             assert_eq!(cost_at(&events, &points::UPDATE_SLOT), (1, 1));
             assert_eq!(cost(&events), (record_lines(&events) + 2, 3), "{change:?}, {form}");
@@ -78,8 +80,8 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
                 continue;
             }
             seen.1 += 1;
-            // The commit before the slot is empty, which tells nobody that it is not durable;
-            // the slot as above.
+            // The commit must be durable before the slot is empty, because an empty slot does not
+            // show a reader that the commit is pending. For the slot, the same as above.
             assert_eq!(cost_at(&events, &points::REMOVE), (1, 1));
             assert_eq!(cost_at(&events, &points::REMOVE_SLOT), (1, 1));
             assert_eq!(cost(&events), (2, 2), "remove, {form}");
@@ -99,8 +101,8 @@ fn an_expansion_flushes_the_level_and_the_context() {
                 continue;
             }
             bits += 1;
-            // The level, all of it, before the context names it; the context before the root
-            // names it; the root before the insert goes on.
+            // All of the level must be durable before the context names it, the context before the
+            // root names it, and the root before the insert continues.
             let (lines, fences) = cost_at(&events, &points::LEVEL);
             assert!(lines >= (level_bytes(bits, 1) - 192) / 64 && fences == 1, "{lines} lines");
             let (lines, fences) = cost_at(&events, &points::CONTEXT);
@@ -126,7 +128,7 @@ fn an_overflow_node_is_durable_before_its_link() {
                 && !makes_room(&events)
                 && !has(&events, &points::REPAIR_FOUND)
             {
-                // As into a bucket.
+                // The same cost as in a bucket.
                 assert_eq!(cost(&events), (record_lines(&events) + 1, 2), "{form}");
             }
         }

@@ -1,4 +1,4 @@
-//! Dash-EH.
+//! The costs of Dash-EH.
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
@@ -26,14 +26,14 @@ fn homes(bench: &Bench) -> Homes {
     homes.into_iter().map(Vec::into_iter).collect()
 }
 
-/// Lines that a record of this key and value takes, header included. Blocks of up to 64
-/// bytes can begin anywhere in a line; here, sizes are chosen whose blocks do not.
+/// Counts the lines of the record that the operation wrote, header included. Blocks of up to 64
+/// bytes can begin anywhere in a line; the sizes here have blocks that do not.
 fn record_lines(events: &[Event]) -> u64 {
     cost_at(events, &points::RECORD).0
 }
 
-/// What a form adds to an operation that writes a record: the block's lines, and one
-/// fence, because the link must not be durable before what it leads to.
+/// Adds what the form needs to write a record: the block's lines, and one fence, because the link
+/// must not become durable before the record.
 fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
     match form {
         RecordForm::Inline => (lines, fences),
@@ -51,10 +51,10 @@ fn lookups_store_nothing_wherever_the_record_is() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 2, 2));
         let mut homes = homes(&bench);
-        // Of one home: bucket, neighbour and stash.
+        // Keys of one home fill bucket, neighbour and stash.
         let keys: Vec<u64> = homes[0].by_ref().take(32).collect();
         bench.fill(keys.iter().copied());
-        // Found in each, and missed, with and without overflow to look through.
+        // They are found in each, and absent keys are missed, with and without overflow to search.
         let absent: Vec<u64> = homes.iter_mut().flat_map(|h| h.by_ref().take(3)).collect();
         for &key in keys.iter().chain(&absent) {
             bench.read(key);
@@ -76,8 +76,8 @@ fn an_insert_flushes_one_line_and_its_record() {
         let mut bench = Bench::new(shape(form, 2, 2));
         let mut homes = homes(&bench);
         for _ in 0..2 * SLOTS {
-            // One line, one fence: the slot's two words share the line, and its commit
-            // word comes last. An operation that answers has fenced once at least.
+            // One line, one fence: the slot's two words share the line, and its commit word is
+            // stored last. An operation that returns has fenced at least once.
             let key = homes[0].next().unwrap();
             let events = bench.change(key, Do::Insert(VALUE + 41));
             if has(&events, &outlast::pool::points::CLAIM_FENCE) {
@@ -85,7 +85,7 @@ fn an_insert_flushes_one_line_and_its_record() {
             }
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
         }
-        // Home and neighbour are full of guests and hosts of one bucket: the stash.
+        // Home and neighbour are full of records with the same home, so these go to the stash.
         for _ in 0..20 {
             let key = homes[0].next().unwrap();
             let events = bench.change(key, Do::Insert(VALUE + 41));
@@ -93,7 +93,7 @@ fn an_insert_flushes_one_line_and_its_record() {
             if has(&events, &outlast::pool::points::CLAIM_FENCE) {
                 continue;
             }
-            // As into a bucket: that the home notes it is volatile.
+            // The same cost as in a bucket, because the home's note of it is volatile.
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}, stash");
         }
     }
@@ -106,7 +106,7 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
         let mut homes = homes(&bench);
         let keys: Vec<u64> = homes[0].by_ref().take(40).collect();
         bench.fill(keys.iter().copied());
-        // Blocks for the new records of the first changes are in hand after them.
+        // After the first round, the blocks for the new records are at hand.
         for round in 0..3 {
             for &key in &keys {
                 let now = if round == 0 { VALUE + key } else { VALUE + 41 * 3 + round - 1 };
@@ -131,8 +131,8 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
                 assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{change:?}");
             }
         }
-        // What changes nothing flushes nothing; byte strings do not even write a record,
-        // but where only a comparison under the lock can tell.
+        // A change that has no effect flushes nothing. With byte strings it does not even write a
+        // record, unless only a comparison under the lock can tell.
         let nothing = |events: &[Event]| match form {
             RecordForm::Inline => assert_eq!(cost(events), (0, 0)),
             RecordForm::Bytes => assert_eq!(cost(events), (record_lines(events), 1)),
@@ -144,7 +144,7 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
         assert_eq!(cost(&bench.change(absent[2], Do::Remove)), (0, 0));
         nothing(&bench.change(keys[5], Do::Swap(5, 6)));
         for &key in &keys {
-            // One word, the commit word. The record's block needs no store at all.
+            // Only the commit word. The record's block needs no store at all.
             let events = bench.change(key, Do::Remove);
             assert!(has(&events, &points::REMOVE));
             if has(&events, &outlast::pool::points::RELEASE) {
@@ -160,8 +160,8 @@ fn a_displacement_flushes_two_lines() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 2, 2));
         let mut homes = homes(&bench);
-        // Bucket 1 has guests from bucket 0, where there is room again, and bucket 2 has guests
-        // from bucket 1 only.
+        // Bucket 1 has guests from bucket 0, where there is room again. Bucket 2 only has guests
+        // from bucket 1.
         let first: Vec<u64> = homes[0].by_ref().take(SLOTS + 5).collect();
         bench.fill(first.iter().copied());
         bench.fill(homes[1].by_ref().take(2 * SLOTS - 5).collect::<Vec<_>>());
@@ -171,8 +171,8 @@ fn a_displacement_flushes_two_lines() {
         for _ in 0..3 {
             let events = bench.change(homes[1].next().unwrap(), Do::Insert(VALUE + 41));
             assert!(has(&events, &points::DISPLACE_COPY), "{form}");
-            // Two lines of two buckets, and the copy must be durable before the slot it
-            // was copied from is overwritten: two fences.
+            // Two lines of two buckets, and two fences: the copy must be durable before the slot it
+            // was copied from is overwritten.
             let moved = cost_at(&events, &points::DISPLACE_COPY);
             let filled = cost_at(&events, &points::DISPLACE_FILL);
             assert_eq!((moved, filled), ((1, 1), (1, 1)));
@@ -197,8 +197,8 @@ fn each_move_of_a_row_flushes_one_line_more() {
         }
         for &key in &keys[row.filled()..][..6] {
             let events = bench.change(key, Do::Insert(VALUE + 41));
-            // A line of each bucket, durable before the slot it was copied from is
-            // overwritten: by the next copy, and by the new record in the end.
+            // One line in each bucket. Each copy must be durable before the slot it was copied from
+            // is overwritten, by the next copy or in the end by the new record.
             let moves = row.moves as u64;
             assert_eq!(cost_at(&events, &points::DISPLACE_COPY), (moves, moves), "{form} {row:?}");
             assert_eq!(cost_at(&events, &points::DISPLACE_FILL), (1, 1), "{form} {row:?}");
@@ -223,21 +223,22 @@ fn a_split_and_a_doubling_flush_what_they_write() {
             let segment_lines = ((1 << bits) + 2) * 4;
             for key in 10..600 {
                 let events = bench.change(key, Do::Insert(VALUE + key));
-                // Each by its commit points: one operation can make several.
+                // Count each by its commit points, because one operation can make several.
                 let splits = cost_at(&events, &points::SPLIT_COMMIT).1;
                 if splits == 1 {
                     seen.0 += 1;
-                    // The new segment: its buckets, and the one line of its header that
-                    // is used. Fenced before the old segment's state leads to it.
+                    // The new segment: its buckets, and the one used line of its header. Fenced
+                    // before the old segment's state leads to it.
                     assert_eq!(cost_at(&events, &points::SPLIT_NEW), (segment_lines + 1, 1));
                     // The state, fenced before the directory follows it.
                     assert_eq!(cost_at(&events, &points::SPLIT_COMMIT), (1, 1));
-                    // The entries, fenced before anybody is served by them.
+                    // The entries, fenced before any thread uses them.
                     let (lines, fences) = cost_at(&events, &points::SPLIT_DIRECTORY);
                     assert!(lines >= 1 && fences == 1);
                     assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
-                    // Records that are gathered: each line that a copy was made in, and each
-                    // that one is left in, once; one fence for all of either.
+                    // The records that are compacted: each line that receives a copy is flushed
+                    // once, and so is each line that a record leaves. There is one fence for all of
+                    // either.
                     let copies = cost_at(&events, &points::PULL_COPY);
                     let slots = cost_at(&events, &points::PULL_CLEAR);
                     assert_eq!(copies.0, lines_stored(&events, &points::PULL_COPY));
@@ -254,8 +255,8 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                         .filter(|e| e.point == Some(&points::DOUBLE_NEW))
                         .filter(|e| matches!(e.access, Access::Store { .. }))
                         .count() as u64;
-                    // Its identity stands alone on a line, its entries follow: fenced
-                    // before the root leads to it; the root, one line.
+                    // The directory's identity has a line of its own, and its entries follow. They
+                    // are fenced before the root leads to it. The root is one line.
                     let lines = 1 + (stores - 1).div_ceil(8);
                     assert_eq!(cost_at(&events, &points::DOUBLE_NEW), (lines, 1));
                     assert_eq!(cost_at(&events, &points::DOUBLE_COMMIT), (1, 1));
@@ -279,8 +280,7 @@ fn an_overflow_node_is_written_whole_before_its_link() {
             let events = bench.change(key, Do::Insert(VALUE + 41));
             if has(&events, &points::NODE_COMMIT) {
                 nodes += 1;
-                // The whole node; one word of its header's line is used, but all of it
-                // is flushed.
+                // The whole node is flushed. Of its header's line, only one word is used.
                 let lines = outlast::index::dash_eh::layout::NODE_BYTES / 64;
                 assert_eq!(cost_at(&events, &points::NODE_NEW), (lines, 1));
                 assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));

@@ -1,10 +1,10 @@
-//! What each operation costs in PM, pinned: stores, lines flushed, fences.
+//! Pins what each operation costs in PM: stores, lines flushed, fences.
 //!
-//! Method: a map in memory under the recorder; one operation is recorded at a time, its
-//! key chosen by its hash so that it meets just the case that is meant. The figures do not
-//! depend on the machine. Why no fewer serve is said beside each, and argued in the
-//! module's documentation of the scheme. What holds for every scheme is here; the rest has a
-//! file for each.
+//! Method: a map in memory under the recorder. One operation is recorded at a time, and its key is
+//! chosen by its hash so that it hits exactly the intended case. The figures do not depend on the
+//! machine. A comment beside each says why fewer would not do, and the scheme's module
+//! documentation has the argument. What holds for every scheme is here. The rest has a file per
+//! scheme.
 
 mod clevel;
 mod dash_eh;
@@ -25,7 +25,7 @@ struct Bench {
 
 const VALUE: u64 = 1 << 20;
 
-/// A pool in which all keys from [`SPECIAL`] on have one hash.
+/// Returns a pool in which all keys from [`SPECIAL`] on have one hash.
 fn colliding() -> PoolShape {
     PoolShape { hash_function: 0x7e57, max_pages: 320, ..PoolShape::default() }
 }
@@ -48,7 +48,7 @@ impl Bench {
         }
     }
 
-    /// Makes one change: its events.
+    /// Makes one change, and returns its events.
     fn change(&mut self, key: u64, change: Do) -> Vec<Event> {
         self.seam.take();
         self.seam.start(false);
@@ -57,11 +57,11 @@ impl Bench {
         events.into_iter().filter(|e| !matches!(e.access, Access::Mark(_))).collect()
     }
 
-    /// Reads in all ways there are: none may store, flush or fence.
+    /// Reads in every possible way. No read may store, flush or fence.
     fn read(&mut self, key: u64) {
         self.seam.take();
         self.seam.start(false);
-        // get, get_ref and get_many.
+        // This calls get, get_ref and get_many.
         self.session.get("m", key).unwrap();
         let counts = Counts::of(&self.seam.take());
         assert_eq!(counts, Counts::default(), "get of key {key}, {}", self.shape.form);
@@ -69,7 +69,7 @@ impl Bench {
 
     fn iterate(&mut self) {
         let keys: Vec<u64> = self.session.used_keys().iter().copied().collect();
-        // The first touch of a segment resets its metadata; later ones read only.
+        // The first touch of a segment resets its metadata. Later ones only read.
         self.session.check(&keys, false).unwrap();
         self.seam.take();
         self.seam.start(false);
@@ -82,7 +82,7 @@ fn has(events: &[Event], point: &'static Point) -> bool {
     events.iter().any(|e| e.point == Some(point))
 }
 
-/// Lines and fences of all events, and of those at one commit point.
+/// Counts lines and fences of all events.
 fn cost(events: &[Event]) -> (u64, u64) {
     let counts = Counts::of(events);
     (counts.lines, counts.fences)
@@ -93,7 +93,7 @@ fn cost_at(events: &[Event], point: &'static Point) -> (u64, u64) {
     cost(&at)
 }
 
-/// Lines that were stored to.
+/// Counts the lines that were stored to at a commit point.
 fn lines_stored(events: &[Event], point: &'static Point) -> u64 {
     let lines = events.iter().filter(|e| e.point == Some(point)).filter_map(|e| match e.access {
         Access::Store { offset, .. } => Some(offset / 64),

@@ -1,4 +1,4 @@
-//! PhaST.
+//! The costs of PhaST.
 
 use super::{Bench, VALUE, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
@@ -7,12 +7,12 @@ use outlast::pmem::Event;
 use outlast_check::schemes::phast::shape;
 use outlast_check::session::Do;
 
-/// The paper's leaf.
+/// Makes a map with the paper's leaves.
 fn bench(form: RecordForm) -> Bench {
     Bench::new(shape(form, 56, 128, 128))
 }
 
-/// What a form adds to an operation that writes a record: the block's lines.
+/// Adds what the form needs to write a record: the block's lines.
 fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
     match form {
         RecordForm::Inline => (lines, fences),
@@ -24,13 +24,13 @@ fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) 
     }
 }
 
-/// What the index did: now and then a block takes the pool more pages.
+/// Keeps only the index's events, because now and then a block needs more pages from the pool.
 fn of_index(events: Vec<Event>) -> Vec<Event> {
     events.into_iter().filter(|e| e.point.is_none_or(|point| point.owner == "phast")).collect()
 }
 
-/// The pair and the line of its bit: the bit must not be durable before the pair, so two
-/// fences. The block of a byte string is durable with the pair.
+/// An insert flushes the pair and the line of its bit. The bit must not become durable before the
+/// pair, so there are two fences. The block of a byte string is durable with the pair.
 #[test]
 fn an_insert_flushes_two_lines() {
     for form in RecordForm::ALL {
@@ -39,7 +39,7 @@ fn an_insert_flushes_two_lines() {
             let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
             assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
         }
-        // Into slots of pairs that were removed, once the leaf was tidied: nothing more.
+        // Once the leaf is compacted, inserts into slots of removed pairs cost no more.
         for key in 10..40 {
             bench.change(key, Do::Remove);
         }
@@ -50,7 +50,8 @@ fn an_insert_flushes_two_lines() {
     }
 }
 
-/// Readers beside it are kept from an undurable value by what is in DRAM.
+/// An update flushes one line. Metadata in DRAM keeps concurrent readers from returning a value
+/// that is not durable.
 #[test]
 fn an_update_flushes_one_line() {
     for form in RecordForm::ALL {
@@ -78,9 +79,9 @@ fn a_removal_flushes_one_line() {
     }
 }
 
-/// The new leaf whole, the link that commits it, the old leaf's bits; the separator of byte
-/// strings is a line more. A fence for each: the new leaf before the link, the link before
-/// the bits, and those before the slots are used again.
+/// A split flushes the whole new leaf, the link that commits it, and the old leaf's bits. The
+/// separator of byte strings is one line more. There is a fence for each: the new leaf before the
+/// link, the link before the bits, and the bits before the slots are reused.
 #[test]
 fn a_split_flushes_each_line_once() {
     for form in RecordForm::ALL {
@@ -88,7 +89,7 @@ fn a_split_flushes_each_line_once() {
         bench.fill((10..122).step_by(2));
         let events = of_index(bench.change(33, Do::Insert(VALUE)));
         assert!(has(&events, &points::SPLIT_COMMIT));
-        // Header, and the lines that 28 pairs spread over.
+        // The header, and the lines that 28 pairs can be on.
         let (leaf, fences) = cost_at(&events, &points::SPLIT_NEW);
         assert!((2 + 7..=2 + 14).contains(&leaf) && fences == 1, "{leaf}");
         assert_eq!(leaf, lines_stored(&events, &points::SPLIT_NEW));
@@ -96,13 +97,13 @@ fn a_split_flushes_each_line_once() {
         assert_eq!(separator, if form == RecordForm::Bytes { (1, 0) } else { (0, 0) });
         let insert = with_record(form, &events, (2, 2));
         let split = (leaf + separator.0 + 2, 3);
-        // The block of a byte string was written before room was looked for.
+        // The block of a byte string was written before the insert looked for room.
         assert_eq!(cost(&events), (insert.0 + split.0, insert.1 + split.1), "{form}");
     }
 }
 
-/// An empty leaf goes by one word. Pairs that move are three fences: copies and mark, bits,
-/// link.
+/// One word unlinks an empty leaf. A merge that moves pairs takes three fences: copies and mark,
+/// bits, link.
 #[test]
 fn a_merge_flushes_each_line_once() {
     for form in RecordForm::ALL {

@@ -4,7 +4,7 @@ use super::version::LockWord;
 use loom::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
-/// Whether an ordering is taken away.
+/// Which ordering is taken away, if any.
 #[derive(Clone, Copy)]
 pub(crate) enum Orders {
     Kept,

@@ -1,8 +1,8 @@
-//! A thread of clevel stopped before each of its accesses in turn, while another one does much: many
-//! inserts, expansions, rehashing, drops, and what was freed is used for something else. Then the
-//! first one goes on. Nothing may be lost, and nobody may fail.
+//! A thread of clevel is stopped before each of its accesses in turn, while another thread does
+//! much: many inserts, expansions, rehashing and drops, and it reuses what was freed. Then the
+//! first thread continues. Nothing may be lost, and no operation may fail.
 //!
-//! The second thread has to replace the context twice while the first one is between two accesses.
+//! The second thread has to replace the context twice while the first is between two accesses.
 
 use super::{create, inline, map};
 use outlast::RecordForm;
@@ -17,7 +17,7 @@ const PAGES: u64 = 1024;
 /// The smallest levels.
 pub(super) const SMALLEST: clevel::Config = clevel::Config { first_bits: 1, group_bits: 1 };
 
-/// A map of clevel, of the smallest levels.
+/// A map of clevel with the smallest levels.
 #[derive(Clone)]
 struct Table {
     store: Arc<Store<Traced>>,
@@ -31,7 +31,7 @@ impl Table {
         Table { store, map }
     }
 
-    /// With keys from 1 to `keys`.
+    /// Makes a map with keys from 1 to `keys`.
     fn filled(stops: &Stops, keys: u64, steps: bool) -> Table {
         let table = Table::new(stops);
         for key in 1..=keys {
@@ -61,7 +61,7 @@ impl Table {
         self.index().stats().unwrap().splits
     }
 
-    /// Uses what is free for something else.
+    /// Uses free blocks for something else.
     fn use_what_is_free(&self) {
         let core = self.store.core();
         core.collect();
@@ -75,7 +75,7 @@ impl Table {
     }
 }
 
-/// The keys before the insert of another one that expands for the `n`th time.
+/// Returns the number of keys before the insert that expands for the `n`th time.
 fn before_expansion(n: u64, steps: bool) -> u64 {
     let table = Table::new(&Stops::default());
     let mut keys = 0;
@@ -86,8 +86,8 @@ fn before_expansion(n: u64, steps: bool) -> u64 {
     keys - 1
 }
 
-/// Stops `first` before each of its accesses, and lets `beside` run to its end. Then keys from 1
-/// to `keys + more` have to be there. Returns the accesses.
+/// Stops `first` before each of its accesses while `beside` runs to its end. Then keys from 1 to
+/// `keys + more` must be present. Returns the number of accesses.
 fn each_stop(
     name: &str,
     (keys, more, steps): (u64, u64, bool),

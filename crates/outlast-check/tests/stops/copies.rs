@@ -1,8 +1,9 @@
-//! Two threads that rehash clevel and one that removes, in an order that was chosen: a copy that
-//! a removal has withdrawn is not confirmed, though another thread has put the same record into
-//! the same slot since.
+//! Two threads rehash clevel and one removes, in a chosen order. A copy that a removal has
+//! withdrawn must not be confirmed, even though another thread has put the same record into the
+//! same slot since.
 //!
-//! Which accesses the threads stop before is found by runs of the same beginning that let them go on.
+//! Earlier runs with the same beginning, in which the threads continue, show which accesses to stop
+//! before.
 
 use super::clevel::SMALLEST;
 use super::{create, inline, map};
@@ -25,7 +26,8 @@ struct Run {
 }
 
 impl Run {
-    /// A table that has a level to be emptied; with one record, if a key is given.
+    /// Makes a table with a level that is due to be emptied. If a key is given, the table has only
+    /// that record.
     fn new(only: Option<u64>) -> Run {
         let stops = Stops::default();
         let seam = stops.seam();
@@ -49,7 +51,7 @@ impl Run {
         Stops::play(role, || inline(&self.map).step().unwrap());
     }
 
-    /// Lets a thread go on to its end.
+    /// Lets a thread run to its end.
     fn finish(&self, role: Role, thread: ScopedJoinHandle<'_, ()>) {
         self.stops.release(role);
         thread.join().unwrap();
@@ -65,28 +67,28 @@ impl Run {
     }
 }
 
-/// The offset of the record that a slot's word is of, copies' included.
+/// Returns the offset of the record in a slot's word, which may be a copy.
 fn record(word: u64) -> u64 {
     word & ((1 << 48) - 16)
 }
 
 #[test]
 fn a_copy_is_confirmed_by_its_maker_alone() {
-    // A key in the level that is emptied.
+    // Find a key in the level that is emptied.
     let run = Run::new(None);
     run.rehash(A);
     let copy = run.exchange(A, &clevel::points::COPY, |_| true);
     let key = run.word(record(copy.new) + 16);
 
-    // Where A copies its record.
+    // Find where A copies its record.
     let run = Run::new(Some(key));
     run.rehash(A);
     let copy = run.exchange(A, &clevel::points::COPY, |_| true);
 
-    // Before it looks at the slot, for it chooses by Bloom filters, which B changes.
+    // Stop before A looks at the slot, because it chooses by Bloom filters, which B changes.
     let before = copy.access - 2;
 
-    // Where B confirms its copy, if A has stopped before its own.
+    // Find where B confirms its copy, if A has stopped before its own.
     let run = Run::new(Some(key));
     run.stops.limit(A, before);
     scope(|scope| {
@@ -99,7 +101,7 @@ fn a_copy_is_confirmed_by_its_maker_alone() {
     let confirmed = run.exchange(B, &clevel::points::CONFIRM, same);
     assert_eq!(confirmed.offset, copy.offset, "both take the same slot");
 
-    // Both stop there, and the record is removed: the removal withdraws B's copy.
+    // Both stop there, and the record is removed. The removal withdraws B's copy.
     let run = Run::new(Some(key));
     run.stops.limit(A, before);
     run.stops.limit(B, confirmed.access);
@@ -113,7 +115,7 @@ fn a_copy_is_confirmed_by_its_maker_alone() {
         // A copies into the slot, and stops before it looks at the record again.
         assert!(run.stops.run_to(A, copy.access + 1, &a));
         assert_eq!(record(run.word(copy.offset)), record(copy.new));
-        // B must not take A's copy for its own.
+        // B must not mistake A's copy for its own.
         run.finish(B, b);
         assert_ne!(run.word(copy.offset), record(copy.new) | copy.new & 0x3fff << 48);
         run.finish(A, a);

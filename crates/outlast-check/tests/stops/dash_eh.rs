@@ -1,7 +1,7 @@
-//! Dash-EH, and the pool below it: one thread stopped before an access of memory, another one that
-//! works until it has its answer, and then a crash. Two files are tried: the least that a power loss
-//! leaves, and all that the death of the process leaves. The pool must open from them, and know what
-//! the second thread was told.
+//! Dash-EH, and the pool below it: one thread is stopped before a memory access, another works
+//! until its operation returns, and then there is a crash. Two files are tried: the least that a
+//! power loss leaves, and everything, as process death leaves it. The pool must open from both, and
+//! agree with what the second thread's operation returned.
 
 use super::{bytes, create, inline, left_by, map, open};
 use outlast::RecordForm::{Bytes, Inline};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const SMALLEST: dash_eh::Config = dash_eh::Config { bucket_bits: 1, stash: 2 };
 
-/// The number of the first access that is as asked for.
+/// Returns the number of the first access for which `is` holds.
 fn find(events: &[Event], is: impl Fn(&Event) -> bool) -> Option<u64> {
     let mut accesses = events.iter().filter(|event| !matches!(event.access, Access::Mark(_)));
     accesses.position(is).map(|number| number as u64)
@@ -29,7 +29,7 @@ fn insert(map: &OpenMap, key: u64, value: u64) -> bool {
     inline(map).change(key, Change::Insert(value), false).unwrap().applied
 }
 
-/// A map of words with keys up to `keys`, by `key`.
+/// Makes a map of words with these keys.
 fn words(
     seam: &Traced,
     hash: u32,
@@ -43,13 +43,13 @@ fn words(
     (store, map)
 }
 
-/// Keys from here on have one hash, under the hash function of this number.
+/// A hash function by number, and the key from which all keys have one hash under it.
 const COLLIDING: (u32, u64) = (0x7e57, 1 << 32);
 
 #[test]
 fn an_overflow_node_is_used_once_its_link_is_durable() {
     let (hash, first) = COLLIDING;
-    // Which insert links a node, and when.
+    // Find out which insert links a node, and when.
     let seam = Traced::new();
     let (_store, map) = words(&seam, hash, 0..0);
     let links = |key: u64| {
@@ -146,7 +146,7 @@ fn text(number: u64) -> Vec<u8> {
     format!("key {number}").into_bytes()
 }
 
-/// A map of byte strings with so many keys.
+/// Makes a map of byte strings with `keys` keys.
 fn texts(seam: &Traced, keys: u64) -> (Arc<Store<Traced>>, Arc<OpenMap>) {
     let store = create(seam, 300, 1);
     let map = map(&store, Bytes, SMALLEST);
@@ -168,7 +168,7 @@ fn the_trace_misses_no_record_that_a_split_takes_back() {
             let stops = Stops::default();
             let store = open(&file, stops.seam());
             let map = store.open_map("m").unwrap();
-            // First touches.
+            // Make the first touches now.
             (0..fill).for_each(|key| assert!(bytes(&map).get(&text(key)).unwrap().is_some()));
             let trace = || while store.step().unwrap() {};
             let (done, stopped) = stops.during(access, trace, |stopped| {
@@ -202,7 +202,7 @@ fn what_was_found_after_a_kill_survives_a_power_loss() {
     seam.start(false);
     let (_store, map) = words(&seam, 1, 0..0);
     let (_, mut events) = stops.during(access, || insert(&map, 5, 99), |_| seam.take());
-    // SIGKILL here: the caches live on.
+    // SIGKILL here: the caches survive.
     let [_, file] = left_by(&events);
     let seam = recorder(true);
     let store = open(&file, seam.clone());

@@ -1,8 +1,8 @@
-//! One thread stopped before an access of memory that is chosen, while others work: bugs that were
-//! there, each kept out by a test.
+//! One thread is stopped before a chosen memory access while others work. Each test keeps out a bug
+//! that once existed.
 //!
-//! The schedules of the harness switch threads now and then. Here one thread does a great deal while
-//! another one stands between two of its accesses.
+//! The schedules of the harness switch threads now and then. Here one thread does a great deal
+//! while another is between two of its accesses.
 
 mod clevel;
 mod copies;
@@ -21,10 +21,10 @@ use std::sync::{Arc, LazyLock};
 
 static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(outlast_check::session::alive);
 
-/// What every pool here can grow to.
+/// The size that every pool here can grow to.
 const CAPACITY: u64 = 1024 << PAGE_BITS;
 
-/// A new pool.
+/// Creates a pool.
 fn create(seam: &Traced, pages: u64, hash_function: u32) -> Arc<Store<Traced>> {
     let options = CoreOptions {
         page_bits: PAGE_BITS,
@@ -44,7 +44,7 @@ fn open(file: &[u8], seam: Traced) -> Arc<Store<Traced>> {
     open_bytes(file, CAPACITY, seam, &ALIVE).unwrap()
 }
 
-/// The map `m`, created if there is none.
+/// Opens the map `m`, or creates it.
 fn map(store: &Store<Traced>, form: RecordForm, config: impl Into<Config>) -> Arc<OpenMap> {
     let schema = if form == RecordForm::Inline { "u64" } else { "[u8]" };
     let info = MapInfo {
@@ -71,8 +71,9 @@ fn bytes(map: &OpenMap) -> &dyn Index<Bytes> {
     }
 }
 
-/// The file after these events of a new pool and a crash: a power loss that takes everything that
-/// was not durable, or the death of the process, which takes nothing.
+/// Returns the file of a new pool after these events and a crash. The first file is after a power
+/// loss that takes everything that is not durable, the second after process death, which takes
+/// nothing.
 fn left_by(events: &[Event]) -> [Vec<u8>; 2] {
     let mut timeline = Timeline::new(&Image::of_file(&[], CAPACITY), CAPACITY, events);
     timeline.advance(events.len());

@@ -1,5 +1,5 @@
-//! PhaST, one thread stopped before each of its accesses of memory while others work: bugs that
-//! were there, each kept out by a test.
+//! PhaST with one thread stopped before each of its memory accesses while others work. Each test
+//! keeps out a bug that once existed.
 
 use super::{bytes as index, create, left_by, map, open};
 use outlast::RecordForm;
@@ -12,7 +12,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::thread::scope;
 
-/// A map of byte strings, with leaves of so many pairs.
+/// A map of byte strings, with leaves of `slots` pairs.
 struct Table {
     stops: Stops,
     seam: Traced,
@@ -35,7 +35,7 @@ impl Table {
     }
 }
 
-/// All records.
+/// Returns all records.
 fn records(index: &dyn Index<Bytes>) -> outlast::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let (mut cursor, mut found) = (Cursor::start(), Vec::new());
     while !cursor.is_done() {
@@ -48,9 +48,9 @@ fn change(index: &dyn Index<Bytes>, key: &[u8], change: Change<'_, Bytes>) -> bo
     index.change(key, change, false).unwrap().applied
 }
 
-/// Tries each pair of moments: at the first another thread inserts the key that this one is
-/// about to insert, at the second it replaces it, so often that the block of the first record
-/// is used again. Whether there is one after which the key stands twice.
+/// Tries each pair of moments of this thread's insert. At the first, another thread inserts the
+/// same key. At the second, it replaces that record until the block of the first record is reused.
+/// Returns whether there is a pair after which the key is there twice.
 fn a_key_can_stand_twice(put: bool) -> bool {
     for first in 0.. {
         for second in first + 1.. {
@@ -92,8 +92,8 @@ fn a_key_can_stand_twice(put: bool) -> bool {
     unreachable!("it ends with the accesses");
 }
 
-/// The insert compared its key with what stood in the block by then, did not find it there,
-/// and went on: the bits had not changed.
+/// The bug: the insert compared its key with the block's content by then, did not find the key
+/// there, and continued, because the bits had not changed.
 #[test]
 fn a_key_that_is_replaced_beside_an_insert_of_it_stands_once() {
     for put in [false, true] {
@@ -103,14 +103,14 @@ fn a_key_that_is_replaced_beside_an_insert_of_it_stands_once() {
     assert!(Traced::planting(bug, || a_key_can_stand_twice(false)), "this test finds it");
 }
 
-/// The first record, or the last, as the typed map has it.
+/// Returns the key of the first record, or of the last, as the typed map does.
 fn end(index: &dyn Index<Bytes>, reverse: bool) -> Option<Vec<u8>> {
     let range = KeyRange::<Bytes>::new(Bound::Unbounded, Bound::Unbounded);
     index.ordered().unwrap().end(range, reverse).unwrap().map(|(key, _)| key)
 }
 
-/// The leaf at the end is empty, and stays empty but for one record that comes before the one in
-/// the next leaf goes. So what comes after that one is at no moment at the end.
+/// The leaf at the end is empty. Another thread inserts a record into it, and then removes the end
+/// record of the next leaf. So the record behind that one is at no moment the first or the last.
 #[test]
 fn the_first_and_the_last_are_so_at_some_moment() {
     for reverse in [false, true] {
@@ -143,9 +143,9 @@ fn the_first_and_the_last_are_so_at_some_moment() {
     }
 }
 
-/// A thread splits a leaf; at each of its accesses another one removes a record of the upper
-/// half, and replaces one of another leaf until the first one's block holds it. Then the process
-/// dies. Whether there is a moment after which a pool is left that is not as it was.
+/// A thread splits a leaf. At each of its accesses, another thread removes a record of the upper
+/// half, and replaces one of another leaf until it is in the first record's block. Then the process
+/// dies. Returns whether there is a moment at which this leaves wrong contents.
 fn a_split_can_leave_what_it_moved() -> bool {
     for access in 0.. {
         let table = Table::new(4);
@@ -153,7 +153,8 @@ fn a_split_can_leave_what_it_moved() -> bool {
         for n in 0..=12 {
             change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
         }
-        // Into the last leaf, which is full. Keys come in order, so the greatest one is moved.
+        // Insert into the last leaf, which is full. Keys come in order, so the greatest one is
+        // moved.
         let act = || {
             (13..15).for_each(|n| {
                 change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
@@ -171,7 +172,7 @@ fn a_split_can_leave_what_it_moved() -> bool {
         let [_, file] = left_by(&events);
         let store = open(&file, recorder(false));
         let map = store.open_map("m").unwrap();
-        // A block that holds another record by now can be met as damage, too.
+        // A block that holds another record by now can also show up as damage.
         let Ok(found) = records(index(&map)) else { return true };
         let of = |n: u8| found.iter().filter(|(found, _)| *found == key(n)).count();
         let is_right = found.is_sorted()
@@ -186,8 +187,8 @@ fn a_split_can_leave_what_it_moved() -> bool {
     unreachable!("it ends with the accesses");
 }
 
-/// Opening took the pairs that were moved out of the lower half by the keys that they led to, and
-/// one led to a record of another leaf by then.
+/// The bug: opening identified the pairs that were moved out of the lower half by the keys that
+/// they led to. One of them led to a record of another leaf by then.
 #[test]
 fn what_a_split_has_moved_is_in_one_leaf_after_a_crash() {
     assert!(!a_split_can_leave_what_it_moved());

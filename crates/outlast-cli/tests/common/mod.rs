@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Helpers that the tests of the command share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A directory with a pool in it, or not yet.
+/// A directory for a pool, which may not exist yet.
 pub(crate) struct Place {
     /// Removed in the end.
     pub(crate) dir: tempfile::TempDir,
 }
 
-/// What a run of the command left.
+/// The result of a run of the command.
 pub(crate) struct Run {
     /// The exit code.
     pub(crate) code: i32,
@@ -25,12 +25,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Standard output as text.
+    /// Returns standard output as text.
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.out).unwrap()
     }
 
-    /// Standard output as objects: every line must be one.
+    /// Returns standard output as JSON objects. Every line must be one.
     pub(crate) fn objects(&self) -> Vec<Value> {
         let parse = |line| {
             let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -40,7 +40,7 @@ impl Run {
         self.text().lines().map(parse).collect()
     }
 
-    /// Fails the test if the code is another one; an error must be one line.
+    /// Fails the test unless the exit code is `code`. An error must be one line.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
         let (out, err) = (String::from_utf8_lossy(&self.out), &self.err);
@@ -53,28 +53,28 @@ impl Run {
     }
 }
 
-/// The command.
+/// Returns the command.
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_outlast"))
 }
 
 impl Place {
-    /// An empty directory.
+    /// Makes an empty directory.
     pub(crate) fn new() -> Self {
         Place { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A path in it.
+    /// Returns a path in it.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The pool.
+    /// Returns the path of the pool.
     pub(crate) fn pool(&self) -> PathBuf {
         self.path("test.pool")
     }
 
-    /// A file with this content.
+    /// Writes a file with this content.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
@@ -86,7 +86,7 @@ impl Place {
         self.run_with(args, b"")
     }
 
-    /// The same, with this on standard input.
+    /// Does the same, with this on standard input.
     pub(crate) fn run_with<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -102,13 +102,13 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Whoever fails early does not read it.
+        // A command that fails early does not read it.
         let _ = child.stdin.take().unwrap().write_all(input);
         finished(child.wait_with_output().unwrap())
     }
 }
 
-/// What is left of a finished process.
+/// Converts the output of a finished process.
 pub(crate) fn finished(output: Output) -> Run {
     let Output { status, stdout, stderr } = output;
     Run {

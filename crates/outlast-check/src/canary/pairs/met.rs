@@ -1,4 +1,4 @@
-//! Runs in which threads meet, of a scheme whose threads never wait for one another.
+//! Records runs in which threads meet, for a scheme whose threads never wait for one another.
 
 use super::{Plan, joined, marks, plans};
 use crate::canary::tape::{Allowed, Tape, placed};
@@ -17,10 +17,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 
-/// Records those in which threads meet, where one does not wait for another.
+/// Records the runs in which threads meet, for lock-free schemes, and calls `each` with every one.
 ///
 /// # Errors
-/// If one goes wrong, or what `each` finds.
+/// If a run goes wrong, or the fault that `each` finds.
 pub fn met(
     scheme: Scheme,
     form: RecordForm,
@@ -41,8 +41,8 @@ pub fn met(
                 if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
                     each(tape)?;
                 }
-                // What stands behind something that may not be durable is not, either: the second
-                // one is stopped, too, where it has taken effect.
+                // If something may not be durable, whatever depends on it is not durable either. So
+                // also stop the second thread where its operation has taken effect.
                 let key = plan.first + n;
                 if first.key() == Some(key) && second == Op::Get(key) {
                     let Some(effect) = effect else { continue };
@@ -64,7 +64,7 @@ enum Op {
     Background,
 }
 
-/// What it was told: whether it applied and whether the key was there, or the key's value.
+/// The result: whether a change applied and whether the key was present, or the key's value.
 #[derive(PartialEq)]
 enum Told {
     Changed(bool, bool),
@@ -100,7 +100,7 @@ impl Op {
         }))
     }
 
-    /// The state after it, and what it tells.
+    /// Returns the state after the operation, and its result.
     fn on(self, state: &State) -> (State, Told) {
         let mut state = state.clone();
         let Some(map) = state.maps.get_mut("m") else { return (state, Told::Nothing) };
@@ -131,8 +131,8 @@ impl Op {
 }
 
 impl Plan {
-    /// The pairs that meet, after so many inserts. What the first one does takes different ways
-    /// after each of these numbers.
+    /// Lists the pairs of operations that meet, each with the number of inserts before them. After
+    /// each of these numbers, the first operation takes a different path.
     fn meetings(&self, alive: &Arc<Alive>) -> Checked<Vec<(u64, Op, Op)>> {
         let mut all = Vec::new();
         for n in self.chosen(alive)?.into_keys().filter(|&n| n > 0) {
@@ -140,7 +140,7 @@ impl Plan {
             let insert = |key| Op::Change(key, Do::Insert(61));
             let update = |key| Op::Change(key, Do::Update(62));
             let remove = |key| Op::Change(key, Do::Remove);
-            // It changes nothing, but what it finds on its way may count on from there.
+            // This insert changes nothing, but it may rely on what it finds on its way.
             all.push((n, Op::Change(new, Do::Insert(51)), update(other)));
             for first in
                 [Op::Change(new, Do::Insert(51)), Op::Change(old, Do::Update(52)), remove(old)]
@@ -156,8 +156,9 @@ impl Plan {
         Ok(all)
     }
 
-    /// Two threads meet: one is stopped before its access `stop_at`, or after its operation, and
-    /// the other one does something; then the first goes on. `None` if the second has to wait.
+    /// Lets two threads meet. The first is stopped before its access `stop_at`, or after its
+    /// operation; the second does its operation; then the first continues. Returns `None` if the
+    /// second has to wait.
     fn meet(
         &self,
         n: u64,
@@ -175,7 +176,7 @@ impl Plan {
         let before = Arc::clone(session.state());
         let store = Arc::clone(session.store());
         let map = store.open_map("m")?;
-        // Of nobody's key.
+        // A key that neither of the other two uses.
         let third = Op::Change(self.first + n + 2, Do::Insert(71));
         let marked = |name: &str, op: Op| {
             seam.mark(|| Mark::Begin(format!("{name}: {op:?}")));
@@ -189,13 +190,13 @@ impl Plan {
             third()?;
             Ok::<_, Fault>((!stops.was_awaited()).then_some(told))
         };
-        // The mark of its beginning is one access.
+        // The begin mark counts as one access.
         let (first_done, told) = stops.during(stop_at, || marked("first", first), meanwhile);
         joined(first_done)?;
         let met = told?.map(|told| (told, seam.take()));
         let Some((told, events)) = met else { return Ok(None) };
         let (steps, _, used) = session.finish();
-        // What is there in the end.
+        // The contents in the end.
         let mut last = State::clone(&before);
         for key in [first.key(), second.key(), third.key()].into_iter().flatten() {
             let found = Op::Get(key).ask(&store, &map)?;
@@ -225,8 +226,8 @@ impl Plan {
         }))
     }
 
-    /// Where the first of two is stopped: after the last of each row of stores of one commit
-    /// point, and after its operation.
+    /// Lists where the first of two threads is stopped: after the last store of each row of stores
+    /// of one commit point, and after its operation.
     fn stops(&self, n: u64, first: Op, alive: &Arc<Alive>) -> Checked<Vec<u64>> {
         let seam = recorder(false);
         let mut session = self.session(&seam, alive)?;
@@ -250,7 +251,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The commit point by which an insert takes effect: that of its last durable store.
+    /// Returns the commit point with which an insert takes effect: that of its last durable store.
     fn effect(&self, alive: &Arc<Alive>) -> Checked<Option<&'static Point>> {
         let seam = recorder(false);
         let mut session = self.session(&seam, alive)?;
@@ -262,10 +263,10 @@ impl Plan {
         Ok(events.iter().rev().find(durable).and_then(|event| event.point))
     }
 
-    /// Two inserts, of keys of their own: the first one is stopped before its access `stop_at`,
-    /// the second one when it has taken effect, by its store of the point `effect`, and before
-    /// that is flushed. A third thread looks the second one's key up. `None` if somebody has to
-    /// wait, or is not stopped.
+    /// Runs two inserts of different keys. The first is stopped before its access `stop_at`. The
+    /// second is stopped after it has taken effect by its store of the point `effect`, and before
+    /// that store is flushed. A third thread looks up the second one's key. Returns `None` if a
+    /// thread has to wait, or is not stopped.
     fn behind(
         &self,
         n: u64,
@@ -286,7 +287,7 @@ impl Plan {
         let map = store.open_map("m")?;
         let keys = [self.first + n, self.first + n + 1];
         let ops = keys.map(|key| Op::Change(key, Do::Insert(51)));
-        // The mark of its beginning is one access.
+        // The begin mark counts as one access.
         stops.limit(Role::First, stop_at);
         let met = thread::scope(|scope| -> Checked<Option<(Told, Vec<Event>)>> {
             let mut threads = Vec::new();
@@ -346,7 +347,7 @@ impl Plan {
     }
 }
 
-/// What a crash may leave of a run in which two met, and a third one came later.
+/// Derives what a crash may leave of a run in which two threads met and a third came later.
 fn met_states(
     events: &[Event],
     steps: &[Step],
@@ -379,7 +380,7 @@ fn met_states(
         add(vec![last]);
         return Ok(allowed);
     }
-    // The second one comes first, and the first is in flight, or the other way round.
+    // Either the second operation came first and the first is in flight, or the other way round.
     let then = second.on(before);
     let then_first = second.on(&done);
     let mut after = Vec::new();

@@ -1,9 +1,9 @@
-//! Runs of two threads, for fences that only another thread can miss.
+//! Records runs of two threads, for fences whose absence only another thread can notice.
 //!
-//! What one thread has flushed and not fenced becomes durable with its next fence,
-//! whatever that was for. So a fence that is missing between a change and its publication
-//! does no harm as long as the same thread goes on. Here it does not: it is stopped for
-//! ever, soon after each of its fences, and another thread builds on what it has done.
+//! Whatever a thread has flushed but not fenced becomes durable with its next fence, whatever that
+//! fence is for. So a missing fence between a change and its publication does no harm as long as
+//! the same thread continues. In these runs it does not: the thread is stopped for ever, soon after
+//! each of its fences, and another thread builds on what it has done.
 
 mod met;
 mod told;
@@ -26,12 +26,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 
-/// What a thread that was stopped has ended with.
+/// Returns the result of a thread that was stopped.
 fn joined<T>(ended: thread::Result<Checked<T>>) -> Checked<T> {
     ended.unwrap_or_else(|_| Err(Fault("a thread panicked".into())))
 }
 
-/// A map that is filled key by key, and what the second thread does.
+/// A map that is filled key by key.
 #[derive(Clone, Copy)]
 struct Plan {
     name: &'static str,
@@ -71,8 +71,9 @@ impl Plan {
         Ok(session)
     }
 
-    /// The inserts worth stopping in: for each commit point with a fence, the first insert
-    /// that makes it and one later; with the number of accesses up to each of its fences.
+    /// Finds the inserts worth stopping in: for each commit point with a fence, the first insert
+    /// that reaches it and a later one. Each comes with the number of accesses up to each of its
+    /// fences.
     fn chosen(&self, alive: &Arc<Alive>) -> Checked<BTreeMap<u64, Vec<u64>>> {
         let seam = Traced::new();
         let mut session = self.session(&seam, alive)?;
@@ -90,7 +91,7 @@ impl Plan {
             for (i, event) in events.iter().enumerate() {
                 accesses += u64::from(!matches!(event.access, Access::Mark(_)));
                 let Some(point) = event.point else { continue };
-                // Where the fence is missing, the place is that of the flush before it.
+                // If the fence is missing, the flush before it takes its place.
                 let next = events.get(i + 1).map(|next| &next.access);
                 let more = matches!(next, Some(Access::Fence | Access::Flush { .. }));
                 let ends = match event.access {
@@ -115,8 +116,8 @@ impl Plan {
         Ok(chosen)
     }
 
-    /// Inserts key number `n` by a thread that is stopped before its access `stop`, while
-    /// this one does something. `None` if it has to wait for the other.
+    /// Inserts key number `n` in a thread that is stopped before its access `stop_at`, while this
+    /// thread does something else. Returns `None` if this thread has to wait for the other.
     fn record(
         &self,
         n: u64,
@@ -141,7 +142,7 @@ impl Plan {
             }
             state
         };
-        // The first keys, in the order of their removal.
+        // Remove the first keys, in the order of their removal.
         let remove = |state: &State, count: u64| {
             let mut state = state.clone();
             if let Some(map) = state.maps.get_mut("m") {
@@ -168,7 +169,7 @@ impl Plan {
             seam.mark(|| Mark::Begin(format!("insert of key {key}")));
             change(&map, key, Do::Insert(value))
         };
-        // The mark of its beginning is one access.
+        // The begin mark counts as one access.
         let (first_done, events) = stops.during(stop_at, first, |reached| {
             seam.mark(|| Mark::Begin("beside it".into()));
             let made = match beside {
@@ -249,7 +250,7 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
     })
 }
 
-/// A key's value, as text.
+/// Returns a key's value, as text.
 fn value(map: &OpenMap, key: u64) -> Checked<Option<String>> {
     with_form!(map.index(), R, index => {
         let key = R::nth_key(key);
@@ -261,7 +262,7 @@ fn value(map: &OpenMap, key: u64) -> Checked<Option<String>> {
 /// Records all runs.
 ///
 /// # Errors
-/// If one goes wrong.
+/// If a run goes wrong.
 pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
     let mut tapes = stopped(scheme, form, alive)?;
     met(scheme, form, alive, &mut |tape| {
@@ -271,16 +272,16 @@ pub fn record(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<V
     Ok(tapes)
 }
 
-/// Records those in which one thread is stopped for ever.
+/// Records the runs in which one thread is stopped for ever.
 ///
 /// # Errors
-/// If one goes wrong.
+/// If a run goes wrong.
 pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<Vec<Tape>> {
     let mut tapes = Vec::new();
     for plan in plans(scheme, form) {
         for (n, fences) in plan.chosen(alive)? {
             for (i, &fence) in fences.iter().enumerate() {
-                // As soon after the fence as the other thread can pass.
+                // Stop as soon after the fence as the other thread can pass.
                 let end = fences.get(i + 1).copied().unwrap_or(fence + 140);
                 for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
                 {

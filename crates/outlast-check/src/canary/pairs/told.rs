@@ -1,4 +1,5 @@
-//! What a thread is told while another one is stopped, before what it was told of is durable.
+//! Checks what an operation returns while another thread is stopped, before the other thread's
+//! stores are durable.
 
 use super::{Plan, change, joined, marks, plans, value};
 use crate::canary::tape::{Allowed, Tape, least_and, placed};
@@ -11,9 +12,9 @@ use outlast::pmem::{Access, Alive, Mark, Seam};
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
-/// Records lookups that make durable what another thread has not yet: it is stopped for ever
-/// before each of its accesses in turn, and this one looks its key up. Those runs are kept in
-/// which the lookup flushes; a scheme whose lookups never do has none.
+/// Records lookups that persist what another thread has not persisted yet. The other thread is
+/// stopped for ever before each of its accesses in turn, and this thread looks up its key. Only the
+/// runs in which the lookup flushes are kept, so a scheme whose lookups never flush has none.
 ///
 /// # Errors
 /// If a run goes wrong.
@@ -30,7 +31,8 @@ pub fn lookups(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
 }
 
 impl Plan {
-    /// `None` if the first thread has fewer accesses; `Some(None)` if the lookup flushes nothing.
+    /// Returns `None` if the first thread has fewer accesses, and `Some(None)` if the lookup
+    /// flushes nothing.
     fn looked_up(
         &self,
         stop_at: u64,
@@ -60,7 +62,7 @@ impl Plan {
             seam.mark(|| Mark::Begin(format!("{what:?} of key {key}")));
             change(&map, key, what)
         };
-        // The mark of its beginning is one access.
+        // The begin mark counts as one access.
         let (first_done, seen) = stops.during(stop_at, first, |reached| {
             seam.mark(|| Mark::Begin("lookup beside it".into()));
             let found = value(&map, key);
@@ -101,22 +103,23 @@ impl Plan {
     }
 }
 
-/// What a second thread asks while the first is stopped.
+/// What a second thread does while the first is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
-    /// It looks the first thread's key up.
+    /// It looks up the first thread's key.
     Get,
-    /// It inserts that key, and is told whether it is there.
+    /// It inserts that key, which returns whether the key is present.
     Insert,
     /// It opens the map that the first thread creates, and inserts into it.
     OpenMap,
 }
 
-/// Stops a thread for ever before each of its accesses in turn, while this one asks; then
-/// everything is lost that a power loss can take. What was told must still be so.
+/// Stops a thread for ever before each of its accesses in turn, while this thread calls an
+/// operation. Then a power loss takes everything that it can. What the operation returned must
+/// still hold.
 ///
 /// # Errors
-/// If it is not.
+/// If it does not hold.
 pub fn told(scheme: Scheme, form: RecordForm, ask: Meanwhile, alive: &Arc<Alive>) -> Checked {
     let plan = plans(scheme, form)[0];
     let changes: &[Do] = match ask {
@@ -134,7 +137,7 @@ pub fn told(scheme: Scheme, form: RecordForm, ask: Meanwhile, alive: &Arc<Alive>
 }
 
 impl Plan {
-    /// `false` if the first thread has fewer accesses.
+    /// Returns `false` if the first thread has fewer accesses.
     fn told_at(&self, stop_at: u64, what: Do, ask: Meanwhile, alive: &Arc<Alive>) -> Checked<bool> {
         let stops = Stops::default();
         let seam = stops.seam();
@@ -150,7 +153,7 @@ impl Plan {
         let first = || match ask {
             Meanwhile::OpenMap => store.map(&request).map(|_| ()).map_err(Fault::from),
             Meanwhile::Get | Meanwhile::Insert => {
-                // It may have been inserted by the other one.
+                // The other thread may have inserted the key.
                 let _ = change(&map, key, what);
                 Ok(())
             }
@@ -158,7 +161,7 @@ impl Plan {
         let (first_done, (reached, seen, events)) = stops.during(stop_at - 1, first, |reached| {
             let seen = match ask {
                 Meanwhile::Get => value(&map, key),
-                // Either it was there, or it is now.
+                // Whether the key was present before or is inserted now, it must be there.
                 Meanwhile::Insert => {
                     let _ = change(&map, key, Do::Insert(77));
                     Ok(Some(String::new()))
@@ -198,11 +201,11 @@ impl Plan {
     }
 }
 
-/// Stops a thread before one of its accesses while another one inserts until things are
-/// not as the first had found them; then both go on, and everything must be there.
+/// Pauses a thread before one of its accesses while another thread inserts until the map differs
+/// from what the first has seen. Then both continue, and every record must be there.
 ///
 /// # Errors
-/// If it is not.
+/// If a record is missing.
 pub fn paused(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked {
     let plan = plans(scheme, form)[0];
     for (n, fences) in plan.chosen(alive)? {

@@ -1,4 +1,4 @@
-//! clevel.
+//! What clevel adds.
 
 pub mod phases;
 mod planted;
@@ -13,7 +13,7 @@ use outlast::index::clevel::layout::SLOTS;
 use outlast::index::clevel::{self, points};
 use outlast::{Config, RecordForm};
 
-/// What it adds.
+/// What clevel adds.
 pub const PARTS: Parts = Parts {
     shapes: &[("f1g1", config(1, 1)), ("f1g3", config(1, 3)), ("f2g2", config(2, 2))],
     brim,
@@ -32,11 +32,12 @@ pub const PARTS: Parts = Parts {
     equivalent: &[],
 };
 
-/// Keys of one hash that fit two buckets of each of three levels: the first one is full, the
-/// second half full, and for the third it does not pay to add another.
+/// The keys of one hash that fit into two buckets of each of three levels. The first level is then
+/// full and the second half full, so the map adds a level each time. The third is too empty to add
+/// another.
 const CROWD: u64 = 3 * 2 * SLOTS as u64;
 
-/// log2 of the buckets of the first level, and of those of a group.
+/// Makes a configuration from the log2 of the first level's buckets, and of a group's.
 const fn config(first_bits: u32, group_bits: u32) -> Config {
     Config::Clevel(clevel::Config { first_bits, group_bits })
 }
@@ -46,17 +47,18 @@ fn first_bits(config: Config) -> u32 {
     config.first_bits
 }
 
-/// A map whose first level has 2^`first_bits` buckets, in groups of 2^`group_bits`.
+/// Returns the shape of a map whose first level has 2^`first_bits` buckets, in groups of
+/// 2^`group_bits`.
 pub fn shape(form: RecordForm, first_bits: u32, group_bits: u32) -> Shape {
     Shape { form, config: config(first_bits, group_bits) }
 }
 
-/// One level.
+/// The map grows when the first level is full.
 fn brim(config: Config) -> u64 {
     ((SLOTS as u64) << first_bits(config)) * 7 / 10
 }
 
-/// All but two levels are emptied, and dropped.
+/// All levels but two must have been emptied and dropped.
 fn at_rest(stats: &IndexStats) -> Checked {
     ensure(stats.segments <= 2, || {
         format!("{} levels, and nothing empties the oldest", stats.segments)

@@ -1,4 +1,4 @@
-//! What of clevel a trace went through.
+//! Finds the phases of clevel that a trace went through.
 
 use crate::explore::phases::Phase;
 use crate::model::stored;
@@ -15,17 +15,17 @@ pub const DROPPED: &str = "clevel/rehash: level dropped";
 /// An expansion took the level that was kept ready.
 pub const READY_TAKEN: &str = "clevel/expansion: level kept ready taken";
 
-/// The words of slots, of what a trace copies from one level to another.
+/// Finds the words of the slots that a trace copies from one level to another.
 pub(super) fn moved(events: &[Event]) -> Vec<u64> {
     let copies = events.iter().filter(|event| event.point == Some(&points::COPY));
     let words = copies.filter_map(stored).map(|(_, word)| word);
     words.map(|word| slot::with_mark(word, slot::PLAIN)).collect()
 }
 
-/// The phases above in a trace.
+/// Finds the phases above in a trace.
 pub(super) fn found(events: &[Event], _: Config) -> BTreeSet<Phase> {
     let mut found = BTreeSet::new();
-    // log2 of the buckets of the last level that was made, and levels of the last context.
+    // The log2 of the buckets of the last new level, and the number of levels of the last context.
     let (mut bits, mut levels) = (0, 0);
     for event in events {
         let (Some(point), Some((_, value))) = (event.point, stored(event)) else { continue };
@@ -38,7 +38,7 @@ pub(super) fn found(events: &[Event], _: Config) -> BTreeSet<Phase> {
             }
             bits = now;
         } else if named && (1..=2).contains(&(value >> 8)) {
-            // How many levels there are, and how many of them stay.
+            // The word holds how many levels there are, and how many of them stay.
             let now = value & 0xff;
             if now < levels {
                 found.insert(DROPPED.into());

@@ -1,4 +1,4 @@
-//! What stands for published bugs in clevel, where the pool does not.
+//! What stands for published bugs in clevel, apart from the pool's.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
@@ -27,7 +27,7 @@ pub(super) const LINES: &[Line] = &[
     bug(TWICE_AFTER_MOVE, Planted::ScannedTwice, "scan_next", Alone),
     cannot(
         HALF_RESIZE_REDONE,
-        "rehashing can be done again at any time: a second copy leads to the same record",
+        "rehashing can be repeated at any time: a second copy leads to the same record",
     ),
     bug(
         REMOVED_STAYS,
@@ -59,17 +59,20 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(SERVED_UNREPAIRED, Planted::AnnouncedKept, "touch_bucket", Alone),
     bug(UNDURABLE_SIBLING, Planted::NoFlush(&points::MET_LINK), "seam: link met", Met),
-    // Reads and decisions on what is not yet durable.
+    // Reads and decisions that depend on what is not yet durable.
     bug(READ_UNDURABLE, Planted::NoFlush(&points::MET_SLOT), "seam: slot met", Stopped),
     bug(EXISTS_UNDURABLE, Planted::NoFence(&points::MET_SLOT), "seam: slot met", Met),
     // Locks, leaks, reclamation.
-    cannot(LOCKS_IN_PM, "there are no locks; announcements that survive are among the above"),
+    cannot(LOCKS_IN_PM, "there are no locks; announcements that survive are among the bugs above"),
     cannot(
         MICRO_LOG,
-        "there is no log to leave out; levels come and go by one word, which the canaries and \
-         the torn store above are for",
+        "there is no log to leave out; one word adds or drops a level, which the mutants and the \
+         torn store above test",
     ),
-    cannot(ERASE_DEADLOCKS, "no operation waits: threads are stopped at each step to show it"),
+    cannot(
+        ERASE_DEADLOCKS,
+        "no operation waits; the harness stops threads at each step to show it",
+    ),
     // Tests that could not see the bug.
     bug(WRONG_COMPARISON, Planted::FingerprintDecides, "meet", Alone),
     bug(
@@ -83,7 +86,7 @@ pub(super) const LINES: &[Line] = &[
     bug(REOPEN_HANGS, Planted::NoFlush(&points::CONTEXT_COMMIT), "seam: root", Alone),
     bug(REMOVED_FOUND, Planted::RemovesNothing, "remove", Alone),
     bug(REHASH_NOT_RESUMED, Planted::RehashNotResumed, "rehash", Alone),
-    // Of the paper as printed, and of the ways that lead around it.
+    // Mistakes in the paper as printed, and in the ways around them.
     bug(
         "clevel: an update beside rehashing is lost, or comes back (4.2, 4.4)",
         Planted::UpdatedInOneSlot,
@@ -99,23 +102,23 @@ pub(super) const LINES: &[Line] = &[
     bug(
         "A level is dropped under a thread that is still emptying it",
         Planted::LevelDroppedEarly,
-        "rehash: what was begun counts as done",
+        "rehash: work that was begun counts as done",
         EachStep("duel-rehash"),
     ),
     bug(
-        "The blocks of a dropped map are looked for by the root of another one in its slot",
+        "The blocks of a dropped map are traced from another map's root in its slot",
         Planted::SlotFreedEarly,
         "Store::free_dropped: the slot is free before the blocks are known",
         EachStep("maps-freed"),
     ),
     bug(
-        "A record is taken from its old level before its copy is durable",
+        "A record is removed from its old level before its copy is durable",
         Planted::NoFence(&points::CONFIRM),
         "seam: copy confirmed",
         Alone,
     ),
     bug(
-        "Rehashing freezes an insert that is announced and not decided",
+        "Rehashing freezes an insert that is announced but not decided",
         Planted::UndecidedFrozen,
         "drain_slot",
         Held("shrink"),
@@ -139,13 +142,13 @@ pub(super) const LINES: &[Line] = &[
         Held("shrink"),
     ),
     bug(
-        "A record goes from its old level while the copy that another thread made is not durable",
+        "A record leaves its old level while the copy that another thread made is not durable",
         Planted::OtherCopyUnflushed,
         "copy",
         Held("rehash"),
     ),
     bug(
-        "A slot that was emptied comes back and leads to a block that is used for something else",
+        "An emptied slot comes back and leads to a block that is reused for something else",
         Planted::NoFlush(&points::REMOVE_SLOT),
         "seam: removal",
         Alone,

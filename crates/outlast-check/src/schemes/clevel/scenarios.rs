@@ -1,4 +1,4 @@
-//! The runs that go where only clevel goes, and what the common ones must reach.
+//! Scenarios for clevel's own paths, and what the common scenarios must reach.
 
 use super::phases::{DROPPED, READY_TAKEN, SHRUNK};
 use super::{CROWD, shape};
@@ -26,7 +26,7 @@ const REHASH: &[&Point] =
     &[&points::COPY, &points::CONFIRM, &points::FREEZE, &points::CONTEXT_COMMIT];
 const FOUND: &[&Point] = &[&points::REPAIR_FOUND];
 
-/// What a common scenario must reach.
+/// Returns what a common scenario must reach.
 pub(super) fn expected(name: &str, _: RecordForm) -> Expected {
     let mut expected = Expected::default();
     match name {
@@ -47,7 +47,7 @@ pub(super) fn expected(name: &str, _: RecordForm) -> Expected {
     expected
 }
 
-/// Its own scenarios.
+/// Lists its own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
     let rehashed = |more: &[&'static Point], phases: &[&'static str]| Expected {
@@ -80,7 +80,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         Scenario::new("chain", "overflow chains, emptied", smallest, chain)
             .in_pool(colliding)
             .expecting(emptied),
-        // A chain in the first level, and in the second of two.
+        // One chain is in the first level, the other in the second of two.
         Scenario::new("chain-f3", "keys of one hash, and large levels", shape(form, 3, 3), crowd)
             .in_pool(colliding)
             .expecting(chained.clone()),
@@ -90,7 +90,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     ]
 }
 
-/// Inserts until the oldest level is to be emptied; the next key.
+/// Inserts until the oldest level is due to be emptied. Returns the next key.
 fn until_draining(play: &mut Play) -> Checked<u64> {
     play.map()?;
     play.insert_until_grown(10, 2)
@@ -99,7 +99,7 @@ fn until_draining(play: &mut Play) -> Checked<u64> {
 fn rehash(play: &mut Play) -> Checked {
     let next = until_draining(play)?;
     play.prepared();
-    // The keys that were inserted first are those in the oldest level.
+    // The keys inserted first are in the oldest level.
     for (i, key) in (10..next).step_by(5).enumerate() {
         play.change(key, Do::Update(key + 200_000))?;
         play.change(key + 1, Do::Remove)?;
@@ -125,7 +125,7 @@ fn ready(play: &mut Play) -> Checked {
         play.session.background()?;
         key += 1;
     }
-    // With a level kept ready that no expansion has taken.
+    // Crash with a level kept ready that no expansion has taken.
     play.session.crash()?;
     play.change(key, Do::Insert(5))?;
     play.session.come_to_rest()?;
@@ -137,7 +137,7 @@ fn ready(play: &mut Play) -> Checked {
 
 fn shrink(play: &mut Play) -> Checked {
     play.map()?;
-    // As many removals as make the table look at its size.
+    // Removing this many makes the table check its size.
     for key in 10..310 {
         play.change(key, Do::Insert(key + 100_000))?;
     }
@@ -153,13 +153,13 @@ fn shrink(play: &mut Play) -> Checked {
         play.change(key - 390, Do::Put(key + 200_000))?;
     }
     play.session.crash()?;
-    // It has to grow again while it shrinks.
+    // The table has to grow again while it shrinks.
     play.insert_until_grown(500, 1)?;
     play.session.come_to_rest()?;
     play.session.verify()
 }
 
-/// As many keys of one hash as need a second node.
+/// Inserts so many keys of one hash that they need a second node.
 fn crowd(play: &mut Play) -> Checked {
     play.map()?;
     // Two buckets of each level, and a node.
@@ -185,13 +185,13 @@ fn chain(play: &mut Play) -> Checked {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.prepared();
-    // Some of the oldest level stay, and go to a chain.
+    // Some records of the oldest level stay, and move to a chain.
     for key in (0..CROWD + 4).step_by(9) {
         play.change(SPECIAL + key, Do::Remove)?;
         play.session.background()?;
         play.change(SPECIAL + key + 1, Do::Update(key + 600))?;
     }
-    // Others make the levels grow, so that the chain's own level is emptied.
+    // Other keys make the levels grow, so that the chain's own level is emptied.
     let grown = play.session.grown("m")?;
     play.insert_until_grown(10, grown + 2)?;
     play.session.crash()?;

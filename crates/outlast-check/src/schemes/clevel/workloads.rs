@@ -1,15 +1,15 @@
-//! Schedules that go where only clevel goes.
+//! Schedules for clevel's own paths.
 
 use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use outlast::index::clevel::points;
 use std::ops::Range;
 
-/// A table that was large, and is almost empty.
+/// A table that was large and is almost empty.
 #[derive(Debug)]
 struct Emptied;
 
 impl Emptied {
-    /// As many as make the table look at its size, once they are removed.
+    /// So many that removing them makes the table check its size.
     const RECORDS: u64 = 300;
     const LEFT: usize = 6;
 }
@@ -32,7 +32,7 @@ impl Filling for Emptied {
 const EMPTIED: Workload = Workload { filling: Some(&Emptied), ..PLAIN };
 const REHASH: Workload = Workload { before: Before::Growth, beside: Beside::Background, ..PLAIN };
 
-/// All of them.
+/// All its workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload { name: "rehash", about: "changes beside rehashing", ..REHASH },
     Workload {

@@ -1,4 +1,4 @@
-//! Dash-EH.
+//! What Dash-EH adds.
 
 pub mod phases;
 mod planted;
@@ -12,7 +12,7 @@ use outlast::index::dash_eh::layout::SLOTS;
 use outlast::index::dash_eh::{self, points};
 use outlast::{Config, MapOptions, RecordForm};
 
-/// What it adds.
+/// What Dash-EH adds.
 pub const PARTS: Parts = Parts {
     shapes: &[
         ("b1s2", config(1, 2)),
@@ -36,10 +36,10 @@ pub const PARTS: Parts = Parts {
     equivalent: &[],
 };
 
-/// Keys of one hash that fit a home bucket, the next one and two stash buckets.
+/// The keys of one hash that fit into a home bucket, the next one and two stash buckets.
 const CROWD: u64 = 4 * SLOTS as u64;
 
-/// log2 of the buckets to a segment, and its stash buckets.
+/// Makes a configuration from the log2 of a segment's buckets, and the number of its stash buckets.
 const fn config(bucket_bits: u32, stash: u32) -> Config {
     Config::DashEh(dash_eh::Config { bucket_bits, stash })
 }
@@ -49,17 +49,17 @@ fn own(config: Config) -> dash_eh::Config {
     config
 }
 
-/// Buckets of a segment.
+/// Returns the number of buckets per segment.
 pub fn buckets(config: Config) -> u64 {
     1 << own(config).bucket_bits
 }
 
-/// A map of segments of 2^`bucket_bits` buckets and so many stash buckets.
+/// Returns the shape of a map with segments of 2^`bucket_bits` buckets and `stash` stash buckets.
 pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
     Shape { form, config: config(bucket_bits, stash) }
 }
 
-/// Two segments.
+/// A new map has two segments.
 fn brim(config: Config) -> u64 {
     let buckets = buckets(config) + u64::from(own(config).stash);
     buckets * SLOTS as u64 * 2 * 7 / 10

@@ -1,4 +1,4 @@
-//! What stands for published bugs in Dash-EH, where the pool does not.
+//! What stands for published bugs in Dash-EH, apart from the pool's.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Paused, Stopped};
@@ -89,12 +89,12 @@ pub(super) const LINES: &[Line] = &[
     bug(LOCKS_IN_PM, Planted::LocksKept, "repair_bucket", Alone),
     cannot(
         MICRO_LOG,
-        "there is no log to leave out; a split is committed by one word, which the canaries \
-         and the torn store above are for",
+        "there is no log to leave out; one word commits a split, which the mutants and the torn \
+         store above test",
     ),
     bug(ERASE_DEADLOCKS, Planted::LockedTwice, "remove_at", Alone),
     bug(WRONG_COMPARISON, Planted::FingerprintDecides, "probe", Alone),
-    cannot(NOT_LINEARIZABLE, "of another structure; the histories are for it"),
+    cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
     bug(INSERTS_NEVER_END, Planted::LockNotReleased, "Locked::drop", Alone),
     bug(REOPEN_HANGS, Planted::NoFlush(&points::SPLIT_DIRECTORY), "seam: split's entries", Alone),
     bug(REMOVED_FOUND, Planted::RemovesNothing, "remove_at", Alone),
@@ -105,9 +105,9 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(
-        "A removal that a crash takes back: the old copy of a displaced record is left",
+        "A crash undoes a removal: the old copy of a displaced record is left",
         Planted::MovedUnlockedEarly,
-        "displace: the copy's lock is given back first",
+        "displace: the copy's lock is released first",
         EachStep("duel-row-back"),
     ),
     bytes(

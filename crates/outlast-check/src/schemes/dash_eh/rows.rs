@@ -1,27 +1,27 @@
-//! Dash-EH: tables in which one insert moves several records in a row.
+//! Dash-EH tables in which one insert moves several records in a row.
 
 use outlast::index::dash_eh::layout::{LINE_SLOTS, SLOTS};
 use std::ops::Range;
 
-/// log2 of the buckets to a segment: three moves need five buckets at least.
+/// log2 of the buckets per segment. Three moves need at least five buckets.
 pub const BUCKET_BITS: u32 = 3;
 
-/// What an insert is to move.
+/// The moves that an insert must make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Each record to the bucket after its home, or back to its home.
+    /// Whether each record moves to the bucket after its home, or back to its home.
     pub forward: bool,
-    /// Records that are moved, up to 3.
+    /// Number of records that move, at most 3.
     pub moves: usize,
 }
 
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const LINES: usize = SLOTS / LINE_SLOTS;
-/// Records that there is room for where the last record of a row moves back to.
+/// How many records fit where the last record of a row moves back to.
 const ROOM: usize = 6;
 
 impl Row {
-    /// Each of two or three records, each way.
+    /// Two or three records, in both directions.
     pub const ALL: [Row; 4] = [
         Row { forward: true, moves: 2 },
         Row { forward: true, moves: 3 },
@@ -29,17 +29,17 @@ impl Row {
         Row { forward: false, moves: 3 },
     ];
 
-    /// How many keys fill the table.
+    /// Returns how many keys fill the table.
     pub fn filled(self) -> usize {
         (self.moves + 1) * self.of_a_home()
     }
 
-    /// Keys of one segment, by their hashes: those that fill the table and then those whose
-    /// inserts move records, six at least.
+    /// Returns keys of one segment, chosen by their hashes: the keys that fill the table, and then
+    /// at least six keys whose inserts move records.
     ///
-    /// Forward, the buckets from the home of the last ones on are full of records that are at
-    /// home there. Back, the keys of each home, beginning with that of the last ones, fill it
-    /// and the bucket after, and go again from the home itself, which is filled by guests then.
+    /// Forward: the buckets from the last keys' home on are full of records that are at home there.
+    /// Back: starting with the last keys' home, the keys of each home fill it and the bucket after,
+    /// and are then removed from the home itself, which guests fill afterwards.
     pub fn keys(self, hash: impl Fn(u64) -> u64, half: u64) -> Vec<u64> {
         let mut homes = vec![vec![Vec::new(); LINES]; BUCKETS];
         for key in 10..4_000 {
@@ -53,13 +53,13 @@ impl Row {
         let blocks = (0..=self.moves).map(|block| (home(block), self.of_a_home()));
         let mut keys = Vec::new();
         for (home, count) in blocks.chain([(first, SLOTS)]) {
-            // One line after the other: each takes its keys until the bucket is full.
+            // Take keys of each line in turn, until the bucket is full.
             keys.extend((0..count).filter_map(|n| homes[home][n % LINES].pop()));
         }
         keys
     }
 
-    /// Which keys, by their numbers, are removed once one was inserted.
+    /// Returns which keys, by number, are removed after the insert of key `number`.
     pub fn removed_after(self, number: usize) -> Range<usize> {
         let of_a_home = self.of_a_home();
         if self.forward || number >= self.filled() || number % of_a_home + 1 != of_a_home {

@@ -1,4 +1,4 @@
-//! The runs that go where only Dash-EH goes, and what the common ones must reach.
+//! Scenarios for Dash-EH's own paths, and what the common scenarios must reach.
 
 use super::phases::{BACKWARD, FORWARD, SPLIT_STASH};
 use super::rows::{self, Row};
@@ -30,7 +30,7 @@ const DISPLACE: &[&Point] = &[&points::DISPLACE_COPY, &points::DISPLACE_FILL];
 const COLLIDE: &[&Point] =
     &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT_OVERFLOW, &points::REMOVE];
 
-/// What a common scenario must reach.
+/// Returns what a common scenario must reach.
 pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     let bytes = form == RecordForm::Bytes;
     let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
@@ -55,7 +55,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     expected
 }
 
-/// Its own scenarios.
+/// Lists its own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
     let displace = |name, about, bits, play, ways: &[&'static str]| {
@@ -104,7 +104,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     all
 }
 
-/// Keys by their home bucket, in one of the two segments that a map begins with.
+/// Groups keys by their home bucket, in one of the two segments of a new map.
 fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
     let buckets = super::buckets(play.shape.config) as usize;
     let mut homes = vec![Vec::new(); buckets];
@@ -117,16 +117,16 @@ fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
     homes
 }
 
-/// Keys are chosen by their home bucket. A record goes there while there is room in its line,
-/// or no less room than in the next bucket.
+/// Displaces records, with keys chosen by their home bucket. A record goes into its home bucket
+/// while there is room in its line, or at least as much room as in the next bucket.
 fn displace(play: &mut Play) -> Checked {
     play.map()?;
     let insert = |play: &mut Play, keys: &[u64]| -> Checked {
         keys.iter().try_for_each(|&key| play.change(key, Do::Insert(key + 100_000)))
     };
-    // Keys of bucket 0 fill it, and the last ones are guests of bucket 1. Those of bucket 1
-    // fill it and bucket 2, where all are guests. Then the first keys, which bucket 0 was
-    // empty for, go again: a guest of bucket 1 goes back to its home.
+    // The keys of bucket 0 fill it, and the last ones are guests in bucket 1. The keys of bucket 1
+    // fill it and bucket 2, where all are guests. Then the first keys of bucket 0 are removed, so
+    // that a guest in bucket 1 can go back to its home.
     let mut low = keys_by_home(play, 0);
     let first: Vec<u64> = low[0].drain(..SLOTS + 5).collect();
     insert(play, &first)?;
@@ -135,8 +135,8 @@ fn displace(play: &mut Play) -> Checked {
     for &key in &first[..4] {
         play.change(key, Do::Remove)?;
     }
-    // Keys of bucket 2 fill it and bucket 3, and the last of them, guests there, go again.
-    // Once bucket 1 is full, a record that is at home in bucket 2 moves on to bucket 3.
+    // The keys of bucket 2 fill it and bucket 3, and the last of them, guests in bucket 3, are
+    // removed. Once bucket 1 is full, a record at home in bucket 2 moves on to bucket 3.
     let mut high = keys_by_home(play, 1);
     let pairs: Vec<u64> = high[2].drain(..2 * SLOTS).collect();
     insert(play, &pairs)?;
@@ -148,7 +148,7 @@ fn displace(play: &mut Play) -> Checked {
     play.prepared();
     let forward: Vec<u64> = low[1].drain(..2).chain(high[1].drain(..4)).collect();
     insert(play, &forward)?;
-    // As well while the reclaim runs, for which moved records are marked.
+    // Repeat while the reclaim runs, which marks moved records.
     play.session.crash()?;
     for key in low[1].drain(..2).chain(high[1].drain(..2)) {
         play.change(key, Do::Insert(key + 100_000))?;
@@ -165,7 +165,7 @@ fn row_back(play: &mut Play) -> Checked {
     row(play, false)
 }
 
-/// Inserts that move two records, in one segment, and three, in the other.
+/// Makes inserts that move two records in one segment, and three in the other.
 fn row(play: &mut Play, forward: bool) -> Checked {
     play.map()?;
     let mut last = Vec::new();
@@ -186,7 +186,7 @@ fn row(play: &mut Play, forward: bool) -> Checked {
             play.change(key, Do::Insert(key + 100_000))?;
         }
     }
-    // As well while the reclaim runs, for which moved records are marked.
+    // Repeat while the reclaim runs, which marks moved records.
     play.session.crash()?;
     for keys in &last {
         play.change(keys[2], Do::Insert(keys[2] + 100_000))?;
@@ -196,7 +196,7 @@ fn row(play: &mut Play, forward: bool) -> Checked {
     play.session.verify()
 }
 
-/// A segment of the usual size splits, and is changed.
+/// Splits a segment of the usual size, and changes it.
 fn full_size(play: &mut Play) -> Checked {
     play.map()?;
     let mut key = 10;
@@ -214,16 +214,16 @@ fn full_size(play: &mut Play) -> Checked {
 
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // And a whole node.
+    // A whole node in addition.
     let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
-    // The chain must begin at a depth whose next bit is set in the hash that all the keys
-    // have: 10. How far the directory is doubled depends on the number of segments.
+    // All the keys have one hash. The chain must begin at a depth, 10, whose next bit is set in
+    // that hash. How far the directory is doubled depends on the number of segments.
     play.insert_and_remove_until_grown(10, 10)?;
     for key in 0..CROWD + 8 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.insert_and_remove_until_grown(2_000, 36)?;
-    // Now it may be doubled again: once the chain is full, it is carried over.
+    // Now the directory may double again. Once the chain is full, it is carried over.
     for key in CROWD + 8..chained - 1 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }

@@ -1,4 +1,4 @@
-//! Schedules that go where only Dash-EH goes.
+//! Schedules for Dash-EH's own paths.
 
 use super::config;
 use super::phases::{BACKWARD, FORWARD};
@@ -17,12 +17,12 @@ impl Filling for Row {
     }
 }
 
-/// So many buckets that a record can be moved.
+/// Four buckets, so that a record can be moved.
 const FOUR_BUCKETS: Workload = Workload { config: Some(config(2, 2)), ..PLAIN };
 const ROW: Workload = Workload { config: Some(config(rows::BUCKET_BITS, 2)), ..PLAIN };
 const STASH: Before = Before::Point(&points::INSERT_OVERFLOW);
 
-/// All of them.
+/// All its workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "displacement",

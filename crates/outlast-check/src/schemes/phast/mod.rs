@@ -1,4 +1,4 @@
-//! PhaST.
+//! What PhaST adds.
 
 mod phases;
 mod planted;
@@ -10,7 +10,7 @@ use crate::session::Shape;
 use outlast::index::phast::{self, points};
 use outlast::{Config, MapOptions, RecordForm};
 
-/// What it adds.
+/// What PhaST adds.
 pub const PARTS: Parts = Parts {
     shapes: &[
         ("s4n4p2", config(4, 4, 2)),
@@ -34,20 +34,21 @@ pub const PARTS: Parts = Parts {
     equivalent: &[],
 };
 
-/// Hashes are fingerprints and nothing else here: so many keys of one hash fill some leaves.
+/// In PhaST, hashes are only fingerprints. This many keys of one hash fill some leaves.
 const CROWD: u64 = 24;
 
-/// Slots of a leaf, leaves of a node, partitions.
+/// Makes a configuration from the slots per leaf, the leaves per node, and the partitions.
 const fn config(slots: u32, node_leaves: u32, partitions: u32) -> Config {
     Config::Phast(phast::Config::new(slots, node_leaves, partitions))
 }
 
-/// A map of leaves of so many slots, nodes of so many leaves, and so many partitions at most.
+/// Returns the shape of a map with `slots` slots per leaf, `node_leaves` leaves per node, and at
+/// most `partitions` partitions.
 pub fn shape(form: RecordForm, slots: u32, node_leaves: u32, partitions: u32) -> Shape {
     Shape { form, config: config(slots, node_leaves, partitions) }
 }
 
-/// A leaf.
+/// A new map has one leaf.
 fn brim(config: Config) -> u64 {
     let Config::Phast(config) = config else { unreachable!("a map of this scheme") };
     u64::from(config.slots) - 1

@@ -1,4 +1,4 @@
-//! What of PhaST a trace went through.
+//! Finds the phases of PhaST that a trace went through.
 
 use crate::explore::phases::Phase;
 use crate::model::stored;
@@ -12,14 +12,14 @@ pub(super) const JOINED: &str = "phast/partition: joined";
 /// A partition was split.
 pub(super) const DIVIDED: &str = "phast/partition: divided";
 
-/// The words of records that a trace moves from one place to another.
+/// Finds the words of records that a trace moves from one place to another.
 pub(super) fn moved(events: &[Event]) -> Vec<u64> {
     let copies = [&points::MERGE_COPY, &points::SPLIT_NEW];
     let copied = |event: &&Event| event.point.is_some_and(|point| copies.contains(&point));
     events.iter().filter(copied).filter_map(stored).map(|(_, word)| word).collect()
 }
 
-/// The phases above in a trace.
+/// Finds the phases above in a trace.
 pub(super) fn found(events: &[Event], _: Config) -> BTreeSet<Phase> {
     let is = |point| events.iter().any(|event| event.point == Some(point));
     let all = [(&points::MASTER_NEW, DIVIDED), (&points::MASTER_GONE, JOINED)];

@@ -1,4 +1,4 @@
-//! What stands for published bugs in PhaST, where the pool does not.
+//! What stands for published bugs in PhaST, apart from the pool's.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
@@ -6,7 +6,7 @@ use crate::planted::table::{Line, bug, bytes, cannot, inline};
 use outlast::index::phast::points;
 use outlast::pmem::Planted;
 
-const NO_DIRECTORY: &str = "the inner part is made anew at each opening: no directory is written";
+const NO_DIRECTORY: &str = "each opening rebuilds the inner part; no directory is written";
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[
@@ -14,12 +14,12 @@ pub(super) const LINES: &[Line] = &[
     bug(WRONG_EDGE, Planted::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Planted::WrongLine(&points::SPLIT_COMMIT), "seam: a leaf's link", Alone),
     bug(UNFENCED_NODE, Planted::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
-    cannot(TWO_STORES, "which pairs there are is one word, and how many follows from it"),
+    cannot(TWO_STORES, "one word says which pairs exist, and their number follows from it"),
     bug(TORN, Planted::TornStore(&points::SPLIT_COMMIT), "seam: a link in two halves", Alone),
     bug(INDEX_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: map creation", Alone),
     cannot(CLEAR_THEN_SET, "a value or a link is replaced by one store, with no bit cleared"),
     bug(SET_THEN_CLEAR, Planted::SplitUnnamed, "split_at: the link is not marked", Alone),
-    cannot(TWICE_AFTER_MOVE, "a record has one leaf: its place does not depend on others"),
+    cannot(TWICE_AFTER_MOVE, "a record has one leaf; its place does not depend on other records"),
     bug(HALF_RESIZE_REDONE, Planted::HalfSplitServed, "mend", Alone),
     bug(
         REMOVED_STAYS,
@@ -32,7 +32,7 @@ pub(super) const LINES: &[Line] = &[
     bug(NEW_TABLE_UNFLUSHED, Planted::NoFlush(&points::SPLIT_NEW), "seam: new leaf", Alone),
     cannot(RANGE_OFF_BY_ONE, NO_DIRECTORY),
     cannot(RESIZE_BEFORE_DURABLE, NO_DIRECTORY),
-    cannot(ONE_HASH, "hashes are fingerprints: keys of one hash have different places"),
+    cannot(ONE_HASH, "hashes are only fingerprints; keys of one hash have different places"),
     cannot(RESIZED_MEANWHILE, NO_DIRECTORY),
     bug(SERVED_UNREPAIRED, Planted::NoFlush(&points::REPAIR_FOUND), "seam: opening", Alone),
     cannot(UNDURABLE_SIBLING, "a new leaf is entered in its node after its link is durable"),
@@ -46,10 +46,10 @@ pub(super) const LINES: &[Line] = &[
     cannot(LOCKS_IN_PM, "locks are in DRAM, in memory of their own"),
     cannot(
         MICRO_LOG,
-        "there is no log to leave out; a split is committed by one word, which the canaries \
-         and the torn store above are for",
+        "there is no log to leave out; one word commits a split, which the mutants and the torn \
+         store above test",
     ),
-    cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for none while it has it"),
+    cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other while it holds it"),
     bug(WRONG_COMPARISON, Planted::FingerprintDecides, "probe", Alone),
     bug(
         NOT_LINEARIZABLE,
@@ -66,7 +66,7 @@ pub(super) const LINES: &[Line] = &[
         "Store::with_alive: the reclaim is not resumed",
         Alone,
     ),
-    // Of what the paper leaves out.
+    // What the paper leaves out.
     bug(
         "A merge is committed before its copies have bits",
         Planted::MergeCommittedFirst,
@@ -80,13 +80,13 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(
-        "A lookup believes a leaf that was split since it was found",
+        "A lookup uses a leaf that was split since it was found",
         Planted::LeafNotRechecked,
         "is_still",
         EachStep("growth"),
     ),
     bug(
-        "A scan stands in a leaf that is merged away and freed",
+        "A scan is in a leaf that is merged away and freed",
         Planted::LeafNotRechecked,
         "is_still",
         EachStep("merge"),
@@ -110,26 +110,26 @@ pub(super) const LINES: &[Line] = &[
         Held("growth"),
     ),
     bug(
-        "A lookup that finds nothing rests on a removal that is not durable",
+        "A lookup that finds nothing depends on a removal that is not durable",
         Planted::AbsenceUnhelped,
         "help_reader",
         Held("duel"),
     ),
-    // Of byte strings they are: each removal counts, and a lookup meets that it has counted.
+    // Inline only: with byte strings, each removal increments a counter, by which a lookup notices.
     inline(
-        "Readers are not told that a merge uses slots again",
+        "Readers do not notice that a merge reuses slots",
         Planted::MergeUntold,
         "merge: the node's version stays",
         Held("duel-merge"),
     ),
     bytes(
-        "A replaced record's block is retired before its readers are told",
+        "A replaced record's block is retired before readers can notice",
         Planted::RetiredUnnoted,
         "replace_busy",
         Held("duel"),
     ),
     bug(
-        "An insert under way beside a split is taken for a key that stands twice",
+        "An insert in flight beside a split is taken for a duplicated key",
         Planted::PairsCountedLate,
         "check_keys: the bits are read again",
         Schedules("race-brim"),

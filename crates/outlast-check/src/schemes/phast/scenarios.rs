@@ -1,4 +1,4 @@
-//! The runs that go where only PhaST goes, and what the common ones must reach.
+//! Scenarios for PhaST's own paths, and what the common scenarios must reach.
 
 use super::phases::{DIVIDED, JOINED};
 use super::shape;
@@ -19,7 +19,7 @@ const FILL: &[&Point] = &[
 ];
 const MERGE: &[&Point] = &[&points::MERGE_COPY, &points::MERGE_BITS, &points::MERGE_COMMIT];
 
-/// What a common scenario must reach.
+/// Returns what a common scenario must reach.
 pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     let bytes = form == RecordForm::Bytes;
     let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
@@ -29,7 +29,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.reaches.extend(FILL);
             expected.mends.push(&points::REPAIR_CLEAR);
         }
-        // A leaf has few records: which changes they meet, is the random numbers' affair.
+        // A leaf has few records, so chance decides which changes hit them.
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT]),
         "collide" => expected.reaches.extend([&points::SPLIT_COMMIT, &points::REMOVE, update]),
         _ => {}
@@ -40,7 +40,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     expected
 }
 
-/// Its own scenarios.
+/// Lists its own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
     let merges = Expected {
@@ -90,7 +90,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     all
 }
 
-/// All changes, of keys in many leaves, which split and are merged on the way.
+/// Makes all changes, on keys in many leaves, which split and merge on the way.
 fn spread(play: &mut Play) -> Checked {
     play.map()?;
     for key in (10..70).step_by(2) {
@@ -116,7 +116,7 @@ fn spread(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Changes wherever they come in leaves of fourteen lines of pairs, of which one splits.
+/// Changes keys anywhere in leaves with fourteen lines of pairs. One of the leaves splits.
 fn wide(play: &mut Play) -> Checked {
     play.map()?;
     for key in 10..60 {
@@ -139,21 +139,21 @@ fn wide(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Leaves are merged to the left, to the right, and where they are empty.
+/// Merges leaves to the left, to the right, and where they are empty.
 fn merge(play: &mut Play) -> Checked {
     play.map()?;
     for key in 10..60 {
         play.change(key, Do::Insert(key + 100_000))?;
     }
     play.prepared();
-    // Most keys go, from both ends, so that some leaves are sparse and others empty.
+    // Remove most keys, so that some leaves are sparse and others empty.
     for key in (10..60).filter(|key| key % 5 != 0) {
         play.change(key, Do::Remove)?;
     }
     for key in (12..60).step_by(11) {
         play.change(key, Do::Insert(key + 200_000))?;
     }
-    // As well while the reclaim runs, for which moved records are marked.
+    // Repeat while the reclaim runs, which marks moved records.
     play.session.crash()?;
     for key in (10..60).step_by(5) {
         play.change(key, Do::Remove)?;
@@ -165,7 +165,7 @@ fn merge(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Nodes and partitions come and go.
+/// Adds and removes nodes and partitions.
 fn queue(play: &mut Play) -> Checked {
     play.map()?;
     for key in 10..80 {

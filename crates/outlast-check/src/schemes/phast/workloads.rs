@@ -1,4 +1,4 @@
-//! Schedules that go where only PhaST goes.
+//! Schedules for PhaST's own paths.
 
 use super::config;
 use super::phases::DIVIDED;
@@ -6,10 +6,10 @@ use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Work
 use outlast::index::phast::points;
 use std::ops::Range;
 
-/// So large that a leaf takes what a few threads insert.
+/// Leaves that are large enough for what a few threads insert.
 const ROOMY: Workload = Workload { config: Some(config(20, 4, 2)), ..PLAIN };
 
-/// Leaves of so many pairs that a merge has some to copy.
+/// Leaves that are large enough for a merge to copy some pairs.
 const MERGE: Workload = Workload {
     config: Some(config(8, 4, 4)),
     before: Before::Point(&points::MERGE_COPY),
@@ -17,9 +17,9 @@ const MERGE: Workload = Workload {
     ..PLAIN
 };
 
-/// A leaf with one slot left: of two inserts, one is under way in it, and the other one finds the
-/// leaf full. What splits it then reads a leaf that is not at rest. (A leaf of four would be
-/// tidied and not split, with three pairs; one that is full at first takes nobody in.)
+/// A leaf with one slot left. Of two inserts, one is in progress in it and the other finds the leaf
+/// full. The split then reads a leaf that is not at rest. (A leaf of four slots with three pairs
+/// would be compacted and not split. A leaf that is full at first takes no insert.)
 #[derive(Debug)]
 struct Brim;
 
@@ -29,7 +29,7 @@ impl Brim {
 
 impl Filling for Brim {
     fn keys(&self, _: &dyn Fn(u64) -> u64) -> Vec<u64> {
-        // Those that come beside others are among those that are there, and above them.
+        // The keys that threads insert lie among the present ones and above them.
         let there = (1..u64::from(Self::SLOTS)).map(|n| 20 * n);
         there.chain((1..u64::from(Self::SLOTS)).map(|n| 30 * n + 5)).collect()
     }
@@ -46,7 +46,7 @@ impl Filling for Brim {
 const BRIM: Workload =
     Workload { config: Some(config(Brim::SLOTS, 4, 4)), filling: Some(&Brim), ..PLAIN };
 
-/// All of them.
+/// All its workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "partition",

@@ -1,4 +1,4 @@
-//! What a pool lies on, and what becomes of copies.
+//! The media that pools are on, and copies of pools.
 
 use super::place::Place;
 use super::port::Port;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// The pool of [`detect`] and [`unarmed`].
 const DETECTED: &str = "detect.pool";
-/// The pool that is copied while it is worked on, and its copies.
+/// The pool that is copied while threads work on it, and its copies.
 const LIVE: &str = "live.pool";
 const COPY: &str = "copy.pool";
-/// Records of a pool that is carried from one medium to another.
+/// Records of a pool that is copied from one medium to another.
 const RECORDS: u64 = 2_000;
 
 fn io(what: &str, path: &Path) -> impl Fn(std::io::Error) -> Fault {
@@ -28,7 +28,7 @@ fn io(what: &str, path: &Path) -> impl Fn(std::io::Error) -> Fault {
 }
 
 fn create(path: &Path) -> Checked<Pool> {
-    // SAFETY: here and below, the file systems of the guest are this process's alone.
+    // SAFETY: here and below, only this process uses the file systems of the guest.
     Ok(unsafe { PoolOptions::new().create(path)? })
 }
 
@@ -37,7 +37,7 @@ fn open(path: &Path) -> outlast::Result<Pool> {
     unsafe { PoolOptions::new().open(path) }
 }
 
-/// Says what a pool lies on.
+/// Reports the medium of a pool.
 fn say_medium(place: &str, pool: &Pool, port: &Port) -> Checked {
     let durability = pool.durability();
     port.say(&Said::Medium {
@@ -62,7 +62,7 @@ pub(super) fn detect(places: &[Place], format: bool, port: &Port) -> Checked {
 }
 
 pub(super) fn unarmed(port: &Port) -> Checked {
-    // The kernel opens such a device for reading only, and mount falls back to that.
+    // The kernel opens such a device read-only, and mount falls back to that.
     let dir = Place::Nvdimm.mount_with("dax=always")?;
     let path = dir.join(DETECTED);
     let read_only = |result: outlast::Result<Pool>, what: &str| match result {
@@ -142,8 +142,8 @@ fn inode(path: &Path) -> Checked<u64> {
     Ok(fs::metadata(path).map_err(io("reading", path))?.ino())
 }
 
-/// Makes files in a directory until one has this inode number, and leaves only that one, with
-/// this name. Says whether there is one.
+/// Creates files in a directory until one has this inode number. Keeps only that one, under this
+/// name. Returns whether there is one.
 fn take_inode(dir: &Path, number: u64, name: &str) -> Checked<bool> {
     let target = dir.join(name);
     let mut others: Vec<PathBuf> = Vec::new();
@@ -162,7 +162,7 @@ fn take_inode(dir: &Path, number: u64, name: &str) -> Checked<bool> {
     Ok(found)
 }
 
-/// A copy of a live pool must be refused as that.
+/// Checks that a copy of a live pool is refused as a copy.
 fn must_be_refused(path: &Path, what: &str, port: &Port) -> Checked {
     match open(path) {
         Err(Error::PossiblyTorn { reason: TornReason::Copy }) => {
@@ -174,7 +174,7 @@ fn must_be_refused(path: &Path, what: &str, port: &Port) -> Checked {
     }
 }
 
-/// The whole of a pool that is sound.
+/// Verifies a pool, which must be sound. Returns the number of its records.
 fn verify(pool: &Pool) -> Checked<u64> {
     let found = pool.verify()?;
     crate::session::check_verification(&found, found.records())?;
@@ -208,7 +208,8 @@ pub(super) fn copy_live(scheme: Scheme, port: &Port) -> Checked {
         let restored = open(&snapshot)?;
         port.note(format!("the snapshot of {name} is whole, {} records", verify(&restored)?))?;
         restored.close()?;
-        // Put back where the original was, after that is gone: the way of a restored backup.
+        // Put the copy where the original was, after the original is gone, as if a backup were
+        // restored.
         pool.close()?;
         fs::remove_file(&live).map_err(io("removing", &live))?;
         let same = take_inode(home, number, LIVE)?;
@@ -223,7 +224,7 @@ pub(super) fn copy_live(scheme: Scheme, port: &Port) -> Checked {
 pub(super) fn open_live_copies(scheme: Scheme, port: &Port) -> Checked {
     let dax = Place::Nvdimm.mount(false)?;
     let disk = Place::Disk.mount(false)?;
-    // What was recorded on DAX outlives the boot, so only the copy tells.
+    // On DAX, another boot is no reason to refuse a pool. So these must be refused as copies.
     must_be_refused(&dax.join(COPY), "copy-of-live-on-dax", port)?;
     must_be_refused(&disk.join("dax-twin.pool"), "copy-from-dax-to-the-other", port)?;
     must_be_refused(&dax.join(LIVE), "copy-in-place-on-dax", port)?;
@@ -253,7 +254,7 @@ fn value(key: u64) -> Vec<u8> {
     key.to_le_bytes().repeat(1 + (key % 9) as usize)
 }
 
-/// Inserts records, checks all from 0, and closes.
+/// Inserts records, checks all of them from 0, and closes the pool.
 fn add(
     place: &str,
     path: &Path,

@@ -8,13 +8,13 @@ use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs;
 use std::path::Path;
 
-/// Blocks of 4 KiB of the file system: 48 MiB.
+/// Size of the file system in blocks of 4 KiB: 48 MiB.
 const BLOCKS: u64 = 12 << 10;
-/// What stands beside the pool and makes room when it is removed.
+/// Size of the file beside the pool that makes room when it is removed, in bytes.
 const FILLER_BYTES: usize = 8 << 20;
-/// Bytes of a value.
+/// Length of a value in bytes.
 const VALUE_BYTES: usize = 700;
-/// Records after which the number of them is reported.
+/// How many records are inserted between two reports of their number.
 pub(super) const BATCH: u64 = 64;
 
 fn map(pool: &Pool, scheme: Scheme) -> Checked<Map<u64, [u8]>> {
@@ -27,7 +27,7 @@ fn value(key: u64) -> Vec<u8> {
     value
 }
 
-/// Inserts until the disk is full; the number of the key that was refused.
+/// Inserts until the disk is full. Returns the number of the refused key.
 fn insert_all(map: &Map<u64, [u8]>, mut key: u64, port: &Port) -> Checked<u64> {
     loop {
         match map.insert(&key, &value(key)) {
@@ -45,7 +45,7 @@ fn insert_all(map: &Map<u64, [u8]>, mut key: u64, port: &Port) -> Checked<u64> {
     }
 }
 
-/// Checks that keys below `end` are there, and how many more.
+/// Checks that the keys below `end` are present. Returns how many keys are, including any above.
 fn records(map: &Map<u64, [u8]>, end: u64) -> Checked<u64> {
     let mut key = 0;
     loop {
@@ -70,14 +70,14 @@ pub(super) fn fill(scheme: Scheme, port: &Port) -> Checked {
     let io = |e: std::io::Error| Fault(format!("the filler: {e}"));
     fs::write(&filler, vec![1; FILLER_BYTES]).map_err(io)?;
     let path = dir.join("full.pool");
-    // SAFETY: the file systems of the guest are this process's alone.
+    // SAFETY: only this process uses the file systems of the guest.
     let pool = unsafe { PoolOptions::new().create(&path)? };
     let full_map = map(&pool, scheme)?;
     let first = insert_all(&full_map, 0, port)?;
     port.say(&Said::Done { thread: 0, operations: first })?;
     ensure(records(&full_map, first)? == first, || "a refused record is there".into())?;
     verify(&pool, first)?;
-    // What is removed makes room for as much, without growth.
+    // Removing records makes room for as many, without growth.
     for key in 0..first / 2 {
         let removed = full_map.remove(&key)?;
         ensure(removed == Some(value(key)), || format!("key {key} was not there"))?;
@@ -100,7 +100,7 @@ pub(super) fn fill(scheme: Scheme, port: &Port) -> Checked {
     port.note(format!("full again: {second} records, {grown} bytes; updating until the end"))?;
     port.say(&Said::Cleaning)?;
     loop {
-        // Full, and modified, when the power is cut.
+        // The pool is full and modified when the power is cut.
         for key in 0..second {
             match full_map.put(&key, &value(key)) {
                 Ok(_) | Err(Error::DiskFull { .. }) => {}

@@ -1,4 +1,4 @@
-//! What runs inside the virtual machine.
+//! The part that runs inside the virtual machine.
 
 mod files;
 mod full;
@@ -13,24 +13,24 @@ pub use place::Place;
 use port::Port;
 use std::time::Duration;
 
-/// Records of [`Step::Fill`] of which the last only is acknowledged.
+/// How many records [`Step::Fill`] writes between acknowledgements.
 pub const FILL_BATCH: u64 = full::BATCH;
 
-/// What the guest is told to do, by the host, on the kernel's command line.
+/// What the host tells the guest to do, on the kernel's command line.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Step {
-    /// Opens a pool, reports what it holds, and works on it until the power is cut.
+    /// Opens a pool, reports its contents, and works on it until the power is cut.
     Work(WorkArgs),
-    /// Runs `work` as a process, kills it, and shuts down in order.
+    /// Runs `work` in a process, kills it, and shuts down in order.
     KillThenShutDown {
         /// What the process does.
         #[command(flatten)]
         work: WorkArgs,
-        /// When it is killed.
+        /// When to kill it.
         #[arg(long)]
         after_ms: u64,
     },
-    /// Creates a pool in each place and reports what it lies on.
+    /// Creates a pool in each place and reports its medium.
     Detect {
         /// The places.
         #[arg(long, value_delimiter = ',')]
@@ -39,11 +39,11 @@ pub enum Step {
         #[arg(long)]
         format: bool,
     },
-    /// Tries to write a pool on a device that cannot be written.
+    /// Tries to write to a pool on a device that refuses writes.
     Unarmed,
-    /// The demonstration of the `outlast` command.
+    /// Runs the demonstration of the `outlast` command.
     Demo {
-        /// Scheme of its map.
+        /// The scheme of its map.
         #[arg(long)]
         scheme: Scheme,
         /// Its seed.
@@ -52,40 +52,40 @@ pub enum Step {
     },
     /// Copies a pool while threads work on it.
     CopyLive {
-        /// Scheme of its maps.
+        /// The scheme of its maps.
         #[arg(long)]
         scheme: Scheme,
     },
     /// Opens the copies of [`CopyLive`](Step::CopyLive), after another boot.
     OpenLiveCopies {
-        /// Scheme of its maps.
+        /// The scheme of its maps.
         #[arg(long)]
         scheme: Scheme,
     },
-    /// Takes a closed pool from DAX to an ordinary disk and back.
+    /// Copies a closed pool from DAX to an ordinary disk and back.
     CopyClosed {
-        /// Scheme of its maps.
+        /// The scheme of its maps.
         #[arg(long)]
         scheme: Scheme,
     },
     /// Fills a small file system with a pool, makes room, and fills it until the power is cut.
     Fill {
-        /// Scheme of its map.
+        /// The scheme of its map.
         #[arg(long)]
         scheme: Scheme,
     },
     /// Checks the pool that [`Fill`](Step::Fill) left.
     CheckFilled {
-        /// Scheme of its map.
+        /// The scheme of its map.
         #[arg(long)]
         scheme: Scheme,
-        /// Records that were acknowledged.
+        /// Number of records acknowledged.
         #[arg(long)]
         acknowledged: u64,
     },
 }
 
-/// Work on a pool.
+/// Options of the work on a pool.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WorkArgs {
     /// Where the pool is.
@@ -103,10 +103,10 @@ pub struct WorkArgs {
     /// Only maps of this form.
     #[arg(long, value_parser = crate::codec::record_form)]
     pub record: Option<RecordForm>,
-    /// Keys of each map.
+    /// Keys per map.
     #[arg(long)]
     pub keys: u64,
-    /// Threads.
+    /// Number of threads.
     #[arg(long)]
     pub threads: u64,
     /// Makes the file system first.
@@ -115,10 +115,10 @@ pub struct WorkArgs {
     /// Verifies the pool before it works.
     #[arg(long)]
     pub verify: bool,
-    /// Does not work: verifies, and closes.
+    /// Does not work, but verifies and closes the pool.
     #[arg(long)]
     pub rest: bool,
-    /// Opens a pool that is refused as possibly torn all the same, instead of restoring it.
+    /// If a pool is refused as possibly torn, opens it all the same instead of restoring it.
     #[arg(long)]
     pub accept: bool,
     /// The place is mounted already.
@@ -126,10 +126,10 @@ pub struct WorkArgs {
     pub mounted: bool,
 }
 
-/// Does a step, and says how it ended.
+/// Does a step, and reports how it ended. Returns the exit code.
 ///
 /// # Errors
-/// If the host cannot be told.
+/// If the report fails.
 pub fn run(step: &Step) -> Checked<u8> {
     let port = Port::open()?;
     let code = match act(step, &port) {

@@ -21,7 +21,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Place::Nvdimm => "nvdimm",
@@ -32,12 +32,12 @@ impl Place {
         }
     }
 
-    /// Whether a pool there survives power loss.
+    /// Returns whether a pool there survives a power loss.
     pub fn is_dax(self) -> bool {
         self == Place::Nvdimm
     }
 
-    /// Where it is mounted.
+    /// Returns its mount point.
     pub(super) fn dir(self) -> PathBuf {
         Path::new("/mnt").join(self.name())
     }
@@ -51,7 +51,8 @@ impl Place {
         }
     }
 
-    /// Mounts it, and returns where. `format` makes the file system first.
+    /// Mounts the file system, and returns the mount point. With `format`, makes the file system
+    /// first.
     pub(super) fn mount(self, format: bool) -> Checked<PathBuf> {
         if format {
             self.format(None)?;
@@ -62,7 +63,7 @@ impl Place {
         })
     }
 
-    /// Makes the file system, of so many blocks of 4 KiB or of the whole device.
+    /// Makes the file system, of `blocks` blocks of 4 KiB or of the whole device.
     pub(super) fn format(self, blocks: Option<u64>) -> Checked {
         if matches!(self, Place::Nvdimm | Place::NvdimmNoDax) {
             // A raw namespace has no DAX.
@@ -79,7 +80,7 @@ impl Place {
         Ok(())
     }
 
-    /// Mounts it with these options.
+    /// Mounts the file system with these options.
     pub(super) fn mount_with(self, options: &str) -> Checked<PathBuf> {
         let dir = self.dir();
         fs::create_dir_all(&dir).map_err(|e| Fault(format!("{}: {e}", dir.display())))?;
@@ -89,7 +90,7 @@ impl Place {
     }
 }
 
-/// The block device of the first persistent memory that is, or is not, a virtio device.
+/// Returns the block device of the first persistent memory that is, or is not, a virtio device.
 fn pmem(virtio: bool) -> Checked<String> {
     let blocks = fs::read_dir("/sys/block").map_err(|e| Fault(format!("/sys/block: {e}")))?;
     let mut names: Vec<String> = blocks
@@ -108,14 +109,14 @@ fn pmem(virtio: bool) -> Checked<String> {
     })
 }
 
-/// Unmounts everything that was mounted, as an orderly shutdown does.
+/// Unmounts everything, as an orderly shutdown does.
 pub(super) fn unmount_all() {
     for entry in fs::read_dir("/mnt").into_iter().flatten().filter_map(Result::ok) {
         let _ = Command::new("umount").arg(entry.path()).stderr(Stdio::null()).status();
     }
 }
 
-/// Runs a command; what it says goes into the fault.
+/// Runs a command. Its stderr becomes part of the fault.
 fn run(command: &mut Command) -> Checked {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

@@ -7,10 +7,10 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-/// The port that is the program's own; the kernel writes to the first one.
+/// The program's own port. The kernel writes to the first one.
 const DEVICE: &str = "/dev/ttyS1";
 
-/// See the module's documentation.
+/// The serial port to the host.
 pub(super) struct Port(Mutex<File>);
 
 impl Port {
@@ -19,7 +19,7 @@ impl Port {
         file.map(|file| Port(Mutex::new(file))).map_err(|e| Fault(format!("{DEVICE}: {e}")))
     }
 
-    /// Says a line. When this returns, the host has it, whatever becomes of the guest.
+    /// Sends a line. Once this returns, the host has it, whatever happens to the guest.
     pub(super) fn say(&self, said: &Said) -> Checked {
         self.send(&wire::line(said))
     }
@@ -33,8 +33,8 @@ impl Port {
         let send = || -> io::Result<()> {
             let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             file.write_all(line.as_bytes())?;
-            // SAFETY: it waits until the device has sent what was written, and touches no
-            // memory.
+            // SAFETY: `tcdrain` only waits until the device has sent what was written; it touches
+            // no memory.
             match unsafe { libc::tcdrain(file.as_raw_fd()) } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()),
@@ -43,7 +43,7 @@ impl Port {
         send().map_err(|e| Fault(format!("{DEVICE}: {e}")))
     }
 
-    /// Says something to a person.
+    /// Sends a note for people.
     pub(super) fn note(&self, text: impl Into<String>) -> Checked {
         self.say(&Said::Note(text.into()))
     }

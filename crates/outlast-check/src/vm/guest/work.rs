@@ -1,4 +1,4 @@
-//! Work on a pool, until the power is cut.
+//! Work on a pool until the power is cut.
 
 use super::WorkArgs;
 use super::port::Port;
@@ -14,12 +14,12 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The pool, and its snapshot, in their directory.
+/// The file names of the pool and its snapshot.
 const POOL: &str = "power.pool";
 const SNAPSHOT: &str = "power.snapshot";
-/// Keys to a line.
+/// Keys per line.
 const LINE: usize = 32;
-/// Batches of each thread before what a life has that others have not.
+/// How many batches each thread does before the part in which kinds of life differ.
 const FIRST_BATCHES: u64 = 12;
 
 /// A kind of life.
@@ -97,7 +97,7 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
         Plan::Close | Plan::Work => {}
     }
     if plan == Plan::Sync && !args.place.is_dax() {
-        // What is not modified since it was synced must be there.
+        // What was not modified since the sync must survive.
         wait_for_the_end();
     }
     work(&maps, &mut hands, None, port)
@@ -114,7 +114,7 @@ fn wait_for_the_end() -> ! {
     }
 }
 
-/// Runs [`run`] as a process and kills that.
+/// Runs [`run`] in a process and kills it.
 pub(super) fn run_and_kill(args: &WorkArgs, after: Duration, port: &Port) -> Checked {
     args.place.mount(args.format)?;
     let program = std::env::current_exe().map_err(|e| Fault(format!("this program: {e}")))?;
@@ -130,7 +130,7 @@ pub(super) fn run_and_kill(args: &WorkArgs, after: Duration, port: &Port) -> Che
     child.kill().map_err(|e| Fault(format!("killing the process: {e}")))?;
     let status = child.wait().map_err(|e| Fault(format!("waiting for the process: {e}")))?;
     ensure(crate::torture::was_killed(status), || format!("the process ended: {status}"))?;
-    // It may have been killed within a line.
+    // The process may have been killed in the middle of a line.
     port.end_line()
 }
 
@@ -138,7 +138,7 @@ pub(super) fn run_and_kill(args: &WorkArgs, after: Duration, port: &Port) -> Che
 fn open(args: &WorkArgs, dir: &Path, port: &Port) -> Checked<Pool> {
     let path = dir.join(POOL);
     let options = Subject::options();
-    // SAFETY: here and below, the pools of this file system are this process's alone.
+    // SAFETY: here and below, only this process uses the pools of this file system.
     match unsafe { options.open(&path) } {
         Err(Error::NoSuchPool { .. }) => create(&path),
         Err(Error::PossiblyTorn { reason }) => {
@@ -169,7 +169,7 @@ fn create(path: &Path) -> Checked<Pool> {
     Ok(unsafe { Subject::options().create(path)? })
 }
 
-/// Reads what a power loss may have torn. Anything may be there, but nothing may go wrong.
+/// Reads a pool that a power loss may have torn. It may hold anything, but no call may misbehave.
 fn look_at_torn(path: &Path, args: &WorkArgs, port: &Port) -> Checked {
     let options = Subject::options().accept_possibly_torn(true);
     // SAFETY: as in `open`.
@@ -197,7 +197,7 @@ fn look_at_torn(path: &Path, args: &WorkArgs, port: &Port) -> Checked {
     port.note(format!("opened although it may be torn, {text}"))
 }
 
-/// Puts a copy of a file where another one is, durably and at once.
+/// Replaces a file by a copy of another, atomically and durably.
 fn replace(source: &Path, target: &Path) -> Checked {
     let act = || -> std::io::Result<()> {
         let copy = target.with_extension("copy");
@@ -209,7 +209,7 @@ fn replace(source: &Path, target: &Path) -> Checked {
     act().map_err(|e| Fault(format!("restoring {}: {e}", target.display())))
 }
 
-/// Reports what all keys hold.
+/// Reports the values of all keys.
 fn show(subject: &Subject, maps: &[AnyMap], port: &Port) -> Checked<Vec<Vec<Option<u64>>>> {
     let mut contents = Vec::new();
     for (index, map) in maps.iter().enumerate() {
@@ -243,7 +243,7 @@ struct Hand {
     done: u64,
 }
 
-/// Lets all threads work: so many batches each, or until the power is cut.
+/// Lets all threads work, for this many batches each or until the power is cut.
 fn work(maps: &[AnyMap], hands: &mut [Hand], batches: Option<u64>, port: &Port) -> Checked {
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -288,7 +288,7 @@ impl Hand {
     }
 }
 
-/// For the other steps: a pool with work done on it by all threads, while `meanwhile` runs.
+/// Lets all threads work on a pool while `meanwhile` runs, for the other steps.
 pub(super) fn beside<T>(
     subject: &Subject,
     pool: &Pool,

@@ -1,5 +1,5 @@
-//! The host's account, tried on made-up logs of the guest's console: those of a guest that
-//! keeps everything, and of guests that lose or tear something.
+//! Tests the host's account on made-up logs of the guest's console. Some guests keep everything,
+//! others lose or tear something.
 
 use super::*;
 use outlast::{RecordForm, Scheme};
@@ -10,7 +10,7 @@ fn subject() -> Subject {
     Subject { scheme: Scheme::ALL[0], record: Some(RecordForm::Inline), keys: 40, threads: 4 }
 }
 
-/// A guest that is not there: what it says is made up, line by line.
+/// A simulated guest. Its reports are made up, line by line.
 struct Guest {
     contents: Contents,
     scripts: Vec<Script>,
@@ -29,7 +29,7 @@ impl Guest {
         self.log.push(said.to_string());
     }
 
-    /// Opens, and shows what it holds.
+    /// Opens the pool, and reports its contents.
     fn open(&mut self) {
         self.life += 1;
         self.say(&Said::Life(self.life));
@@ -55,13 +55,13 @@ impl Guest {
         self.done = vec![0; self.scripts.len()];
     }
 
-    /// One operation of a thread.
+    /// Does one operation of a thread.
     fn step(&mut self, thread: usize) {
         let step = self.scripts[thread].next();
         self.contents[step.map][step.key as usize] = step.after;
     }
 
-    /// Does a batch of each thread, and acknowledges it.
+    /// Does `batches` batches of each thread, and acknowledges them.
     fn work(&mut self, batches: u64) {
         for _ in 0..batches {
             for thread in 0..self.scripts.len() {
@@ -73,7 +73,7 @@ impl Guest {
         }
     }
 
-    /// A key that is there, by map and number.
+    /// Finds a key that is present. Returns its map and number.
     fn present(&self) -> (usize, usize) {
         let there = |map: &Vec<Option<u64>>| map.iter().position(|value| value.is_some());
         self.contents.iter().enumerate().find_map(|(m, map)| Some((m, there(map)?))).unwrap()
@@ -89,7 +89,7 @@ fn ledger(keeps: bool) -> Ledger {
     Ledger::new(subject(), SEED, keeps)
 }
 
-/// A guest that has worked for a while, was cut, and has something in flight.
+/// Makes a guest that has worked for a while and was cut, with some operations in flight.
 fn worked(ledger: &mut Ledger, in_flight: u64) -> Guest {
     let mut guest = Guest::new();
     guest.open();
@@ -170,7 +170,7 @@ fn a_value_that_was_replaced_is_lost() {
 
 #[test]
 fn a_torn_record_is_found() {
-    // A value that nobody gave this key, and bytes that are no value at all.
+    // A value that was never given to this key, and bytes that are no value at all.
     for strange in [false, true] {
         let mut ledger = ledger(true);
         let mut guest = worked(&mut ledger, 0);
@@ -189,7 +189,7 @@ fn a_torn_record_is_found() {
 
 #[test]
 fn work_in_flight_that_is_there_in_part_is_found() {
-    // Of two changes in flight, of two keys, only the second.
+    // Of two changes in flight, to two keys, only the second is there.
     let mut ledger = ledger(true);
     let mut guest = worked(&mut ledger, 0);
     let before = guest.contents.clone();
@@ -220,7 +220,7 @@ fn more_than_a_batch_beyond_what_was_acknowledged_is_found() {
 #[test]
 fn what_one_opening_shows_the_next_must_show() {
     let mut ledger = ledger(true);
-    // Thread 3 is a whole batch ahead; one opening shows that, and is cut.
+    // Thread 3 is a whole batch ahead. One opening shows that, and is cut.
     let mut guest = worked(&mut ledger, batch(3));
     let ahead = guest.contents.clone();
     guest.open();
@@ -228,7 +228,7 @@ fn what_one_opening_shows_the_next_must_show() {
     guest.hear(&mut ledger).unwrap();
     ledger.cut();
     assert_eq!(ledger.totals().lost, 0);
-    // The next shows what was acknowledged, which alone would be allowed.
+    // The next opening shows only what was acknowledged, which would be allowed by itself.
     let mut honest = worked(&mut super::Ledger::new(subject(), SEED, true), 0);
     assert_ne!(honest.contents, ahead);
     honest.open();
@@ -276,7 +276,7 @@ fn acknowledgements_come_in_their_order() {
 fn on_a_medium_that_can_tear_a_modified_pool_is_refused_and_a_clean_one_is_not() {
     let opened = Said::Opened { micros: 1 };
     let refused = Said::Refused { place: "disk".into(), reason: "EarlierBoot".into() };
-    // What the guest says last, and whether the pool may open, and may be refused.
+    // The guest's last reports, and whether the pool may then open, and may be refused.
     let cases: [(&[Said], bool, bool); 3] = [
         (&[], false, true),
         (&[Said::Cleaning], true, true),
@@ -295,7 +295,7 @@ fn on_a_medium_that_can_tear_a_modified_pool_is_refused_and_a_clean_one_is_not()
             assert_eq!(ledger.hear(next).is_ok(), may, "{last:?}, {next}");
         }
     }
-    // On DAX, never.
+    // On DAX, a pool is never refused.
     let mut ledger = ledger(true);
     worked(&mut ledger, 0);
     ledger.hear(&Said::Life(2)).unwrap();

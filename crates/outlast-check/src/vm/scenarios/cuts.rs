@@ -1,4 +1,4 @@
-//! Power cuts, and a shutdown in order after a process was killed.
+//! Power cuts, and an orderly shutdown after a process was killed.
 
 use super::{Stage, words};
 use crate::random::Random;
@@ -10,7 +10,7 @@ use crate::vm::wire::Said;
 use crate::vm::{Ended, On, PowerCut};
 use std::time::{Duration, Instant};
 
-/// One in so many cuts comes while the pool is being opened and read.
+/// One in this many cuts comes while the pool is being opened and read.
 const CUTS_WHILE_OPENING: u64 = 4;
 
 impl On {
@@ -29,14 +29,14 @@ impl On {
     }
 }
 
-/// Cuts of one machine's power, and the account of its pool.
+/// The cuts of one machine's power, and the account of its pool.
 struct Trial<'t> {
     stage: &'t Stage<'t>,
     cuts: &'t PowerCut,
     hardware: Hardware,
     ledger: Ledger,
     random: Random,
-    /// More words for each guest.
+    /// Additional words for each guest.
     also: &'static str,
     opened_micros_max: u64,
 }
@@ -55,7 +55,7 @@ impl<'t> Trial<'t> {
         Ok(Trial { stage, cuts, hardware, ledger, random, also: "", opened_micros_max: 0 })
     }
 
-    /// The words that tell a guest what to work on, in its n-th boot.
+    /// Returns the words that tell a guest what to work on, in its n-th boot.
     fn work(&self, life: u64) -> String {
         let PowerCut { on, keys, threads, record, .. } = self.cuts;
         let (scheme, seed) = (self.stage.args.scheme, self.stage.args.seed);
@@ -89,7 +89,7 @@ impl<'t> Trial<'t> {
         self.ledger.hear(said)
     }
 
-    /// Boots, and cuts the power off at a random moment.
+    /// Boots, and cuts the power at a random moment.
     fn cut(&mut self, life: u64) -> Checked {
         let mut step = format!("work {}", self.work(life));
         if self.random.below(3) == 0 {
@@ -134,14 +134,14 @@ impl<'t> Trial<'t> {
         Ok(())
     }
 
-    /// Boots to the end of a step.
+    /// Boots and runs a step to its end.
     fn run(&mut self, step: &str) -> Result<(), Ended> {
         let (factory, hardware) = (self.stage.factory, self.hardware.clone());
         let code = factory.run(&hardware, &words(step), |said| self.hear(said))?;
         if code == 0 { Ok(()) } else { Err(Ended::Exit(code)) }
     }
 
-    /// What was lost or torn, if anything was.
+    /// Fails if anything was lost or torn.
     fn verdict(&self) -> Checked {
         let totals = self.ledger.totals();
         ensure(totals.lost + totals.torn == 0, || {
@@ -173,7 +173,7 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
         }
     }
     if done == cuts.cuts {
-        // What the last cut left.
+        // Check what the last cut has left.
         let step = format!("work --rest {}", trial.work(cuts.cuts + 1));
         trial.run(&step)?;
     }
@@ -206,7 +206,7 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
     Ok(())
 }
 
-/// Cuts after which something is lost for certain are few.
+/// The most cuts to try. A few are enough to lose something for certain.
 const CANARY_CUTS: u64 = 12;
 
 pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
@@ -214,7 +214,7 @@ pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
     let mut trial = Trial::new(stage, &cuts)?;
     trial.also = " --accept";
     for life in 1..=CANARY_CUTS {
-        // What was torn can also make the guest find damage.
+        // A torn pool can also make the guest find damage.
         let fault = trial.cut(life).err();
         let totals = trial.ledger.totals();
         if totals.refused > 0 && (totals.lost + totals.torn > 0 || fault.is_some()) {
@@ -236,13 +236,13 @@ pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {
         let cuts = PowerCut { on, ..PowerCut::default() };
         let mut trial = Trial::new(stage, &cuts)?;
         let after = 2_000 + trial.random.below(2_000);
-        // It works on from the first boot, whose file system it makes.
+        // This is the first boot, so it also makes the file system.
         let step = format!("kill-then-shut-down {} --after-ms {after}", trial.work(1));
         trial.run(&step)?;
         trial.ledger.cut();
         let acknowledged = trial.ledger.totals().acknowledged;
         ensure(acknowledged > 0, || "the process was killed before it had done anything".into())?;
-        // The kernel has written everything back; on a page-cache medium the pool cannot know
+        // The kernel has written everything back. On a page-cache medium, the pool cannot know
         // that, and says so. It must be whole all the same.
         let accept = if on == On::Ext4 { " --accept" } else { "" };
         let step = format!("work --rest{accept} {}", trial.work(2));

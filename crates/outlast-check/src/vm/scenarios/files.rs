@@ -1,4 +1,4 @@
-//! Detection, copies, full disks, the demonstration.
+//! Detection, copies, full disks, and the demonstration.
 
 use super::{Stage, words};
 use crate::state::{Checked, Fault, ensure};
@@ -7,7 +7,7 @@ use crate::vm::guest::FILL_BATCH;
 use crate::vm::machine::{Hardware, Nvdimm};
 use crate::vm::wire::Said;
 
-/// What must be detected somewhere.
+/// What must be detected in a place.
 struct Expected {
     place: &'static str,
     medium: &'static str,
@@ -16,13 +16,13 @@ struct Expected {
 
 const NVDIMM: Expected = Expected { place: "nvdimm", medium: "dax", flush: "clwb" };
 
-/// One that is refused MAP_SYNC.
+/// Expects a place where MAP_SYNC is refused.
 const fn cached(place: &'static str) -> Expected {
     Expected { place, medium: "page-cache", flush: "no flush" }
 }
 
 impl Stage<'_> {
-    /// Runs a step to its end, and tells what the guest says.
+    /// Runs a step to its end, and prints what the guest reports.
     fn step(
         &self,
         hardware: &Hardware,
@@ -93,10 +93,10 @@ pub(super) fn detect(stage: &Stage<'_>) -> Result<(), Ended> {
     let everywhere = [NVDIMM, cached("virtio-pmem"), cached("disk"), cached("tmpfs")];
     let step = "detect --format --places nvdimm,virtio-pmem,disk,tmpfs";
     stage.detects("caches are lost", &all, step, &everywhere)?;
-    // The pool of that boot, on the same device, which can no longer be written.
+    // The pool of that boot, on the same device, which is now read-only.
     let nvdimm = |persistence, unarmed| Some(Nvdimm { image: image.clone(), persistence, unarmed });
     let unarmed = Hardware { nvdimm: nvdimm("mem-ctrl", true), ..Hardware::default() };
-    // Nothing is flushed by who cannot write.
+    // A process that cannot write does not flush.
     let read_only = Expected { place: "unarmed-read-only", flush: "no flush", ..NVDIMM };
     stage.detects("unarmed", &unarmed, "unarmed", &[read_only])?;
     let step = "detect --format --places nvdimm";
@@ -126,7 +126,7 @@ pub(super) fn demo(stage: &Stage<'_>) -> Result<(), Ended> {
         }
         Ok(())
     })?;
-    // Its exit code says whether anything was lost; its last line has to say the same.
+    // The exit code says whether anything was lost, and the last line must agree.
     for part in ["\"kills\":5", "\"lost\":0", "\"torn\":0"] {
         ensure(last.contains(part), || format!("the demonstration's summary lacks {part}"))?;
     }
@@ -178,7 +178,7 @@ pub(super) fn disk_full(stage: &Stage<'_>) -> Result<(), Ended> {
             None => return Err(guest.fault("the guest has ended by itself").into()),
         }
     }
-    // It goes on, on the full disk.
+    // The guest continues on the full disk.
     std::thread::sleep(std::time::Duration::from_millis(300 + stage.args.seed % 700));
     for said in guest.cut()? {
         if let Said::Fault(text) = said {

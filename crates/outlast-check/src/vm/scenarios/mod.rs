@@ -1,4 +1,4 @@
-//! What is done with virtual machines, one after the other.
+//! The scenarios that run in virtual machines, one after the other.
 
 mod cuts;
 mod files;
@@ -7,10 +7,10 @@ use super::machine::Factory;
 use super::{Args, Ended, PowerCut, Scenario};
 use std::path::PathBuf;
 
-/// Runs one or several scenarios; the first finding ends it.
+/// Runs one or several scenarios, up to the first finding.
 ///
 /// # Errors
-/// What was found.
+/// The finding.
 pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
     let stage = Stage { factory, args };
     match &args.scenario {
@@ -47,27 +47,27 @@ struct Stage<'s> {
 }
 
 impl Stage<'_> {
-    /// A file of a machine's, empty.
+    /// Creates an empty file for a device of a machine.
     fn image(&self, name: &str) -> Result<PathBuf, Ended> {
         let path = self.factory.dir.join(name);
         super::machine::make_image(&path)?;
         Ok(path)
     }
 
-    /// Says something to a person, and nothing where JSON is wanted.
+    /// Prints text for people, unless JSON is wanted.
     fn tell(&self, text: &str) {
         if !self.args.json {
             println!("{text}");
         }
     }
 
-    /// A result: for a person, or as JSON.
+    /// Prints a result, for people or as JSON.
     fn result(&self, text: &str, json: &str) {
         println!("{}", if self.args.json { json } else { text });
     }
 }
 
-/// The words of a step.
+/// Splits a step into its words.
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(String::from).collect()
 }
