@@ -76,7 +76,7 @@ pub enum Progress {
     /// The fate of another mutant is known.
     Canary,
     /// The fate of another seeded bug is known.
-    Planted,
+    Seeded,
     /// Another fault of the disk was tried, out of this many.
     Disk(usize),
 }
@@ -128,7 +128,7 @@ pub fn run(
     stage("schedules");
     let canaries = canary::run(scheme, form, &budget.canary, |_, _| progress(Progress::Canary));
     stage("canaries");
-    let planted = planted::run(scheme, form, &budget.planted, |_| progress(Progress::Planted));
+    let planted = planted::run(scheme, form, &budget.planted, |_| progress(Progress::Seeded));
     stage("planted_bugs");
     let disk =
         disk::run(scheme, form, budget.schedule.threads, &|all| progress(Progress::Disk(all)));

@@ -1,6 +1,7 @@
 //! Chosen interleavings of a few threads, crashes in them, and threads stopped for ever.
 
-use outlast::pmem::{Planted, Traced};
+use outlast::pmem::{Seeded, Traced};
+use outlast::pool::bugs;
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::history::Call;
@@ -106,15 +107,16 @@ fn a_spurious_pool_full_is_told_from_a_full_pool() {
     for &scheme in Scheme::ALL {
         let workload = Workload::named(scheme, "apart").unwrap();
         let made = workload.make(workload.shape(scheme, form), 1, &alive).unwrap();
-        let fault = |bug: Option<Planted>, key: fn(u64) -> u64| {
+        let fault = |bug: Option<Seeded>, key: fn(u64) -> u64| {
             let mut instance = made.clone();
             let put = |n| Act::Call(Call::Change(key(n), Do::Put(SPECIAL + n)));
             instance.scripts = vec![(0..150).map(put).collect()];
             let once = || schedule::run::run(&instance, Strategy::InTurn, &alive).unwrap();
-            Traced::planting(bug, once).fault.map(|fault| fault.0)
+            Traced::seeding(bug, once).fault.map(|fault| fault.0)
         };
         let spurious = |fault: &str| fault.starts_with("a spurious PoolFull");
-        let lost = fault(Some(Planted::NeverFreed), |_| 5_000).expect("its space is lost");
+        let lost =
+            fault(Some(Seeded::InCode(&bugs::NEVER_FREED)), |_| 5_000).expect("its space is lost");
         assert!(spurious(&lost), "{scheme}: {lost}");
         let full = fault(None, |n| 5_000 + n).expect("more records than it has pages");
         assert!(full.contains("full") && !spurious(&full), "{scheme}: {full}");

@@ -14,7 +14,7 @@ use crate::schedule::{self, Choice, Replay, workload::Workload};
 use crate::session::{Do, PoolShape, Session, Shape, recorder};
 use crate::state::{Checked, Fault, ensure};
 use outlast::db::store::AnyIndex;
-use outlast::pmem::{Alive, Planted, Traced};
+use outlast::pmem::{Alive, Seeded, Traced};
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Runs a check, with a bug or without, and returns what it found.
-    pub(super) fn check(&self, checker: Checker, bug: Option<Planted>) -> Option<String> {
+    pub(super) fn check(&self, checker: Checker, bug: Option<Seeded>) -> Option<String> {
         let check = || match checker {
             Checker::Alone => self.alone(),
             Checker::Stopped => self.stopped(),
@@ -45,7 +45,7 @@ impl Subject {
         };
         // Run in a new thread, because some checks number the thread that they run on.
         let checked = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| Traced::planting(bug, || caught(check)));
+            let thread = scope.spawn(|| Traced::seeding(bug, || caught(check)));
             thread.join().unwrap_or_else(|_| Err(Fault("the check panicked".into())))
         });
         checked.err().map(|fault| fault.0)
@@ -121,7 +121,7 @@ impl Subject {
 
     /// Pauses two threads of a workload at each of their steps. A pause that finds the bug must
     /// find nothing without it. Without a bug, one step in four is tried.
-    fn each_step(&self, workload: &str, bug: Option<Planted>) -> Checked {
+    fn each_step(&self, workload: &str, bug: Option<Seeded>) -> Checked {
         let named = Workload::named(self.scheme, workload);
         let workload = named.ok_or_else(|| Fault(format!("no workload {workload}")))?;
         let of = (self.scheme, self.form);
@@ -130,7 +130,7 @@ impl Subject {
             return Ok(());
         };
         let without = || schedule::paused(of, workload, 1, Some(pause), &self.alive);
-        match bug.is_some() && Traced::planting(None, without)?.is_some() {
+        match bug.is_some() && Traced::seeding(None, without)?.is_some() {
             true => Ok(()),
             false => Err(fault),
         }
@@ -158,7 +158,7 @@ impl Subject {
         };
         let again =
             Replay { order: Some(found.order), ..self.named(workload, Choice::Held, found.seed) };
-        match Traced::planting(None, || schedule::replay(&again))? {
+        match Traced::seeding(None, || schedule::replay(&again))? {
             (_, None) => Err(Fault(format!("{workload}: {found}"))),
             // The bug is not the reason for the violation.
             (_, Some(_)) => Ok(()),

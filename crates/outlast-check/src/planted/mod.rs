@@ -1,7 +1,7 @@
 //! Seeded bugs: for each published bug that can apply, a similar one is put into the shipped
 //! operations, and the harness must find it. The code calls them *planted*.
 //!
-//! A bug is a switch of the seam ([`outlast::pmem::Planted`]): a recorder has the bug if it is made
+//! A bug is a switch of the seam ([`outlast::pmem::Seeded`]): a recorder has the bug if it is made
 //! while the switch is set. The same checks must find nothing without a bug.
 
 mod checkers;
@@ -10,7 +10,7 @@ pub(crate) mod published;
 pub mod table;
 
 use crate::session::alive;
-use outlast::pmem::Planted;
+use outlast::pmem::Seeded;
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,13 +124,13 @@ fn shortened(text: &str) -> String {
 }
 
 /// Returns a bug's name in reports.
-fn name_of(bug: Planted) -> String {
+fn name_of(bug: Seeded) -> String {
     match bug {
-        Planted::NoFlush(p) => format!("no flush: {}/{}", p.owner, p.name),
-        Planted::NoFence(p) => format!("no fence: {}/{}", p.owner, p.name),
-        Planted::WrongLine(p) => format!("wrong line flushed: {}/{}", p.owner, p.name),
-        Planted::TornStore(p) => format!("torn store: {}/{}", p.owner, p.name),
-        other => format!("{other:?}"),
+        Seeded::NoFlush(p) => format!("no flush: {}/{}", p.owner, p.name),
+        Seeded::NoFence(p) => format!("no fence: {}/{}", p.owner, p.name),
+        Seeded::WrongLine(p) => format!("wrong line flushed: {}/{}", p.owner, p.name),
+        Seeded::TornStore(p) => format!("torn store: {}/{}", p.owner, p.name),
+        Seeded::InCode(bug) => bug.name.to_owned(),
     }
 }
 

@@ -3,29 +3,41 @@
 use super::published::*;
 use super::table::Checker::{Alone, Guard, Held, Stopped};
 use super::table::{Line, bug, bytes, cannot, inline};
-use outlast::pmem::Planted;
+use outlast::db::bugs as db_bugs;
+use outlast::pmem::Seeded;
+use outlast::pool::bugs as pool_bugs;
 use outlast::pool::points;
 
 /// The lines that every scheme shares.
 pub(super) const LINES: &[Line] = &[
-    bug(POOL_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: pool creation", Alone),
+    bug(POOL_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: pool creation", Alone),
     bug(
         POOL_NOT_ATOMIC,
-        Planted::HeaderFirst,
+        Seeded::InCode(&pool_bugs::HEADER_FIRST),
         "Core::create: header before what it promises",
         Alone,
     ),
-    bug(ROOT_NOT_ATOMIC, Planted::RootCommittedFirst, "roots::commit: commit word first", Alone),
-    bug(UNDURABLE_ROOT, Planted::RootReadEarly, "Store::settled", Stopped),
-    bug(TABLE_LEAKED, Planted::NeverFreed, "Core::retire", Alone),
-    bug(CAPACITY_UNDURABLE, Planted::SizeNotTold, "Core::grow", Alone),
-    bug(FREED_TWICE, Planted::FreedTwice, "Core::retire", Alone),
+    bug(
+        ROOT_NOT_ATOMIC,
+        Seeded::InCode(&pool_bugs::ROOT_COMMITTED_FIRST),
+        "roots::commit: commit word first",
+        Alone,
+    ),
+    bug(UNDURABLE_ROOT, Seeded::InCode(&db_bugs::ROOT_READ_EARLY), "Store::settled", Stopped),
+    bug(TABLE_LEAKED, Seeded::InCode(&pool_bugs::NEVER_FREED), "Core::retire", Alone),
+    bug(CAPACITY_UNDURABLE, Seeded::InCode(&pool_bugs::SIZE_NOT_TOLD), "Core::grow", Alone),
+    bug(FREED_TWICE, Seeded::InCode(&pool_bugs::FREED_TWICE), "Core::retire", Alone),
     cannot(
         VALUE_SIZE,
         "records carry their lengths and roots carry schemas, which opening compares; the \
          library's own tests open a map with others",
     ),
-    bytes(READ_FREED, Planted::FreedUnderReaders, "Core::retire: no grace period", Guard),
+    bytes(
+        READ_FREED,
+        Seeded::InCode(&pool_bugs::FREED_UNDER_READERS),
+        "Core::retire: no grace period",
+        Guard,
+    ),
     cannot(
         FEW_INTERLEAVINGS,
         "a bug of tests, not of a structure; here, threads are stopped at every access",
@@ -42,31 +54,31 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         "Saved free state trusted though the pool was modified since",
-        Planted::NotMarkedDirty,
+        Seeded::InCode(&pool_bugs::NOT_MARKED_DIRTY),
         "Core::mark_dirty",
         Alone,
     ),
     bug(
         "A block reused while it is still linked after a crash",
-        Planted::SweptUntraced,
+        Seeded::InCode(&db_bugs::SWEPT_UNTRACED),
         "Store::advance: the sweep before the trace",
         Alone,
     ),
     bug(
         "An entry of a list of runs is used though the run was released since",
-        Planted::StaleEntryAccepted,
+        Seeded::InCode(&pool_bugs::STALE_ENTRY_ACCEPTED),
         "Alloc::refill: a run of another class",
         Alone,
     ),
     bytes(
         "A block is freed an epoch before its last reader is gone",
-        Planted::FreedEpochEarly,
+        Seeded::InCode(&pool_bugs::FREED_EPOCH_EARLY),
         "Core::retire",
         Guard,
     ),
     bug(
         "A pool's new size is used before the header has it",
-        Planted::SizeToldEarly,
+        Seeded::InCode(&pool_bugs::SIZE_TOLD_EARLY),
         "Core::grow",
         Held("pool-growth"),
     ),
@@ -74,25 +86,25 @@ pub(super) const LINES: &[Line] = &[
     // no thread reads a growth that is not durable.
     inline(
         "Other threads see a growth before it is durable",
-        Planted::NoFence(&points::HEADER_SIZE),
+        Seeded::NoFence(&points::HEADER_SIZE),
         "seam: the header's fence",
         Held("pool-growth"),
     ),
     bug(
         "A pool's file is unlocked before the pool is closed",
-        Planted::FileUnlockedEarly,
+        Seeded::InCode(&pool_bugs::FILE_UNLOCKED_EARLY),
         "Core::close: before it waits for writers",
         Held("reopen"),
     ),
     bytes(
         "A read returns although the pool was closed and reopened meanwhile",
-        Planted::OpenCheckedEarly,
+        Seeded::InCode(&pool_bugs::OPEN_CHECKED_EARLY),
         "Core::while_open: the gate is checked before the read",
         Held("hold"),
     ),
     bytes(
         "A dropped map's blocks are reused while a reference leads to one",
-        Planted::DroppedUnretired,
+        Seeded::InCode(&db_bugs::DROPPED_UNRETIRED),
         "Store::free_dropped",
         Held("hold-dropped"),
     ),

@@ -3,7 +3,7 @@
 
 use super::{pool, published};
 use crate::schemes::parts;
-use outlast::pmem::Planted;
+use outlast::pmem::Seeded;
 use outlast::{RecordForm, Scheme};
 
 /// The checker that must find a bug.
@@ -56,7 +56,7 @@ pub enum Stand {
     /// A bug that is put into the shipped operations.
     Bug {
         /// The switch.
-        bug: Planted,
+        bug: Seeded,
         /// Where the bug is.
         place: &'static str,
         /// The checker that must find it.
@@ -89,7 +89,7 @@ impl Line {
 
 pub(crate) const fn bug(
     published: &'static str,
-    bug: Planted,
+    bug: Seeded,
     place: &'static str,
     checker: Checker,
 ) -> Line {
@@ -98,7 +98,7 @@ pub(crate) const fn bug(
 
 pub(crate) const fn bytes(
     published: &'static str,
-    bug: Planted,
+    bug: Seeded,
     place: &'static str,
     checker: Checker,
 ) -> Line {
@@ -107,7 +107,7 @@ pub(crate) const fn bytes(
 
 pub(crate) const fn inline(
     published: &'static str,
-    bug: Planted,
+    bug: Seeded,
     place: &'static str,
     checker: Checker,
 ) -> Line {

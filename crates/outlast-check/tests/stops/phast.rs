@@ -4,8 +4,9 @@
 use super::{bytes as index, create, left_by, map, open};
 use outlast::RecordForm;
 use outlast::db::store::{OpenMap, Store};
+use outlast::index::phast::bugs;
 use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, phast};
-use outlast::pmem::{Planted, Traced};
+use outlast::pmem::{Seeded, Traced};
 use outlast_check::session::recorder;
 use outlast_check::stop::{Role, Stops};
 use std::ops::Bound;
@@ -99,8 +100,8 @@ fn a_key_that_is_replaced_beside_an_insert_of_it_stands_once() {
     for put in [false, true] {
         assert!(!a_key_can_stand_twice(put));
     }
-    let bug = Some(Planted::InsertReadsFreed);
-    assert!(Traced::planting(bug, || a_key_can_stand_twice(false)), "this test finds it");
+    let bug = Some(Seeded::InCode(&bugs::INSERT_READS_FREED));
+    assert!(Traced::seeding(bug, || a_key_can_stand_twice(false)), "this test finds it");
 }
 
 /// Returns the key of the first record, or of the last, as the typed map does.
@@ -192,6 +193,6 @@ fn a_split_can_leave_what_it_moved() -> bool {
 #[test]
 fn what_a_split_has_moved_is_in_one_leaf_after_a_crash() {
     assert!(!a_split_can_leave_what_it_moved());
-    let bug = Some(Planted::SplitOpenedEarly);
-    assert!(Traced::planting(bug, a_split_can_leave_what_it_moved), "this test finds it");
+    let bug = Some(Seeded::InCode(&bugs::SPLIT_OPENED_EARLY));
+    assert!(Traced::seeding(bug, a_split_can_leave_what_it_moved), "this test finds it");
 }

@@ -9,6 +9,7 @@
 //! - `snapshot`: copying a pool
 //! - `worker`: the background thread
 
+pub mod bugs;
 pub mod handle;
 pub mod map_options;
 mod open_map;

@@ -16,9 +16,10 @@
 
 use super::roots;
 use super::store::Store;
+use crate::db::bugs;
 use crate::error::{Damage, Error, Result};
 use crate::index::Cursor;
-use crate::pmem::{Planted, Seam};
+use crate::pmem::Seam;
 use crate::pool::core::{GRACE_TURNS, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 
@@ -82,7 +83,7 @@ impl<S: Seam> Store<S> {
                     // The blocks of the lost root are not known.
                     return Err(damage.clone().into());
                 }
-                if *slot == ROOT_SLOTS || self.core.memory.seam().planted(Planted::SweptUntraced) {
+                if *slot == ROOT_SLOTS || self.core.memory.seam().seeded(&bugs::SWEPT_UNTRACED) {
                     *phase = Phase::Grace { epoch: self.core.epochs().begin() };
                     return Ok(true);
                 }
@@ -102,7 +103,7 @@ impl<S: Seam> Store<S> {
                 }
             }
             Phase::Grace { epoch } => {
-                let skipped = self.core.memory.seam().planted(Planted::GraceSkipped);
+                let skipped = self.core.memory.seam().seeded(&bugs::GRACE_SKIPPED);
                 if !self.core.epochs().has_reached(*epoch) && !skipped {
                     return Ok(false);
                 }

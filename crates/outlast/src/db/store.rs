@@ -9,9 +9,10 @@ pub use super::open_map::{AnyIndex, MapRequest, OpenMap};
 use super::reclaim::Phase;
 pub use super::reclaim::ReclaimState;
 use super::roots::{self, MapInfo};
+use crate::db::bugs;
 use crate::error::{Error, Result};
 use crate::index::{Bytes, Cursor, Inline, RecordForm};
-use crate::pmem::{Alive, Planted, Seam};
+use crate::pmem::{Alive, Seam};
 use crate::pool::core::{Core, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
@@ -77,7 +78,7 @@ impl<S: Seam> Store<S> {
     /// As [`Store::new`], with an existing page. Used for crash images, of which there are
     /// millions.
     pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Arc<Self> {
-        let forgets = core.memory.seam().planted(Planted::NotReclaimed);
+        let forgets = core.memory.seam().seeded(&bugs::NOT_RECLAIMED);
         let phase = if core.alloc().old_frontier() == 0 || forgets {
             Phase::Done
         } else {
@@ -131,7 +132,7 @@ impl<S: Seam> Store<S> {
         loop {
             // The Acquire load and the fence below pair with `RootChange`.
             let before = self.root_changes.load(Ordering::Acquire);
-            if before.is_multiple_of(2) || self.core.memory.seam().planted(Planted::RootReadEarly) {
+            if before.is_multiple_of(2) || self.core.memory.seam().seeded(&bugs::ROOT_READ_EARLY) {
                 let found = read();
                 fence(Ordering::Acquire);
                 if self.root_changes.load(Ordering::Relaxed) == before {
@@ -278,7 +279,7 @@ impl<S: Seam> Store<S> {
         if map.dropped.load(Ordering::Acquire) {
             return Err(Error::NoSuchMap { name: name.into() });
         }
-        if self.core.alloc().old_frontier() != 0 && !seam.planted(Planted::DroppedUnmarked) {
+        if self.core.alloc().old_frontier() != 0 && !seam.seeded(&bugs::DROPPED_UNMARKED) {
             // The trace will not find this map any more, but its last readers still use it.
             self.trace_map(&map, &mut |offset, bytes| {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
@@ -321,7 +322,7 @@ impl<S: Seam> Store<S> {
             let mut maps = seam.lock(&self.maps);
             let ready: Vec<_> =
                 maps.dropped.extract_if(.., |m| Arc::strong_count(m) == 1).collect();
-            if !seam.planted(Planted::SlotFreedEarly) {
+            if !seam.seeded(&bugs::SLOT_FREED_EARLY) {
                 maps.freeing.extend(ready.iter().map(|map| map.slot));
             }
             ready
@@ -344,7 +345,7 @@ impl<S: Seam> Store<S> {
                 continue;
             }
             for (offset, bytes) in blocks {
-                if seam.planted(Planted::DroppedUnretired) {
+                if seam.seeded(&bugs::DROPPED_UNRETIRED) {
                     self.core.free_unlinked(offset);
                     continue;
                 }

@@ -8,6 +8,7 @@
 //! parameter ([`Inline`], [`Bytes`]), and an [`Index`] is an object so that tools work
 //! on maps whose types they do not know.
 
+pub mod bugs;
 pub mod clevel;
 pub mod dash_eh;
 mod kit;

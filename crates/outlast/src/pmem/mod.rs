@@ -24,7 +24,7 @@ pub use mapping::{Access as MapAccess, Mapping, MappingError, Resident};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, Shadow, words_of};
 pub use reserve::SHADOW_SHARE;
-pub use seam::{Mark, Planted, Point, Seam};
+pub use seam::{Mark, Point, Seam, Seeded, SeededBug};
 pub use shared::{OfShared, Shared, SharedWord};
 pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};

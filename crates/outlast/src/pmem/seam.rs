@@ -75,11 +75,28 @@ macro_rules! commit_points {
     };
 }
 
-/// A seeded bug: the test harness puts it into the code on purpose, to show that the tests would
-/// find it. The recorder itself implements those that name a commit point; the others are
-/// implemented where they are named.
+/// A bug that the code makes where it names it, if the recorder asks for it. Declared by
+/// `seeded_bugs!`, beside the code.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SeededBug {
+    /// The name of the bug in reports. No two have the same.
+    pub name: &'static str,
+}
+
+/// Declares the seeded bugs of a module: identifier and name of each.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! seeded_bugs {
+    ($($(#[$doc:meta])* $id:ident = $name:literal;)*) => {
+        $($(#[$doc])* pub static $id: $crate::pmem::SeededBug =
+            $crate::pmem::SeededBug { name: $name };)*
+    };
+}
+
+/// A bug that the proof harness has the recorder make, to show that the harness finds it. The
+/// recorder makes those at a commit point itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Planted {
+pub enum Seeded {
     /// Flushes at this point are skipped.
     NoFlush(&'static Point),
     /// Fences at this point are skipped.
@@ -88,143 +105,8 @@ pub enum Planted {
     WrongLine(&'static Point),
     /// Words are stored in two halves at this point.
     TornStore(&'static Point),
-    /// A slot's commit word is stored before its other word.
-    CommitBeforeValue,
-    /// A slot is filled without being emptied first.
-    SlotNotEmptied,
-    /// An update empties the slot first, durably.
-    UpdateEmptiesFirst,
-    /// A displacement removes the record before it copies it.
-    DisplaceRemovesFirst,
-    /// A displacement unlocks the bucket with the copy before the old slot is filled.
-    MovedUnlockedEarly,
-    /// When several records in a row are displaced, only the home of the one copied first is marked
-    /// as changing.
-    RowHomeUnmarked,
-    /// Recovery keeps the second copy of a record.
-    SecondCopyKept,
-    /// Recovery leaves locks as it finds them.
-    LocksKept,
-    /// An insert becomes visible to readers before it is durable.
-    ShownBeforeDurable,
-    /// Lookups do not wait while a key's home bucket is being changed.
-    ChangingIgnored,
-    /// A split assumes that its segment is unchanged, whatever happened before it had its locks.
-    SplitNotRechecked,
-    /// A split's commit does not name the new segment.
-    SplitUnnamed,
-    /// A split leaves out the last of its directory entries.
-    EntriesOneShort,
-    /// Recovery serves a half-completed split as it is.
-    HalfSplitServed,
-    /// Recovery completes a split over directory entries that a later split has set.
-    SplitRedoneBlindly,
-    /// A doubled directory is used before the root that names it is durable.
-    DoubledBeforeDurable,
-    /// Directories are doubled for keys that no split can separate.
-    DoubledWithoutEnd,
-    /// A removal from an overflow node returns success and removes nothing.
-    RemovesNothing,
-    /// A fingerprint match counts as a key match.
-    FingerprintDecides,
-    /// A removal takes its lock twice.
-    LockedTwice,
-    /// A bucket stays locked after a change.
-    LockNotReleased,
-    /// Concurrent inserts of one key do not check for each other.
-    InsertUnchecked,
-    /// An insert waits for a stronger insert of its key instead of deciding it.
-    RivalAwaited,
-    /// A search covers only the levels that existed when it began.
-    ContextNotRechecked,
-    /// Rehashing removes a record before it has copied it.
-    RehashRemovesFirst,
-    /// A replacement changes the slot that it finds first instead of the record.
-    UpdatedInOneSlot,
-    /// A level is dropped once the emptying of all its parts has begun.
-    LevelDroppedEarly,
-    /// The last part of a level is not emptied.
-    PartsOneShort,
-    /// The emptying of a level that began before an opening is not resumed.
-    RehashNotResumed,
-    /// Recovery leaves announced inserts as it finds them.
-    AnnouncedKept,
-    /// Of the slots that lead to a record, only the first is changed.
-    OneSlotUnlinked,
-    /// An iteration returns a record once for each slot that leads to it.
-    ScannedTwice,
-    /// A merge is committed before the bits of its copies are set.
-    MergeCommittedFirst,
-    /// A lookup uses what it read from a leaf, whatever happened to the leaf meanwhile.
-    LeafNotRechecked,
-    /// A merge leaves the master array's entry for the leaf in place.
-    EntryKept,
-    /// The pairs of a full leaf are counted after their keys were read, instead of together with
-    /// them.
-    PairsCountedLate,
-    /// The upper half of a split can be changed while the lower half still has its pairs.
-    SplitOpenedEarly,
-    /// An insert compares its key with a replaced record's block, which may have been reused.
-    InsertReadsFreed,
-    /// The slot of a dropped map is reused before the map's blocks are free.
-    SlotFreedEarly,
-    /// A new map's commit word is stored before the words that it vouches for.
-    RootCommittedFirst,
-    /// Roots are read while they are being changed.
-    RootReadEarly,
-    /// A new pool's header is written before what it promises is durable.
-    HeaderFirst,
-    /// A growth is not recorded in the header.
-    SizeNotTold,
-    /// A modified pool stays marked clean, with its saved free state.
-    NotMarkedDirty,
-    /// An unlinked block is freed twice.
-    FreedTwice,
-    /// An unlinked block is never freed.
-    NeverFreed,
-    /// An unlinked block is freed while readers may still use it.
-    FreedUnderReaders,
-    /// Space is swept before it was traced.
-    SweptUntraced,
-    /// The reclaim after a crash is never resumed.
-    NotReclaimed,
-    /// A list of runs with free blocks is trusted, although a run on it was released and its pages
-    /// now belong to another class.
-    StaleEntryAccepted,
-    /// A retired block is freed an epoch before its last reader must be gone.
-    FreedEpochEarly,
-    /// Space that a pool has grown by is claimed before the header records the growth.
-    SizeToldEarly,
-    /// Space is swept while operations that began before the end of the trace are under way.
-    GraceSkipped,
-    /// An announced insert that is not decided is frozen together with its slot.
-    UndecidedFrozen,
-    /// A search ends when all levels that it knew are gone.
-    SearchEndsWithLevels,
-    /// A copy made by another thread is assumed to be durable.
-    OtherCopyUnflushed,
-    /// Of the pairs that a crash left in a leaf, only the first line is made durable.
-    FoundLinesShort,
-    /// The upper half of a split is opened before the lower half's bits are durable.
-    SplitOpenedUnflushed,
-    /// Readers are not notified that a merge reuses slots.
-    MergeUntold,
-    /// The block of a replaced record is retired before its readers are notified.
-    RetiredUnnoted,
-    /// A split does not mark, for the trace, the overflow records that stay in place.
-    StayingUnmarked,
-    /// A copy is confirmed although its record was replaced or removed since it was checked.
-    CopyUnchecked,
-    /// The blocks of a dropped map are not marked for the trace.
-    DroppedUnmarked,
-    /// A read checks that the pool is open before it reads, and not after.
-    OpenCheckedEarly,
-    /// A closed pool's file is unlocked before its writers are done.
-    FileUnlockedEarly,
-    /// The blocks of a dropped map are freed although references to them are left.
-    DroppedUnretired,
-    /// A lookup that finds nothing does not persist the removal that its result depends on.
-    AbsenceUnhelped,
+    /// The code makes this bug, where it names it.
+    InCode(&'static SeededBug),
 }
 
 /// A call of the index interface, as the recorder sees it: its begin and its end.
@@ -309,7 +191,7 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// Returns whether this seeded bug is to be made here. In release builds the answer is a
     /// compile-time constant, so nothing of the bug is left.
     #[inline(always)]
-    fn planted(&self, _bug: Planted) -> bool {
+    fn seeded(&self, _bug: &'static SeededBug) -> bool {
         false
     }
 

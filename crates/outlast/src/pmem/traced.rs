@@ -1,7 +1,7 @@
 //! The seam of the test harness. It records every access, and every access is a point where another
 //! thread may run or a fault may strike.
 
-use super::seam::{Mark, Planted, Point, Seam};
+use super::seam::{Mark, Point, Seam, Seeded, SeededBug};
 use super::word::LINE;
 use super::{OfShared, Word};
 use std::cell::Cell;
@@ -158,7 +158,7 @@ struct Inner {
     /// Whether `control` is called before each access.
     controlled: bool,
     threads: AtomicUsize,
-    planted: Option<Planted>,
+    seeded: Option<Seeded>,
     /// Distinguishes the thread numbers of different recorders.
     id: usize,
 }
@@ -171,7 +171,7 @@ static RECORDERS: AtomicUsize = AtomicUsize::new(1);
 
 thread_local! {
     static THREAD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
+    static SEEDED: Cell<Option<Seeded>> = const { Cell::new(None) };
 }
 
 impl Default for Traced {
@@ -208,16 +208,21 @@ impl Traced {
             controlled: control.as_ref().is_some_and(|c| !c.only_waiting()),
             control,
             threads: AtomicUsize::new(0),
-            planted: PLANTED.get(),
+            seeded: SEEDED.get(),
             id: RECORDERS.fetch_add(1, Ordering::Relaxed),
         }))
     }
 
+    /// Whether the recorder makes this bug.
+    fn makes(&self, bug: Seeded) -> bool {
+        self.0.seeded == Some(bug)
+    }
+
     /// Runs `during`. Recorders that this thread creates meanwhile have this seeded bug.
-    pub fn planting<T>(bug: Option<Planted>, during: impl FnOnce() -> T) -> T {
-        let before = PLANTED.replace(bug);
+    pub fn seeding<T>(bug: Option<Seeded>, during: impl FnOnce() -> T) -> T {
+        let before = SEEDED.replace(bug);
         let result = during();
-        PLANTED.set(before);
+        SEEDED.set(before);
         result
     }
 
@@ -372,12 +377,12 @@ impl Seam for Traced {
         self.0.reuses.load(Ordering::Relaxed)
     }
 
-    fn planted(&self, bug: Planted) -> bool {
-        self.0.planted == Some(bug)
+    fn seeded(&self, bug: &'static SeededBug) -> bool {
+        self.makes(Seeded::InCode(bug))
     }
 
     fn store(&self, word: &Word, value: u64, order: Ordering, at: &'static Point) {
-        if self.planted(Planted::TornStore(at)) {
+        if self.makes(Seeded::TornStore(at)) {
             self.step(Some(at), || {
                 let value = word.0.load(Ordering::Relaxed) >> 32 << 32 | value & 0xffff_ffff;
                 word.0.store(value, order);
@@ -400,7 +405,7 @@ impl Seam for Traced {
         failure: Ordering,
         at: &'static Point,
     ) -> Result<u64, u64> {
-        if self.planted(Planted::TornStore(at)) {
+        if self.makes(Seeded::TornStore(at)) {
             let half = current >> 32 << 32 | new & 0xffff_ffff;
             if half != current && half != new {
                 self.exchange(word, (current, half), (success, failure), at)?;
@@ -419,12 +424,12 @@ impl Seam for Traced {
     }
 
     fn flush(&self, words: &[Word], at: &'static Point) {
-        if self.planted(Planted::NoFlush(at)) {
+        if self.makes(Seeded::NoFlush(at)) {
             return;
         }
         if let Some(first) = words.first() {
             self.step(Some(at), || {
-                let wrong = if self.planted(Planted::WrongLine(at)) { LINE } else { 0 };
+                let wrong = if self.makes(Seeded::WrongLine(at)) { LINE } else { 0 };
                 let offset = self.offset(first) + wrong;
                 let access = Access::Flush { offset, bytes: size_of_val(words) as u64 };
                 ((), Some(access))
@@ -433,7 +438,7 @@ impl Seam for Traced {
     }
 
     fn fence(&self, at: &'static Point) {
-        if self.planted(Planted::NoFence(at)) {
+        if self.makes(Seeded::NoFence(at)) {
             return;
         }
         self.step(Some(at), || {

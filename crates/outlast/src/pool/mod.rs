@@ -7,6 +7,7 @@
 
 pub mod alloc;
 pub mod backing;
+pub mod bugs;
 pub mod core;
 pub mod gate;
 pub mod geometry;

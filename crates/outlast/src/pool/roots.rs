@@ -10,7 +10,8 @@ use super::layout::{
 };
 use super::points;
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Offset, Planted, Seam};
+use crate::pmem::{Offset, Seam};
+use crate::pool::bugs;
 use std::sync::atomic::{Ordering, fence};
 
 fn commit_word(fixed: &[u64]) -> u64 {
@@ -98,7 +99,7 @@ pub fn commit<S: Seam>(
     scheme: [u64; ROOT_SCHEME_WORDS],
 ) -> Result<()> {
     let root = slot_of(core, slot)?;
-    if core.memory.seam().planted(Planted::RootCommittedFirst) {
+    if core.memory.seam().seeded(&bugs::ROOT_COMMITTED_FIRST) {
         core.memory.store(&root.commit, commit_word(fixed), &points::ROOT_COMMIT);
     }
     for (word, value) in root.fixed.iter().zip(fixed) {

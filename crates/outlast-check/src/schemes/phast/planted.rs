@@ -3,43 +3,51 @@
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
 use crate::planted::table::{Line, bug, bytes, cannot, inline};
+use outlast::db::bugs as db_bugs;
+use outlast::index::bugs as index_bugs;
+use outlast::index::phast::bugs as phast_bugs;
 use outlast::index::phast::points;
-use outlast::pmem::Planted;
+use outlast::pmem::Seeded;
 
 const NO_DIRECTORY: &str = "each opening rebuilds the inner part; no directory is written";
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[
-    bug(TOKEN_FIRST, Planted::NoFence(&points::INSERT_PAIR), "seam: the pair's fence", Alone),
-    bug(WRONG_EDGE, Planted::WrongLine(&points::REMOVE), "seam: removal", Alone),
-    bug(WRONG_CHAIN, Planted::WrongLine(&points::SPLIT_COMMIT), "seam: a leaf's link", Alone),
-    bug(UNFENCED_NODE, Planted::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
+    bug(TOKEN_FIRST, Seeded::NoFence(&points::INSERT_PAIR), "seam: the pair's fence", Alone),
+    bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
+    bug(WRONG_CHAIN, Seeded::WrongLine(&points::SPLIT_COMMIT), "seam: a leaf's link", Alone),
+    bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
     cannot(TWO_STORES, "one word says which pairs exist, and their number follows from it"),
-    bug(TORN, Planted::TornStore(&points::SPLIT_COMMIT), "seam: a link in two halves", Alone),
-    bug(INDEX_UNFLUSHED, Planted::NoFlush(&points::CREATE), "seam: map creation", Alone),
+    bug(TORN, Seeded::TornStore(&points::SPLIT_COMMIT), "seam: a link in two halves", Alone),
+    bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
     cannot(CLEAR_THEN_SET, "a value or a link is replaced by one store, with no bit cleared"),
-    bug(SET_THEN_CLEAR, Planted::SplitUnnamed, "split_at: the link is not marked", Alone),
+    bug(
+        SET_THEN_CLEAR,
+        Seeded::InCode(&index_bugs::SPLIT_UNNAMED),
+        "split_at: the link is not marked",
+        Alone,
+    ),
     cannot(TWICE_AFTER_MOVE, "a record has one leaf; its place does not depend on other records"),
-    bug(HALF_RESIZE_REDONE, Planted::HalfSplitServed, "mend", Alone),
+    bug(HALF_RESIZE_REDONE, Seeded::InCode(&index_bugs::HALF_SPLIT_SERVED), "mend", Alone),
     bug(
         REMOVED_STAYS,
-        Planted::NoFlush(&points::REPAIR_CLEAR),
+        Seeded::NoFlush(&points::REPAIR_CLEAR),
         "seam: bits that recovery clears",
         Alone,
     ),
     cannot(SEPARATE_WORDS, "growth is one word, the link to a new leaf"),
-    bug(DEPTH_FIRST, Planted::NoFence(&points::SPLIT_COMMIT), "seam: bits before the link", Alone),
-    bug(NEW_TABLE_UNFLUSHED, Planted::NoFlush(&points::SPLIT_NEW), "seam: new leaf", Alone),
+    bug(DEPTH_FIRST, Seeded::NoFence(&points::SPLIT_COMMIT), "seam: bits before the link", Alone),
+    bug(NEW_TABLE_UNFLUSHED, Seeded::NoFlush(&points::SPLIT_NEW), "seam: new leaf", Alone),
     cannot(RANGE_OFF_BY_ONE, NO_DIRECTORY),
     cannot(RESIZE_BEFORE_DURABLE, NO_DIRECTORY),
     cannot(ONE_HASH, "hashes are only fingerprints; keys of one hash have different places"),
     cannot(RESIZED_MEANWHILE, NO_DIRECTORY),
-    bug(SERVED_UNREPAIRED, Planted::NoFlush(&points::REPAIR_FOUND), "seam: opening", Alone),
+    bug(SERVED_UNREPAIRED, Seeded::NoFlush(&points::REPAIR_FOUND), "seam: opening", Alone),
     cannot(UNDURABLE_SIBLING, "a new leaf is entered in its node after its link is durable"),
-    bug(READ_UNDURABLE, Planted::ChangingIgnored, "help", Stopped),
+    bug(READ_UNDURABLE, Seeded::InCode(&index_bugs::CHANGING_IGNORED), "help", Stopped),
     bug(
         EXISTS_UNDURABLE,
-        Planted::NoFence(&points::HELP),
+        Seeded::NoFence(&points::HELP),
         "seam: an insert that finds its key",
         Stopped,
     ),
@@ -50,87 +58,92 @@ pub(super) const LINES: &[Line] = &[
          store above test",
     ),
     cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other while it holds it"),
-    bug(WRONG_COMPARISON, Planted::FingerprintDecides, "probe", Alone),
+    bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe", Alone),
     bug(
         NOT_LINEARIZABLE,
-        Planted::InsertUnchecked,
+        Seeded::InCode(&index_bugs::INSERT_UNCHECKED),
         "fill: as in the paper, two inserts of one key succeed",
         EachStep("race-leaf"),
     ),
-    bug(INSERTS_NEVER_END, Planted::LockNotReleased, "change: the leaf stays busy", Alone),
+    bug(
+        INSERTS_NEVER_END,
+        Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
+        "change: the leaf stays busy",
+        Alone,
+    ),
     cannot(REOPEN_HANGS, "opening follows links of ascending keys only, so it ends"),
-    bug(REMOVED_FOUND, Planted::RemovesNothing, "remove", Alone),
+    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
     bug(
         REHASH_NOT_RESUMED,
-        Planted::NotReclaimed,
+        Seeded::InCode(&db_bugs::NOT_RECLAIMED),
         "Store::with_alive: the reclaim is not resumed",
         Alone,
     ),
     // What the paper leaves out.
     bug(
         "A merge is committed before its copies have bits",
-        Planted::MergeCommittedFirst,
+        Seeded::InCode(&phast_bugs::MERGE_COMMITTED_FIRST),
         "merge: the link, then the bits",
         Alone,
     ),
     bug(
         "A merge's copies have bits while the link does not say so",
-        Planted::NoFlush(&points::MERGE_COPY),
+        Seeded::NoFlush(&points::MERGE_COPY),
         "seam: merge",
         Alone,
     ),
     bug(
         "A lookup uses a leaf that was split since it was found",
-        Planted::LeafNotRechecked,
+        Seeded::InCode(&phast_bugs::LEAF_NOT_RECHECKED),
         "is_still",
         EachStep("growth"),
     ),
     bug(
         "A scan is in a leaf that is merged away and freed",
-        Planted::LeafNotRechecked,
+        Seeded::InCode(&phast_bugs::LEAF_NOT_RECHECKED),
         "is_still",
         EachStep("merge"),
     ),
     bug(
         "An entry of the master array outlives its leaf",
-        Planted::EntryKept,
+        Seeded::InCode(&phast_bugs::ENTRY_KEPT),
         "merge: the partition is not joined with the one before it",
         Alone,
     ),
     bug(
         "Opening after a crash flushes too few lines of a leaf",
-        Planted::FoundLinesShort,
+        Seeded::InCode(&phast_bugs::FOUND_LINES_SHORT),
         "flush_found: the first line of pairs",
         Alone,
     ),
     bytes(
         "The upper half of a split is changed before the lower one's bits are durable",
-        Planted::SplitOpenedUnflushed,
+        Seeded::InCode(&phast_bugs::SPLIT_OPENED_UNFLUSHED),
         "split_at: opened between the store and its flush",
         Held("growth"),
     ),
     bug(
         "A lookup that finds nothing depends on a removal that is not durable",
-        Planted::AbsenceUnhelped,
+        Seeded::InCode(&phast_bugs::ABSENCE_UNHELPED),
         "help_reader",
         Held("duel"),
     ),
     // Inline only: with byte strings, each removal increments a counter, by which a lookup notices.
     inline(
         "Readers do not notice that a merge reuses slots",
-        Planted::MergeUntold,
+        Seeded::InCode(&phast_bugs::MERGE_UNTOLD),
         "merge: the node's version stays",
         Held("duel-merge"),
     ),
     bytes(
         "A replaced record's block is retired before readers can notice",
-        Planted::RetiredUnnoted,
+        Seeded::InCode(&phast_bugs::RETIRED_UNNOTED),
         "replace_busy",
         Held("duel"),
     ),
     bug(
         "An insert in flight beside a split is taken for a duplicated key",
-        Planted::PairsCountedLate,
+        Seeded::InCode(&phast_bugs::PAIRS_COUNTED_LATE),
         "check_keys: the bits are read again",
         Schedules("race-brim"),
     ),

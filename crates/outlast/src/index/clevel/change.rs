@@ -6,11 +6,13 @@ use super::ops::Place;
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::Changed;
+use crate::index::bugs as index_bugs;
+use crate::index::clevel::bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::pmem::{Planted, Point, Seam, SharedWord, Word};
+use crate::pmem::{Point, Seam, SharedWord, Word};
 use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -161,7 +163,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.core.before_unlink(place.offset)?;
         let word = state::forward(draft.block.offset());
         let word_pending = word | state::PENDING;
-        if self.planted(Planted::UpdatedInOneSlot) {
+        if self.seeded(&bugs::UPDATED_IN_ONE_SLOT) {
             draft.block.set_linked();
             self.relink(guard, hash, place.offset, Some(draft.block.offset()), at)?;
             self.core.retire_visited(place.offset, Self::bytes_of(&place));
@@ -171,7 +173,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(false);
         }
         draft.block.set_linked();
-        if self.planted(Planted::UpdateEmptiesFirst) {
+        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
             let dead = state::with_kind(place.state, state::DEAD) | state::PENDING;
             let _ = self.exchange(&place.head.state, word_pending, dead, at);
             memory.persist(&place.head.state, at);
@@ -188,7 +190,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     fn remove(&self, guard: &Guard<'_, S>, hash: u64, place: Place<'_>) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::REMOVE);
-        if self.planted(Planted::RemovesNothing) {
+        if self.seeded(&index_bugs::REMOVES_NOTHING) {
             return Ok(true);
         }
         self.core.before_unlink(place.offset)?;
@@ -245,8 +247,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
             if stored
-                && (self.planted(Planted::OneSlotUnlinked)
-                    || self.planted(Planted::UpdatedInOneSlot))
+                && (self.seeded(&bugs::ONE_SLOT_UNLINKED)
+                    || self.seeded(&bugs::UPDATED_IN_ONE_SLOT))
             {
                 return Ok(Some(()));
             }
@@ -407,7 +409,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn decide(&self, guard: &Guard<'_, S>, key: HashedKey<'_, R>, mine: u64) -> Result<bool> {
         let mut target = mine;
         loop {
-            let rival = match self.planted(Planted::InsertUnchecked) {
+            let rival = match self.seeded(&index_bugs::INSERT_UNCHECKED) {
                 true => Rival::Nothing,
                 false => self.rival(guard, key, target)?,
             };
@@ -420,7 +422,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     self.settle(target, state::KILLED)?;
                     break;
                 }
-                Rival::Stronger(other) if self.planted(Planted::RivalAwaited) => {
+                Rival::Stronger(other) if self.seeded(&bugs::RIVAL_AWAITED) => {
                     let (mut turn, head) = (0, self.head(other)?);
                     while state::kind(self.state(other, head)?) == state::UNDECIDED {
                         self.core.memory.seam().wait(&mut turn);

@@ -221,6 +221,7 @@
 //!   a level.
 //! - The paper keeps one level more than two while it rehashes, and shrinking is its future work.
 
+pub mod bugs;
 mod change;
 pub mod layout;
 mod levels;
@@ -236,7 +237,7 @@ use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::Record;
 use crate::index::{Growth, Scheme, SchemeConfig, Settings};
-use crate::pmem::{Offset, Planted, Point, Seam, Shared, SharedWord, Word};
+use crate::pmem::{Offset, Point, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::root;
@@ -350,8 +351,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Whether the proof harness has planted this bug.
     #[inline(always)]
-    fn planted(&self, bug: Planted) -> bool {
-        self.core.memory.seam().planted(bug)
+    fn seeded(&self, bug: &'static SeededBug) -> bool {
+        self.core.memory.seam().seeded(bug)
     }
 
     /// Reads a word that other threads exchange. SeqCst, with [`exchange`](Self::exchange): of

@@ -7,10 +7,12 @@ use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
+use crate::index::bugs as index_bugs;
+use crate::index::clevel::bugs;
 use crate::index::kit::media::{check_identity, ones};
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Body, Record, RecordRef};
-use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
+use crate::pmem::{Offset, Seam, SharedWord, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -208,7 +210,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             self.core.memory.persist(&head.state, &points::MET_STATE);
         }
         let body = self.body(offset, found)?;
-        if !R::has_key(&self.core.memory, body, key) && !self.planted(Planted::FingerprintDecides) {
+        if !R::has_key(&self.core.memory, body, key)
+            && !self.seeded(&index_bugs::FINGERPRINT_DECIDES)
+        {
             return Ok(None);
         }
         if slot::mark(word) == slot::PENDING {
@@ -244,12 +248,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
             let now = self.context(guard)?;
-            if std::ptr::eq(now, context) || self.planted(Planted::ContextNotRechecked) {
+            if std::ptr::eq(now, context) || self.seeded(&bugs::CONTEXT_NOT_RECHECKED) {
                 return Ok(None);
             }
             let newest = context.newest();
             let seen = now.levels.iter().position(|level| Arc::ptr_eq(level, newest));
-            if seen.is_none() && self.planted(Planted::SearchEndsWithLevels) {
+            if seen.is_none() && self.seeded(&bugs::SEARCH_ENDS_WITH_LEVELS) {
                 return Ok(None);
             }
             from = seen.map_or(0, |index| index + 1);
@@ -532,7 +536,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         if likely == 0 {
             let now = self.context(guard)?;
-            let same = std::ptr::eq(now, context) || self.planted(Planted::ContextNotRechecked);
+            let same = std::ptr::eq(now, context) || self.seeded(&bugs::CONTEXT_NOT_RECHECKED);
             return Ok(same.then_some(None));
         }
         for at in ones::<usize>(likely) {

@@ -4,8 +4,9 @@ use super::layout::{Bucket, SLOTS, link, slot};
 use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
 use super::{Clevel, points};
 use crate::error::Result;
+use crate::index::clevel::bugs;
 use crate::index::record::Record;
-use crate::pmem::{Planted, Seam, SharedWord, Word};
+use crate::pmem::{Seam, SharedWord, Word};
 use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record> Clevel<S, R> {
@@ -45,7 +46,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // If this fails, another thread has done it. It hits no announcement of this process:
             // the record's block is not handed out before every bucket was touched and this
             // guard is gone. A copy that it hits is made again.
-            if !self.planted(Planted::AnnouncedKept) {
+            if !self.seeded(&bugs::ANNOUNCED_KEPT) {
                 let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
             }
         }

@@ -7,9 +7,11 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note_bits, tag_of};
 use super::{Clevel, Config, points};
 use crate::error::{Damage, Error, Result};
+use crate::index::bugs as index_bugs;
+use crate::index::clevel::bugs;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::pmem::{Memory, Offset, Planted, Point, Seam, Shared, Word};
+use crate::pmem::{Memory, Offset, Point, Seam, Shared, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -190,7 +192,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let least = if slots < LARGE_SLOTS { LOAD_SMALL } else { LOAD_LARGE };
             records >= least * slots as f64
         };
-        let crowded = crowded || self.planted(Planted::DoubledWithoutEnd);
+        let crowded = crowded || self.seeded(&index_bugs::DOUBLED_WITHOUT_END);
         if !crowded {
             return self.extend_chain(hash, seen);
         }
@@ -494,7 +496,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let offset = slot::offset(word);
             match slot::mark(word) {
-                slot::ANNOUNCED if self.planted(Planted::UndecidedFrozen) => return Ok(Ok(word)),
+                slot::ANNOUNCED if self.seeded(&bugs::UNDECIDED_FROZEN) => return Ok(Ok(word)),
                 slot::ANNOUNCED => {
                     self.settle(offset, state::KILLED)?;
                     let found = self.state(offset, self.head(offset)?)?;
@@ -526,7 +528,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             let (.., hash) = self.keyed(offset, found)?;
-            if self.planted(Planted::RehashRemovesFirst) {
+            if self.seeded(&bugs::REHASH_REMOVES_FIRST) {
                 let _ = self.exchange(place, word, slot::FROZEN, &points::FREEZE);
                 memory.persist(place, &points::FREEZE);
             }
@@ -556,7 +558,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let plain = slot::word(offset, tag_of(hash));
         if let Some(place) = self.standing(guard, context, plain, hash)? {
             // Another one has made it; it may not be durable.
-            if !self.planted(Planted::OtherCopyUnflushed) {
+            if !self.seeded(&bugs::OTHER_COPY_UNFLUSHED) {
                 memory.flush(place, &points::CONFIRM);
             }
             return Ok(Copied::Yes);
@@ -569,7 +571,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // it; and if someone has before, it is not followed by anyone.
         let found = self.state(offset, self.head(offset)?)?;
         let is_record = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
-        if !is_record && !self.planted(Planted::CopyUnchecked) {
+        if !is_record && !self.seeded(&bugs::COPY_UNCHECKED) {
             self.withdraw(place, copy);
             return Ok(Copied::Changed);
         }
@@ -628,7 +630,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         maker: u32,
     ) -> Result<Option<u64>> {
         if part < level.buckets() {
-            if part + 1 == level.buckets() && self.planted(Planted::PartsOneShort) {
+            if part + 1 == level.buckets() && self.seeded(&bugs::PARTS_ONE_SHORT) {
                 return Ok(None);
             }
             let line = self.line(guard, level, part)?;
@@ -678,11 +680,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
             let Some(level) = context.draining() else { return Ok(false) };
-            if self.planted(Planted::RehashNotResumed) && !level.is_fresh() {
+            if self.seeded(&bugs::REHASH_NOT_RESUMED) && !level.is_fresh() {
                 return Ok(false);
             }
             let full = self.rehash_parts(&guard, context, level, parts, maker.number)?;
-            let seen = match self.planted(Planted::LevelDroppedEarly) {
+            let seen = match self.seeded(&bugs::LEVEL_DROPPED_EARLY) {
                 true => &level.next,
                 false => &level.verified,
             };
@@ -722,7 +724,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             let part = level.verified.load(self.seam(), Ordering::Relaxed);
-            let early = self.planted(Planted::LevelDroppedEarly);
+            let early = self.seeded(&bugs::LEVEL_DROPPED_EARLY);
             if part >= level.parts() || early {
                 break;
             }

@@ -9,10 +9,11 @@ use super::layout::{
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED};
 use super::{Clevel, points};
 use crate::error::Result;
+use crate::index::clevel::bugs;
 use crate::index::kit::table::Walk;
 use crate::index::record::Record;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
-use crate::pmem::{Planted, Seam, Word};
+use crate::pmem::{Seam, Word};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,7 +74,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             }
             // A record can stand in two levels, and a key can be removed from one and inserted
             // into another meanwhile.
-            if keys.insert(key.clone()) || self.planted(Planted::ScannedTwice) {
+            if keys.insert(key.clone()) || self.seeded(&bugs::SCANNED_TWICE) {
                 out.push((key, R::read_value(memory, body)));
             }
             Ok(())

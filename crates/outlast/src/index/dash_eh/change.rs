@@ -6,13 +6,15 @@ use super::notes::{BucketRef, Meta, Overflow};
 use super::ops::{Part, Place};
 use super::{DashEh, Route, points};
 use crate::error::Result;
+use crate::index::bugs as index_bugs;
+use crate::index::dash_eh::bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
 use crate::index::kit::lock::{Guarded, Held};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Changed, RecordForm, prints};
-use crate::pmem::{Planted, Point, Seam};
+use crate::pmem::{Point, Seam};
 
 /// Records that are moved at most to make room for one. More of them fill a segment further
 /// before it is split, and each is a flush, a fence and a lock. Three take the peak of the load
@@ -235,7 +237,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // A stash bucket's or node's own lock guards its notes against other homes.
         let _locked = self.lock(place.bucket)?;
         here.changing();
-        if self.planted(Planted::RemovesNothing) {
+        if self.seeded(&index_bugs::REMOVES_NOTHING) {
             return Ok(());
         }
         self.empty_slot(hash, place.bucket, place.slot);
@@ -249,7 +251,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn replace(&self, slot: &Slot, words: SlotWords, hash: u64) {
         let memory = &self.core.memory;
-        if self.planted(Planted::UpdateEmptiesFirst) {
+        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
             memory.store(&slot.first, self.empty(hash), &points::UPDATE);
             memory.persist(slot, &points::UPDATE);
             memory.store(&slot.second, words.second, &points::UPDATE);
@@ -264,7 +266,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
-        if self.planted(Planted::LockedTwice) {
+        if self.seeded(&bugs::LOCKED_TWICE) {
             drop(self.lock(bucket));
         }
         memory.store_release(&target.first, self.empty(hash), &points::REMOVE);
@@ -302,11 +304,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // What a split left here must not be joined with the new second word. Whether there
         // is something, is not looked at: to store once more takes less time than to wait for
         // a line and to guess.
-        if !self.planted(Planted::SlotNotEmptied) {
+        if !self.seeded(&bugs::SLOT_NOT_EMPTIED) {
             memory.store(&slot.first, empty, at);
         }
         // Release: the order of the stores is the order in which they become durable.
-        if self.planted(Planted::CommitBeforeValue) {
+        if self.seeded(&bugs::COMMIT_BEFORE_VALUE) {
             memory.store_release(&slot.first, words.first, at);
         }
         memory.store_release(&slot.second, words.second, at);
@@ -333,7 +335,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         from_before: bool,
     ) {
         let (empty, target) = (self.empty(hash), &bucket.slots[slot]);
-        if self.planted(Planted::ShownBeforeDurable) {
+        if self.seeded(&bugs::SHOWN_BEFORE_DURABLE) {
             self.fill_unfenced(target, words, empty, &points::INSERT);
             self.publish(bucket, slot, hash as u8, from_before);
         }
@@ -454,7 +456,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 let Some((slot, elsewhere)) = self.move_away(route, bucket, forward, moves)? else {
                     continue;
                 };
-                let _elsewhere = (!self.planted(Planted::MovedUnlockedEarly)).then_some(elsewhere);
+                let _elsewhere = (!self.seeded(&bugs::MOVED_UNLOCKED_EARLY)).then_some(elsewhere);
                 // Emptying the slot and filling it are one flush: the stores go to one line,
                 // the first of them removes the record that has a copy elsewhere now.
                 let empty = self.empty(route.segment.low);
@@ -514,7 +516,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             },
         };
         let home = if forward { from } else { &mut to };
-        if elsewhere.is_none() || !self.planted(Planted::RowHomeUnmarked) {
+        if elsewhere.is_none() || !self.seeded(&bugs::ROW_HOME_UNMARKED) {
             home.changing();
         }
         self.copy_record(route, bucket, slot, words, to.bucket, free, forward);
@@ -536,7 +538,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) {
         let seam = self.core.memory.seam();
         let empty = self.empty(route.segment.low);
-        if self.planted(Planted::DisplaceRemovesFirst) {
+        if self.seeded(&bugs::DISPLACE_REMOVES_FIRST) {
             self.core.memory.store(&from.slots[slot].first, empty, &points::DISPLACE_FILL);
             self.core.memory.persist(&from.slots[slot], &points::DISPLACE_FILL);
         }

@@ -147,6 +147,7 @@
 //! - Segments without end for keys that no split separates: overflow nodes. The
 //!   directory is not doubled when fewer than one entry in 32 is a segment of its own.
 
+pub mod bugs;
 mod change;
 pub mod layout;
 mod lock;
@@ -164,7 +165,7 @@ use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::Record;
 use crate::index::{Growth, Scheme, SchemeConfig, Settings};
-use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord, Word};
+use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
@@ -380,10 +381,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.core.memory.seam()
     }
 
-    /// See [`Seam::planted`].
+    /// See [`Seam::seeded`].
     #[inline(always)]
-    fn planted(&self, bug: Planted) -> bool {
-        self.core.memory.seam().planted(bug)
+    fn seeded(&self, bug: &'static SeededBug) -> bool {
+        self.core.memory.seam().seeded(bug)
     }
 
     // ---- Addressing -------------------------------------------------------------

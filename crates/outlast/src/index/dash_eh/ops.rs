@@ -4,13 +4,14 @@ use super::layout::{SLOTS, Slot};
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment};
 use crate::error::{Damage, Result};
+use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{RecordForm, prints};
-use crate::pmem::{Planted, Seam};
+use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
 /// Where in a segment a record stands.
@@ -189,7 +190,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             };
             let words = self.words(&bucket.slots[slot]);
             if R::matches(&self.core, words, key.key, key.hash)?
-                || self.planted(Planted::FingerprintDecides)
+                || self.seeded(&bugs::FINGERPRINT_DECIDES)
             {
                 return Ok(Some(Place { part, bucket, slot, words }));
             }
@@ -296,7 +297,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let next = self.bucket(route.segment, self.next(home));
         let lock = self.lock_of(bucket);
         let before = match version(&lock) {
-            None if self.planted(Planted::ChangingIgnored) => lock.load(Ordering::Relaxed),
+            None if self.seeded(&bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
             before => before?,
         };
         let (meta, next_meta) = (self.meta(bucket), self.meta(next));

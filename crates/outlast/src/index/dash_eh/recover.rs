@@ -6,11 +6,13 @@ use super::layout::{
 use super::notes::{BucketRef, Meta, Overflow};
 use super::{DashEh, Route, Segment, Structure, points};
 use crate::error::{Damage, Result};
+use crate::index::bugs as index_bugs;
+use crate::index::dash_eh::bugs;
 use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::prints;
 use crate::index::record::{Record, SlotWords};
 use crate::index::version::LockWord;
-use crate::pmem::{Offset, Planted, Seam, Word};
+use crate::pmem::{Offset, Seam, Word};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -26,7 +28,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let entry = &self.entries_of(&structure, hash, structure.depth)?[0];
             let offset = self.core.memory.load(entry);
             let (low, state) = self.check_segment(offset)?;
-            if state.partner != 0 && !self.planted(Planted::HalfSplitServed) {
+            if state.partner != 0 && !self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
                 self.complete_split(&structure, offset, low, state)?;
                 continue;
             }
@@ -133,7 +135,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.persist(&header.state, &points::REPAIR_STATE);
         let upper = self.entries_of(structure, partner_low, state.depth)?;
         for entry in upper {
-            if memory.load(entry) == offset || self.planted(Planted::SplitRedoneBlindly) {
+            if memory.load(entry) == offset || self.seeded(&bugs::SPLIT_REDONE_BLINDLY) {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);
             }
         }
@@ -257,7 +259,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 words[word] = value;
             }
         }
-        if !self.planted(Planted::LocksKept) {
+        if !self.seeded(&bugs::LOCKS_KEPT) {
             bucket.notes.lock(seam).store(0, Ordering::Relaxed);
         }
         for (word, prints) in words.into_iter().enumerate() {
@@ -270,7 +272,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Whether a bucket holds a record with this first word among `mask`. Both copies of
     /// a record that a crash left twice have the same words.
     fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, print: u8) -> bool {
-        if self.planted(Planted::SecondCopyKept) {
+        if self.seeded(&bugs::SECOND_COPY_KEPT) {
             return false;
         }
         let prints = bucket.notes.prints(self.core.memory.seam());

@@ -9,12 +9,14 @@ use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::{Config, DashEh, Directory, Route, Segment, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
+use crate::index::bugs as index_bugs;
+use crate::index::dash_eh::bugs;
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, SlotWords};
 use crate::index::version::LockWord;
-use crate::pmem::{LINE, Memory, Offset, Planted, Point, Seam};
+use crate::pmem::{LINE, Memory, Offset, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -215,7 +217,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut nodes = Vec::new();
         loop {
             let mut locks = self.lock_all(segment)?;
-            if !self.is_current(route) && !self.planted(Planted::SplitNotRechecked) {
+            if !self.is_current(route) && !self.seeded(&bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
             // As many overflow nodes as the old segment has are always enough.
@@ -261,14 +263,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
         let used = self.place_overflow(&mut draft, &leaving, nodes)?;
         // Those that stay too: `clean_up` moves some of them within the segment.
-        let staying_too = !self.planted(Planted::StayingUnmarked);
+        let staying_too = !self.seeded(&bugs::STAYING_UNMARKED);
         self.mark_moved(locks, leaving.iter().chain(staying.iter().filter(|_| staying_too)))?;
         let at = &points::SPLIT_NEW;
         draft.write(memory, self.shape, new.offset, at)?;
         memory.fence(at);
 
         let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
-        let partner = if self.planted(Planted::SplitUnnamed) { 0 } else { new.offset };
+        let partner = if self.seeded(&index_bugs::SPLIT_UNNAMED) { 0 } else { new.offset };
         let state = State { depth: new.depth, partner };
         let at = &points::SPLIT_COMMIT;
         memory.store_release(&header.state, state.pack(old.offset), at);
@@ -279,7 +281,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             let mut structure = memory.seam().lock(&self.structure);
             let upper = self.entries_of(&structure, new.low, new.depth)?;
             let at = &points::SPLIT_DIRECTORY;
-            let short = self.planted(Planted::EntriesOneShort) && upper.len() > 1;
+            let short = self.seeded(&bugs::ENTRIES_ONE_SHORT) && upper.len() > 1;
             for entry in &upper[..upper.len() - usize::from(short)] {
                 memory.store(entry, new.offset, at);
             }
@@ -520,7 +522,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if depth >= MAX_DEPTH || bytes > self.core.geometry.large_max() {
             return Ok(false);
         }
-        if depth < FREE_DEPTH || self.planted(Planted::DoubledWithoutEnd) {
+        if depth < FREE_DEPTH || self.seeded(&index_bugs::DOUBLED_WITHOUT_END) {
             return Ok(true);
         }
         let mut structure = self.core.memory.seam().lock(&self.structure);
@@ -557,7 +559,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let root = memory.at(self.root)?;
         let word = layout::pack_root(new.offset(), depth + 1);
         memory.store_release(root, word, &points::DOUBLE_COMMIT);
-        if !self.planted(Planted::DoubledBeforeDurable) {
+        if !self.seeded(&bugs::DOUBLED_BEFORE_DURABLE) {
             memory.persist(root, &points::DOUBLE_COMMIT);
         }
         new.set_linked();
@@ -572,7 +574,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.set_directory(wide);
         self.counters.doublings.add_one();
         drop(structure);
-        if self.planted(Planted::DoubledBeforeDurable) {
+        if self.seeded(&bugs::DOUBLED_BEFORE_DURABLE) {
             memory.persist(root, &points::DOUBLE_COMMIT);
         }
         // Only first touches and splits read the directory in PM, under `structure`.

@@ -1,7 +1,8 @@
 //! Version locks: the protocol of [`version`] over words in DRAM, and guards.
 
+use crate::index::bugs;
 use crate::index::version::{self, CHANGING, LockWord};
-use crate::pmem::{Planted, Seam, SharedWord};
+use crate::pmem::{Seam, SharedWord};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -84,7 +85,7 @@ impl<'m, S: Seam> HeldLock<'m, S> {
 impl<S: Seam> Held for HeldLock<'_, S> {
     #[inline(always)]
     fn unlock(self) {
-        if self.word & CHANGING != 0 && self.lock.seam.planted(Planted::LockNotReleased) {
+        if self.word & CHANGING != 0 && self.lock.seam.seeded(&bugs::LOCK_NOT_RELEASED) {
             return;
         }
         version::unlock(&self.lock, self.word);

@@ -6,13 +6,15 @@ use super::route::Located;
 use super::state::{BUSY, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
+use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
+use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
 use crate::index::{Changed, RecordForm};
-use crate::pmem::{Planted, Seam};
+use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
 /// What one attempt leaves to the next.
@@ -247,7 +249,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let found = self.probe_since(handle, replaced, offset, added, key);
             // Else tried again: the exchange fails once more, and tells the bits anew.
             let Some(found) = found else { continue };
-            if found?.is_some() && !self.planted(Planted::InsertUnchecked) {
+            if found?.is_some() && !self.seeded(&index_bugs::INSERT_UNCHECKED) {
                 // The fingerprint is nobody's now, but it was stored.
                 memory.persist(head, &points::INSERT);
                 return Ok(false);
@@ -292,8 +294,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
     ) -> Option<Result<Option<Found>, Damage>> {
         let found = self.probe(offset, slots, key);
-        let counts =
-            self.is_unreplaced(handle, replaced) || self.planted(Planted::InsertReadsFreed);
+        let counts = self.is_unreplaced(handle, replaced) || self.seeded(&bugs::INSERT_READS_FREED);
         counts.then_some(found)
     }
 
@@ -363,7 +364,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         } else {
             Ok(Met::Busy)
         };
-        if !self.planted(Planted::LockNotReleased) {
+        if !self.seeded(&index_bugs::LOCK_NOT_RELEASED) {
             leaf.finish_change(seam);
         }
         step
@@ -401,11 +402,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             None => sparse = self.remove(offset, slot),
         }
-        if !self.planted(Planted::RetiredUnnoted) {
+        if !self.seeded(&bugs::RETIRED_UNNOTED) {
             self.note_replaced(handle);
         }
         let changed = decision.finish(core);
-        if self.planted(Planted::RetiredUnnoted) {
+        if self.seeded(&bugs::RETIRED_UNNOTED) {
             self.note_replaced(handle);
         }
         Ok(if sparse { Met::Sparse(changed) } else { Met::Done(changed) })
@@ -415,7 +416,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     fn remove(&self, offset: u64, slot: u32) -> bool {
         let memory = &self.core.memory;
-        if self.planted(Planted::RemovesNothing) {
+        if self.seeded(&index_bugs::REMOVES_NOTHING) {
             return false;
         }
         let word = &self.header(offset).head.bitmap;

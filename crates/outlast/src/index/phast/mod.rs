@@ -169,6 +169,7 @@
 //! - One lock per node in the paper; one word per leaf here, so that inserts into different
 //!   leaves of a node share no line.
 
+pub mod bugs;
 mod cache;
 mod change;
 pub mod layout;
@@ -188,7 +189,7 @@ use crate::error::{Damage, Error, Result};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counter, Counters};
 use crate::index::{Growth, Scheme, SchemeConfig, Settings};
-use crate::pmem::{Offset, Planted, Seam, SharedWord, Word};
+use crate::pmem::{Offset, Seam, SeededBug, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use cache::{Cache, Pointer};
@@ -376,10 +377,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.core.memory.seam()
     }
 
-    /// See [`Seam::planted`].
+    /// See [`Seam::seeded`].
     #[inline(always)]
-    fn planted(&self, bug: Planted) -> bool {
-        self.core.memory.seam().planted(bug)
+    fn seeded(&self, bug: &'static SeededBug) -> bool {
+        self.core.memory.seam().seeded(bug)
     }
 
     // ---- Addressing -------------------------------------------------------------

@@ -5,11 +5,13 @@ use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
+use crate::index::bugs as index_bugs;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::phast::bugs;
 use crate::index::prints;
 use crate::index::record::{RecordRef, SlotWords};
-use crate::pmem::{Planted, Seam};
+use crate::pmem::Seam;
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
@@ -148,7 +150,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         for slot in ones(self.candidates(&self.header(leaf).head, mask, key.hash as u8)) {
             let words = self.words(self.pair(leaf, slot));
             if R::matches(&self.core, words, key.key, key.hash)?
-                || self.planted(Planted::FingerprintDecides)
+                || self.seeded(&index_bugs::FINGERPRINT_DECIDES)
             {
                 return Ok(Some(Found { slot, words }));
             }
@@ -161,7 +163,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[cold]
     pub(super) fn help(&self, leaf: u64, slots: impl Iterator<Item = u32>) {
         let memory = &self.core.memory;
-        if self.planted(Planted::ChangingIgnored) {
+        if self.seeded(&index_bugs::CHANGING_IGNORED) {
             return;
         }
         let at = &points::HELP;
@@ -301,7 +303,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
         // A bit that an insert has not set yet is absent either way.
-        let busy = state.is_busy() && (slot.is_some() || !self.planted(Planted::AbsenceUnhelped));
+        let busy = state.is_busy() && (slot.is_some() || !self.seeded(&bugs::ABSENCE_UNHELPED));
         if busy || (slot.is_some() && state.is_tentative()) {
             self.help(offset, slot.into_iter());
         }

@@ -8,9 +8,11 @@ use super::resize::master_entries;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
+use crate::index::bugs as index_bugs;
 use crate::index::kit::media::{check_block, check_identity, ones};
+use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
-use crate::pmem::{Offset, Planted, Seam, Shared, SharedWord};
+use crate::pmem::{Offset, Seam, Shared, SharedWord};
 use crate::pool::core::RecoveryProgress;
 use std::cmp::Ordering as Order;
 use std::sync::Mutex;
@@ -348,7 +350,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// they link to was durable before they did. Not fenced.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
         let mut used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
-        if self.planted(Planted::FoundLinesShort) {
+        if self.seeded(&bugs::FOUND_LINES_SHORT) {
             used = used.min(LEAF_HEADER + crate::pmem::LINE);
         }
         let words = self.core.memory.words(offset, used)?;
@@ -359,7 +361,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Takes out the pairs that a split has moved to the next leaf, or that a merge had not
     /// taken over yet. Answers the leaf's bits.
     fn mend(&self, offset: u64, found: &Checked) -> Result<u64, Damage> {
-        if !found.next.moving || self.planted(Planted::HalfSplitServed) {
+        if !found.next.moving || self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
             return Ok(found.bits);
         }
         let core = &self.core;

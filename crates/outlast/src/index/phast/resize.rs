@@ -11,10 +11,12 @@ use super::route::Located;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{Config, OrderedRecord, Partition, Phast, Structure, points};
 use crate::error::{Damage, Error, Result};
+use crate::index::bugs as index_bugs;
 use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
-use crate::pmem::{Memory, Offset, Planted, Point, Seam, Word};
+use crate::pmem::{Memory, Offset, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::cmp::Ordering as Order;
@@ -257,7 +259,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         keys: &[R::OwnedKey],
     ) -> Result<(), Damage> {
         // Of the bits by which the keys were read: inserts that are under way set others.
-        let late = self.planted(Planted::PairsCountedLate);
+        let late = self.seeded(&bugs::PAIRS_COUNTED_LATE);
         let pairs = if late { self.bitmap(offset) } else { bits }.count_ones() as usize;
         if keys.len() < pairs {
             let found = format!("{} keys in {pairs} pairs", keys.len());
@@ -339,7 +341,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         draft.write(memory, self.shape, block, &points::SPLIT_NEW)?;
         memory.fence(&points::SPLIT_NEW);
 
-        let link = Next { offset: block, moving: !self.planted(Planted::SplitUnnamed) };
+        let link = Next { offset: block, moving: !self.seeded(&index_bugs::SPLIT_UNNAMED) };
         memory.store_release(&place.next, link.pack(offset), &points::SPLIT_COMMIT);
         memory.persist(&place.next, &points::SPLIT_COMMIT);
 
@@ -348,7 +350,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // that they lead to, and the block of a record that was replaced or removed can hold a
         // key that is not above the separator by then.
         let handed_over = self.leaf(new.leaf);
-        let early = self.planted(Planted::SplitOpenedEarly);
+        let early = self.seeded(&bugs::SPLIT_OPENED_EARLY);
         handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
             // Nobody finds the new leaf; so nobody is to be told that its keys are absent.
@@ -358,7 +360,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let bitmap = &self.header(offset).head.bitmap;
         memory.store_release(bitmap, self.shape.bitmap_of(bits & !moved), &points::SPLIT_CLEAR);
-        if self.planted(Planted::SplitOpenedUnflushed) {
+        if self.seeded(&bugs::SPLIT_OPENED_UNFLUSHED) {
             handed_over.open(seam, None);
         }
         memory.persist(bitmap, &points::SPLIT_CLEAR);
@@ -630,7 +632,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         if let Some(node) = node {
             let (index, at) = self.node_in(&structure, node);
-            if at == 0 && !self.planted(Planted::EntryKept) {
+            if at == 0 && !self.seeded(&bugs::ENTRY_KEPT) {
                 self.join_partition(&mut structure, index)?;
             }
         }
@@ -650,13 +652,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !pairs.is_empty() {
             // Free slots of the left leaf are used again.
             let (low, _) = self.low_of(left.offset)?;
-            if !self.planted(Planted::MergeUntold) {
+            if !self.seeded(&bugs::MERGE_UNTOLD) {
                 self.outdate(R::key_of(&low))?;
             }
             copies = Some(self.copy_pairs(left.offset, left_bits, right.offset, &pairs));
         }
         let show = || copies.iter().for_each(|copies| self.show_copies(left.offset, copies));
-        let late = self.planted(Planted::MergeCommittedFirst);
+        let late = self.seeded(&bugs::MERGE_COMMITTED_FIRST);
         if !late {
             show();
         }

@@ -3,8 +3,9 @@
 use super::nodes::{LockedNode, NONE, Node, Side};
 use super::{OrderedRecord, Phast};
 use crate::error::{Damage, Result};
+use crate::index::phast::bugs;
 use crate::index::version::{is_unchanged, version};
-use crate::pmem::{Planted, Seam};
+use crate::pmem::Seam;
 
 /// Where a key was found to belong; to be validated after reading or locking.
 #[derive(Clone, Copy)]
@@ -115,7 +116,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// As [`is_current`](Self::is_current), of what was read of a leaf.
     #[inline(always)]
     pub(super) fn is_still(&self, at: &Located<'_>) -> bool {
-        self.is_current(at) || self.planted(Planted::LeafNotRechecked)
+        self.is_current(at) || self.seeded(&bugs::LEAF_NOT_RECHECKED)
     }
 
     /// Locks the node of a key. The place in it. By a thread that has passed the gate.

@@ -35,7 +35,8 @@ use super::geometry::{CLASSES, Geometry, LARGE};
 use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, pack_frontier};
 use super::points;
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Offset, Planted, Seam, Word};
+use crate::pmem::{Offset, Seam, Word};
+use crate::pool::bugs;
 use crate::reclaim::threads::thread_number;
 use run::{Run, RunGuard, Slot, bit, freed_twice, no_block};
 use space::Space;
@@ -243,7 +244,7 @@ impl Alloc {
             // A run on the list may have been released meanwhile.
             if let Slot::Run(run) = &mut *slot
                 && run.listed
-                && (run.class == class || seam.planted(Planted::StaleEntryAccepted))
+                && (run.class == class || seam.seeded(&bugs::STALE_ENTRY_ACCEPTED))
             {
                 let start = self.geometry.offset_of(head);
                 run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));

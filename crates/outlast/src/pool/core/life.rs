@@ -2,8 +2,9 @@
 
 use super::{Core, CoreOptions, WAIT_ALONE, WAIT_TURNS};
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{MediumKind, Offset, Planted, Point, Seam, Word};
+use crate::pmem::{MediumKind, Offset, Point, Seam, Word};
 use crate::pool::backing::Backing;
+use crate::pool::bugs;
 use crate::pool::gate::{Brief, Entered, Held, Writing};
 use crate::pool::header::Header;
 use crate::pool::layout::{DIRTY, LACKS_ROOT, SUSPECT, field, pack_roots};
@@ -121,7 +122,7 @@ impl<S: Seam> Core<S> {
     /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong to another opener.
     #[inline(always)]
     pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
-        if self.memory.seam().planted(Planted::OpenCheckedEarly) {
+        if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
             self.gate.check()?;
             return read();
         }
@@ -215,7 +216,7 @@ impl<S: Seam> Core<S> {
                 && header.is_confirmed(file, self.options.boot)
                 && self.is_suspect() == header.is_suspect();
             if !is_confirmed {
-                if !seam.planted(Planted::NotMarkedDirty) {
+                if !seam.seeded(&bugs::NOT_MARKED_DIRTY) {
                     header.set(field::DIRTY, self.dirty_mark());
                     header.set(field::SAVED, 0);
                     header.set(field::SAVED_BYTES, 0);
@@ -346,7 +347,7 @@ impl<S: Seam> Core<S> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
         let marked = self.mark_what_was_found();
-        if seam.planted(Planted::FileUnlockedEarly) {
+        if seam.seeded(&bugs::FILE_UNLOCKED_EARLY) {
             self.backing.unlock();
         }
         let mut held = self.gate.hold(seam)?;

@@ -17,7 +17,8 @@ use super::layout::{
 };
 use super::{points, roots};
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{Memory, Offset, Planted, Seam, Shared, Word, words_of};
+use crate::pmem::{Memory, Offset, Seam, Shared, Word, words_of};
+use crate::pool::bugs;
 use crate::reclaim::Epochs;
 use crate::reclaim::threads;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,7 +130,7 @@ impl<S: Seam> Core<S> {
         header.set(field::RECLAIMED_SIZE, size);
         header.set(field::MAX_SIZE, options.max_size);
         header.set(field::MEDIUM, options.medium as u64);
-        if memory.seam().planted(Planted::HeaderFirst) {
+        if memory.seam().seeded(&bugs::HEADER_FIRST) {
             header.write(&memory, &points::HEADER)?;
         }
         // Everything that the header promises is durable before the first copy of the header, so an

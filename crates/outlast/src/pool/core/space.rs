@@ -2,9 +2,10 @@
 
 use super::{Core, FULL_TURNS, GRACE_TURNS, HAND_TURNS, Reclaimer};
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{MappingError, Planted, Seam};
+use crate::pmem::{MappingError, Seam};
 use crate::pool::alloc::{Alloc, Block};
 use crate::pool::backing::mapping_error;
+use crate::pool::bugs;
 use crate::pool::geometry::DEFAULT_PAGE_BITS;
 use crate::pool::layout::{PageKind, field};
 use crate::pool::points;
@@ -77,7 +78,7 @@ impl<S: Seam> Core<S> {
     /// Retires a block whose unlinking is durable. It is freed once no guard can read it.
     pub fn retire(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
-            if self.memory.seam().planted(Planted::FreedEpochEarly) {
+            if self.memory.seam().seeded(&bugs::FREED_EPOCH_EARLY) {
                 return self.epochs().retire_early(1, offset, bytes, free);
             }
             self.epochs().retire(offset, bytes, free);
@@ -88,7 +89,7 @@ impl<S: Seam> Core<S> {
     /// [visits](Core::visit).
     pub fn retire_visited(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
-            if self.memory.seam().planted(Planted::FreedEpochEarly) {
+            if self.memory.seam().seeded(&bugs::FREED_EPOCH_EARLY) {
                 // One of the two epochs is the margin.
                 return self.epochs().retire_early(2, offset, bytes, free);
             }
@@ -98,13 +99,13 @@ impl<S: Seam> Core<S> {
 
     pub(super) fn retire_by(&self, offset: u64, retire: impl FnOnce(&mut dyn FnMut(u64))) {
         let seam = self.memory.seam();
-        if seam.planted(Planted::NeverFreed) {
+        if seam.seeded(&bugs::NEVER_FREED) {
             return;
         }
-        if seam.planted(Planted::FreedTwice) || seam.planted(Planted::FreedUnderReaders) {
+        if seam.seeded(&bugs::FREED_TWICE) || seam.seeded(&bugs::FREED_UNDER_READERS) {
             self.free_or_report(offset);
         }
-        if seam.planted(Planted::FreedUnderReaders) {
+        if seam.seeded(&bugs::FREED_UNDER_READERS) {
             return;
         }
         retire(&mut |offset| self.free_or_report(offset));
@@ -338,7 +339,7 @@ impl<S: Seam> Core<S> {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
-                    if seam.planted(Planted::SizeToldEarly) {
+                    if seam.seeded(&bugs::SIZE_TOLD_EARLY) {
                         self.size.store(target, Ordering::Release);
                     }
                     {
@@ -350,7 +351,7 @@ impl<S: Seam> Core<S> {
                         if !unreclaimed && !sparing {
                             header.set(field::RECLAIMED_SIZE, needed.min(target));
                         }
-                        if !seam.planted(Planted::SizeNotTold) {
+                        if !seam.seeded(&bugs::SIZE_NOT_TOLD) {
                             header.write(&self.memory, &points::HEADER_SIZE)?;
                         }
                     }

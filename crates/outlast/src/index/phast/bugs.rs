@@ -1,0 +1,27 @@
+//! Seeded bugs of PhaST.
+
+crate::seeded_bugs! {
+    /// A merge is committed before the bits of its copies are set.
+    MERGE_COMMITTED_FIRST = "MergeCommittedFirst";
+    /// A lookup uses what it read from a leaf, whatever happened to the leaf meanwhile.
+    LEAF_NOT_RECHECKED = "LeafNotRechecked";
+    /// A merge leaves the master array's entry for the leaf in place.
+    ENTRY_KEPT = "EntryKept";
+    /// The pairs of a full leaf are counted after their keys were read, instead of together with
+    /// them.
+    PAIRS_COUNTED_LATE = "PairsCountedLate";
+    /// The upper half of a split can be changed while the lower half still has its pairs.
+    SPLIT_OPENED_EARLY = "SplitOpenedEarly";
+    /// An insert compares its key with a replaced record's block, which may have been reused.
+    INSERT_READS_FREED = "InsertReadsFreed";
+    /// Of the pairs that a crash left in a leaf, only the first line is made durable.
+    FOUND_LINES_SHORT = "FoundLinesShort";
+    /// The upper half of a split is opened before the lower half's bits are durable.
+    SPLIT_OPENED_UNFLUSHED = "SplitOpenedUnflushed";
+    /// Readers are not notified that a merge reuses slots.
+    MERGE_UNTOLD = "MergeUntold";
+    /// The block of a replaced record is retired before its readers are notified.
+    RETIRED_UNNOTED = "RetiredUnnoted";
+    /// A lookup that finds nothing does not persist the removal that its result depends on.
+    ABSENCE_UNHELPED = "AbsenceUnhelped";
+}
