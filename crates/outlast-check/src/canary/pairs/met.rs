@@ -3,9 +3,9 @@
 use super::{Plan, joined, marks, plans};
 use crate::canary::tape::{Allowed, Tape, placed};
 use crate::codec::Form;
-use crate::model::{Image, stored};
+use crate::model::stored;
 use crate::response::is_durable;
-use crate::session::{Do, PAGE_BITS, Step, recorder};
+use crate::session::{Do, Step, recorder};
 use crate::state::{Checked, Fault, State};
 use crate::stop::{Role, Stops};
 use crate::with_form;
@@ -13,7 +13,6 @@ use outlast::db::store::{OpenMap, Store};
 use outlast::index::{Change, Index, Record};
 use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
 use outlast::{RecordForm, Scheme};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 
@@ -167,12 +166,7 @@ impl Plan {
         alive: &Arc<Alive>,
     ) -> Checked<Option<Tape>> {
         let stops = Stops::default();
-        let seam = stops.seam();
-        seam.start(false);
-        let mut session = self.session(&seam, alive)?;
-        for i in 0..n {
-            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
-        }
+        let (seam, session) = self.filled(&stops, n, alive)?;
         let before = Arc::clone(session.state());
         let store = Arc::clone(session.store());
         let map = store.open_map("m")?;
@@ -208,22 +202,15 @@ impl Plan {
             }
         }
         let allowed = met_states(&events, &steps, &before, (first, second, third), &told, last)?;
-        let mut universe: Vec<u64> = used.into_iter().chain([3, 999_999]).collect();
-        universe.extend([first.key(), second.key(), third.key()].into_iter().flatten());
-        universe.sort_unstable();
-        universe.dedup();
-        Ok(Some(Tape {
-            name: format!("{}: {first:?} after {n}, met by {second:?} at {stop_at}", self.name),
-            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
-            len: self.pool.pages << PAGE_BITS,
-            start: marks(&events)[marks(&events).len() - 6],
+        let keys = [first.key(), second.key(), third.key()].into_iter().flatten();
+        let universe = used.into_iter().chain(keys);
+        Ok(Some(self.tape(
+            format!("{}: {first:?} after {n}, met by {second:?} at {stop_at}", self.name),
+            marks(&events)[marks(&events).len() - 6],
             events,
-            second: false,
             allowed,
             universe,
-            shape: self.shape,
-            images: true,
-        }))
+        )))
     }
 
     /// Lists where the first of two threads is stopped: after the last store of each row of stores
@@ -276,12 +263,7 @@ impl Plan {
     ) -> Checked<Option<Tape>> {
         let stops = Stops::default();
         stops.stop_after(Role::Second, effect);
-        let seam = stops.seam();
-        seam.start(false);
-        let mut session = self.session(&seam, alive)?;
-        for i in 0..n {
-            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
-        }
+        let (seam, session) = self.filled(&stops, n, alive)?;
         let before = Arc::clone(session.state());
         let store = Arc::clone(session.store());
         let map = store.open_map("m")?;
@@ -331,19 +313,14 @@ impl Plan {
             let states = states.into_iter().map(|s| Some(Arc::new(s))).collect();
             allowed.push(Allowed { from: mark + 1, states });
         }
-        let universe: BTreeSet<u64> = used.into_iter().chain(keys).chain([3, 999_999]).collect();
-        Ok(Some(Tape {
-            name: format!("{}: two inserts after {n}, stopped at {stop_at}", self.name),
-            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
-            len: self.pool.pages << PAGE_BITS,
-            start: begin,
+        let universe = used.into_iter().chain(keys);
+        Ok(Some(self.tape(
+            format!("{}: two inserts after {n}, stopped at {stop_at}", self.name),
+            begin,
             events,
-            second: false,
             allowed,
-            universe: universe.into_iter().collect(),
-            shape: self.shape,
-            images: true,
-        }))
+            universe,
+        )))
     }
 }
 

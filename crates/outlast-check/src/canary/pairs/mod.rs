@@ -71,6 +71,42 @@ impl Plan {
         Ok(session)
     }
 
+    /// A session in which the accesses of threads with a role are controlled and all are recorded,
+    /// with a map of `keys` keys.
+    fn filled(&self, stops: &Stops, keys: u64, alive: &Arc<Alive>) -> Checked<(Traced, Session)> {
+        let seam = stops.seam();
+        seam.start(false);
+        let mut session = self.session(&seam, alive)?;
+        for i in 0..keys {
+            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
+        }
+        Ok((seam, session))
+    }
+
+    /// A recorded run as a tape, to be read with these keys and two that nobody has.
+    fn tape(
+        &self,
+        name: String,
+        start: usize,
+        events: Vec<Event>,
+        allowed: Vec<Allowed>,
+        keys: impl IntoIterator<Item = u64>,
+    ) -> Tape {
+        let universe: BTreeSet<u64> = keys.into_iter().chain([3, 999_999]).collect();
+        Tape {
+            name,
+            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
+            len: self.pool.pages << PAGE_BITS,
+            start,
+            events,
+            second: false,
+            allowed,
+            universe: universe.into_iter().collect(),
+            shape: self.shape,
+            images: true,
+        }
+    }
+
     /// Finds the inserts worth stopping in: for each commit point with a fence, the first insert
     /// that reaches it and a later one. Each comes with the number of accesses up to each of its
     /// fences.
@@ -126,12 +162,7 @@ impl Plan {
         alive: &Arc<Alive>,
     ) -> Checked<Option<Tape>> {
         let stops = Stops::default();
-        let seam = stops.seam();
-        seam.start(false);
-        let mut session = self.session(&seam, alive)?;
-        for i in 0..n {
-            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
-        }
+        let (seam, session) = self.filled(&stops, n, alive)?;
         let before = Arc::clone(session.state());
         let store = Arc::clone(session.store());
         let (key, other) = (self.first + n, self.first + n + 1);
@@ -209,21 +240,14 @@ impl Plan {
         allowed.push(states(mixed.into_iter().map(|s| Some(Arc::new(s))).collect(), begin_second));
         let after = vec![Some(Arc::new(do_beside(&before))), Some(Arc::new(do_beside(&first)))];
         allowed.push(states(after, end_second));
-        let mut universe: Vec<u64> = used.into_iter().chain([key, other, 3, 999_999]).collect();
-        universe.sort_unstable();
-        universe.dedup();
-        Ok(Some(Tape {
-            name: format!("{}: insert {n} stopped before access {stop_at}", self.name),
-            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
-            len: self.pool.pages << PAGE_BITS,
-            start: begin_first,
+        let universe = used.into_iter().chain([key, other]);
+        Ok(Some(self.tape(
+            format!("{}: insert {n} stopped before access {stop_at}", self.name),
+            begin_first,
             events,
-            second: false,
             allowed,
             universe,
-            shape: self.shape,
-            images: true,
-        }))
+        )))
     }
 }
 

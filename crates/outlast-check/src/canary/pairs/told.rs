@@ -40,12 +40,7 @@ impl Plan {
         alive: &Arc<Alive>,
     ) -> Checked<Option<Option<Tape>>> {
         let stops = Stops::default();
-        let seam = stops.seam();
-        seam.start(false);
-        let mut session = self.session(&seam, alive)?;
-        for i in 0..8 {
-            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
-        }
+        let (seam, session) = self.filled(&stops, 8, alive)?;
         let key = self.first + if matches!(what, Do::Insert(_)) { 20 } else { 3 };
         let before = Arc::clone(session.state());
         let mut after = State::clone(&before);
@@ -85,21 +80,14 @@ impl Plan {
         let mut allowed = placed(&events, 0, &steps);
         allowed.push(Allowed { from: begin_first + 1, states: either });
         allowed.push(Allowed { from: end_second + 1, states: told });
-        let mut universe: Vec<u64> = used.into_iter().chain([key, 3, 999_999]).collect();
-        universe.sort_unstable();
-        universe.dedup();
-        Ok(Some(Some(Tape {
-            name: format!("{}: lookup beside {what:?} stopped before {stop_at}", self.name),
-            base: Image::of_file(&[], self.pool.max_pages << PAGE_BITS),
-            len: self.pool.pages << PAGE_BITS,
-            start: begin_first,
+        let universe = used.into_iter().chain([key]);
+        Ok(Some(Some(self.tape(
+            format!("{}: lookup beside {what:?} stopped before {stop_at}", self.name),
+            begin_first,
             events,
-            second: false,
             allowed,
             universe,
-            shape: self.shape,
-            images: true,
-        })))
+        ))))
     }
 }
 
@@ -140,12 +128,7 @@ impl Plan {
     /// Returns `false` if the first thread has fewer accesses.
     fn told_at(&self, stop_at: u64, what: Do, ask: Meanwhile, alive: &Arc<Alive>) -> Checked<bool> {
         let stops = Stops::default();
-        let seam = stops.seam();
-        seam.start(false);
-        let mut session = self.session(&seam, alive)?;
-        for i in 0..8 {
-            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
-        }
+        let (seam, session) = self.filled(&stops, 8, alive)?;
         let key = self.first + if matches!(what, Do::Insert(_)) { 20 } else { 3 };
         let store = Arc::clone(session.store());
         let map = store.open_map("m")?;
@@ -223,11 +206,7 @@ impl Plan {
     fn paused_at(&self, n: u64, stop_at: u64, alive: &Arc<Alive>) -> Checked {
         const MORE: u64 = 24;
         let stops = Stops::default();
-        let seam = stops.seam();
-        let mut session = self.session(&seam, alive)?;
-        for i in 0..n {
-            session.change("m", self.first + i, Do::Insert(Self::value(i)))?;
-        }
+        let (_, mut session) = self.filled(&stops, n, alive)?;
         let map = session.store().open_map("m")?;
         let first = || change(&map, self.first + n, Do::Insert(Self::value(n)));
         let (first_done, made) = stops.during(stop_at - 1, first, |_| {
