@@ -318,7 +318,7 @@ pub enum Kind {
     Node = 0xc1e1,
 }
 
-/// The identity word of a structure, see [`media::identity`]. Its property is log2 of a level's
+/// The identity word of a structure, see `kit::media::identity`. Its property is log2 of a level's
 /// buckets.
 pub fn identity(kind: Kind, offset: u64, property: u32) -> u64 {
     media::identity(kind as u16, property as u16, &[offset])

@@ -98,7 +98,7 @@ pub enum Kind {
     Node = 0xd1e2,
 }
 
-/// The identity word of a structure, see [`media::identity`]. It is tied to a fixed property: a
+/// The identity word of a structure, see `kit::media::identity`. It is tied to a fixed property: a
 /// directory's depth, a segment's first hash, zero.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
     media::identity(kind as u16, shape, &[offset, fixed])

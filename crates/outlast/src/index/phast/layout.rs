@@ -104,7 +104,7 @@ pub enum Kind {
     Leaf = 0xfa58,
 }
 
-/// The identity word of a structure, see [`media::identity`]. Its property is a leaf's slots, or
+/// The identity word of a structure, see `kit::media::identity`. Its property is a leaf's slots, or
 /// a master array's entries; it is tied to a leaf's least key, by its first word, or to zero.
 pub fn identity(kind: Kind, size: u32, offset: u64, fixed: u64) -> u64 {
     media::identity(kind as u16, size as u16, &[offset, fixed])
