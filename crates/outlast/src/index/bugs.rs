@@ -1,4 +1,4 @@
-//! Seeded bugs that more than one scheme can make.
+//! Seeded bugs that more than one scheme can have.
 
 crate::seeded_bugs! {
     /// An update empties the slot first, durably.
