@@ -23,7 +23,7 @@ pub enum KeyOrder {
     Integer {
         /// 1, 2, 4 or 8.
         bytes: u8,
-        /// Whether there are negative ones.
+        /// Whether they are signed.
         signed: bool,
     },
 }
