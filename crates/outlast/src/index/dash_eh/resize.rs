@@ -324,8 +324,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         moved
     }
 
-    /// Moves records of a draft's bucket to where they are looked for first, now that there
-    /// is room for most of them.
+    /// Compacts a draft's bucket: moves records to the lines that their hashes name, most of which
+    /// have room now.
     fn draft_near(&self, draft: &mut Draft, index: usize) {
         let bucket = &draft.buckets[index];
         let mut astray = bucket.meta.guests();
