@@ -133,8 +133,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let lengths = state::packed_lengths(word);
         let at = &points::RECORD;
         let crc = R::write(memory, &words[2..], (draft.block.offset(), lengths), key, value, at);
-        // Of the inserts of a key, that of the thread with the smallest number wins: it loses
-        // to nobody that is not in effect, so somebody always gets on.
+        // Of the inserts of a key, the one of the thread with the smallest number wins. It loses
+        // only to a record that is in effect, so some thread always makes progress.
         let priority = thread_number().min(u32::MAX as usize) as u64;
         memory.store(&words[1], crc | priority << 32, at);
         memory.flush_words(words, at);
@@ -507,7 +507,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
         }
         if kind != state::UNDECIDED {
-            // It is live, so it takes effect before anything depends on it.
+            // It has won, so it takes effect before anything depends on it.
             let pending = slot::with_mark(word, slot::PENDING);
             let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
             return Ok(None);

@@ -54,7 +54,8 @@ pub(crate) struct Level {
     group_bits: u32,
     /// The shift that gives a hash's group, after a shift by one.
     group_shift: u32,
-    /// [`TOUCHED`] if it was made since opening: nothing in it is from before a crash. Else 0.
+    /// [`TOUCHED`] if the level was made since opening, so that nothing in it is from before a
+    /// crash; otherwise 0.
     fresh: u64,
     notes: DramWords,
     chains: DramWords,
