@@ -53,7 +53,7 @@ pub enum Change<'a, R: Record> {
     Remove,
 }
 
-/// What a [`Change`] did.
+/// The effect of a [`Change`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed<R: Record> {
     /// Whether the change was applied.

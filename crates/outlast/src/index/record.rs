@@ -46,7 +46,7 @@ pub use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 pub struct SlotWords {
     /// The commit word.
     pub first: u64,
-    /// The other one, stored before it.
+    /// The other word, stored before the commit word.
     pub second: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct SlotWords {
 /// comes before them in the block.
 #[derive(Debug, Clone, Copy)]
 pub struct Body<'m> {
-    /// The words that hold them.
+    /// The words of the block that hold them.
     pub words: &'m [Word],
     /// Bytes of the key.
     pub key_len: usize,

@@ -296,7 +296,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// How a map's levels begin, and how they are divided.
+/// The size of a map's first level, and of the groups of all levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// log2 of the buckets of the first level, and of the smallest one: from 1 to 16.

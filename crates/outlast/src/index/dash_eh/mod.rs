@@ -126,8 +126,9 @@
 //!
 //! # After a crash
 //!
-//! Opening reads the root only. A segment is recovered by its first touch, before any operation can
-//! use it. First touches are serialized by `structure`. Each takes these steps:
+//! Opening reads the root and checks the directory's header. A segment is recovered by its first
+//! touch, before any operation can use it. First touches are serialized by `structure`. Each takes
+//! these steps:
 //!
 //! 1. It completes a split: the entries of the upper half that still point to the old segment are
 //!    set to the new one, durably.
@@ -207,7 +208,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// How large a map's segments are.
+/// The size of a map's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// log2 of the buckets of a segment: from 1 to 6.

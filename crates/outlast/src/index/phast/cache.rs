@@ -66,7 +66,7 @@ impl Buffer {
 /// An element of a cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pointer {
-    /// First word of the least key.
+    /// The first word of the least key.
     pub(super) low: u64,
     /// What it leads to.
     pub(super) number: u32,

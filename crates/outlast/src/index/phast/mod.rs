@@ -154,11 +154,11 @@
 //!
 //! 1. The separator and the new leaf are written. Crash: blocks that the trace frees.
 //! 2. The old leaf's link leads to the new leaf and is marked moving (commit). Crash: the old
-//!    leaf's pairs above the separator are not records any more (invariant 1), and opening clears
+//!    leaf's pairs from the separator on are not records any more (invariant 1), and opening clears
 //!    their bits.
 //! 3. The old leaf's bits are cleared, durably. Until then the new leaf stays closed. So none of
 //!    the blocks of the moved records is reused, and opening can tell by their keys which bits to
-//!    clear.
+//!    clear. Crash: opening finds no bits to clear.
 //! 4. The mark is removed, unflushed. Crash: opening checks the keys of the leaf once more.
 //!
 //! *What a crash leaves of a merge:*
@@ -239,7 +239,7 @@ pub struct Config {
     pub node_leaves: u32,
     /// The most partitions: from 1 to 1024.
     pub partitions: u32,
-    /// How its keys are ordered.
+    /// The order of its keys.
     pub order: KeyOrder,
     /// Whether bitmaps carry a [seal](layout::seal). Maps from before seals existed have none.
     pub sealed: bool,

@@ -331,8 +331,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
         self.replaced(leaf).is_none_or(|count| {
-            // Pairs with the Release in `note_replaced`: if a block has been given back and
-            // written again, and that was read, the count is seen to have changed.
+            // Pairs with the Release fence in `note_replaced`: if a block was freed and written
+            // again, and that was read, the changed count is visible.
             fence(Ordering::Acquire);
             count.load(self.seam(), Ordering::Relaxed) == before
         })
@@ -344,8 +344,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn note_replaced(&self, leaf: u32) {
         if let Some(count) = self.replaced(leaf) {
             let next = count.load(self.seam(), Ordering::Relaxed) + 1;
-            // Release: pairs with the Acquire in `replaced_before`. A thread that counts this one
-            // among what was before sees that the link is gone.
+            // Release: pairs with the Acquire in `replaced_before`. A thread that reads this count
+            // there sees that the link is gone.
             count.store(self.seam(), next, Ordering::Release);
             // Pairs with the Acquire fence in `is_unreplaced`.
             fence(Ordering::Release);

@@ -258,7 +258,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         bits: u64,
         keys: &[R::OwnedKey],
     ) -> Result<(), Damage> {
-        // Of the bits by which the keys were read: inserts that are under way set others.
+        // Counts the bits by which the keys were read, because inserts in progress set others.
         let late = self.seeded(&bugs::PAIRS_COUNTED_LATE);
         let pairs = if late { self.bitmap(offset) } else { bits }.count_ones() as usize;
         if keys.len() < pairs {

@@ -435,7 +435,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((edges, read))
     }
 
-    /// Asks for the leaf that a scan comes to next, if the same node lists it.
+    /// Prefetches the next leaf of a scan, if the same node lists it.
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {

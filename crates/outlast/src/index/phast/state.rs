@@ -175,7 +175,7 @@ pub(super) unsafe trait Zeroed: Send + Sync {}
 unsafe impl Zeroed for Leaf {}
 // SAFETY: an atomic.
 unsafe impl Zeroed for SharedWord {}
-// SAFETY: an atomic pointer, which null is.
+// SAFETY: an atomic pointer, for which zero bytes are null.
 unsafe impl<T: Send + Sync> Zeroed for Shared<AtomicPtr<T>> {}
 
 /// Items that are found by number and never move. Their memory keeps its type until the slab is
