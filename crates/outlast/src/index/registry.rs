@@ -200,8 +200,8 @@ schemes! {
     }
 }
 
-// The pool knows exactly the features that the schemes here can use. It refuses to write a file with
-// any other.
+// The pool knows exactly the features that the schemes here can use. It refuses to write a file
+// with any other.
 const _: () = {
     let (mut all, mut index) = (0, 0);
     while index < Scheme::ALL.len() {

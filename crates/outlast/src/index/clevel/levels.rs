@@ -342,8 +342,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // This is read before the root's word. So the context that replaces it is never older,
             // and a level that was added is in all later contexts. In the other order, an older
             // context could replace one that was installed meanwhile. Then a level would be read a
-            // second time, with empty filters, which would hide everything in it. Acquire: as
-            // above.
+            // second time, with empty filters, which would hide everything in it.
+            // Acquire: as above.
             let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
             let context = unsafe { &*known };

@@ -87,7 +87,7 @@ pub(super) fn create<S: Seam>(
     Ok(words)
 }
 
-/// A number that no other thread has that is rehashing the table.
+/// A number that is unique among the threads that are rehashing the table.
 struct Maker<'m, S: Seam> {
     seam: &'m S,
     all: &'m Shared<AtomicU32>,

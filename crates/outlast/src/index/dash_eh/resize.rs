@@ -22,7 +22,7 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Directories up to this depth are doubled whatever they contain.
+/// Directories below this depth are doubled whatever they contain.
 const FREE_DEPTH: u32 = 6;
 /// From this depth on, one entry in this many must be a segment of its own.
 const SPARSE: u64 = 32;
@@ -541,8 +541,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(structure.segments.unwrap_or(0) * SPARSE >= 1 << depth)
     }
 
-    /// Doubles the directory, unless another thread has. Returns `false` if there is no block of
-    /// that size.
+    /// Doubles the directory, unless another thread has. Fails if there is no block of that size.
+    /// Always returns `true`.
     fn double(&self, depth: u32) -> Result<bool> {
         let memory = &self.core.memory;
         let mut new = UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1))?;
