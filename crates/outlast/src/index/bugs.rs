@@ -3,8 +3,8 @@
 crate::seeded_bugs! {
     /// An update removes the old record first, durably.
     UPDATE_EMPTIES_FIRST = "UpdateEmptiesFirst";
-    /// Lookups ignore a concurrent change: in Dash-EH they do not wait while a key's home bucket is
-    /// marked as changing, in PhaST they do not persist what they read.
+    /// Lookups ignore a concurrent change: in Dash-EH they do not wait while a key's home bucket
+    /// is marked as changing, in PhaST they do not persist what they read.
     CHANGING_IGNORED = "ChangingIgnored";
     /// A split's commit does not say that the split has to be completed: in Dash-EH it does not name
     /// the new segment, in PhaST it does not mark the link as moving.

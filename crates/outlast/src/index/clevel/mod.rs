@@ -105,7 +105,7 @@
 //! | lookup | none; if it reads a P, it flushes that line; fence | 0, 0 | |
 //! | map | level and context whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
 //! | level kept ready | level whole; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
-//! | expansion | level whole; fence; or root: none ready; fence; then context block; fence; root (commit); fence | context + 2, 3 | blocks that the trace frees, or one more level |
+//! | expansion | level whole; fence; or root: none ready; fence; then context block; fence; root (commit); fence | context + 2 (or level + context + 1), 3 | blocks that the trace frees, or one more level |
 //! | rehashing of a bucket | copies: R,C, then R; fence; slots: frozen; fence | 9 at most, 2 | a record that two slots lead to |
 //! | dropping a level | context block; fence; root (commit); fence | context + 1, 2 | a level that is empty |
 //! | overflow node | node whole; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
@@ -194,8 +194,8 @@
 //!   the record;
 //! - an insert that was killed: there was a record in effect, or a stronger insert, which this
 //!   thread has decided. Of the announced inserts of a key, all threads help the strongest, and
-//!   only a record in effect kills it. So some insert of the key succeeds. A thread has one
-//!   announcement at a time, and the numbers of threads differ;
+//!   only a record in effect kills it (or rehashing, see below). So some insert of the key
+//!   succeeds. A thread has one announcement at a time, and the numbers of threads differ;
 //! - an insert that rehashing killed: its level is being emptied, and it goes to a newer one;
 //! - rehashing: a slot changed under it. If a thread stops in the middle of a bucket, the next one
 //!   finishes it. (There are 16 numbers for makers of copies. Sixteen threads that stop for ever
