@@ -6,8 +6,8 @@ crate::seeded_bugs! {
     /// Lookups ignore a concurrent change: in Dash-EH they do not wait while a key's home bucket
     /// is marked as changing, in PhaST they do not persist what they read.
     CHANGING_IGNORED = "ChangingIgnored";
-    /// A split's commit does not say that the split has to be completed: in Dash-EH it does not name
-    /// the new segment, in PhaST it does not mark the link as moving.
+    /// A split's commit does not say that the split has to be completed: in Dash-EH it does not
+    /// name the new segment, in PhaST it does not mark the link as moving.
     SPLIT_UNNAMED = "SplitUnnamed";
     /// Recovery serves a half-completed split as it is.
     HALF_SPLIT_SERVED = "HalfSplitServed";
