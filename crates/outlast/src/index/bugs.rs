@@ -1,21 +1,24 @@
-//! Seeded bugs that more than one scheme can make.
+//! Seeded bugs that more than one scheme can have.
 
 crate::seeded_bugs! {
-    /// An update empties the slot first, durably.
+    /// An update removes the old record first, durably.
     UPDATE_EMPTIES_FIRST = "UpdateEmptiesFirst";
-    /// Lookups do not wait while a key's home bucket is being changed.
+    /// Lookups ignore a concurrent change: in Dash-EH they do not wait while a key's home bucket
+    /// is marked as changing, in PhaST they do not persist what they read.
     CHANGING_IGNORED = "ChangingIgnored";
-    /// A split's commit does not name the new segment.
+    /// A split's commit does not say that the split has to be completed: in Dash-EH it does not
+    /// name the new segment, in PhaST it does not mark the link as moving.
     SPLIT_UNNAMED = "SplitUnnamed";
     /// Recovery serves a half-completed split as it is.
     HALF_SPLIT_SERVED = "HalfSplitServed";
-    /// Directories are doubled for keys that no split can separate.
+    /// The table grows for keys that no growth can separate.
     DOUBLED_WITHOUT_END = "DoubledWithoutEnd";
-    /// A removal from an overflow node returns success and removes nothing.
+    /// A removal returns success and removes nothing; in Dash-EH, only from the stash and overflow
+    /// nodes.
     REMOVES_NOTHING = "RemovesNothing";
     /// A fingerprint match counts as a key match.
     FINGERPRINT_DECIDES = "FingerprintDecides";
-    /// A bucket stays locked after a change.
+    /// A bucket or leaf stays locked after a change.
     LOCK_NOT_RELEASED = "LockNotReleased";
     /// Concurrent inserts of one key do not check for each other.
     INSERT_UNCHECKED = "InsertUnchecked";

@@ -1,12 +1,12 @@
-//! The indexes, and the one interface they share.
+//! The indexes, and the one interface that they share.
 //!
-//! Every scheme lives in a folder of the same shape: `mod.rs` (what it is, its
-//! invariants, its crash argument), `layout.rs` (on-media structs), `ops.rs`,
-//! `resize.rs`, `recover.rs`, `scan.rs`, `verify.rs`.
+//! Each scheme has a folder of the same shape: `mod.rs` (what it is, its invariants, its crash
+//! argument), `layout.rs` (on-media structs), `ops.rs`, `resize.rs`, `recover.rs`, `scan.rs`,
+//! `verify.rs`.
 //!
-//! An index stores records of one of two forms ([`RecordForm`]); the form is a type
-//! parameter ([`Inline`], [`Bytes`]), and an [`Index`] is an object so that tools work
-//! on maps whose types they do not know.
+//! An index stores records of one of two forms ([`RecordForm`]). The form is a type parameter
+//! ([`Inline`], [`Bytes`]). [`Index`] is object-safe, so that tools work on maps whose types they
+//! do not know.
 
 pub mod bugs;
 pub mod clevel;
@@ -26,7 +26,7 @@ pub use record::{Bytes, Inline, Record, RecordForm};
 pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};
 pub use settings::Settings;
 
-/// What [`version`] stands on.
+/// What [`version`] depends on; the model checker substitutes its own.
 mod sync {
     pub(super) use std::sync::atomic::fence;
 }
@@ -53,7 +53,7 @@ pub enum Change<'a, R: Record> {
     Remove,
 }
 
-/// What a [`Change`] did.
+/// The effect of a [`Change`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed<R: Record> {
     /// Whether the change was applied.
@@ -64,16 +64,16 @@ pub struct Changed<R: Record> {
     pub present: bool,
 }
 
-/// Where an iteration stands. Opaque; survives splits, lives as long as the map.
+/// The position of an iteration. It is opaque, survives splits, and is valid as long as the map.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cursor {
-    /// First hash of the range in hand.
+    /// First hash of the current range.
     pub(crate) low: u64,
-    /// Last hash of the range in hand (inclusive).
+    /// Last hash of the current range (inclusive).
     pub(crate) high: u64,
     /// The part of the range that comes next.
     pub(crate) part: u32,
-    /// The key that comes next, where an index goes by keys that are byte strings.
+    /// The key that comes next, in an index that iterates by keys that are byte strings.
     pub(crate) key: Vec<u8>,
     pub(crate) state: CursorState,
 }
@@ -87,7 +87,7 @@ pub(crate) enum CursorState {
 }
 
 impl Cursor {
-    /// The beginning of an iteration.
+    /// Returns the beginning of an iteration.
     pub fn start() -> Self {
         Self::default()
     }
@@ -96,13 +96,13 @@ impl Cursor {
         self.state = CursorState::Done;
     }
 
-    /// Whether the iteration has ended.
+    /// Returns whether the iteration has ended.
     pub fn is_done(&self) -> bool {
         self.state == CursorState::Done
     }
 }
 
-/// What a trace or an offline walk reports.
+/// The kinds of blocks that a trace or an offline walk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// A directory, or a context.
@@ -115,10 +115,10 @@ pub enum BlockKind {
     Record,
 }
 
-/// Receives the blocks that an index owns.
+/// A callback that receives each block that an index owns: its kind, its offset, its bytes.
 pub type Visitor<'v> = dyn FnMut(BlockKind, u64, u64) -> Result<()> + 'v;
 
-/// What an offline check of one index found.
+/// The result of an offline check of one index.
 #[derive(Debug, Clone, Default)]
 pub struct Verified {
     /// Live records.
@@ -127,24 +127,25 @@ pub struct Verified {
     pub duplicated: u64,
     /// Records whose checksum does not match.
     pub torn: u64,
-    /// Everything that is not as it should be.
+    /// Everything that is wrong.
     pub damage: Vec<Damage>,
 }
 
-/// Figures of one index.
+/// Statistics of one index.
 #[derive(Debug, Clone, Default)]
 pub struct IndexStats {
-    /// Segments, or levels, or buckets: the scheme's unit of growth.
+    /// Segments, levels or buckets: the scheme's unit of growth.
     pub segments: u64,
     /// Entries of the directory.
     pub directory_entries: u64,
-    /// Records, estimated by sampling where the table is large.
+    /// Records; in a large table, an estimate from a sample.
     pub records_estimate: u64,
-    /// Record slots there are.
+    /// Record slots in total.
     pub slots: u64,
-    /// Bytes of DRAM that the index keeps once all of it was touched since opening: its
-    /// directory, and the notes of its buckets. What those take at the moment, page by page,
-    /// is in [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes).
+    /// Bytes of DRAM that the index occupies once all of it has been touched since opening: its
+    /// directory and its bucket metadata.
+    /// [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes) is what the bucket metadata
+    /// occupy now, page by page.
     pub dram_bytes: u64,
     /// Directory doublings since opening.
     pub doublings: u64,
@@ -159,36 +160,36 @@ pub struct IndexStats {
 pub struct Growth {
     /// Segment splits, or the scheme's own unit of growth.
     pub splits: u64,
-    /// Directory doublings, or what the scheme does that touches all of its structure.
+    /// Directory doublings, or whatever else the scheme does that touches all of its structure.
     pub doublings: u64,
 }
 
-/// How many lookups of [`Index::get_many`] overlap: more than a processor has misses in
-/// flight.
+/// How many lookups of [`Index::get_many`] overlap: more than the cache misses that a processor
+/// keeps in flight.
 pub const BATCH: usize = 16;
 
 /// A concurrent, crash-proof index of records of one form.
 ///
-/// Every operation is linearizable and durable when it returns (the medium permitting);
-/// see the crate's documentation for the contract.
+/// Every operation is linearizable, and durable when it returns (if the medium is). See the crate's
+/// documentation for the contract.
 pub trait Index<R: Record>: Send + Sync {
-    /// Which scheme this is.
+    /// Returns the scheme of this index.
     fn scheme(&self) -> Scheme;
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>>;
 
-    /// The value of `key`, as a reference that keeps it from being reused.
+    /// Returns the value of `key` as a reference that keeps its block from being reused.
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef>>;
 
-    /// Looks many keys up, as `get` each; the lookups of [`BATCH`] keys at a time overlap.
-    /// `found` has room for as many answers, and holds `None`s.
+    /// Looks up many keys, each as `get` does. The lookups of [`BATCH`] keys at a time overlap.
+    /// `found` has one element for each key, and holds `None`s when this is called.
     ///
     /// # Errors
-    /// As `get`; what `found` holds is unspecified then.
+    /// As `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
-    /// Applies a change of one key. `want_before` asks for the value before it.
+    /// Applies a change of one key. With `want_before`, the result has the value before it.
     fn change(
         &self,
         key: R::Key<'_>,
@@ -196,44 +197,47 @@ pub trait Index<R: Record>: Send + Sync {
         want_before: bool,
     ) -> Result<Changed<R>>;
 
-    /// Appends the next records of an iteration to `out` and moves the cursor on.
+    /// Appends the next records of an iteration to `out` and advances the cursor.
     ///
-    /// A record that is there during the whole iteration is reported exactly once; one
-    /// that is inserted or removed meanwhile may be reported or not.
+    /// A record that is present during the whole iteration is reported exactly once. One that is
+    /// inserted or removed meanwhile may be reported or not.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()>;
 
-    /// Reports the blocks of the next part of the index that `cursor` names.
+    /// Reports the blocks of the part of the index that `cursor` names, and advances the cursor.
     ///
-    /// Runs beside operations: what they move or unlink meanwhile they mark themselves.
+    /// The trace runs concurrently with operations. An operation marks the blocks that it moves or
+    /// unlinks meanwhile.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()>;
 
-    /// Whether there is background work for [`step`](Index::step). Stores nothing.
+    /// Returns whether there is background work for [`step`](Index::step). Stores nothing.
     fn has_work(&self) -> bool {
         false
     }
 
-    /// One step of background work, beside operations; the caller has passed the gate.
-    /// Returns whether there may be more to do.
+    /// Does one step of background work, concurrently with operations. The caller has passed the
+    /// gate. Returns whether there may be more to do.
     fn step(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// The first operations after the opening are done: its DRAM may be had in large pages.
+    /// Allows huge pages for the index's DRAM. Called once the first operations after opening are
+    /// done.
     fn use_huge_pages(&self) {}
 
-    /// An estimate of the number of records; exact for small tables at rest.
+    /// Returns an estimate of the number of records. It is exact for small tables at rest.
     fn len_estimate(&self) -> Result<u64>;
 
-    /// Figures.
+    /// Returns statistics.
     fn stats(&self) -> Result<IndexStats>;
 
-    /// How often it has grown: two loads, to be asked around every operation.
+    /// Returns how often the index has grown. Takes two loads, so it can be called around every
+    /// operation.
     fn growth(&self) -> Growth;
 
     /// Checks every structure and record. No other operation may run.
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;
 
-    /// What it has beyond this, if it is in the order of its keys.
+    /// Returns the ordered interface, if the index keeps its keys in order.
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
         None
     }

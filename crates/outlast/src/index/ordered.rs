@@ -1,4 +1,4 @@
-//! What an index in the order of its keys has beyond the others.
+//! The interface and the key handling of ordered indexes.
 
 use super::Cursor;
 use super::record::{Bytes, Inline, Record, SlotWords, linked};
@@ -8,28 +8,28 @@ use crate::pool::core::Core;
 use std::cmp::Ordering;
 use std::ops::Bound;
 
-/// How keys are ordered, by their schema. Written to media, as part of a map's
+/// How keys are ordered, according to their schema. Written to media, as part of a map's
 /// configuration.
 ///
-/// Byte strings are ordered byte by byte; a shorter one comes before what it begins.
-/// Integers are ordered by number, which their bytes on media are not: an index keeps them
-/// in a form whose order is that of its words, or of its bytes, and gives them back as they
-/// came.
+/// Byte strings are ordered byte by byte; a prefix comes before the strings that it begins.
+/// Integers are ordered by number, and their bytes on media are not in that order. So an index
+/// encodes integers into a form whose order as words, or as bytes, is the numerical order, and
+/// decodes them when it hands them out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyOrder {
     /// By bytes; words as unsigned numbers.
     Plain,
-    /// Integers of so many bytes.
+    /// Integers of a given width.
     Integer {
         /// 1, 2, 4 or 8.
         bytes: u8,
-        /// Whether there are negative ones.
+        /// Whether they are signed.
         signed: bool,
     },
 }
 
 impl KeyOrder {
-    /// That of keys of this schema.
+    /// Returns the order of keys of this schema.
     pub fn of_schema(schema: &str) -> KeyOrder {
         let integer = |bytes| KeyOrder::Integer { bytes, signed: schema.starts_with('i') };
         match schema {
@@ -41,7 +41,7 @@ impl KeyOrder {
         }
     }
 
-    /// As it is written to media.
+    /// Returns the word for the media.
     pub fn to_media(self) -> u64 {
         match self {
             KeyOrder::Plain => 0,
@@ -49,7 +49,7 @@ impl KeyOrder {
         }
     }
 
-    /// What was written to media.
+    /// Reads the word on media.
     pub fn from_media(word: u64) -> Option<KeyOrder> {
         let order = match word & 0xff {
             0 => KeyOrder::Plain,
@@ -61,7 +61,7 @@ impl KeyOrder {
         (order.to_media() == word).then_some(order)
     }
 
-    /// The bit of an integer's word that tells negative ones, if there are any.
+    /// Returns the sign bit of an integer's word, or 0 if integers are unsigned.
     #[inline(always)]
     fn sign(self) -> u64 {
         match self {
@@ -73,53 +73,54 @@ impl KeyOrder {
 
 /// A record form whose keys can be compared.
 pub trait OrderedRecord: Record {
-    /// The key in the form in which it is kept, which may need some space.
+    /// Encodes a key into the form in which it is kept, which may need some space.
     fn encode<'s, 'k: 's>(
         order: KeyOrder,
         key: Self::Key<'k>,
         space: &'s mut [u8; 8],
     ) -> Self::Key<'s>;
-    /// Makes a key that was kept the one that came.
+    /// Decodes a kept key into the form in which it was passed in.
     fn decode(order: KeyOrder, key: &mut Self::OwnedKey);
-    /// A key to be kept.
+    /// Copies a key.
     fn own(key: Self::Key<'_>) -> Self::OwnedKey;
-    /// The least key.
+    /// Returns the least key.
     fn least() -> Self::OwnedKey;
     /// Compares two keys.
     fn compare(a: Self::Key<'_>, b: Self::Key<'_>) -> Ordering;
-    /// Sorts records by their keys, no two of which are the same.
+    /// Sorts records by their keys, which are all different.
     fn sort(records: &mut [(Self::OwnedKey, Self::Owned)]) {
         records.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     }
-    /// Eight bytes of a key from `skip` on, as a word of the same order.
+    /// Returns eight bytes of a key, starting at `skip`, as a word that keeps their order.
     fn word(key: Self::Key<'_>, skip: usize) -> u64;
 
-    /// Compares a key with the separator, or the key of the record, that the first word of
-    /// a pair stands for.
+    /// Compares a key with the one that the first word of a pair stands for: a separator, or the
+    /// key of a record.
     fn compare_with<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
         first: u64,
     ) -> Result<Ordering, Damage>;
-    /// Compares the first `skip` bytes of a key with those of a separator that is no shorter.
+    /// Compares the first `skip` bytes of a key with those of a separator that is at least as long.
     fn compare_start<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
         first: u64,
         skip: usize,
     ) -> Result<Ordering, Damage>;
-    /// The key that the first word of a pair stands for.
+    /// Reads the key that the first word of a pair stands for.
     fn key_at<S: Seam>(core: &Core<S>, first: u64) -> Result<Self::OwnedKey, Damage>;
-    /// Bytes that two keys begin with alike.
+    /// Returns the length of the prefix that two keys share, in bytes.
     fn shared(a: Self::Key<'_>, b: Self::Key<'_>) -> usize;
 
-    /// Where an iteration stands.
+    /// Reads the position of an iteration.
     fn from_cursor(cursor: &Cursor) -> Self::OwnedKey;
-    /// Says where it goes on.
+    /// Sets where an iteration continues.
     fn to_cursor(key: Self::OwnedKey, cursor: &mut Cursor);
 
-    /// Makes a separator: a key that is above `below` and not above `at`, as the words of a
-    /// pair. A block it needs is flushed, and durable with the calling thread's next fence.
+    /// Makes a separator: a key that is above `below` and not above `at`, as the words of a pair.
+    /// If it needs a block, the block is flushed, and is durable after the calling thread's next
+    /// fence.
     fn separator<S: Seam>(
         core: &Core<S>,
         below: &Self::OwnedKey,
@@ -182,12 +183,12 @@ impl OrderedRecord for Inline {
     }
 }
 
-/// Records that [`spread`] sorts at most.
+/// The most records that [`spread`] sorts.
 const SPREAD: usize = 64;
 
-/// Sorts a few records whose keys are not far from evenly spread: by the leading bits of their
-/// distance from the least one, and then by steps to a neighbour. Whether they were; if not,
-/// they are as they were before.
+/// Sorts a few records whose keys are roughly evenly spread. It distributes them by the leading
+/// bits of their distance from the least key, and then does an insertion sort. Returns whether it
+/// sorted them. If their keys were not spread evenly enough, it leaves them as they were.
 fn spread(records: &mut [(u64, u64)]) -> bool {
     let (mut least, mut greatest) = (u64::MAX, 0);
     for &(key, _) in &*records {
@@ -326,7 +327,7 @@ impl OrderedRecord for Bytes {
     }
 }
 
-/// Whether a separator's block is whole: its key, and no value.
+/// Returns whether a separator's block is whole: a key, and no value.
 pub(super) fn separator_is_whole<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     words: SlotWords,
@@ -337,43 +338,43 @@ pub(super) fn separator_is_whole<S: Seam, R: OrderedRecord>(
     R::is_whole(core, words)
 }
 
-/// What is left to report of a range of keys. Survives splits and merges, lives as long as the
-/// map.
+/// The part of a range of keys that is still to be reported. It survives splits and merges, and is
+/// valid as long as the map.
 #[derive(Debug, Clone)]
 pub struct KeyRange<R: Record> {
     pub(super) low: Bound<R::OwnedKey>,
     pub(super) high: Bound<R::OwnedKey>,
-    /// Whether the bounds are as keys are kept. They come as keys are passed in.
+    /// Whether the bounds are encoded. They are not when the range is new.
     pub(super) encoded: bool,
     pub(super) done: bool,
 }
 
 impl<R: Record> KeyRange<R> {
-    /// A range, none of which was reported.
+    /// Makes a range of which nothing has been reported.
     pub fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
         KeyRange { low, high, encoded: false, done: false }
     }
 
-    /// Whether all of it was reported.
+    /// Returns whether all of the range has been reported.
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// No more of it is to be reported.
+    /// Ends the range: no more of it is to be reported.
     pub fn finish(&mut self) {
         self.done = true;
     }
 }
 
-/// An index in the order of its keys.
+/// The part of the interface that only ordered indexes have.
 pub trait OrderedIndex<R: Record> {
-    /// Appends the next records of a range to `out`, at most `limit`: from its low end in
-    /// order, or, in `reverse`, from its high end. Takes them out of the range. If it appends
-    /// nothing, there may be more to report all the same, until the range is done.
+    /// Appends the next records of a range to `out`, at most `limit`, and removes them from the
+    /// range. They come in order from its low end, or, in `reverse`, from its high end. A call may
+    /// append nothing although there is more to report; the range is done only when it says so.
     ///
-    /// The keys that one call appends were all there at one moment, each with a value that it
-    /// had during the call. Over several calls, a record that is there the whole time is
-    /// reported exactly once, and in its place.
+    /// The keys that one call appends were all present at one moment, each with a value that it had
+    /// during the call. Over several calls, a record that is present the whole time is reported
+    /// exactly once, in key order.
     fn next(
         &self,
         range: &mut KeyRange<R>,
@@ -382,9 +383,9 @@ pub trait OrderedIndex<R: Record> {
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()>;
 
-    /// The record at the low end of a range, or, in `reverse`, at its high end: there is a moment
-    /// during the call at which it was there, with this value, and nothing before it; or, if
-    /// there is none, at which nothing was in the range.
+    /// Returns the record at the low end of a range, or, in `reverse`, at its high end. At some
+    /// moment during the call this record was present, with this value, and nothing in the range
+    /// came before it. If it returns `None`, there was a moment at which the range was empty.
     fn end(&self, range: KeyRange<R>, reverse: bool) -> Result<Option<(R::OwnedKey, R::Owned)>>;
 }
 
@@ -421,7 +422,7 @@ mod tests {
                 state >> 3
             };
             let len = next() as usize % (SPREAD + 3);
-            // From all numbers to few, and the ends of all.
+            // From dense keys to sparse ones, with both extremes.
             let mut keys: Vec<u64> = (0..len).map(|_| next() >> (round % 61)).collect();
             keys.extend([0, u64::MAX].iter().take(round as usize % 3));
             keys.sort_unstable();

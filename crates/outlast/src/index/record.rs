@@ -1,14 +1,14 @@
-//! The two record forms, and the blocks that byte strings live in.
+//! The two record forms, and the blocks that hold byte strings.
 //!
-//! A slot of an index is two words. What they mean is the form's affair:
+//! A slot of an index is two words. The record form defines what they mean:
 //!
 //! | form | first word, the commit word | second word |
 //! |---|---|---|
 //! | [`Inline`] | the key | the value |
 //! | [`Bytes`] | the record's offset and size class | the key's full hash |
 //!
-//! The second word is always stored first. Both lie in one line, so whenever the commit
-//! word is durable, the other one is (x86; elsewhere the seam's Release orders them).
+//! The second word is always stored first. Both lie in one line, so whenever the commit word is
+//! durable, the other one is too (x86; elsewhere the seam's Release orders them).
 //!
 //! A record block holds lengths, checksum, key and value:
 //!
@@ -30,9 +30,9 @@ use crate::reclaim::Pin;
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest value of a pool with this geometry, whatever its key.
+/// Returns the length of the longest value of a pool with this geometry, whatever its key.
 pub fn value_max(geometry: Geometry) -> usize {
-    // No header of a record is longer than a line.
+    // No record header is longer than a line.
     let before = (MAX_KEY_BYTES + 64) as u64;
     MAX_VALUE_BYTES.min((geometry.large_max() - before) as usize)
 }
@@ -46,15 +46,15 @@ pub use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 pub struct SlotWords {
     /// The commit word.
     pub first: u64,
-    /// The other one, stored before it.
+    /// The other word, stored before the commit word.
     pub second: u64,
 }
 
-/// Key and value as they lie in a block, one after the other without a gap. What stands
-/// before them in the block is the scheme's affair.
+/// Key and value as they lie in a block, one after the other without a gap. The scheme defines what
+/// comes before them in the block.
 #[derive(Debug, Clone, Copy)]
 pub struct Body<'m> {
-    /// The words that hold them.
+    /// The words of the block that hold them.
     pub words: &'m [Word],
     /// Bytes of the key.
     pub key_len: usize,
@@ -64,37 +64,37 @@ pub struct Body<'m> {
 
 /// A record form.
 pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
-    /// Which one.
+    /// The form.
     const FORM: RecordForm;
-    /// A key as it is passed in.
+    /// A key that a caller passes in.
     type Key<'a>: Copy + fmt::Debug;
-    /// A value as it is passed in.
+    /// A value that a caller passes in.
     type Value<'a>: Copy + fmt::Debug;
-    /// A key as it is handed out.
+    /// A key that is handed out.
     type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + std::hash::Hash + Ord;
-    /// A value as it is handed out.
+    /// A value that is handed out.
     type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
 
-    /// The same key, for a shorter time.
+    /// Returns the same key with a shorter lifetime.
     fn reborrow<'s, 'k: 's>(key: Self::Key<'k>) -> Self::Key<'s>;
-    /// A key that was handed out, to be passed in again.
+    /// Borrows an owned key, to pass it in again.
     fn key_of(key: &Self::OwnedKey) -> Self::Key<'_>;
-    /// A value that was handed out, to be passed in again.
+    /// Borrows an owned value, to pass it in again.
     fn value_of(value: &Self::Owned) -> Self::Value<'_>;
 
-    /// The key's hash.
+    /// Returns the key's hash.
     fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
 
-    /// Refuses keys and values that are too long.
+    /// Fails if the key or the value is too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
 
-    // Schemes whose records always live in blocks use these; inline records take two words
-    // there.
+    // The next functions are for schemes whose records always live in blocks. An inline record
+    // takes two words in its block.
 
-    /// Bytes of key and value in a block.
+    /// Returns the bytes of key and value in a block.
     fn lengths(key: Self::Key<'_>, value: Self::Value<'_>) -> (usize, usize);
-    /// Writes key and value to words of a block that nobody reads yet. Returns a checksum
-    /// over its offset, the lengths as the scheme keeps them, key and value.
+    /// Writes key and value to words of a block that no thread reads yet. Returns a checksum over
+    /// the block's offset, the lengths as the scheme keeps them, key and value.
     fn write<S: Seam>(
         memory: &Memory<S>,
         body: &[Word],
@@ -103,24 +103,24 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         value: Self::Value<'_>,
         at: &'static Point,
     ) -> u64;
-    /// Whether a record of this form can have these lengths.
+    /// Returns whether a record of this form can have these lengths.
     fn has_lengths(key_len: usize, value_len: usize) -> bool;
-    /// Whether the block's key is this one; its lengths [can be](Record::has_lengths).
+    /// Returns whether the block's key is this one. Its lengths must be
+    /// [possible](Record::has_lengths).
     fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: Self::Key<'_>) -> bool;
-    /// Whether the block's value is this one, as above.
+    /// Returns whether the block's value is this one. Lengths as above.
     fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: Self::Value<'_>) -> bool;
-    /// The key in a block, as above.
+    /// Reads the key in a block. Lengths as above.
     fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::OwnedKey;
-    /// The value in a block, as above.
+    /// Reads the value in a block. Lengths as above.
     fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::Owned;
-    /// A reference to the value in a block; `pin` keeps the block from reuse.
+    /// Makes a reference to the value in a block. `pin` keeps the block from being reused.
     fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef;
 
-    // Schemes whose slots are two words use the rest.
+    // The rest is for schemes whose slots are two words.
 
-    /// Makes a slot's words for a record; a block it needs is durable when this returns.
-    ///
-    /// Three points: the block's lines, and the fence after them.
+    /// Makes a slot's words for a record. If the record needs a block, it is durable when this
+    /// returns. The block's stores, flushes and the fence are all at point `at`.
     #[inline]
     fn prepare<S: Seam>(
         core: &Core<S>,
@@ -136,8 +136,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         Ok(words)
     }
 
-    /// As [`prepare`](Record::prepare); but a block is only flushed: it is durable with the
-    /// calling thread's next fence.
+    /// Like [`prepare`](Record::prepare), but only flushes the block. The block is durable after
+    /// the calling thread's next fence.
     fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
@@ -146,19 +146,20 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         at: &'static Point,
     ) -> Result<SlotWords>;
 
-    /// Takes back what [`prepare`](Record::prepare) made and nobody linked.
+    /// Frees the block, if any, of words that [`prepare`](Record::prepare) made and no slot links
+    /// to.
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords);
 
-    /// What the first word of an empty slot holds, where that does not depend on the slot.
+    /// The first word of an empty slot, in forms where it is the same for all slots.
     const EMPTY: Option<u64>;
 
-    /// The hash of the record in a slot.
+    /// Returns the hash of the record in a slot.
     fn slot_hash(hasher: &Hasher, words: SlotWords) -> u64;
 
-    /// Whether the slot holds this key.
+    /// Returns whether the slot holds this key.
     ///
-    /// Beside a writer the answer can be wrong and even damage can be reported: the
-    /// caller validates the bucket's version before it believes either.
+    /// If a writer changes the slot concurrently, the result can be wrong, and can even be damage.
+    /// The caller validates the bucket's version before it believes either.
     fn matches<S: Seam>(
         core: &Core<S>,
         words: SlotWords,
@@ -166,36 +167,36 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         hash: u64,
     ) -> Result<bool, Damage>;
 
-    /// Asks for the memory of the record in a slot, which may hold anything. A hint.
+    /// Prefetches the record of a slot. The slot's words may be garbage.
     fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords);
 
-    /// The value in a slot. Beside a writer as [`matches`](Record::matches).
+    /// Reads the value in a slot. With a concurrent writer, as [`matches`](Record::matches).
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
 
-    /// The key in a slot. Beside a writer as [`matches`](Record::matches).
+    /// Reads the key in a slot. With a concurrent writer, as [`matches`](Record::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
 
-    /// Whether the slot's value is this one. The slot is locked.
+    /// Returns whether the slot's value is this one. The slot is locked.
     fn value_is<S: Seam>(
         core: &Core<S>,
         words: SlotWords,
         value: Self::Value<'_>,
     ) -> Result<bool, Damage>;
 
-    /// The block that a slot's words link to: offset and bytes.
+    /// Returns the block that a slot's words link to: offset and bytes.
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
 
-    /// As [`block`](Record::block), without reading the block itself: the bytes are the
-    /// least that its size class says.
+    /// Like [`block`](Record::block), but without reading the block. The bytes are the minimum for
+    /// its size class.
     fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
 
-    /// Whether the first word can be a link: of a known class, and inside the memory.
+    /// Checks that the first word can be a link: of a known class, and inside the memory.
     fn check_link<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(), Damage>;
 
-    /// Whether the record is whole. Only called where nothing changes it.
+    /// Returns whether the record is whole. The caller makes sure that no thread changes it.
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
 
-    /// A reference to the value in a slot; `pin` keeps its block from reuse.
+    /// Makes a reference to the value in a slot. `pin` keeps its block from being reused.
     fn reference<S: Seam>(
         core: &Arc<Core<S>>,
         words: SlotWords,
@@ -336,11 +337,11 @@ impl Record for Inline {
     }
 }
 
-/// Byte strings, in a block that the slot points at.
+/// Byte strings, in a block that the slot points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bytes {}
 
-/// A record block that a slot links to, its extent checked against its size class.
+/// A record block that a slot links to. Its extent fits its size class.
 pub(super) struct Linked<'m> {
     words: &'m [Word],
     key_len: usize,
@@ -350,12 +351,12 @@ pub(super) struct Linked<'m> {
 }
 
 impl Linked<'_> {
-    /// Bytes of the key.
+    /// Returns the bytes of the key.
     pub(super) fn key_len(&self) -> usize {
         self.key_len
     }
 
-    /// Copies bytes of the key out, from `start` on.
+    /// Copies bytes of the key, starting at `start`.
     pub(super) fn read_key<S: Seam>(&self, core: &Core<S>, start: usize, out: &mut [u8]) {
         debug_assert!(start + out.len() <= self.key_len);
         core.memory.read_bytes(self.words, RECORD_HEADER + start, out);
@@ -364,7 +365,7 @@ impl Linked<'_> {
 
 const OFFSET_MASK: u64 = (1 << 48) - 1;
 
-/// Splits a first word: offset and bytes of the block.
+/// Splits a first word into the block's offset and bytes.
 fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage> {
     let offset = first & OFFSET_MASK;
     let class = (first >> 48) as u8;
@@ -400,7 +401,7 @@ pub(super) fn linked<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Linked
     Ok(Linked { words, key_len, value_len, offset, bytes: needed as u64 })
 }
 
-/// Key and value of at most so many bytes are put together before they are written.
+/// Up to this many bytes of key and value are assembled in one buffer before they are written.
 const SMALL: usize = 240;
 
 /// See [`Record::write`].
@@ -417,7 +418,7 @@ fn write_body<S: Seam>(
         write_large(memory, body, key, value, at);
         return record_checksum(offset, lengths, key, value);
     }
-    // What the checksum covers, in one piece.
+    // Everything that the checksum covers, contiguous.
     let mut piece = [0; 16 + SMALL];
     piece[..8].copy_from_slice(&offset.to_le_bytes());
     piece[8..16].copy_from_slice(&lengths.to_le_bytes());
@@ -428,7 +429,7 @@ fn write_body<S: Seam>(
     u64::from(crc32c::crc32c(&piece[..16 + key.len() + value.len()]))
 }
 
-/// As [`write_body`], piece by piece: the word that both share is written once.
+/// Like [`write_body`], but in pieces. The word that key and value share is written once.
 fn write_large<S: Seam>(
     memory: &Memory<S>,
     body: &[Word],
@@ -458,7 +459,7 @@ fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc, value))
 }
 
-/// What [`Record::write`] has returned, of what lies there now.
+/// Computes the checksum that [`Record::write`] returned, from what the block holds now.
 pub fn body_checksum<S: Seam>(
     memory: &Memory<S>,
     body: Body<'_>,
@@ -665,7 +666,7 @@ impl Record for Bytes {
     }
 }
 
-/// Memory that a guard reads from, whatever its seam.
+/// Memory that a reference reads from, whatever its seam.
 trait Pinned: Send + Sync {
     fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()>;
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool>;
@@ -689,7 +690,7 @@ impl<S: Seam> Pinned for Core<S> {
     }
 }
 
-/// The first `bytes` of a block that a guard keeps.
+/// Returns the words of the first `bytes` of a block that a pin keeps from being reused.
 fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]> {
     if !core.is_here() {
         return Err(Error::NotOpen("this process is a fork of the one that opened it"));
@@ -702,16 +703,15 @@ enum Held {
     Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: Arc<dyn Pinned> },
 }
 
-/// A value by reference: its block is not reused while this lives and the pool is open. It
-/// does not keep the pool open: once that was closed, reads fail with
-/// [`NotOpen`](Error::NotOpen).
+/// A value by reference. Its block is not reused while this lives and the pool is open. It does not
+/// keep the pool open: once the pool is closed, reads fail with [`NotOpen`](Error::NotOpen).
 ///
-/// It hands out copies made by atomic loads and no slice: in a damaged file two records
-/// can overlap, and a slice over one while the other is written would be a data race.
+/// It copies bytes by atomic loads and never hands out a slice. In a damaged file two records can
+/// overlap, and reading one through a slice while the other is written would be a data race.
 pub struct RecordRef(Held);
 
 impl RecordRef {
-    /// Bytes of the value.
+    /// Returns the number of bytes of the value.
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a container's")]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -720,13 +720,13 @@ impl RecordRef {
         }
     }
 
-    /// Copies the value's bytes from `start` on; `start + out.len()` is at most `len`.
+    /// Copies the value's bytes, starting at `start`. `start + out.len()` is at most `len`.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed; `out` holds no value then.
+    /// [`Error::NotOpen`] if the pool was closed. Then the contents of `out` are meaningless.
     ///
     /// # Panics
-    /// If the range reaches out of the value.
+    /// If the range exceeds the value.
     pub fn read_at(&self, start: usize, out: &mut [u8]) -> Result<()> {
         let end = start.checked_add(out.len());
         assert!(end.is_some_and(|end| end <= self.len()), "a range inside the value");
@@ -739,7 +739,7 @@ impl RecordRef {
         }
     }
 
-    /// Whether the value is `bytes`.
+    /// Returns whether the value is `bytes`.
     ///
     /// # Errors
     /// [`Error::NotOpen`] if the pool was closed.
@@ -751,7 +751,7 @@ impl RecordRef {
         }
     }
 
-    /// The whole value.
+    /// Returns the whole value.
     ///
     /// # Errors
     /// [`Error::NotOpen`] if the pool was closed.

@@ -1,5 +1,5 @@
-//! The schemes of this build, one row each. Everything that differs by scheme is derived from
-//! this table, here and in the tools; CONTRIBUTING.md says how to add a row.
+//! The schemes of this build, one row each. Everything that differs by scheme is derived from this
+//! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
 use super::settings::Settings;
 use super::{Index, OrderedRecord, WhileOpen, clevel, dash_eh, phast};
@@ -10,14 +10,14 @@ use crate::pool::layout::{READ_ONLY_COMPATIBLE, ROOT_SCHEME_WORDS};
 use std::fmt;
 use std::sync::Arc;
 
-/// What the rest of the library and the tools need to know of a scheme.
+/// The properties of a scheme that the rest of the library and the tools need to know.
 #[derive(Debug)]
 pub struct SchemeRow {
     /// Its name, as commands take and print it.
     pub name: &'static str,
     /// Some thread always completes its operation, wherever other threads are stopped.
     pub lock_free: bool,
-    /// Maps are in the order of their keys.
+    /// Whether its maps keep their keys in order.
     pub ordered: bool,
     /// Opening a map reads all of it and repairs what a crash left. The other schemes repair each
     /// part when an operation first touches it.
@@ -30,22 +30,22 @@ pub struct SchemeRow {
     pub slot_bytes: u64,
 }
 
-/// What a scheme lets the creator of a map choose; fixed for the life of the map.
+/// What a scheme lets the creator of a map choose. It is fixed for the life of the map.
 pub trait SchemeConfig: Copy + Eq + fmt::Debug {
     /// Returns the configuration of a new map whose keys have this schema. Takes the settings that
-    /// the scheme has; whoever calls this refuses the rest.
+    /// the scheme has. The caller rejects any that are left.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a value that cannot be.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a value that is not allowed.
     fn of_settings(settings: &mut Settings, key_schema: &str) -> Result<Self>;
 
-    /// Reads the words of a map's root; `None` if no map has these.
+    /// Reads the words of a map's root. Returns `None` if they are not those of any map.
     fn from_words(words: [u64; 3]) -> Option<Self>;
 
-    /// The words of a map's root.
+    /// Returns the words for a map's root.
     fn to_words(self) -> [u64; 3];
 
-    /// The read-only compatible features that a map of this configuration uses.
+    /// Returns the read-only compatible features that a map of this configuration uses.
     fn features(self) -> u64 {
         0
     }
@@ -67,14 +67,14 @@ macro_rules! schemes {
             /// Every scheme of this build.
             pub const ALL: &'static [Scheme] = &[$(Scheme::$scheme),*];
 
-            /// Its row of the registry.
+            /// Returns the scheme's row of the registry.
             pub const fn row(self) -> &'static SchemeRow {
                 match self {
                     $(Scheme::$scheme => &SchemeRow { $($property: $value),* }),*
                 }
             }
 
-            /// Its commit points. Those of the pool come on top.
+            /// Returns the scheme's own commit points, without those of the pool.
             pub fn commit_points(self) -> &'static [&'static Point] {
                 match self {
                     $(Scheme::$scheme => $module::points::ALL),*
@@ -82,7 +82,7 @@ macro_rules! schemes {
             }
         }
 
-        /// The configuration of a map, of whichever scheme.
+        /// The configuration of a map of any scheme.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Config {
@@ -96,7 +96,7 @@ macro_rules! schemes {
         })*
 
         impl Config {
-            /// The scheme of the map.
+            /// Returns the scheme of the map.
             pub const fn scheme(&self) -> Scheme {
                 match self {
                     $(Config::$scheme(_) => Scheme::$scheme),*
@@ -111,21 +111,22 @@ macro_rules! schemes {
                 })
             }
 
-            /// Reads the words of a map's root; `None` if no map of this scheme has these.
+            /// Reads the words of a map's root. Returns `None` if they are not those of any map of
+            /// this scheme.
             pub fn from_words(scheme: Scheme, words: [u64; 3]) -> Option<Config> {
                 match scheme {
                     $(Scheme::$scheme => $module::Config::from_words(words).map(Config::from)),*
                 }
             }
 
-            /// The words of a map's root.
+            /// Returns the words for a map's root.
             pub fn to_words(self) -> [u64; 3] {
                 match self {
                     $(Config::$scheme(config) => config.to_words()),*
                 }
             }
 
-            /// The read-only compatible features that such a map uses.
+            /// Returns the read-only compatible features that such a map uses.
             pub fn features(self) -> u64 {
                 match self {
                     $(Config::$scheme(config) => config.features()),*
@@ -149,8 +150,8 @@ macro_rules! schemes {
                 })
             }
 
-            /// Makes the first blocks of a new map, durable before the root that will name them.
-            /// Returns the scheme's words of the root.
+            /// Makes the first blocks of a new map and flushes them. They are durable before the
+            /// root that will name them. Returns the scheme's words of the root.
             ///
             /// # Errors
             /// As creating the map.
@@ -199,7 +200,8 @@ schemes! {
     }
 }
 
-// The pool refuses to write a file with a feature that no scheme here has.
+// The pool knows exactly the features that the schemes here can use. It refuses to write a file
+// with any other.
 const _: () = {
     let (mut all, mut index) = (0, 0);
     while index < Scheme::ALL.len() {
@@ -210,27 +212,28 @@ const _: () = {
 };
 
 impl Scheme {
-    /// The scheme with this number on media.
+    /// Returns the scheme with this number on media.
     pub fn from_media(number: u8) -> Option<Scheme> {
         Scheme::ALL.iter().copied().find(|s| *s as u8 == number)
     }
 
-    /// Its name, as commands take and print it.
+    /// Returns the scheme's name, as commands take and print it.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Whether maps are in the order of their keys.
+    /// Returns whether the scheme's maps keep their keys in order.
     pub fn is_ordered(self) -> bool {
         self.row().ordered
     }
 
-    /// Whether its maps have an option of [`MapOptions`](crate::MapOptions), by its name.
+    /// Returns whether the scheme's maps have the option of [`MapOptions`](crate::MapOptions) with
+    /// this name.
     pub fn has_setting(self, name: &str) -> bool {
         self.row().settings.contains(&name)
     }
 
-    /// Whether some thread always completes its operation, wherever others are stopped.
+    /// Returns whether some thread always completes its operation, wherever others are stopped.
     pub fn is_lock_free(self) -> bool {
         self.row().lock_free
     }
@@ -256,7 +259,7 @@ impl Config {
     /// Returns the configuration of a new map of this scheme, whose keys have this schema.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a value that cannot be, and for a setting
+    /// [`Error::Invalid`](crate::Error::Invalid) for a value that is not allowed, and for a setting
     /// that the scheme does not have.
     pub fn of_settings(scheme: Scheme, settings: &Settings, key_schema: &str) -> Result<Config> {
         let mut settings = settings.clone();

@@ -1,30 +1,32 @@
-//! The settings that a map is created with, before the scheme has read them.
+//! The settings that a map is created with, before the scheme interprets them.
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Settings by name. A scheme takes those that it has; what is left belongs to another scheme.
+/// Settings by name. A scheme takes the ones that it has; any that are left belong to another
+/// scheme.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     values: BTreeMap<&'static str, u32>,
-    /// What was not set is as small as it can be, and not as it usually is.
+    /// Whether settings that were not given get their minimum instead of their usual default.
     small: bool,
 }
 
 impl Settings {
-    /// Sets one of them.
+    /// Sets the setting `name`.
     pub fn set(&mut self, name: &'static str, value: u32) {
         self.values.insert(name, value);
     }
 
-    /// Makes what is not set as small as it can be: a few inserts split or expand such a map.
+    /// Gives every setting that is not set its minimum, so that a few inserts split or expand the
+    /// map.
     pub fn make_small(&mut self) {
         self.small = true;
     }
 
-    /// Takes a setting. If it was not set, it is the first of the `defaults` in a small map, and the
-    /// second one in others.
+    /// Takes a setting. If it was not set, a small map gets the first of the two defaults, any
+    /// other map the second.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is not in `range`, or not a multiple of `step`.
@@ -46,7 +48,7 @@ impl Settings {
         Err(Error::Invalid { what: "map options", why })
     }
 
-    /// Refuses what no scheme has taken.
+    /// Fails if there are settings that no scheme has taken.
     pub(super) fn refuse_rest(self, scheme: &str) -> Result<()> {
         match self.values.into_keys().next() {
             None => Ok(()),

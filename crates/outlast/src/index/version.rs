@@ -1,11 +1,12 @@
-//! The protocol of the version lock, and nothing else, over any word: a bucket's, or an
-//! inner node's. `outlast-check` compiles this file a second time, with the atomics of a
-//! model checker.
+//! The protocol of the version lock, over any word: a bucket's, or an inner node's.
+//!
+//! `outlast-check` compiles this file a second time, with the atomics of a model checker. So it
+//! holds the protocol and nothing else.
 
 use super::sync::fence;
 use std::sync::atomic::Ordering;
 
-/// The low bits of the word are not the protocol's: they change with the version.
+/// The low bits of the word do not belong to the protocol. They change only with the version.
 pub(super) const OTHER_BITS: u32 = 16;
 /// Excludes other writers.
 pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
@@ -19,11 +20,11 @@ pub(super) trait LockWord {
     fn load(&self, order: Ordering) -> u64;
     /// Writes it.
     fn store(&self, value: u64, order: Ordering);
-    /// Acquires: writes it if it is what it was, and says whether.
+    /// Stores `new` if the word holds `current`, and returns whether it did.
     fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool;
 }
 
-/// Locks the word, if it is free. What it holds then.
+/// Locks the word if it is free. Returns what it holds then.
 #[inline(always)]
 pub(super) fn try_lock(word: &impl LockWord) -> Option<u64> {
     let found = word.load(Ordering::Relaxed);
@@ -33,19 +34,19 @@ pub(super) fn try_lock(word: &impl LockWord) -> Option<u64> {
     locked.then_some(found | LOCKED)
 }
 
-/// Makes readers wait, and read again. `held` is what the locked word holds; returns what
-/// it holds now.
+/// Makes readers wait and then retry. `held` is what the locked word holds. Returns what it holds
+/// now.
 #[inline(always)]
 pub(super) fn set_changing(word: &impl LockWord, held: u64) -> u64 {
     let held = held | CHANGING;
     word.store(held, Ordering::Relaxed);
-    // Pairs with the Acquire fence in `is_unchanged`: whoever reads what is stored from
-    // here on sees CHANGING or a newer version.
+    // Pairs with the Acquire fence in `is_unchanged`: a reader that sees any store after this fence
+    // also sees CHANGING or a newer version.
     fence(Ordering::Release);
     held
 }
 
-/// Unlocks the word, which holds `held`; with a new version, if anything was changing.
+/// Unlocks the word, which holds `held`. If it was marked as changing, it gets a new version.
 #[inline(always)]
 pub(super) fn unlock(word: &impl LockWord, held: u64) {
     let mut free = held & !LOCKED;
@@ -56,7 +57,7 @@ pub(super) fn unlock(word: &impl LockWord, held: u64) {
     word.store(free, Ordering::Release);
 }
 
-/// The version to read under; `None` while something is changing.
+/// Returns the version to read under, or `None` while something is changing.
 #[inline(always)]
 pub(super) fn version(word: &impl LockWord) -> Option<u64> {
     // Acquire: pairs with the Release in `unlock`.
@@ -64,12 +65,12 @@ pub(super) fn version(word: &impl LockWord) -> Option<u64> {
     (found & CHANGING == 0).then_some(found)
 }
 
-/// Whether what was read since `version` counts. What else is looked at to decide that, is
-/// to be looked at afterwards.
+/// Returns whether everything read since `version` is valid. A caller that checks other words for
+/// the same decision must read them after this call.
 #[inline(always)]
 pub(super) fn is_unchanged(word: &impl LockWord, version: u64) -> bool {
-    // Pairs with the Release fence in `set_changing` and with Release stores of what is
-    // looked at afterwards: if anything read before was newer than the version, the loads
+    // Pairs with the Release fence in `set_changing`, and with the Release stores of the other
+    // words that the caller checks. If anything read so far was newer than the version, the loads
     // from here on see the newer version.
     fence(Ordering::Acquire);
     version & !LOCKED == word.load(Ordering::Relaxed) & !LOCKED

@@ -17,27 +17,27 @@ use crate::pool::threads::thread_number;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A record that nothing leads to yet.
+/// A new record that nothing leads to yet.
 pub(crate) struct Draft<'c, S: Seam> {
     block: UnlinkedBlock<'c, S>,
     bytes: u64,
-    /// Whether its content was written, durably.
+    /// Whether its content has been written, durably.
     written: bool,
 }
 
-/// What stands in an announced insert's way.
+/// What prevents an announced insert from becoming live.
 enum Rival {
     Nothing,
-    /// A record of the key, in effect.
+    /// A record of the key that is in effect.
     InEffect,
-    /// An announced one that comes first.
+    /// An announced insert that has priority.
     Stronger(u64),
 }
 
 impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
-    /// A record that nothing leads to yet.
+    /// The new record, while nothing leads to it.
     type Progress<'t> = Option<Draft<'t, S>>;
-    /// The word of the context by which no slot is free.
+    /// The word of the context in which no slot was free.
     type Full<'t> = u64;
 
     #[inline(always)]
@@ -66,7 +66,7 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
                 (true, Some(new), Some(value)) => match self.insert(&guard, key, value, new)? {
                     Some(step) => Ok(step),
                     None => {
-                        // It was shown and has lost; another one is needed.
+                        // Its record was visible and has lost, so the insert needs another one.
                         *draft = None;
                         Ok(Step::Again)
                     }
@@ -99,7 +99,7 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
-    /// A block for a record, of any content.
+    /// Allocates a block for a record. Its content is undefined.
     #[inline(always)]
     fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S>> {
         let (key_len, value_len) = R::lengths(key, value);
@@ -109,8 +109,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Draft { block, bytes, written: false })
     }
 
-    /// Makes a draft a record of this kind, durable but for the kind: after a crash, both mean
-    /// the same.
+    /// Makes a draft a record of this kind. All of it is durable except the kind; after a crash,
+    /// both kinds mean the same.
     #[inline(always)]
     fn write(
         &self,
@@ -133,8 +133,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let lengths = state::packed_lengths(word);
         let at = &points::RECORD;
         let crc = R::write(memory, &words[2..], (draft.block.offset(), lengths), key, value, at);
-        // Of the inserts of a key, that of the thread with the smallest number wins: it loses
-        // to nobody that is not in effect, so somebody always gets on.
+        // Of the inserts of a key, the one of the thread with the smallest number wins. It loses
+        // only to a record that is in effect, so some thread always makes progress.
         let priority = thread_number().min(u32::MAX as usize) as u64;
         memory.store(&words[1], crc | priority << 32, at);
         memory.flush_words(words, at);
@@ -145,12 +145,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Replace and remove -----------------------------------------------------
 
-    /// Bytes of a record, to retire it.
+    /// Returns the bytes of a record, for its retirement.
     fn bytes_of(place: &Place<'_>) -> u64 {
         RECORD_HEADER + (place.body.key_len + place.body.value_len) as u64
     }
 
-    /// Replaces a record by a draft that is written. Whether it was still in effect.
+    /// Replaces a record with a draft that is written. Returns whether the record was still in
+    /// effect.
     #[inline(always)]
     fn replace(
         &self,
@@ -186,7 +187,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(true)
     }
 
-    /// Removes a record. Whether it was still in effect.
+    /// Removes a record. Returns whether it was still in effect.
     #[inline(always)]
     fn remove(&self, guard: &Guard<'_, S>, hash: u64, place: Place<'_>) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::REMOVE);
@@ -207,12 +208,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(true)
     }
 
-    /// Sets every slot that leads to or through a record to its successor, or empties it: then
-    /// the record can be retired. Durable when this returns, or before the guard of who did it.
+    /// Sets every slot that leads to or through a record to its successor, or empties it, so that
+    /// the record can be retired. What this thread changes is durable when this returns. What
+    /// another thread changes is durable before that thread's guard ends.
     ///
-    /// Copies that are not confirmed are withdrawn, whatever they are of: they could be of a
-    /// record before this one, and nobody may follow them to find out. Who made one makes
-    /// another.
+    /// All unconfirmed copies are withdrawn, whatever record they lead to. They could lead to a
+    /// predecessor of this record, and no thread may follow them to find out. Their makers make new
+    /// ones.
     #[inline(always)]
     pub(super) fn relink(
         &self,
@@ -262,7 +264,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Insert -----------------------------------------------------------------
 
-    /// Inserts a key that was not found. `None` if the draft has lost to another insert.
+    /// Inserts a key that was not found. Returns `None` if the draft has lost to another insert.
     #[inline(always)]
     fn insert(
         &self,
@@ -282,7 +284,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         };
         draft.block.set_linked();
         let won = self.decide(guard, key, draft.block.offset()).or_else(|error| {
-            // Something is damaged: the insert is not to happen, if that is still open.
+            // Something is damaged. The insert must not happen, if that is still open.
             self.settle(draft.block.offset(), state::KILLED)?;
             let word = self.state(draft.block.offset(), self.head(draft.block.offset())?)?;
             if state::kind(word) == state::KILLED { Err(error) } else { Ok(true) }
@@ -296,11 +298,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         won.map(|_| None)
     }
 
-    /// Empties a slot of an announcement that has lost, or of a copy that is not confirmed, if
-    /// nobody else has. Durable: neither is to be on media after a clean close, when blocks are
-    /// handed out at once. Else one thread could find it there at its first touch and stop; another
-    /// one touch the bucket, get the same block, and announce it in the same slot; and the
-    /// first, going on, would take that for what it has found.
+    /// Empties a slot of an announcement that has lost, or of an unconfirmed copy, unless another
+    /// thread has. The change is durable, because after a clean close, when blocks are handed out
+    /// at once, neither may be on media. Otherwise:
+    ///
+    /// 1. One thread finds it there at its first touch, and stops.
+    /// 2. Another thread touches the bucket, gets the same block, and announces it in the same
+    ///    slot.
+    /// 3. The first thread continues, and takes that announcement for what it has found.
     #[cold]
     pub(super) fn withdraw(&self, place: &Word, word: u64) {
         let _ = self.exchange(place, word, slot::EMPTY, &points::WITHDRAW);
@@ -311,15 +316,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     pub(super) fn take_effect(&self, place: &Word, announced: u64, at: &'static Point) {
         let pending = slot::with_mark(announced, slot::PENDING);
-        // If it fails, someone else has done it. What moved on from here is durable there.
+        // If this fails, another thread has done it. If the record has moved from here since, it is
+        // durable there.
         let _ = self.exchange(place, announced, pending, at);
         self.core.memory.persist(place, at);
         let plain = slot::with_mark(announced, slot::PLAIN);
         let _ = self.exchange(place, pending, plain, &points::UNMARK);
     }
 
-    /// Takes a free slot for a record, in one of the levels that take records, and newer than
-    /// the first `skip` ones. `None` if there is none.
+    /// Takes a free slot for a record, in one of the levels that take records and are newer than
+    /// the first `skip` levels. Returns `None` if there is none.
     #[inline(always)]
     pub(super) fn claim<'g>(
         &'g self,
@@ -351,7 +357,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let bits = note_bits(slot::tag(word));
         let [one, other] = level.pair(hash);
         let (one, other) = (self.line(guard, level, one)?, self.line(guard, level, other)?);
-        // The emptier one first, as far as the notes tell.
+        // The emptier bucket comes first, as far as the filters tell.
         let load = |note: u64| (note & !(super::levels::TOUCHED | DRAINED)).count_ones();
         let notes = [one, other].map(|line| line.note.load(self.seam(), Ordering::Relaxed));
         let lines = if load(notes[0]) <= load(notes[1]) { [one, other] } else { [other, one] };
@@ -389,7 +395,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Option<(&'g Word, usize)> {
         for (index, place) in bucket.slots.iter().enumerate() {
             if self.look(place) == slot::EMPTY {
-                // Before the slot has it: whoever does not see the bits need not see the slot.
+                // The bits come before the slot gets the word, so a thread that does not see the
+                // bits need not see the slot.
                 self.set_note(note, bits);
                 if self.exchange(place, slot::EMPTY, word, at).is_ok() {
                     return Some((place, index));
@@ -399,12 +406,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         None
     }
 
-    /// Decides an insert of this key that was announced. Whether it has won.
+    /// Decides an announced insert of this key. Returns whether it has won.
     ///
-    /// Of two announcements at least one is seen by the other's scan, since each comes before
-    /// its own scan. Who sees another one decides between the two by priority, kills the one
-    /// that comes second, and then decides the first in its inserter's stead, who may have been
-    /// stopped. So nobody waits, and of all that are announced at most one wins.
+    /// Each insert announces before it searches, so of two announcements, at least one is seen by
+    /// the other insert's search. A thread that sees another announcement decides between the two
+    /// by priority and kills the weaker. Then it decides the stronger in place of its inserter,
+    /// which may have stopped. So no thread waits, and at most one of the announced inserts wins.
     #[inline(always)]
     fn decide(&self, guard: &Guard<'_, S>, key: HashedKey<'_, R>, mine: u64) -> Result<bool> {
         let mut target = mine;
@@ -434,12 +441,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
         }
-        // Who else has met it can have decided it before, one way or the other; and if it has
-        // won, it can have been replaced or removed since.
+        // Any other thread that saw this insert may have decided it before, either way. If it has
+        // won, it may have been replaced or removed since.
         Ok(state::kind(self.state(mine, self.head(mine)?)?) != state::KILLED)
     }
 
-    /// Decides a record that is undecided.
+    /// Decides a record if it is undecided.
     pub(super) fn settle(&self, offset: u64, kind: u64) -> Result<(), Damage> {
         let head = self.head(offset)?;
         let word = self.state(offset, head)?;
@@ -450,13 +457,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    /// What stands in the way of an announced insert of this key; what is weaker, is killed.
+    /// Returns what prevents an announced insert of this key from becoming live. Kills weaker
+    /// inserts.
     #[inline(always)]
     fn rival(&self, guard: &Guard<'_, S>, key: HashedKey<'_, R>, target: u64) -> Result<Rival> {
         let HashedKey { key, hash } = key;
         let rival = self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
-                // What a copy is of stands elsewhere, too.
+                // The record that a copy leads to is also in another place.
                 if slot::mark(word) == slot::COPY || slot::offset(word) == target {
                     break;
                 }
@@ -475,7 +483,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(rival.unwrap_or(Rival::Nothing))
     }
 
-    /// As [`rival`](Self::rival), of one announced record. `None` if the slot must be read again.
+    /// Does what [`rival`](Self::rival) does, for one announced record. `None` if the slot must be
+    /// read again.
     #[cold]
     fn rival_announced(
         &self,
@@ -498,7 +507,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
         }
         if kind != state::UNDECIDED {
-            // Decided: it takes effect before anything rests on it.
+            // It has won, so it takes effect before anything depends on it.
             let pending = slot::with_mark(word, slot::PENDING);
             let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
             return Ok(None);
@@ -513,7 +522,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Smaller is stronger.
+    /// Returns a record's priority. The smaller one is stronger.
     fn priority(&self, offset: u64) -> Result<(u64, u64), Damage> {
         let seal = self.core.memory.load(&self.head(offset)?.seal);
         Ok((seal >> 32, offset))

@@ -14,9 +14,9 @@ pub const BUCKET_BYTES: u64 = LINE;
 pub const LEVEL_HEADER: u64 = LINE;
 /// log2 of the buckets of the smallest level and of the largest.
 pub const LEVEL_BITS: std::ops::RangeInclusive<u32> = 1..=32;
-/// log2 of the buckets of a group, in maps made by default.
+/// log2 of the buckets of a group, in maps with the default settings.
 pub const GROUP_BITS: u32 = 9;
-/// Levels in a context at most.
+/// The most levels in a context.
 pub const MAX_LEVELS: usize = 30;
 /// Bytes of a context.
 pub const CONTEXT_BYTES: u64 = 256;
@@ -27,13 +27,13 @@ pub const NODE_BYTES: u64 = (1 + NODE_BUCKETS as u64) * BUCKET_BYTES;
 /// Bytes of a record before its key.
 pub const RECORD_HEADER: u64 = 16;
 
-/// log2 of the groups of a level.
+/// Returns log2 of the groups of a level.
 pub fn level_groups(bits: u32, group_bits: u32) -> u32 {
     bits.saturating_sub(group_bits)
 }
 
-/// Bytes of a level: header, buckets, and a word for each group. Never less than 256, so that
-/// it begins with a line.
+/// Returns the bytes of a level: header, buckets, and one word for each group. At least 256, so
+/// that it begins with a line.
 pub fn level_bytes(bits: u32, group_bits: u32) -> u64 {
     let heads = (8u64 << level_groups(bits, group_bits)).next_multiple_of(LINE);
     (LEVEL_HEADER + (BUCKET_BYTES << bits) + heads).max(256)
@@ -73,13 +73,13 @@ pub struct NodeHeader {
 // SAFETY: consists of words.
 unsafe impl Media for NodeHeader {}
 
-/// A context: which levels there are, by age. Fixed once it is named.
+/// A context: the levels, by age. It does not change once the root names it.
 #[repr(C, align(64))]
 pub struct ContextBlock {
-    /// CRC-32C of the block's offset and the words that follow, as many as are used.
+    /// CRC-32C of the block's offset and of the words after this one that are in use.
     pub check: Word,
-    /// Low byte: levels. Next byte: how many of them, counted from the newest, are to stay;
-    /// the oldest is emptied while there are more.
+    /// Low byte: the number of levels. Next byte: how many of them stay, counted from the newest.
+    /// While there are more, the oldest is emptied.
     pub counts: Word,
     /// The levels, the oldest first: offset and, from bit 48, log2 of the buckets.
     pub levels: [Word; MAX_LEVELS],
@@ -92,8 +92,8 @@ unsafe impl Media for ContextBlock {}
 pub struct RecordHead {
     /// See [`state`].
     pub state: Word,
-    /// Low half: CRC-32C of the block's offset, the lengths, key and value. High half: the
-    /// priority that an insert has announced it with.
+    /// Low half: CRC-32C of the block's offset, the lengths, key and value. High half: the priority
+    /// of the insert that announced it.
     pub seal: Word,
 }
 // SAFETY: consists of words.
@@ -116,7 +116,7 @@ const _: () = {
 /// +-------+--------------+-------------------------+-------+
 /// ```
 ///
-/// `maker` is 0 but for copies that are not confirmed: those are confirmed by who made them.
+/// `maker` is 0 except in unconfirmed copies, which only their maker confirms.
 ///
 /// ```text
 ///            announce         take effect        durable
@@ -134,7 +134,7 @@ pub mod slot {
 
     /// Holds nothing.
     pub const EMPTY: u64 = 0;
-    /// Holds nothing, and takes nothing any more: its level is being emptied.
+    /// Holds nothing and takes nothing any more, because its level is being emptied.
     pub const FROZEN: u64 = 1;
     /// Bits of a tag.
     pub const TAG_BITS: u32 = 14;
@@ -142,15 +142,15 @@ pub mod slot {
     const MARK: u64 = 3 << 62;
     /// In effect and durable.
     pub const PLAIN: u64 = 0;
-    /// P: in effect, maybe not durable.
+    /// P: in effect, possibly not durable.
     pub const PENDING: u64 = 1 << 62;
     /// A: announced by an insert; not in effect. Void after a crash.
     pub const ANNOUNCED: u64 = 2 << 62;
-    /// C: a copy that is not confirmed; nobody follows it, and nobody but its maker confirms it.
-    /// Void after a crash.
+    /// C: an unconfirmed copy. No thread follows it, and only its maker confirms it. Void after a
+    /// crash.
     pub const COPY: u64 = 3 << 62;
 
-    /// The word of a record at `offset`, in effect and durable.
+    /// Returns the word of a record at `offset`, in effect and durable.
     #[inline(always)]
     pub fn word(offset: u64, tag: u64) -> u64 {
         debug_assert!(offset <= OFFSET && tag < 1 << TAG_BITS);
@@ -159,39 +159,40 @@ pub mod slot {
     /// Makers of copies are numbered below this.
     pub const MAKERS: u32 = 16;
 
-    /// The copy that a maker makes of a word that is in effect.
+    /// Returns the copy that a maker makes of a word that is in effect.
     #[inline(always)]
     pub fn copy(plain: u64, maker: u32) -> u64 {
         debug_assert!(mark(plain) == PLAIN && plain & 15 == 0 && maker < MAKERS);
         plain | COPY | u64::from(maker)
     }
-    /// The record's offset; not for copies.
+    /// Returns the record's offset. Not for copies.
     #[inline(always)]
     pub fn offset(word: u64) -> u64 {
         debug_assert!(mark(word) != COPY);
         word & OFFSET
     }
-    /// The record's tag.
+    /// Returns the record's tag.
     #[inline(always)]
     pub fn tag(word: u64) -> u64 {
         word >> 48 & ((1 << TAG_BITS) - 1)
     }
-    /// One of [`PLAIN`], [`PENDING`], [`ANNOUNCED`], [`COPY`].
+    /// Returns one of [`PLAIN`], [`PENDING`], [`ANNOUNCED`], [`COPY`].
     #[inline(always)]
     pub fn mark(word: u64) -> u64 {
         word & MARK
     }
-    /// The word with another mark.
+    /// Replaces the mark of a word.
     #[inline(always)]
     pub fn with_mark(word: u64, mark: u64) -> u64 {
         word & !MARK | mark
     }
-    /// Whether it names a record at all.
+    /// Returns whether the word names a record at all.
     #[inline(always)]
     pub fn is_link(word: u64) -> bool {
         word & OFFSET > FROZEN
     }
-    /// Whether it names a record that it leads to: no copy, and not only announced.
+    /// Returns whether the word leads to the record that it names: it is neither an unconfirmed
+    /// copy nor only announced.
     #[inline(always)]
     pub fn leads(word: u64) -> bool {
         is_link(word) && mark(word) & ANNOUNCED == 0
@@ -215,8 +216,8 @@ pub mod slot {
 ///       +---> KILLED
 /// ```
 ///
-/// P: maybe not durable; on FORWARD and DEAD only. UNDECIDED and KILLED mean something only
-/// where a slot announces the record; elsewhere UNDECIDED means LIVE, as a crash can leave it.
+/// P: possibly not durable; on FORWARD and DEAD only. UNDECIDED and KILLED have a meaning only if a
+/// slot announces the record. Elsewhere UNDECIDED means LIVE, because a crash can leave it so.
 pub mod state {
     use super::OFFSET;
 
@@ -237,43 +238,43 @@ pub mod state {
     const KEY_BITS: u32 = 17;
     const LENGTHS: u64 = (1 << 46) - 1;
 
-    /// A state of this kind for these lengths.
+    /// Returns a state of this kind for these lengths.
     #[inline(always)]
     pub fn word(kind: u64, key_len: usize, value_len: usize) -> u64 {
         kind | key_len as u64 | (value_len as u64) << KEY_BITS
     }
-    /// Its kind.
+    /// Returns the kind of a state.
     #[inline(always)]
     pub fn kind(word: u64) -> u64 {
         word & KIND
     }
-    /// The same record, of another kind.
+    /// Replaces the kind of a state.
     #[inline(always)]
     pub fn with_kind(word: u64, kind: u64) -> u64 {
         word & LENGTHS | kind
     }
-    /// Both lengths, as the checksum covers them.
+    /// Returns both lengths, in the form that the checksum covers.
     #[inline(always)]
     pub fn packed_lengths(word: u64) -> u64 {
         word & LENGTHS
     }
-    /// Lengths of key and value.
+    /// Returns the lengths of key and value.
     #[inline(always)]
     pub fn lengths(word: u64) -> (usize, usize) {
         let key_len = word & ((1 << KEY_BITS) - 1);
         (key_len as usize, ((word & LENGTHS) >> KEY_BITS) as usize)
     }
-    /// The state of a record that another one has replaced.
+    /// Returns the state of a record that the one at `offset` has replaced.
     #[inline(always)]
     pub fn forward(offset: u64) -> u64 {
         FORWARD | offset
     }
-    /// The record that has replaced it.
+    /// Returns the record that has replaced this one.
     #[inline(always)]
     pub fn next(word: u64) -> u64 {
         word & OFFSET
     }
-    /// Whether the word can be one.
+    /// Returns whether the word can be a state.
     pub fn is_known(word: u64) -> bool {
         let rest = match kind(word) {
             LIVE | UNDECIDED | KILLED => word & !(KIND | LENGTHS),
@@ -289,26 +290,26 @@ pub mod state {
 pub mod link {
     use super::OFFSET;
 
-    /// No node, and none is added any more: the level is being emptied.
+    /// No node, and no more are added, because the level is being emptied.
     pub const CLOSED: u64 = 1;
-    /// P: maybe not durable.
+    /// P: possibly not durable.
     pub const PENDING: u64 = 1 << 63;
 
-    /// The node's offset.
+    /// Returns the node's offset.
     pub fn offset(word: u64) -> u64 {
         word & OFFSET
     }
-    /// Whether the word can be one.
+    /// Returns whether the word can be a link.
     pub fn is_known(word: u64) -> bool {
         word & !(OFFSET | PENDING) == 0
     }
-    /// Whether it names a node.
+    /// Returns whether the word names a node.
     pub fn is_node(word: u64) -> bool {
         word & OFFSET > CLOSED
     }
 }
 
-/// What a structure is, for [`identity`].
+/// The kind of a structure, for [`identity`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -318,18 +319,18 @@ pub enum Kind {
     Node = 0xc1e1,
 }
 
-/// The identity word of a structure, see `kit::media::identity`. Its property is log2 of a level's
-/// buckets.
+/// Returns the identity word of a structure; see `kit::media::identity`. Its property is log2 of a
+/// level's buckets.
 pub fn identity(kind: Kind, offset: u64, property: u32) -> u64 {
     media::identity(kind as u16, property as u16, &[offset])
 }
 
-/// A level's word in a context, and the root's word of the level that is kept ready.
+/// Returns a level's word in a context, which is also the root's word of the level kept ready.
 pub fn pack_level(offset: u64, bits: u32) -> u64 {
     offset | u64::from(bits) << 48
 }
 
-/// Reads a level's word; `None` if it cannot be one.
+/// Reads a level's word. Returns `None` if it cannot be one.
 pub fn unpack_level(word: u64) -> Option<(u64, u32)> {
     let (offset, bits) = (word & OFFSET, (word >> 48) as u32);
     let whole = LEVEL_BITS.contains(&bits) && offset != 0 && offset.is_multiple_of(LINE);
@@ -340,22 +341,21 @@ pub fn unpack_level(word: u64) -> Option<(u64, u32)> {
 pub mod root {
     use super::{LINE, OFFSET, media};
 
-    /// The context. The commit word of everything that changes the levels.
+    /// The context. This is the commit word of every change of the levels.
     pub const CONTEXT: usize = 0;
-    /// The level that is kept ready for the next expansion, 0 for none: see
-    /// [`pack_level`](super::pack_level).
+    /// The level kept ready for the next expansion, or 0; see [`pack_level`](super::pack_level).
     pub const READY: usize = 1;
-    /// How far emptying the oldest level has come: a mark that only saves rework.
+    /// How far the emptying of the oldest level has come. It only saves rework.
     pub const PROGRESS: usize = 2;
 
-    /// P on the context's word: maybe not durable.
+    /// P on the context's word: possibly not durable.
     pub const PENDING: u64 = 1 << 48;
     /// Changes of the context are counted from this bit on, modulo [`TURNS`].
     const TURN_SHIFT: u32 = 49;
     /// See [`TURN_SHIFT`].
     const TURNS: u64 = 1 << 7;
 
-    /// The root's word of a context, without P.
+    /// Returns the root's word of a context, without P.
     ///
     /// ```text
     ///  63      56 55    49  48  47                          0
@@ -364,22 +364,22 @@ pub mod root {
     /// +----------+--------+---+-----------------------------+
     /// ```
     ///
-    /// `check` is a CRC-32C of the lower 56 bits without P, folded to 8.
+    /// `check` is a CRC-32C of the lower 56 bits without P, folded to 8 bits.
     pub fn pack(context: u64, turn: u64) -> u64 {
         media::seal8(context | (turn % TURNS) << TURN_SHIFT)
     }
-    /// Reads it, with or without P: the context's offset and the turn.
+    /// Reads the word, with or without P: the context's offset and the turn.
     pub fn unpack(word: u64) -> Option<(u64, u64)> {
         let offset = word & OFFSET;
         let turn = word >> TURN_SHIFT & (TURNS - 1);
         let whole = pack(offset, turn) == word & !PENDING;
         (whole && offset != 0 && offset.is_multiple_of(LINE)).then_some((offset, turn))
     }
-    /// The mark for a bucket of a level.
+    /// Returns the progress mark for a bucket of a level.
     pub fn pack_progress(level: u64, bucket: u64) -> u64 {
         bucket & 0xffff_ffff | (level / LINE) << 32
     }
-    /// The bucket, if the mark is of this level.
+    /// Returns the bucket if the mark is of this level, otherwise 0.
     pub fn progress(word: u64, level: u64) -> u64 {
         let bucket = word & 0xffff_ffff;
         if pack_progress(level, bucket) == word { bucket } else { 0 }

@@ -1,12 +1,13 @@
-//! What a process knows of the levels: the context in DRAM, and the notes of buckets.
+//! The DRAM state of the levels: the context, and the Bloom filters of buckets.
 //!
-//! A *note* is a word for each bucket: 62 bits of a Bloom filter of the tags in its slots, and
-//! two marks. The bits of a tag are set before a slot gets it, and never cleared, so a note can
-//! show what is not there and never hide what is; most lookups that find nothing read no PM.
-//! For an overflow chain there is one such word as well, and most say that there is no chain.
-//! The notes of a level that is kept ready are made with it, in the background, and have their
-//! memory then: an insert that touches a large page first waits until it is cleared, 0.1 ms as a
-//! rule and up to 5 ms where the host has to find one.
+//! The filter of a bucket, here a *note*, is one word: 62 bits of a Bloom filter of the tags in its
+//! slots, and two marks. The bits of a tag are set before a slot gets it, and never cleared. So a
+//! filter can show a tag that is not there, but never hide one that is, and most lookups that find
+//! nothing read no PM. Each overflow chain has a filter as well; most say that there is no chain.
+//!
+//! The filters of a level that is kept ready are made with it, in the background, and their memory
+//! is touched then. Otherwise an insert that is first to touch a huge page would wait until it is
+//! cleared: usually 0.1 ms, and up to 5 ms if the host has to find one.
 
 use super::layout::{
     self, BUCKET_BYTES, Bucket, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_HEADER, LevelHeader,
@@ -23,23 +24,23 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The bucket was looked at since opening: what a crash left there is void or durable.
+/// The bucket has been touched since opening: what a crash left there is void or durable.
 pub(super) const TOUCHED: u64 = 1 << 63;
-/// Every slot of it is frozen, durably.
+/// Every slot of the bucket is frozen, durably.
 pub(super) const DRAINED: u64 = 1 << 62;
-/// Bits of a note that tell tags.
+/// The bits of a filter that stand for tags.
 const FILTER_BITS: u64 = 62;
 
-/// The bits of a tag in notes.
+/// Returns the filter bits of a tag.
 #[inline(always)]
 pub(super) fn note_bits(tag: u64) -> u64 {
     const TAGS: u64 = 1 << slot::TAG_BITS;
-    // Three: with seven tags in a bucket, one in fifty others seems to be there.
+    // Three bits: with seven tags in a bucket, one other tag in fifty is a false positive.
     let bit = |factor: u64| 1 << ((tag * factor % TAGS) * FILTER_BITS / TAGS);
     bit(1) | bit(0x1d3f) | bit(0x2b5b)
 }
 
-/// The tag of a hash: bits that choose neither bucket nor group.
+/// Returns the tag of a hash: bits that choose neither bucket nor group.
 #[inline(always)]
 pub(super) fn tag_of(hash: u64) -> u64 {
     hash >> 20 & ((1 << slot::TAG_BITS) - 1)
@@ -51,19 +52,20 @@ pub(crate) struct Level {
     pub(super) bits: u32,
     /// log2 of the buckets of a group.
     group_bits: u32,
-    /// By how much a hash is shifted, after a first bit, to give its group.
+    /// The shift that gives a hash's group, after a shift by one.
     group_shift: u32,
-    /// [`TOUCHED`] if it was made since opening: nothing in it is from before a crash. Else 0.
+    /// [`TOUCHED`] if the level was made since opening, so that nothing in it is from before a
+    /// crash; otherwise 0.
     fresh: u64,
     notes: DramWords,
     chains: DramWords,
-    /// The part that is emptied next, see [`Level::parts`].
+    /// The part to be emptied next; see [`Level::parts`].
     pub(super) next: SharedWord,
-    /// All parts before this one are found empty.
+    /// All parts before this one were found empty.
     pub(super) verified: SharedWord,
-    /// Inserts that found little room.
+    /// The number of inserts that found little room.
     pub(super) crowded: SharedWord,
-    /// Whether the next one has been made ready, or was tried to: by one thread.
+    /// Whether a thread has made the next level ready, or tried to. Only one thread does.
     pub(super) succeeded: Shared<AtomicBool>,
 }
 
@@ -83,14 +85,14 @@ impl Level {
             crowded: Shared::default(),
             succeeded: Shared::default(),
         };
-        // It is touched ahead of the operations.
+        // It is touched before operations use it.
         if fresh {
             level.use_huge_pages();
         }
         level
     }
 
-    /// What is known of it in DRAM may be had in large pages from now on.
+    /// Allows huge pages for the level's DRAM state from now on.
     pub(super) fn use_huge_pages(&self) {
         self.notes.use_huge_pages();
         self.chains.use_huge_pages();
@@ -108,7 +110,7 @@ impl Level {
         self.buckets() * SLOTS as u64
     }
 
-    /// log2 of the groups.
+    /// Returns log2 of the number of groups.
     pub(super) fn groups_log2(&self) -> u32 {
         self.bits - self.group_bits
     }
@@ -121,20 +123,21 @@ impl Level {
         1 << self.group_bits
     }
 
-    /// What is emptied one by one: buckets, then the chains of groups.
+    /// Returns the number of parts, which are emptied one by one: buckets, then the chains of
+    /// groups.
     pub(super) fn parts(&self) -> u64 {
         self.buckets() + self.groups()
     }
 
-    /// The group of a hash: its first bits, so that a range of hashes owns the same part of
+    /// Returns the group of a hash: its first bits, so that a range of hashes owns the same part of
     /// every level.
     #[inline(always)]
     pub(super) fn group(&self, hash: u64) -> u64 {
-        // In two shifts: by 64 is none.
+        // Two shifts, because one by 64 is not possible.
         hash >> 1 >> self.group_shift
     }
 
-    /// The two buckets of a hash, both in its group.
+    /// Returns the two buckets of a hash, both in its group.
     #[inline(always)]
     pub(super) fn pair(&self, hash: u64) -> [u64; 2] {
         let first = self.group(hash) << self.group_bits;
@@ -156,24 +159,24 @@ impl Level {
         &self.chains[group as usize]
     }
 
-    /// Whether what this note is about was looked at since opening.
+    /// Returns whether what this filter covers has been touched since opening.
     #[inline(always)]
     pub(super) fn is_touched(&self, note: u64) -> bool {
         self.touched(note) != 0
     }
 
-    /// As [`is_touched`](Self::is_touched): [`TOUCHED`] or 0.
+    /// Returns [`TOUCHED`] if it has been touched, otherwise 0.
     #[inline(always)]
     pub(super) fn touched(&self, note: u64) -> u64 {
         (self.fresh | note) & TOUCHED
     }
 
-    /// Whether a part of its inserts has found little room.
+    /// Returns whether one insert for each 16 buckets has found little room.
     pub(super) fn is_crowded(&self, seam: &impl Seam) -> bool {
         self.crowded.load(seam, Ordering::Relaxed) * 16 >= self.buckets()
     }
 
-    /// Gives the notes their memory before operations need it.
+    /// Touches the memory of the filters before operations need it.
     pub(super) fn touch_notes(&self) {
         self.notes.touch();
         self.chains.touch();
@@ -184,22 +187,22 @@ impl Level {
     }
 }
 
-/// The context in DRAM. Fixed once it is shared, but for `next`.
+/// The context in DRAM. It does not change once it is shared, except for `next`.
 pub(crate) struct Context {
-    /// The root's word for it, without P.
+    /// The root's word that names it, without P.
     pub(super) word: u64,
     pub(super) turn: u64,
-    /// Where it stands in PM.
+    /// The offset of its block in PM.
     pub(super) block: u64,
-    /// Levels that stay, counted from the newest.
+    /// The number of levels that stay, counted from the newest.
     pub(super) keep: usize,
-    /// By age, the oldest first.
+    /// The levels by age, the oldest first.
     pub(super) levels: Vec<Arc<Level>>,
-    /// The level that is kept ready for the context that comes after this one: with notes that
-    /// have their memory, where others are given it when they are first touched.
+    /// The level kept ready for the next context. The memory of its filters has been touched, while
+    /// that of other filters is touched on first use.
     ///
-    /// Its notes are in use for one level and once. Any number of threads make contexts with it,
-    /// but only of those that are to follow this one, and one of them does; nobody has
+    /// These filters are used for one level, once. Any number of threads make contexts with this
+    /// level, but only contexts that would follow this one. One of those does, and no thread has
     /// looked at the others.
     pub(super) next: Shared<OnceLock<Arc<Level>>>,
 }
@@ -209,25 +212,25 @@ impl Context {
         self.levels.last().expect("a context has a level")
     }
 
-    /// The level that is being emptied.
+    /// Returns the level that is being emptied.
     pub(super) fn draining(&self) -> Option<&Arc<Level>> {
         (self.levels.len() > self.keep).then(|| &self.levels[0])
     }
 
-    /// The levels that take records, the newest first.
+    /// Yields the levels that take records, the newest first.
     pub(super) fn open_levels(&self) -> impl Iterator<Item = &Arc<Level>> {
         self.levels.iter().rev().take(self.keep)
     }
 }
 
-/// A context that was replaced, and when.
+/// A replaced context, and the epoch of its replacement.
 struct Discarded {
     epoch: u64,
     context: *mut Context,
     next: *mut Discarded,
 }
 
-/// Contexts that threads may still read: a list to which anyone adds.
+/// A list of contexts that threads may still be reading. Any thread can add to it.
 pub(super) struct Discards(Shared<AtomicPtr<Discarded>>);
 
 impl Discards {
@@ -239,7 +242,7 @@ impl Discards {
         self.0.load(seam, Ordering::Relaxed).is_null()
     }
 
-    /// Takes a context that was made of a box, and that new operations do not find.
+    /// Takes a context that was made from a box, and that new operations cannot find.
     fn push(&self, seam: &impl Seam, context: *mut Context, epoch: u64) {
         let node = Box::into_raw(Box::new(Discarded { epoch, context, next: null_mut() }));
         self.put(seam, node);
@@ -248,7 +251,7 @@ impl Discards {
     fn put(&self, seam: &impl Seam, node: *mut Discarded) {
         let mut head = self.0.load(seam, Ordering::Relaxed);
         loop {
-            // SAFETY: made of a box, and this thread's alone before the exchange.
+            // SAFETY: made from a box, and this thread's alone before the exchange.
             unsafe { (*node).next = head };
             // Release: pairs with the Acquire in `collect`.
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -259,15 +262,15 @@ impl Discards {
         }
     }
 
-    /// Frees those of which `is_past` says that nobody reads them any more.
+    /// Frees the contexts that no thread reads any more, according to `is_past`.
     pub(super) fn collect(&self, seam: &impl Seam, is_past: impl Fn(u64) -> bool) {
         // Acquire: pairs with the Release in `put`.
         let mut node = self.0.swap(seam, null_mut(), Ordering::Acquire);
         while !node.is_null() {
-            // SAFETY: whoever takes the list has its nodes alone.
+            // SAFETY: the thread that takes the list owns its nodes alone.
             let (epoch, context, next) = unsafe { ((*node).epoch, (*node).context, (*node).next) };
             if is_past(epoch) {
-                // SAFETY: both were made of boxes; nobody reads the context any more.
+                // SAFETY: both were made from boxes, and no thread reads the context any more.
                 unsafe {
                     drop(Box::from_raw(node));
                     drop(Box::from_raw(context));
@@ -284,7 +287,7 @@ impl Drop for Discards {
     fn drop(&mut self) {
         let mut node = *self.0.alone().get_mut();
         while !node.is_null() {
-            // SAFETY: both were made of boxes, which nobody else has any more.
+            // SAFETY: both were made from boxes, and nothing else has them any more.
             unsafe {
                 drop(Box::from_raw((*node).context));
                 node = Box::from_raw(node).next;
@@ -293,36 +296,36 @@ impl Drop for Discards {
     }
 }
 
-/// An operation under way: blocks and contexts that it can have seen are not reused.
+/// An operation in progress. Blocks and contexts that it may have seen are not reused.
 pub(crate) struct Guard<'c, S: Seam> {
     core: &'c Core<S>,
     _visit: Visit<'c>,
-    /// Whether it has passed the gate.
+    /// Whether the operation has passed the gate.
     pub(super) inside: bool,
 }
 
 impl<S: Seam> Guard<'_, S> {
-    /// A pin that outlives the operation. It keeps what is reachable from now on, not what the
-    /// operation has found before.
+    /// Makes a pin that outlives the operation. It protects what is reachable from now on, but not
+    /// what the operation found before.
     pub(super) fn pin(&self) -> Pin {
         self.core.pin()
     }
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Begins an operation. Nothing is allocated while it lasts: an allocation can have to wait
-    /// for all operations that are under way.
+    /// Begins an operation. The operation must not allocate, because an allocation may have to wait
+    /// for all operations in progress.
     #[inline(always)]
     pub(super) fn guard(&self, inside: bool) -> Guard<'_, S> {
         Guard { core: &self.core, _visit: self.core.visit(), inside }
     }
 
-    /// The present context, durable.
+    /// Returns the current context, which is durable.
     #[inline(always)]
     pub(super) fn context<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         // Acquire: pairs with the Release in `refresh`.
-        // SAFETY: it is never null; once replaced it is freed when no guard is left that was
-        // there before, and one is.
+        // SAFETY: it is never null. Once replaced, it is freed when no guard is left from before
+        // its replacement, and the caller has one.
         let context = unsafe { &*self.context.load(self.seam(), Ordering::Acquire) };
         if self.look(self.root(root::CONTEXT)) == context.word {
             return Ok(context);
@@ -330,16 +333,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.refresh(guard)
     }
 
-    /// As [`context`](Self::context), where the one in DRAM is not of the root's word, or that
-    /// has its mark.
+    /// The slow path of [`context`](Self::context): the context in DRAM does not match the root's
+    /// word, or the word is pending.
     #[cold]
     fn refresh<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         let seam = self.core.memory.seam();
         loop {
-            // Before the root's word: so the one that is put in its place is never older, and a
-            // level that was added is in all that come after it. The other way round, what
-            // was installed meanwhile could be replaced by what came before it, and a level read
-            // a second time: with empty notes, which hide all that is in it.
+            // This is read before the root's word. So the context that replaces it is never older,
+            // and a level that was added is in all later contexts. In the other order, an older
+            // context could replace one that was installed meanwhile. Then a level would be read a
+            // second time, with empty filters, which would hide everything in it.
             // Acquire: as above.
             let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
@@ -354,7 +357,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let new = match self.read_context(word, Some(context)) {
                 Ok(new) => Box::into_raw(Box::new(new)),
-                // It can have been replaced, and its block reused, while it was read.
+                // The context may have been replaced, and its block reused, while it was read.
                 Err(_) if self.look(self.root(root::CONTEXT)) & !root::PENDING != word => continue,
                 Err(damage) => return Err(damage.into()),
             };
@@ -362,13 +365,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             match self.context.compare_exchange(seam, known, new, order) {
                 Ok(_) => self.discards.push(seam, known, self.core.epochs().begin()),
-                // SAFETY: made of a box above, and seen by nobody.
+                // SAFETY: made from a box above, and no other thread has seen it.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }
     }
 
-    /// Makes the root's word durable as it was found.
+    /// Persists the root's word as it was found.
     fn persist_root(&self, guard: &Guard<'_, S>, word: u64) {
         let memory = &self.core.memory;
         let place = self.root(root::CONTEXT);
@@ -378,9 +381,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Reads and checks the context that a root's word names, which is to follow the one that is
-    /// `known`. Levels that are in that are the same ones; others were made since, but where none
-    /// is known.
+    /// Reads and checks the context that a root's word names, which is to follow `known`. Levels
+    /// that are in `known` are shared with it. Other levels were made since opening, unless there
+    /// is no `known`.
     pub(super) fn read_context(
         &self,
         word: u64,
@@ -429,7 +432,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             });
         }
         let next = Shared::once();
-        // Where the newest level is the same one, it is still to come.
+        // If the newest level is still the same, the level kept ready is still to come.
         if let Some(known) = known
             && Arc::ptr_eq(known.newest(), levels.last().expect("counted above"))
             && let Some(level) = known.next.get(self.seam())
@@ -439,12 +442,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Context { word, turn, block, keep, levels, next })
     }
 
-    /// What is known of a level that nobody has used.
+    /// Makes the DRAM state of a level that no thread has used.
     pub(super) fn new_notes(&self, offset: u64, bits: u32) -> Level {
         Level::new(offset, bits, self.shape.group_bits, true)
     }
 
-    /// Checks a level: its header, and that all of it lies in a block.
+    /// Checks a level: its header, and that all of it lies in one block.
     pub(super) fn check_level(&self, offset: u64, bits: u32) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<LevelHeader>::new(offset))?;
@@ -454,26 +457,26 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         check_identity(memory, &header.identity, expected, &what)
     }
 
-    /// A bucket of a level.
+    /// Returns a bucket of a level.
     #[inline(always)]
     pub(super) fn bucket(&self, level: &Level, bucket: u64) -> &Bucket {
         debug_assert!(bucket < level.buckets());
         let offset = level.offset + LEVEL_HEADER + bucket * BUCKET_BYTES;
-        // SAFETY: the extent of a `Level` was checked when it was made, `bucket` is in it, and
+        // SAFETY: the extent of a `Level` was checked when it was made. `bucket` is inside it, and
         // its offset is a multiple of a line.
         unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
     }
 
-    /// The head of a group's chain.
+    /// Returns the head of a group's chain.
     pub(super) fn chain_head(&self, level: &Level, group: u64) -> &Word {
         debug_assert!(group < level.groups());
         let offset = level.offset + LEVEL_HEADER + level.buckets() * BUCKET_BYTES + group * 8;
-        // SAFETY: as above; words are at multiples of 8.
+        // SAFETY: as above. Words are at multiples of 8.
         unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
     }
 }
 
-/// The check word of a context.
+/// Returns the check word of a context.
 pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
     let words: Vec<u64> = [block, counts].iter().chain(levels).copied().collect();
     u64::from(checksum(&words))
@@ -490,7 +493,7 @@ mod tests {
 
     type Table = Clevel<Real, Inline>;
 
-    /// A table of which the process has this handle only: the map of its own is not used.
+    /// Makes a table to which the process has only this handle: the map's own one is not used.
     fn table() -> (Pool, Arc<Core<Real>>, Table) {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         let options = MapOptions::new().scheme(Scheme::Clevel);
@@ -501,7 +504,7 @@ mod tests {
         (pool, core, table)
     }
 
-    /// What is seen of the notes that are made ready, from one context to the next.
+    /// The filters made ready that a test has seen, from one context to the next.
     struct Seen {
         /// The newest levels of all contexts so far.
         known: Vec<Arc<Level>>,
@@ -556,7 +559,7 @@ mod tests {
             assert!(change::change(&table, key(n), insert, false).unwrap().applied);
             seen.look(&table);
             let newest = seen.known.last().unwrap();
-            // Every second level is made ready, while the oldest one is being emptied.
+            // Every second level is made ready while the oldest one is being emptied.
             if seen.known.len() % 2 == 1 && newest.is_crowded(table.seam()) {
                 let _writing = core.enter_in_background().unwrap().unwrap();
                 table.background_step().unwrap();

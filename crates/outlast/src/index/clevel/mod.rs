@@ -18,28 +18,32 @@
 //!  hash      [ group .... | ....... | tag (20..34) | bucket 2 (10..) | bucket 1 (0..) ]
 //! ```
 //!
-//! In each level a hash names two buckets; both are in one *group* of 512, which its first
-//! bits name, so a range of hashes owns the same part of every level. A record stands in one of
-//! the two buckets of some level, or in its group's overflow chain. Inserts go to the newest
-//! level, to the bucket that is emptier by the notes, or to the one before. Where no slot is
-//! free, the inserting thread adds a level of twice the size; it has been made ready in the
-//! background as a rule. While there are more than two levels, the oldest is emptied in steps:
-//! its slots are copied to newer levels, and it is dropped. A nearly empty table gets a
-//! *smaller* level, and all others are emptied into it. Levels are ordered by age, not by size,
-//! and records only move from older to newer ones.
+//! In each level a hash names two buckets. Both are in one *group* of 512 buckets, which the hash's
+//! first bits name. So a range of hashes owns the same part of every level. A record is in one of
+//! its two buckets of some level, or in the overflow chain of its group there.
 //!
-//! Each process keeps a context of its own in DRAM, with a note for each bucket (`levels`): a
-//! Bloom filter of the tags in it. In nine cases of ten, a lookup that finds nothing rests on the
-//! notes and the root's word alone. (The processor is asked for the lines of the likely buckets
-//! before the notes are there, and drops them then.)
+//! - An insert goes to the newest level, or to the one before it. Of the two buckets, it takes the
+//!   one that is emptier according to the Bloom filters.
+//! - If no slot is free, the inserting thread adds a level of twice the size. Usually, a background
+//!   thread has made that level ready.
+//! - While there are more levels than the context keeps (two, as a rule), the oldest is emptied in
+//!   steps: its slots are copied to newer levels. Then it is dropped.
+//! - A nearly empty table gets a *smaller* level, and all others are emptied into it. Levels are
+//!   ordered by age, not by size. Records only move from older levels to newer ones.
 //!
-//! The truth about a record stands in its own first word. Slots only lead to it, so a copy of a
-//! slot, which rehashing makes, is no second record, and a change of the record needs no lock
-//! against it.
+//! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`, where
+//! the code calls them notes). It holds the tags of the bucket's slots. In nine cases of ten, a
+//! lookup that finds nothing reads only the filters and the root's word. (It prefetches the likely
+//! buckets before it has the filters, and then does not read them.)
+//!
+//! The truth about a record is in the record's own first word. Slots only lead to it. So the copy
+//! of a slot that rehashing makes is not a second record, and a change of the record needs no lock
+//! against rehashing.
 //!
 //! # Words
 //!
-//! A slot (`layout::slot`): R is the record's offset and tag.
+//! A slot (`layout::slot`). R is the record's offset and tag. The marks are A (announced), P
+//! (pending: visible but possibly not durable) and C (an unconfirmed copy).
 //!
 //! ```text
 //!            announce        takes effect       durable
@@ -66,160 +70,206 @@
 //!
 //! # Invariants
 //!
-//! 1. A record is in effect if a slot leads to it, directly or by way of forwards, that is
-//!    neither announced (A) nor an unconfirmed copy (C), and its state is live; or undecided,
-//!    which it can be there only after a crash, and means live.
-//! 2. A slot is R or R,P only if its record was live when it became so, or it led to the
-//!    record already. A, C and what they lead to mean nothing after a crash.
-//! 3. Of the records of a key, one at most is in effect at any time.
-//! 4. A record that is in effect and moves is found by a pass from the oldest level to the
-//!    newest: its copy is confirmed before the slot that it was made of is frozen.
-//! 5. What is visible and may not be durable has the mark P: slots, forwards, dead records,
-//!    the root's context, links of nodes. Who meets P makes it durable before it rests an
-//!    answer, or a store, on it. The mark is taken away after the fence; that it is gone need
-//!    not be durable. Copies have none: what they were made of stays until they are durable.
-//! 6. A block is retired once, by the thread whose exchange took it out of effect (for an insert
-//!    that lost, by the inserter), after no slot leads to it. A slot that stopped leading to it
-//!    by another thread's doing is durable before that thread's guard ends, and the block is not
-//!    reused before.
-//! 7. Nobody follows C, and nobody but its maker confirms it: makers have numbers, which are in
-//!    the word. Whoever replaces or removes a record looks at every slot that can lead
-//!    to it, after the exchange of its state, and empties all C with its tag on the way; who
-//!    makes a copy looks at the state after the copy can be seen. So a confirmed copy of a
-//!    retired record does not come to be.
-//! 8. A frozen slot stays frozen, and a level is dropped when all of it is.
-//! 9. The bits of a tag are in a note before a slot with that tag is in the bucket.
+//! 1. A record is in effect if it is live and a slot that is neither announced (A) nor an
+//!    unconfirmed copy (C) leads to it, directly or through forwards. A record that such a slot
+//!    leads to can be undecided only after a crash, and then counts as live.
+//! 2. A slot becomes R or R,P only if its record is live at that moment, or if the slot already led
+//!    to that record. A slot marked A or C, and what it leads to, mean nothing after a crash.
+//! 3. At most one record of a key is in effect at any time.
+//! 4. A pass from the oldest level to the newest finds every record that is in effect throughout,
+//!    even if it moves: its copy is confirmed before the slot that it was made from is frozen.
+//! 5. Everything that is visible but possibly not durable is marked P: slots, forwards, dead
+//!    records, the root's context, links of nodes. A thread that reads a word marked P must persist
+//!    it before it returns or stores anything derived from it. The mark is removed after the fence.
+//!    Its removal need not be durable. Copies are not marked, because what they were made from
+//!    stays until they are durable.
+//! 6. A block is retired once: by the thread whose exchange took it out of effect, or by the
+//!    inserter if its insert lost. It is retired after no slot leads to it. If another thread
+//!    changed a slot so that it no longer leads to the block, that change is durable before that
+//!    thread's guard ends, and the block is not reused before then.
+//! 7. No thread follows a C, and only its maker confirms it. Makers have numbers, which are part of
+//!    the word. A thread that replaces or removes a record first exchanges the state, and then
+//!    checks every slot that can lead to the record, and empties every C with its tag. A maker
+//!    checks the state after its copy is visible. So a copy of a retired record is never confirmed.
+//! 8. A frozen slot stays frozen. A level is dropped when all of it is frozen.
+//! 9. The bits of a tag are in a bucket's filter before a slot with that tag is in the bucket.
 //! 10. A bucket is *touched* (`recover`) before anything is read from it or put into it.
 //!
 //! # Commit points
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a block for the trace, also where a void slot names it; or the record |
-//! | update | record block; fence; state of the old one: forward (commit); fence; slot: to the new one; fence | record + 2, 3 | the old record or the new one; a slot that leads through the old one, which the trace sets right |
+//! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a block that the trace frees, even if a void slot names it; or the record |
+//! | update | record block; fence; state of the old one: forward (commit); fence; slot: to the new one; fence | record + 2, 3 | the old record or the new one; a slot that leads through the old one, which the trace repairs |
 //! | remove | state: dead (commit); fence; slot: empty; fence | 2, 2 | the record or none; a slot that leads to a dead one, which the trace empties |
-//! | lookup | none; where P is met, that line; fence | 0, 0 | |
-//! | map | level and context whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks for the trace |
-//! | level kept ready | level whole; fence; root: its offset; fence | level + 1, 2 | a block for the trace; or a level kept ready |
-//! | expansion | (level whole; fence;) or root: none ready; fence; context block; fence; root (commit); fence | context + 2, 3 | blocks for the trace, or a level more |
+//! | lookup | none; if it reads a P, it flushes that line; fence | 0, 0 | |
+//! | map | level and context whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
+//! | level kept ready | level whole; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
+//! | expansion | level whole; fence; or root: none ready; fence; then context block; fence; root (commit); fence | context + 2 (or level + context + 1), 3 | blocks that the trace frees, or one more level |
 //! | rehashing of a bucket | copies: R,C, then R; fence; slots: frozen; fence | 9 at most, 2 | a record that two slots lead to |
 //! | dropping a level | context block; fence; root (commit); fence | context + 1, 2 | a level that is empty |
-//! | overflow node | node whole; fence; link (commit); fence | node + 1, 2 | a block for the trace |
+//! | overflow node | node whole; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
 //!
-//! Why no fewer: what returns has fenced once. A record and the slot or state that leads to it
-//! are different lines, and if the latter came first it would lead to whatever the block held.
-//! An update and a removal commit in the record, so that copies of its slot need not be found
-//! first; and the record can be reused only after the slots do not lead to it, durably. The
-//! second line and last fence of both are for that, and could be put off; they are not, because
-//! what is put off has to be kept in DRAM for each record.
+//! Why no fewer:
 //!
-//! What is *not* flushed, and why: R,A and live (the slot R,P says both after a crash, and
-//! without it they are void); R,C; marks that are taken away; the progress of rehashing; that a
-//! chain is closed, since a level is being emptied (it tells those who know an older context, and
-//! a crash leaves none of them). That an A or a C was *withdrawn* is flushed: after a clean close,
-//! whose blocks are handed out at once, no such word may be found, see below.
+//! - An operation must fence once before it returns.
+//! - A record and the slot or state that leads to it are different lines. If the latter became
+//!   durable first, it would lead to whatever the block held before.
+//! - An update or removal commits in the record, so it need not find the copies of the slot first.
+//!   The record can be reused only once no slot leads to it, durably. That is what the second line
+//!   and the last fence are for. They could be postponed, but then DRAM would have to keep
+//!   something for each such record.
+//!
+//! What is *not* flushed, and why:
+//!
+//! - R,A and live: after a crash, R,P implies both, and without R,P both are void.
+//! - R,C: void after a crash.
+//! - The removal of a mark.
+//! - The progress of rehashing.
+//! - The mark that a chain is closed because its level is being emptied: it is for threads that
+//!   know an older context, and no such thread survives a crash.
+//!
+//! The *withdrawal* of an A or a C *is* flushed. After a clean close blocks are handed out at once,
+//! and then no such word may be found (see below).
 //!
 //! # Linearization
 //!
-//! An insert takes effect when its slot becomes R,P; an update or removal, at the exchange of the
-//! state. A lookup that finds a record: when it read its state. One that finds nothing: if the
-//! key was absent when it began, then; if not, its record was removed meanwhile, at that moment
-//! (4: it cannot have missed it otherwise). Forwards are followed, so a lookup that came to a
-//! record by an old slot answers with the one in effect.
+//! | operation | linearization point |
+//! |---|---|
+//! | insert | its slot becomes R,P |
+//! | update, removal | the exchange of the state |
+//! | lookup that finds a record | it reads the record's state |
+//! | lookup that finds nothing | its beginning, if the key was absent then; otherwise the moment when the record was removed, which is during the lookup, because by invariant 4 the lookup cannot have missed it |
 //!
-//! *Two inserts of one key* (`change`): each announces its record in a slot, and then looks at
-//! all slots that its key can be in, and at levels that were added meanwhile. Of the two, at
-//! least one sees the other, since exchanges and looks are in one order (SeqCst) and
-//! announcements are not moved. A record in effect defeats both. Of two that are undecided, the
-//! one of the thread with the smaller number is the stronger; who sees both kills the weaker by
-//! an exchange of its state, and goes on to decide the stronger as its own inserter would. One
-//! that looked and saw nothing in its way becomes live, by an exchange that fails if it was
-//! killed. Suppose two became live, the first before the second. The second's look, if it saw the
-//! announcement, met a live record, or killed it, or was killed. If it did not, it looked before
-//! the first announced; then the first saw the second undecided, and killed it or was killed. A
-//! live one that has not taken effect is made to by whoever meets it and answers "exists".
-//! Killed records are not announced again: another try takes another block, which no other
-//! thread's exchange can mistake for it, since the old one is not reused while its guard lasts.
+//! Lookups follow forwards. So a lookup that comes to a record by an old slot returns the record
+//! that is in effect.
 //!
-//! *A change beside rehashing*: the copy is unconfirmed while the state is looked at again (7).
-//! If the state was still live, whoever changes it from then on finds the copy; if not, the copy
-//! is withdrawn and was followed by nobody. Two threads that empty the same bucket make two
-//! copies, or one; both lead to the same record. Neither confirms the other's: thread 1 copies
-//! and sees the record live; thread 2 has seen it live, too, and stops; thread 3 removes the record
-//! and withdraws the copy; thread 2 copies into the same slot; thread 1 confirms that, and the slot
-//! leads to a block that is about to be reused.
+//! *Two inserts of one key* (`change`). Each announces its record in a slot. Then it checks all
+//! slots that its key can be in, also in levels that were added meanwhile. Exchanges and checks are
+//! in one order (SeqCst), and announcements do not move, so at least one of the two inserts sees
+//! the other.
+//!
+//! - A record in effect defeats both.
+//! - Of two undecided records, the one of the thread with the smaller number is the stronger. A
+//!   thread that sees both kills the weaker by an exchange of its state, and then decides the
+//!   stronger, as its own inserter would.
+//! - An insert that has checked and found nothing in its way becomes live, by an exchange that
+//!   fails if it was killed.
+//! - A thread that finds a live record that has not taken effect completes it before it returns
+//!   "exists".
+//!
+//! Two inserts of one key cannot both become live. Suppose they did, the first before the second.
+//!
+//! 1. If the second's check saw the first's announcement, the second found the first live, or
+//!    killed it, or was killed.
+//! 2. If it did not, the second checked before the first announced. Then the first saw the second
+//!    undecided, and killed it or was killed.
+//!
+//! A killed record is not announced again: the insert retries with another block. No other thread's
+//! exchange can mistake one for the other, because the old block is not reused while that thread's
+//! guard lasts.
+//!
+//! *A change concurrent with rehashing.* The maker checks the record's state again while its copy
+//! is still unconfirmed (invariant 7).
+//!
+//! - If the state is still live, any thread that changes it from then on finds the copy.
+//! - If not, the copy is withdrawn, and no thread has followed it.
+//!
+//! Two threads that empty the same bucket make two copies, or one. Both lead to the same record. A
+//! thread must not confirm the other's copy:
+//!
+//! 1. Thread 1 copies, and sees the record live.
+//! 2. Thread 2 has also seen it live, and stops.
+//! 3. Thread 3 removes the record and withdraws the copy.
+//! 4. Thread 2 copies into the same slot.
+//! 5. Thread 1 confirms that copy, and the slot leads to a block that is about to be reused.
 //!
 //! # Lock-freedom
 //!
-//! No operation waits, rehashing, expansion and dropping included. Each loop goes round again
-//! only because another operation has got on:
-//! - a lookup, because a context was replaced;
-//! - an exchange of a state or slot that failed: somebody has replaced, removed, decided, moved;
-//! - an insert that was killed: it met one in effect, or a stronger one that it has decided. The
-//!   strongest of those announced is helped by all and killed by nobody but one in effect, so
-//!   some insert of the key succeeds. A thread has one announcement at a time, and numbers of
-//!   threads differ;
-//! - an insert that rehashing killed: its level is being emptied, and it goes to a newer one;
-//! - rehashing, because a slot changed under it. A bucket that a stopped thread has begun is
-//!   finished by the next one. (Makers of copies have 16 numbers: sixteen threads stopped for
-//!   ever inside of rehashing stop it; operations go on.)
+//! No operation waits, and neither do rehashing, expansion and dropping. Each loop retries only
+//! because another operation has made progress:
 //!
-//! With any thread stopped for ever, blocks that were retired since are not reused (reclamation
-//! stalls), and all else goes on from space reserved before. Outside of this are: growth of the
-//! file, and of runs of pages, which take locks of the allocator (so does whoever retires a
-//! block and frees others, for the time of a change of a bitmap); DRAM allocation; the mark
-//! "dirty" before the first store after an open or sync; `sync`, which holds writers back.
+//! - a lookup: a context was replaced;
+//! - a failed exchange of a state or slot: another thread has replaced, removed, decided or moved
+//!   the record;
+//! - an insert that was killed: there was a record in effect, or a stronger insert, which this
+//!   thread has decided. Of the announced inserts of a key, all threads help the strongest, and
+//!   only a record in effect kills it (or rehashing, see below). So some insert of the key
+//!   succeeds. A thread has one announcement at a time, and the numbers of threads differ;
+//! - an insert that rehashing killed: its level is being emptied, and it goes to a newer one;
+//! - rehashing: a slot changed under it. If a thread stops in the middle of a bucket, the next one
+//!   finishes it. (There are 16 numbers for makers of copies. Sixteen threads that stop for ever
+//!   inside rehashing stop rehashing, but not the operations.)
+//!
+//! If a thread stops for ever, blocks that were retired since are not reused (reclamation stalls).
+//! Everything else goes on, with space reserved before.
+//!
+//! Not lock-free are: growth of the file and of runs of pages, which take locks of the allocator
+//! (as does a thread that retires a block and frees others, while it changes a bitmap); DRAM
+//! allocation; the mark "dirty" before the first store after opening or `sync`; and `sync`, which
+//! holds back writers.
 //!
 //! # After a crash
 //!
-//! Opening reads the root and the context. The first touch of a bucket (or chain), by any number
-//! of threads: voids A and C, flushes the line, makes the note; only then the bucket is used.
-//! Why what it found is flushed: a process that died leaves its stores in the caches. Why A can be
-//! told from an announcement of this process: none is made before the bucket is touched, and who
-//! voids looks at the note after it has read the slot. Why the exchange that voids cannot hit
-//! another announcement: the same word would need the same block, and blocks from before the
-//! crash are not handed out before every bucket was touched by the trace, and all guards from
-//! before its end are gone (`pool/store.rs`). After a clean close there is no such word. It can hit
-//! another *copy*: rehashing copies the same record, which is still there, and its maker can have the
-//! same number and find the same slot. That copy is withdrawn, as by a removal that meets it: it
-//! was followed by nobody, and its maker, who cannot confirm it any more, looks again.
+//! Opening reads the root and the context. A bucket or chain is recovered by its first touch, which
+//! any number of threads can do at once. Each takes these steps before it uses the bucket:
 //!
-//! The trace goes by ranges of hashes; in a range it touches everything, sets slots right that
-//! lead to dead records or through forwards (whose blocks were retired in DRAM only, or not yet;
-//! now nothing leads to them and the sweep frees them), and reports what is left. A record that
-//! moves meanwhile moves to a newer level, which the same pass comes to later.
+//! 1. It voids A and C: exchanges them for empty slots.
+//! 2. It flushes the line. After process death, stores that were not flushed are still in the
+//!    caches, and results will depend on them.
+//! 3. It makes the filter.
 //!
-//! Rehashing goes on where the progress mark says, and looks through the whole level at the end.
-//! A record in two levels is one record.
+//! *Why step 1 does not void an announcement of this process.* No thread announces in a bucket
+//! before it is touched, and the thread that voids checks the filter's touched mark after it has
+//! read the slot. Its exchange cannot hit a later announcement either: that would need the same
+//! word, and so the same block. Blocks from before the crash are handed out only after the trace
+//! has touched every bucket, and after all guards from before the end of the trace are gone
+//! (`db/reclaim.rs`). After a clean close, there is no A or C to void.
 //!
-//! Why nothing surfaces later: an insert that was cut short before R,P was durable is void for
-//! ever, since touching precedes every other use; one after that is in effect from the start. A
-//! forward or dead state that is durable stays; one that is not has been seen by nobody whose
-//! answer is durable (5).
+//! *Why it may void a copy of this process.* Rehashing copies the same record, which is still
+//! there, and its maker can have the same number and find the same slot. Then that copy is
+//! withdrawn, just as a removal would withdraw it. No thread has followed it. Its maker, which can
+//! no longer confirm it, retries.
+//!
+//! The trace goes through the table by ranges of hashes. In each range, it touches everything,
+//! repairs slots that lead to dead records or through forwards, and reports what is left. (The
+//! blocks of such records were retired in DRAM only, or not yet. Now nothing leads to them, and the
+//! sweep frees them.) A record that moves meanwhile moves to a newer level, which the same pass
+//! comes to later.
+//!
+//! Rehashing continues where the progress mark says, and checks the whole level at the end. A
+//! record in two levels is one record.
+//!
+//! *Why nothing comes back later.* An insert that was cut short before R,P was durable is void for
+//! ever, because a bucket is touched before any other use. One that was cut short after that is in
+//! effect from the start. A forward or dead state that is durable stays. If it is not durable, no
+//! thread has returned or durably stored anything that depends on it (invariant 5).
 //!
 //! # Deviations from the paper
 //!
-//! - The paper lets two inserts of one key both succeed, and repairs when an update or removal
-//!   meets the second one: thread 1 inserts *k* into one bucket while thread 2 inserts it into
-//!   the other, both answer "inserted". Here inserts are announced and decided first, at the
-//!   price of three exchanges and no flush.
-//! - The paper's lookups answer by slots that are not durable: thread 1 stores the slot, thread 2
-//!   reads the value and answers, power fails, the key is gone. Here P is met.
-//! - The paper's update exchanges the slot, and rehashing copies slots: thread 1 has copied the
-//!   slot, thread 2 exchanges the old one and answers, thread 1 removes the old one; the update
-//!   is lost. It has threads check the level that is rehashed and try again. Here both act on the
-//!   record. The same with a removal, which comes back.
-//! - The published code starts no rehashing after a restart, and keeps no list of what to free.
-//! - The paper searches from the bottom to the top level and begins again when the context has
-//!   changed. Here the levels that were added are searched in addition.
+//! - In the paper, two inserts of one key can both succeed: thread 1 inserts *k* into one bucket
+//!   while thread 2 inserts it into the other, and both return "inserted". A later update or
+//!   removal repairs this when it finds the second one. Here inserts are announced and decided
+//!   first. This costs three exchanges and no flush.
+//! - In the paper, lookups return slots that are not durable: thread 1 stores the slot, thread 2
+//!   reads the value and returns it, and a power loss then removes the key. Here thread 2 persists
+//!   the slot first, because it is marked P.
+//! - In the paper, an update exchanges the slot, and rehashing copies slots. Thread 1 copies the
+//!   slot, thread 2 exchanges the old one and returns, thread 1 removes the old one, and the update
+//!   is lost. In the same way, a removed key comes back. The paper makes threads check the level
+//!   that is being rehashed, and retry. Here both act on the record.
+//! - The published code does not start rehashing after a restart, and keeps no list of blocks to
+//!   free.
+//! - The paper searches from the bottom level to the top, and starts over when the context has
+//!   changed. Here a search continues with the levels that were added.
 //! - The paper's two buckets are anywhere in a level. Here they are in one group, so that
-//!   iteration, the trace and estimates go by ranges of hashes. The load factor at expansions is
-//!   the same within a hundredth (the test in `tests/clevel.rs` prints it).
-//! - A level was added as soon as one record found no slot: the larger the table, the emptier it
-//!   was then. Here a record with bad luck goes to its group's overflow chain until 0.84 of the
-//!   slots are in use, and many records of one hash do so too; and any, where there is no room for
-//!   a level.
-//! - The paper keeps one level more than two while it rehashes, and shrinking is its future work.
+//!   iteration, the trace and estimates can go by ranges of hashes. The load factor at expansions
+//!   is the same within a hundredth (the test in `tests/clevel.rs` prints it).
+//! - The paper adds a level as soon as one record finds no slot. The larger the table, the emptier
+//!   it is then. Here an unlucky record goes to its group's overflow chain until 0.84 of the slots
+//!   are in use. So do many records of one hash, and any record if there is no room for a level.
+//! - The paper keeps more than two levels only while it rehashes, and leaves shrinking to future
+//!   work.
 
 pub mod bugs;
 mod change;
@@ -246,7 +296,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// How a map's levels begin, and how they are divided.
+/// The size of a map's first level, and of the groups of all levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// log2 of the buckets of the first level, and of the smallest one: from 1 to 16.
@@ -283,21 +333,21 @@ pub struct Clevel<S: Seam, R: Record> {
     /// The root's scheme words.
     root: u64,
     shape: Config,
-    /// The present context, made of a box; never null.
+    /// The current context, made from a box; never null.
     context: Shared<AtomicPtr<Context>>,
-    /// Those before it that may still be read.
+    /// Replaced contexts that threads may still be reading.
     discards: Discards,
-    /// The threads that are rehashing, a bit each: see [`slot::MAKERS`](layout::slot::MAKERS).
+    /// The threads that are rehashing, one bit each: see [`slot::MAKERS`](layout::slot::MAKERS).
     makers: Shared<AtomicU32>,
-    /// Records removed since the table was last looked at for being too large.
+    /// Records removed since the last check whether the table is too large.
     removed: SharedWord,
-    /// Expansions, levels that were emptied, and buckets that were touched.
+    /// Counts expansions, levels that were emptied, and buckets that were touched.
     counters: Counters,
     form: PhantomData<R>,
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Opens the table whose root is in a slot. Takes constant time.
+    /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let root = root_offset(slot).raw() + 8;
         let damaged_root = |damage| Error::DamagedRoot { slot, damage };
@@ -328,14 +378,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(table)
     }
 
-    /// Makes the first level and context of a new map, durable before the root that will name
-    /// them. Returns the root's words.
+    /// Makes the first level and context of a new map and flushes them. They are durable before the
+    /// root that will name them. Returns the root's words.
     pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)
     }
 
-    /// One of the root's words.
+    /// Returns one of the root's words.
     #[inline(always)]
     fn root(&self, index: usize) -> &Word {
         debug_assert!(index < ROOT_SCHEME_WORDS);
@@ -349,27 +399,28 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.core.memory.seam()
     }
 
-    /// Whether the proof harness has planted this bug.
+    /// Returns whether the proof harness has seeded this bug.
     #[inline(always)]
     fn seeded(&self, bug: &'static SeededBug) -> bool {
         self.core.memory.seam().seeded(bug)
     }
 
-    /// Reads a word that other threads exchange. SeqCst, with [`exchange`](Self::exchange): of
-    /// two threads that each exchange a word and then look at the other's, one sees the other.
+    /// Reads a word that other threads exchange. SeqCst, together with
+    /// [`exchange`](Self::exchange): if two threads each exchange a word and then read the other's,
+    /// at least one of them sees the other's exchange.
     #[inline(always)]
     fn look(&self, word: &Word) -> u64 {
         self.core.memory.seam().load(word, Ordering::SeqCst)
     }
 
-    /// Exchanges a word; `Err` is what it holds instead. See [`look`](Self::look).
+    /// Exchanges a word. `Err` has what it holds instead. See [`look`](Self::look).
     #[inline(always)]
     fn exchange(&self, word: &Word, old: u64, new: u64, at: &'static Point) -> Result<u64, u64> {
         let order = Ordering::SeqCst;
         self.core.memory.seam().compare_exchange(word, old, new, order, order, at)
     }
 
-    /// Sets bits of a note, if they are not.
+    /// Sets bits of a bucket's filter, if they are not set.
     #[inline(always)]
     fn set_note(&self, note: &SharedWord, bits: u64) {
         // SeqCst: as `look`.
@@ -383,7 +434,7 @@ impl<S: Seam, R: Record> Drop for Clevel<S, R> {
     fn drop(&mut self) {
         let context = *self.context.alone().get_mut();
         if !context.is_null() {
-            // SAFETY: made of a box, and nobody uses the table any more.
+            // SAFETY: made from a box, and nothing uses the table any more.
             drop(unsafe { Box::from_raw(context) });
         }
     }

@@ -1,4 +1,4 @@
-//! Lookups: the way through the levels, and what is met on it.
+//! Lookups: the path through the levels, and persist-on-read along it.
 
 use super::layout::{
     BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, RECORD_HEADER, RecordHead, link, slot, state,
@@ -16,14 +16,14 @@ use crate::pmem::{Offset, Seam, SharedWord, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Records that replaced one another, at most, before a slot leads past them: each is the work
-/// of a thread that was stopped there.
+/// The most records that may have replaced one another before a slot leads past them. Each is the
+/// work of a thread that stopped there.
 const HOPS_MAX: usize = 1 << 16;
 
-/// Levels that a lookup looks at together. There are two, and three while one is emptied.
+/// The levels that a lookup checks together. There are two, and three while one is being emptied.
 const AT_ONCE: usize = 4;
 
-/// A line of slots, and the note that is about it.
+/// A bucket, and its Bloom filter.
 #[derive(Clone, Copy)]
 pub(super) struct Line<'g> {
     pub(super) bucket: &'g Bucket,
@@ -33,10 +33,10 @@ pub(super) struct Line<'g> {
 /// A record in effect.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'g> {
-    /// Where it stands.
+    /// Its block.
     pub(super) offset: u64,
     pub(super) head: &'g RecordHead,
-    /// Its state, when it was found.
+    /// Its state when it was found.
     pub(super) state: u64,
     pub(super) body: Body<'g>,
 }
@@ -57,7 +57,8 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
             let guard = self.guard(false);
             let Some(place) = self.find(&guard, key)? else { return Ok(None) };
             let pin = guard.pin();
-            // The record can have been retired between the two. Not if it is in effect still.
+            // The record may have been retired before the pin. If it is still in effect, it was
+            // not.
             if self.look(&place.head.state) == place.state {
                 return Ok(Some(R::refer(&self.core, place.body, pin)));
             }
@@ -114,13 +115,13 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Records ----------------------------------------------------------------
 
-    /// The first words of a record.
+    /// Returns the first words of a record.
     #[inline(always)]
     pub(super) fn head(&self, offset: u64) -> Result<&RecordHead, Damage> {
         self.core.memory.at(Offset::<RecordHead>::new(offset))
     }
 
-    /// Key and value of a record in this state.
+    /// Returns key and value of a record in this state.
     #[inline(always)]
     pub(super) fn body(&self, offset: u64, word: u64) -> Result<Body<'_>, Damage> {
         let (key_len, value_len) = state::lengths(word);
@@ -133,7 +134,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Body { words, key_len, value_len })
     }
 
-    /// Key and value of a record in this state, its key, and the key's hash.
+    /// Returns key and value of a record in this state, its key, and the key's hash.
     pub(super) fn keyed(
         &self,
         offset: u64,
@@ -145,15 +146,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok((body, key, hash))
     }
 
-    /// The state of a record.
+    /// Returns the state of a record.
     #[inline(always)]
     pub(super) fn state(&self, offset: u64, head: &RecordHead) -> Result<u64, Damage> {
         let word = self.look(&head.state);
         if state::is_known(word) { Ok(word) } else { Err(unknown_state(offset, word)) }
     }
 
-    /// The last one of the records that replaced one another from this one on, and its state.
-    /// What the way to it rests on is durable.
+    /// Follows the records that replaced one another from `first` on. Returns the last one, and its
+    /// state. Everything on the way to it is durable.
     #[inline(always)]
     pub(super) fn tail(&self, first: u64) -> Result<(u64, &RecordHead, u64), Damage> {
         let mut offset = first;
@@ -171,7 +172,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Err(endless(first))
     }
 
-    /// Whether the records from `first` on lead to the one at `to`.
+    /// Returns whether the records from `first` on lead to the one at `to`.
     pub(super) fn leads(&self, first: u64, to: u64) -> Result<bool, Damage> {
         let mut offset = first;
         for _ in 0..HOPS_MAX {
@@ -187,8 +188,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Err(endless(first))
     }
 
-    /// The record in effect that a slot leads to, if it has this key. What the answer rests on
-    /// is durable, also where it is "none" because the key was removed.
+    /// Returns the record in effect that a slot leads to, if it has this key. It persists
+    /// everything that the result depends on, even if the result is `None` because the key was
+    /// removed.
     #[inline(always)]
     pub(super) fn meet<'g>(
         &'g self,
@@ -197,7 +199,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: R::Key<'_>,
     ) -> Result<Option<Place<'g>>, Damage> {
         if slot::mark(word) & slot::ANNOUNCED != 0 {
-            // Announced, or a copy: what these stand for is not in effect, or found elsewhere.
+            // Announced, or an unconfirmed copy: the record is not in effect, or can be found
+            // elsewhere.
             return Ok(None);
         }
         self.expect_record(slot::offset(word));
@@ -226,12 +229,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- The way ----------------------------------------------------------------
 
-    /// Visits the slots with the tag of a hash, from the oldest level to the newest, until
-    /// something is found.
+    /// Visits the slots with the tag of a hash, from the oldest level to the newest, until `visit`
+    /// returns something.
     ///
     /// Records move only from older levels to newer ones, and are in the new place before they
-    /// leave the old one. So one pass misses none that is there all the time, if it goes on with
-    /// the levels that were added meanwhile.
+    /// leave the old one. So one pass misses no record that is present throughout, if it continues
+    /// with the levels that were added meanwhile.
     #[inline(always)]
     pub(super) fn search<'g, T>(
         &'g self,
@@ -261,7 +264,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// As [`search`](Self::search), in one level.
+    /// Does what [`search`](Self::search) does, in one level.
     #[inline(always)]
     fn probe<'g, T>(
         &'g self,
@@ -296,7 +299,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         tag: u64,
         visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        // All before one is visited, see `find_at_once`.
+        // All slots are read before one is visited; see `find_at_once`.
         let words = bucket.slots.each_ref().map(|place| self.look(place));
         let mut same = 0u32;
         for (index, &word) in words.iter().enumerate() {
@@ -328,7 +331,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    /// A bucket of a level, and its note, touched.
+    /// Returns a bucket of a level and its filter, touched.
     #[inline(always)]
     pub(super) fn line<'g>(
         &'g self,
@@ -337,14 +340,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         bucket: u64,
     ) -> Result<Line<'g>> {
         let note = level.note(bucket);
-        // Acquire: pairs with the setting of the mark in `touch`.
+        // Acquire: pairs with the exchange in `touch` that sets the mark.
         if !level.is_touched(note.load(self.seam(), Ordering::Acquire)) {
             self.touch(guard, level, bucket)?;
         }
         Ok(Line { bucket: self.bucket(level, bucket), note })
     }
 
-    /// The note of a group's chain, touched.
+    /// Returns the filter of a group's chain, touched.
     #[inline(always)]
     pub(super) fn chain_note<'g>(
         &'g self,
@@ -362,7 +365,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Overflow chains --------------------------------------------------------
 
-    /// The nodes of a group's chain: the offset of each.
+    /// Yields the offsets of the nodes of a group's chain.
     pub(super) fn nodes<'g>(
         &'g self,
         level: &'g Level,
@@ -371,10 +374,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.nodes_and(level, group, |_| {})
     }
 
-    /// As [`nodes`](Self::nodes), for who puts something into one of them: the links up to there
-    /// are durable first. So whoever only reads need not care: what it finds behind a link, a
-    /// crash finds there, too. A fence with what is put there would come too late: a third thread
-    /// can see that, make it durable, and answer, before it.
+    /// Yields the same as [`nodes`](Self::nodes), for a thread that puts something into one of the
+    /// nodes: the links up to each node are durable first. So a thread that only reads need not
+    /// persist links: whatever it finds behind a link, recovery finds there too. A fence together
+    /// with what is put there would be too late, because a third thread can see that, make it
+    /// durable, and return, before the fence.
     pub(super) fn nodes_to_use<'g>(
         &'g self,
         level: &'g Level,
@@ -383,7 +387,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.nodes_and(level, group, |place| self.core.memory.persist(place, &points::MET_LINK))
     }
 
-    /// As [`nodes`](Self::nodes), with each link that may not be durable.
+    /// Yields the nodes, and calls `pending` for each link that is pending.
     fn nodes_and<'g>(
         &'g self,
         level: &'g Level,
@@ -391,7 +395,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         pending: impl Fn(&Word) + 'g,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
         let mut next = Ok(self.chain_head(level, group));
-        // No more than there is space for.
+        // At most as many as there is space for.
         let mut left = self.core.memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let place = match &next {
@@ -428,7 +432,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// The header of an overflow node, all of which lies inside the memory.
+    /// Returns the header of an overflow node, all of which lies inside the memory.
     pub(super) fn node(&self, offset: u64) -> Result<&NodeHeader, Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<NodeHeader>::new(offset))?;
@@ -438,7 +442,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(header)
     }
 
-    /// The buckets of a node that [`node`](Self::node) has checked.
+    /// Yields the buckets of a node that [`node`](Self::node) has checked.
     pub(super) fn node_buckets(&self, node: u64) -> impl Iterator<Item = &Bucket> {
         (1..NODE_BYTES / BUCKET_BYTES).map(move |index| {
             // SAFETY: the node's extent was checked, and its offset is a multiple of a line.
@@ -448,7 +452,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Finding ----------------------------------------------------------------
 
-    /// The record of a key.
+    /// Finds the record of a key.
     #[inline(always)]
     pub(super) fn find<'g>(
         &'g self,
@@ -463,7 +467,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.core.memory.seam().prefetch(level.note(bucket));
             }
         }
-        // Most records are in a level that takes them; its lines are there as soon as the notes.
+        // Most records are in a level that takes records. Its lines arrive together with the
+        // filters.
         let closed = context.levels.len().saturating_sub(context.keep);
         for (pair, level) in pairs.iter().zip(&context.levels).skip(closed) {
             for &bucket in pair {
@@ -473,8 +478,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.find_in(guard, context, &pairs, key)
     }
 
-    /// As [`find`](Self::find), where the memory was asked for what is likely needed, given the
-    /// buckets of the hash in the first levels.
+    /// Does what [`find`](Self::find) does, after the prefetches. `pairs` has the buckets of the
+    /// hash in the first levels.
     #[inline(always)]
     fn find_in<'g>(
         &'g self,
@@ -498,14 +503,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.search(guard, key.hash, |place, word| Ok(self.meet(place, word, key.key)?))
     }
 
-    /// As [`find`](Self::find), where one look at the notes of all levels tells. `None` if it
-    /// does not.
+    /// The hot path of [`find`](Self::find): checks the filters of all levels once. Returns `None`
+    /// if they do not decide.
     ///
-    /// Which bucket holds a record is as good as random, and a processor that has to guess
-    /// guesses wrong; so nothing is decided before all notes were read. They are read from the
-    /// oldest level to the newest, so that it is right if they say that the key is nowhere. A
-    /// bucket that is read afterwards can have lost its record to a level whose note was read
-    /// before: that it does not have the key says nothing.
+    /// Which bucket holds a record is as good as random, and a branch on it would be mispredicted.
+    /// So nothing is decided before all filters have been read. They are read from the oldest level
+    /// to the newest, so if they say that the key is nowhere, that is right. A bucket that is read
+    /// afterwards may have lost its record to a level whose filter was read before. So if the
+    /// bucket does not have the key, that proves nothing.
     #[inline(always)]
     fn find_at_once<'g>(
         &'g self,
@@ -551,9 +556,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    // ---- What the memory is asked for before it is needed -------------------------
+    // ---- Prefetches ---------------------------------------------------------------
 
-    /// The notes of a hash in a level.
+    /// Prefetches the filters of a hash in a level.
     #[inline(always)]
     fn expect_notes(&self, level: &Level, hash: u64) {
         for bucket in level.pair(hash) {
@@ -561,7 +566,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// The notes and the buckets of a hash in a level.
+    /// Prefetches the filters and the buckets of a hash in a level.
     #[inline(always)]
     pub(super) fn expect_lines(&self, level: &Level, hash: u64) {
         self.expect_notes(level, hash);
@@ -570,7 +575,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// The buckets of a hash that can hold its record, by their notes.
+    /// Yields the buckets that can hold a hash's record, according to their filters.
     #[inline(always)]
     fn likely<'g>(
         &'g self,
@@ -588,7 +593,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// A record: its first line, and the next one, which a short record can reach into.
+    /// Prefetches a record: its first line, and the next one, which a short record can reach into.
     #[inline(always)]
     pub(super) fn expect_record(&self, offset: u64) {
         let memory = &self.core.memory;

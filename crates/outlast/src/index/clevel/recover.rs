@@ -1,4 +1,4 @@
-//! First touches: what an earlier process has left in a bucket or a chain.
+//! First touches: what an earlier process left in a bucket or a chain.
 
 use super::layout::{Bucket, SLOTS, link, slot};
 use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
@@ -10,8 +10,8 @@ use crate::pmem::{Seam, SharedWord, Word};
 use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Looks at a bucket for the first time since opening: announcements and copies in it are
-    /// void, everything else is made durable before an answer rests on it, and its note is made.
+    /// Touches a bucket for the first time since opening: voids announcements and copies, makes
+    /// everything else durable before results depend on it, and makes the Bloom filter.
     #[cold]
     pub(super) fn touch(&self, guard: &Guard<'_, S>, level: &Level, bucket: u64) -> Result<()> {
         let (note, bucket) = (level.note(bucket), self.bucket(level, bucket));
@@ -24,8 +24,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    /// As [`touch`](Self::touch), a bucket that `note` is about, but for the note. What it
-    /// held; `None` if another thread has touched it meanwhile.
+    /// Does what [`touch`](Self::touch) does, except for the filter, for a bucket that `note`
+    /// covers. Returns what the bucket held, or `None` if another thread has touched it meanwhile.
     fn touch_bucket(
         &self,
         guard: &Guard<'_, S>,
@@ -38,22 +38,23 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if !slot::is_link(word) || slot::mark(word) & slot::ANNOUNCED == 0 {
                 continue;
             }
-            // If it is of this process, the bucket was touched before.
+            // An announcement of this process would mean that the bucket has been touched.
             if note.load(self.seam(), Ordering::SeqCst) & TOUCHED != 0 {
                 return Ok(None);
             }
             let _writing = if guard.inside { None } else { Some(self.core.enter()?) };
-            // If this fails, another thread has done it. It hits no announcement of this process:
-            // the record's block is not handed out before every bucket was touched and this
-            // guard is gone. A copy that it hits is made again.
+            // If this fails, another thread has done it. It cannot hit an announcement of this
+            // process: the record's block is not handed out before every bucket has been touched
+            // and this guard is gone. If it hits a copy, the copy is made again.
             if !self.seeded(&bugs::ANNOUNCED_KEPT) {
                 let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
             }
         }
         memory.flush(bucket, &points::REPAIR_FOUND);
         memory.fence(&points::REPAIR_FOUND);
-        // Else every lookup of such a record would flush it. Only what was there before the
-        // flush: what another thread has put there since may not be durable.
+        // The mark goes, because otherwise every lookup of such a record would flush it. It goes
+        // only from words read before the flush: what another thread has put there since may not be
+        // durable.
         let pending = |word: u64| slot::is_link(word) && slot::mark(word) == slot::PENDING;
         for (place, word) in bucket.slots.iter().zip(words) {
             if guard.inside && pending(word) {
@@ -64,15 +65,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Some(words))
     }
 
-    /// A link that an earlier process may have left in the caches. The fence of the bucket behind
-    /// it, which is touched next, is its, too. That a chain is closed need not be durable.
+    /// Flushes a link that an earlier process may have left in the caches. The fence for the bucket
+    /// behind it, which is touched next, covers the link too. That a chain is closed need not be
+    /// durable.
     fn flush_link(&self, place: &Word) {
         if link::is_node(self.look(place)) {
             self.core.memory.flush(place, &points::REPAIR_CHAIN);
         }
     }
 
-    /// As [`touch`](Self::touch), the chain of a group.
+    /// Touches the chain of a group for the first time; see [`touch`](Self::touch).
     #[cold]
     pub(super) fn touch_chain(
         &self,
@@ -86,7 +88,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for node in self.nodes(level, group) {
             let node = node?;
             self.flush_link(&self.node(node)?.next);
-            // Not empty of tags, where there is a chain: see `claim_in`.
+            // Where there is a chain, its filter must not be empty; see `claim_in`.
             bits |= 1;
             for bucket in self.node_buckets(node) {
                 match self.touch_bucket(guard, bucket, note)? {
@@ -100,7 +102,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 }
 
-/// The bits of the tags in a bucket.
+/// Returns the filter bits of the tags in a bucket.
 fn bits_of(words: [u64; SLOTS]) -> u64 {
     let links = words.into_iter().filter(|&word| slot::is_link(word));
     links.fold(0, |bits, word| bits | note_bits(slot::tag(word)))

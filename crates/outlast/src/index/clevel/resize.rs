@@ -1,4 +1,4 @@
-//! Levels come and go: creation, expansion, rehashing, overflow chains, shrinking.
+//! Changes of the levels: creation, expansion, rehashing, overflow chains, shrinking.
 
 use super::layout::{
     self, Bucket, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_BITS, LevelHeader, MAX_LEVELS,
@@ -17,22 +17,22 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Buckets that a look at a level's load reads at most.
+/// The most buckets that a check of a level's load reads.
 const SAMPLE: u64 = 64;
-/// A record that finds no slot in its buckets makes the table grow if so much of its slots is in
-/// use, and goes to an overflow chain else: its hash is a common one, or its bad luck. Two
-/// buckets of eight slots are hardly ever full before.
+/// The load from which a record that finds no slot in its buckets makes the table grow. Below this,
+/// it goes to an overflow chain: its hash is a common one, or it is unlucky. Two buckets of eight
+/// slots are hardly ever full below this load.
 const LOAD_SMALL: f64 = 0.5;
-/// As above, for tables of so many slots: it keeps what is lost to bad luck the same however
-/// large a table is.
+/// The same for tables of at least [`LARGE_SLOTS`] slots. It keeps the share of slots lost to bad
+/// luck the same however large the table is.
 const LOAD_LARGE: f64 = 0.84;
 const LARGE_SLOTS: u64 = 1 << 13;
-/// Parts that one step empties.
+/// The number of parts that one step empties.
 const STEP_PARTS: u64 = 16;
-/// Removals between two looks whether the table is too large.
+/// Removals between two checks whether the table is too large.
 const REMOVALS: u64 = 256;
 
-/// Writes an empty level. Flushed, not fenced.
+/// Writes an empty level and flushes it, without a fence.
 fn write_level<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
@@ -50,7 +50,7 @@ fn write_level<S: Seam>(
     Ok(())
 }
 
-/// Writes a context. Flushed, not fenced.
+/// Writes a context and flushes it, without a fence.
 fn write_context<S: Seam>(
     memory: &Memory<S>,
     block: u64,
@@ -87,7 +87,7 @@ pub(super) fn create<S: Seam>(
     Ok(words)
 }
 
-/// A number that no other thread that is rehashing the table has.
+/// A number that is unique among the threads that are rehashing the table.
 struct Maker<'m, S: Seam> {
     seam: &'m S,
     all: &'m Shared<AtomicU32>,
@@ -95,7 +95,7 @@ struct Maker<'m, S: Seam> {
 }
 
 impl<'m, S: Seam> Maker<'m, S> {
-    /// The smallest that is free, if one is.
+    /// Takes the smallest free number, if there is one.
     fn take(seam: &'m S, all: &'m Shared<AtomicU32>) -> Option<Self> {
         let mut taken = all.load(seam, Ordering::Relaxed);
         loop {
@@ -103,7 +103,8 @@ impl<'m, S: Seam> Maker<'m, S> {
             if number >= slot::MAKERS {
                 return None;
             }
-            // Acquire: pairs with the Release below; what the one before made is decided.
+            // Acquire: pairs with the Release below, so everything that the previous holder made is
+            // decided.
             let order = (Ordering::Acquire, Ordering::Relaxed);
             match all.compare_exchange(seam, taken, taken | 1 << number, order) {
                 Ok(_) => return Some(Maker { seam, all, number }),
@@ -119,11 +120,11 @@ impl<S: Seam> Drop for Maker<'_, S> {
     }
 }
 
-/// What became of the copy of a record.
+/// The outcome of copying a record.
 enum Copied {
-    /// It stands in a newer level, durably once a fence is made.
+    /// It is in a newer level, and durable after the next fence.
     Yes,
-    /// It is not to be copied any more: look again.
+    /// The record has changed: retry.
     Changed,
     /// No slot is free for it.
     NoRoom,
@@ -132,8 +133,8 @@ enum Copied {
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Contexts ---------------------------------------------------------------
 
-    /// Replaces the context by one of these levels, in a block that was allocated for it.
-    /// Whether it did: not if another one came first.
+    /// Replaces the context by one with these levels, in the block `block`. Returns whether it did;
+    /// if another thread was first, it does not.
     fn replace_context(
         &self,
         guard: &Guard<'_, S>,
@@ -150,7 +151,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let word = root::pack(block.offset(), old.turn + 1);
         let pending = word | root::PENDING;
         let place = self.root(root::CONTEXT);
-        // The old one is durable: this guard has met it. The mark can be there still.
+        // The old context is durable, because `context` has persisted it. Its mark may still be
+        // there.
         let done = self.exchange(place, old.word, pending, at).is_ok()
             || self.exchange(place, old.word | root::PENDING, pending, at).is_ok();
         if !done {
@@ -159,7 +161,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         block.set_linked();
         memory.persist(place, at);
         let _ = self.exchange(place, pending, word, &points::UNMARK);
-        // Before the old block can be used for a context again.
+        // This must come before the old block can be used for a context again.
         self.context(guard)?;
         self.core.retire_visited(old.block, CONTEXT_BYTES);
         Ok(true)
@@ -171,8 +173,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Room -------------------------------------------------------------------
 
-    /// Makes room for a record of this hash, which found none by the context of this word:
-    /// another level, or a longer overflow chain where that would not help or cannot be had.
+    /// Makes room for a record of this hash, which found none in the context with the word `seen`:
+    /// adds another level, or makes the overflow chain longer if a level would not help or cannot
+    /// be had.
     #[cold]
     pub(super) fn make_room(&self, hash: u64, seen: u64) -> Result<()> {
         let crowded = {
@@ -181,7 +184,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if context.word != seen {
                 return Ok(());
             }
-            // Against the levels that stay: what the others hold comes to them.
+            // Compared with the levels that stay, because they will take what the others hold.
             let (mut records, mut slots) = (0.0, 0);
             for level in &context.levels {
                 records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
@@ -197,13 +200,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return self.extend_chain(hash, seen);
         }
         match self.expand(seen) {
-            // A level is many pages in a row; for a longer chain, any free block will do.
+            // A level takes many pages in a row. A longer chain takes any free block.
             Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => self.extend_chain(hash, seen),
             done => done,
         }
     }
 
-    /// The part of a level's slots that is in use, told by so many of its buckets.
+    /// Returns the part of a level's slots that is in use, according to a sample of `buckets`
+    /// buckets.
     pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level, buckets: u64) -> Result<f64> {
         let step = (level.buckets() / buckets).max(1);
         let (mut used, mut slots) = (0, 0);
@@ -225,7 +229,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(());
             }
             let bits = (context.newest().bits + 1).min(self.bits_max());
-            // Where levels cannot grow any more, they become more.
+            // When levels cannot grow any further, there will be more of them.
             let keep = if bits > context.newest().bits { 2 } else { context.keep + 1 };
             (bits, keep)
         };
@@ -241,7 +245,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    /// Adds a level as the newest one, of which and those before it `keep` stay. Whether it did.
+    /// Adds a level as the newest one. `keep` levels stay, including it. Returns whether it did.
     fn add_level(
         &self,
         seen: u64,
@@ -266,7 +270,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.replace_context(&guard, context, &levels, keep, block)
     }
 
-    /// log2 of the buckets of the largest level that fits a block.
+    /// Returns log2 of the buckets of the largest level that fits a block.
     fn bits_max(&self) -> u32 {
         let fits = |bits: &u32| {
             layout::level_bytes(*bits, self.shape.group_bits) <= self.core.geometry.large_max()
@@ -282,8 +286,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(level)
     }
 
-    /// Takes the level that is kept ready, if it is of this size. That it is taken is durable:
-    /// where another expansion comes first, the level is given back, and used for something else.
+    /// Takes the level that is kept ready, if it has this size. Its removal from the root is
+    /// durable, because if another expansion is first, the level is freed and its space used for
+    /// something else.
     fn take_ready(&self, bits: u32) -> Result<Option<UnlinkedBlock<'_, S>>> {
         let place = self.root(root::READY);
         let word = self.look(place);
@@ -297,13 +302,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         self.core.memory.persist(place, &points::READY);
         let mut level = UnlinkedBlock::of(&self.core, offset);
-        // Not before it is ours: another thread could have taken it, and its space be in use for
-        // something else.
+        // Checked only now that it is ours. Before, another thread could have taken it, and its
+        // space be in use for something else.
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
-                // Not to be given back: whose space that is, is not known. So the free state is
-                // not saved either, and the next open's trace frees it if it is nobody's.
+                // It is not freed, because it is not known whose space that is. So the free state
+                // is not saved either. The next open's trace frees the space if nothing owns it.
                 level.set_linked();
                 self.core.note_unfreeable();
                 Err(damage.into())
@@ -322,8 +327,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             .map(Some)
     }
 
-    /// Keeps a level ready that is to come after this one, so that the next expansion need only
-    /// link it.
+    /// Makes a level ready that will follow this one, so that the next expansion only has to link
+    /// it.
     fn prepare(&self, newest: &Arc<Level>) -> Result<()> {
         let bits = newest.bits + 1;
         if bits > self.bits_max() {
@@ -335,7 +340,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if let Some((offset, found)) = found
             && found == bits
         {
-            // It was made for another level, or by an earlier process.
+            // It was made for another newest level, or by an earlier process.
             return self.prepare_notes(newest, offset);
         }
         let mut level = self.new_level(bits)?;
@@ -355,14 +360,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.prepare_notes(newest, offset)
     }
 
-    /// Makes the notes of the level that is kept ready, for the context that will have it.
+    /// Makes the filters of the level that is kept ready, for the context that will have it.
     fn prepare_notes(&self, newest: &Arc<Level>, offset: u64) -> Result<()> {
         let level = Arc::new(self.new_notes(offset, newest.bits + 1));
         level.touch_notes();
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if Arc::ptr_eq(context.newest(), newest) {
-            // One thread does this for each newest level, so it waits for nobody.
+            // One thread does this for each newest level, so it waits for no other.
             let _ = context.next.set(self.seam(), level);
         }
         Ok(())
@@ -390,7 +395,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let level = context.newest();
         let group = level.group(hash);
         let note = self.chain_note(&guard, level, group)?;
-        // Before there is a chain: see `claim_slot`.
+        // The bits come before the chain; see `claim_slot`.
         self.set_note(note, note_bits(tag_of(hash)));
         let mut end = self.chain_head(level, group);
         for last in self.nodes_to_use(level, group) {
@@ -415,8 +420,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Rehashing --------------------------------------------------------------
 
-    /// Empties one bucket of the oldest level. Whether all of it is frozen, durably: not if
-    /// there is no room. Any number of threads can do it at once.
+    /// Empties one bucket of the oldest level. Returns `None` when all of it is frozen, durably, or
+    /// the hash of a record for which there is no room. Any number of threads can do this at once.
     fn drain_bucket(
         &self,
         guard: &Guard<'_, S>,
@@ -432,13 +437,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 match self.drain_slot(guard, context, place, maker)? {
                     Ok(word) => *copied = word,
                     Err(hash) => {
-                        // What was done so far stands: copies, and slots that lead past records.
+                        // What was done so far is kept: copies, and slots that lead directly to
+                        // records.
                         memory.persist(bucket, &points::FREEZE);
                         return Ok(Some(hash));
                     }
                 }
             }
-            // Copies are durable before what they were made of goes.
+            // Copies must be durable before the slots that they were made from are frozen.
             memory.fence(&points::CONFIRM);
             let mut left = false;
             for (place, copied) in bucket.slots.iter().zip(copied) {
@@ -453,7 +459,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Asks the memory for what copying the slots of a bucket takes, of all of them at once: the
+    /// Prefetches what copying the slots of a bucket needs, for all slots together: first the
     /// records, and then the buckets that their copies can go to.
     fn expect_copies(&self, context: &Context, bucket: &Bucket) {
         let links = || bucket.slots.iter().map(|place| self.core.memory.load(place));
@@ -475,8 +481,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Makes a slot of the oldest level ready to be frozen. Returns the word that it is to be
-    /// frozen from; the hash of its record if there is no room for a copy.
+    /// Prepares a slot of the oldest level for freezing. Returns the word that it is to be frozen
+    /// from, or as `Err` the hash of its record if there is no room for a copy.
     fn drain_slot(
         &self,
         guard: &Guard<'_, S>,
@@ -491,7 +497,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(Ok(word));
             }
             if slot::mark(word) == slot::COPY {
-                // Whoever made it will make another one elsewhere.
+                // Its maker will make another one elsewhere.
                 return Ok(Ok(word));
             }
             let offset = slot::offset(word);
@@ -540,12 +546,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Makes sure that a record of the oldest level stands in a newer one too.
+    /// Makes sure that a record of the oldest level is also in a newer one.
     ///
-    /// The copy is this maker's alone. Were it confirmed by whoever meets it, one thread could
-    /// see the record in effect and stop; another, that had seen so too, could copy it once more
-    /// after a removal has withdrawn the first copy, in the same slot; and the first one, going on,
-    /// would confirm that: a slot that leads to a block which is about to be used again.
+    /// Only the maker confirms its copy. If any thread could confirm it, the following could
+    /// happen:
+    ///
+    /// 1. One thread copies, sees the record in effect, and stops.
+    /// 2. A removal withdraws the copy.
+    /// 3. Another thread, which had also seen the record in effect, copies it again into the same
+    ///    slot.
+    /// 4. The first thread continues and confirms that copy. Now a slot leads to a block that is
+    ///    about to be reused.
     fn copy(
         &self,
         guard: &Guard<'_, S>,
@@ -557,7 +568,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let plain = slot::word(offset, tag_of(hash));
         if let Some(place) = self.standing(guard, context, plain, hash)? {
-            // Another one has made it; it may not be durable.
+            // Another thread has made it, and it may not be durable.
             if !self.seeded(&bugs::OTHER_COPY_UNFLUSHED) {
                 memory.flush(place, &points::CONFIRM);
             }
@@ -567,8 +578,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let Some(place) = self.claim(guard, context, 1, hash, copy, &points::COPY)? else {
             return Ok(Copied::NoRoom);
         };
-        // After the copy can be seen: who replaces or removes the record from here on, finds
-        // it; and if someone has before, it is not followed by anyone.
+        // This comes after the copy is visible. A thread that replaces or removes the record from
+        // here on finds the copy. If one has done so before, no thread has followed the copy.
         let found = self.state(offset, self.head(offset)?)?;
         let is_record = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
         if !is_record && !self.seeded(&bugs::COPY_UNCHECKED) {
@@ -582,7 +593,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Copied::Yes)
     }
 
-    /// Where a record stands in a newer level already.
+    /// Returns the slot of a newer level that already leads to a record.
     fn standing<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
@@ -619,8 +630,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    /// Empties one part of the oldest level: a bucket, or the chain of a group. The hash of the
-    /// record that there is no room for, if there is one.
+    /// Empties one part of the oldest level: a bucket, or the chain of a group. Returns the hash of
+    /// a record for which there is no room, if there is one.
     fn drain_part(
         &self,
         guard: &Guard<'_, S>,
@@ -669,11 +680,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    /// Empties some parts of the oldest level, and drops it once it is empty. Whether there is
-    /// more to do.
+    /// Empties some parts of the oldest level, and drops it once it is empty. Returns whether there
+    /// is more to do.
     ///
-    /// Up to [`slot::MAKERS`] threads do it at once; if that many were stopped for ever while
-    /// they did, no other could go on.
+    /// Up to [`slot::MAKERS`] threads do this at once. If that many stopped for ever while they do,
+    /// no other thread could continue.
     pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
         let full = {
             let Some(maker) = Maker::take(self.seam(), &self.makers) else { return Ok(false) };
@@ -711,8 +722,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Result<Option<u64>> {
         let mark = self.root(root::PROGRESS);
         for _ in 0..parts {
-            // Each thread takes parts of its own. What one of them has begun and not finished,
-            // the others find when they look through all parts at the end.
+            // Each thread takes different parts. If one of them begins a part and does not finish
+            // it, the others find it when they check all parts at the end.
             let part = level.next.fetch_add(self.seam(), 1, Ordering::Relaxed);
             if part < level.parts() {
                 let full = self.drain_part(guard, context, level, part, maker)?;
@@ -774,7 +785,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Shrinking --------------------------------------------------------------
 
-    /// Adds a smaller level, into which all others are emptied, if the table is nearly empty.
+    /// If the table is nearly empty, adds a smaller level, into which all others are emptied.
     fn shrink(&self) -> Result<()> {
         let (seen, bits) = {
             let guard = self.guard(true);
@@ -823,7 +834,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(self.context(&guard)?.draining().is_some())
     }
 
-    /// Whether the newest level is filling up, and the next one should be kept ready.
+    /// Returns whether the newest level is filling up and the next one should be made ready.
     fn wants_level(&self, context: &Context) -> bool {
         let level = context.newest();
         level.is_crowded(self.seam()) && !level.succeeded.load(self.seam(), Ordering::Relaxed)
@@ -831,8 +842,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     pub(super) fn background_step(&self) -> Result<bool> {
         self.discards.collect(self.seam(), |epoch| self.core.epochs().has_reached(epoch));
-        // While a level is emptied, no smaller one can be added: the removals stay counted until
-        // then, or nothing would look again once it is done.
+        // No smaller level can be added while a level is being emptied. The removals stay counted
+        // until then. Otherwise no thread would check again once it is done.
         if self.removed.load(self.seam(), Ordering::Relaxed) >= REMOVALS && !self.is_draining()? {
             self.removed.store(self.seam(), 0, Ordering::Relaxed);
             self.shrink()?;
@@ -840,7 +851,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let newest = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
-            // By one thread, whichever comes first.
+            // Only one thread does this: the first.
             let wants = self.wants_level(context)
                 && !context.newest().succeeded.swap(self.seam(), true, Ordering::Relaxed);
             wants.then(|| Arc::clone(context.newest()))

@@ -1,7 +1,7 @@
-//! Walking the table: iteration, the trace of all blocks, samples.
+//! Walks over the table: iteration, the trace of all blocks, samples.
 //!
-//! All walks go through the table by ranges of hashes: the groups of buckets that a range owns
-//! are read from the oldest level to the newest, under one guard, as a lookup does.
+//! All walks go through the table by ranges of hashes. The groups of buckets that a range owns are
+//! read from the oldest level to the newest, under one guard, as a lookup reads them.
 
 use super::layout::{
     Bucket, CONTEXT_BYTES, NODE_BYTES, RECORD_HEADER, SLOTS, level_bytes, root, slot, state,
@@ -18,22 +18,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Of the largest level, a range holds at most this many groups, as a power of two.
+/// In the largest level, a range holds at most this many groups, as a power of two.
 const RANGE_GROUPS_LOG2: u32 = 3;
-/// Tables of so many buckets are counted whole.
+/// Tables of up to this many buckets are counted in full.
 const COUNTED: u64 = 1 << 13;
-/// Of larger ones, so many buckets of each level are read.
+/// In larger tables, this many buckets of each level are read.
 const SAMPLE: u64 = 256;
 
-/// What a walk meets.
+/// The parts that a walk visits.
 pub(super) enum Part<'g> {
-    /// An overflow node, told once for all ranges.
+    /// An overflow node. It is visited once, not once for each range.
     Node(u64),
-    /// A slot with something in it.
+    /// A slot that is not empty.
     Slot(&'g Level, Home, &'g Word, u64),
 }
 
-/// Where in its level a slot is.
+/// The position of a slot in its level.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Home {
     /// In a bucket, by its number.
@@ -43,7 +43,7 @@ pub(super) enum Home {
 }
 
 impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
-    /// One step of an iteration: the records of one range.
+    /// Does one step of an iteration: the records of one range.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -59,7 +59,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             }
             let (offset, head, found) = self.tail(slot::offset(word))?;
             if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
-                // That it is not reported rests on its removal.
+                // Leaving it out depends on its removal.
                 if found & state::PENDING != 0 {
                     memory.persist(&head.state, &points::MET_STATE);
                 }
@@ -72,8 +72,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             if slot::mark(word) == slot::PENDING {
                 memory.persist(place, &points::MET_SLOT);
             }
-            // A record can stand in two levels, and a key can be removed from one and inserted
-            // into another meanwhile.
+            // A record can be in two levels, and a key can be removed from one and inserted into
+            // another meanwhile.
             if keys.insert(key.clone()) || self.seeded(&bugs::SCANNED_TWICE) {
                 out.push((key, R::read_value(memory, body)));
             }
@@ -83,9 +83,9 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         Ok(())
     }
 
-    /// One step of the trace: the blocks of one range; contexts and levels first. Slots that
-    /// lead to removed records, or through replaced ones, no longer do so after it. The caller
-    /// has passed the gate, or holds it.
+    /// Does one step of the trace: first contexts and levels, then the blocks of one range at a
+    /// time. After it, no slot of the range leads to a removed record or through a replaced one.
+    /// The caller has passed the gate, or holds it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -93,7 +93,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if cursor.state == CursorState::Start {
-            // Those that come later are new; those that go, mark themselves before.
+            // Levels and contexts that come later are new. Those that go are marked by the thread
+            // that removes them.
             self.trace_levels(context, visit)?;
         }
         let high = Self::range_end(context, cursor.low);
@@ -139,7 +140,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Ranges -----------------------------------------------------------------
 
-    /// The last hash of the range that begins with `low`.
+    /// Returns the last hash of the range that begins with `low`.
     pub(super) fn range_end(context: &Context, low: u64) -> u64 {
         let groups = context.levels.iter().map(|level| level.groups_log2());
         let (least, most) =
@@ -148,8 +149,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         low | u64::MAX >> bits
     }
 
-    /// Visits what stands in the groups of a range, as [`search`](Self::search) does for one
-    /// hash. Groups can hold records of other ranges, too.
+    /// Visits the slots in the groups of a range, as [`search`](Self::search) does for one hash.
+    /// Groups can also hold records of other ranges.
     pub(super) fn walk<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
@@ -195,7 +196,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if note.load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 {
             return Ok(());
         }
-        // The first hash of the group: in two shifts, as above.
+        // The first hash of the group, in two shifts, as in `Level::group`.
         let first = group << 1 << (63 - level.groups_log2());
         for node in self.nodes(level, group) {
             let node = node?;

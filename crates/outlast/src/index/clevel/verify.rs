@@ -23,7 +23,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
                 let guard = self.guard(true);
                 Self::range_end(self.context(&guard)?, low)
             };
-            // Before the trace, which sets slots right that lead past a record.
+            // Runs before the trace, which repairs slots that lead through another record.
             let verified = self.verify_range((low, high), &mut audit);
             audit.report(verified)?;
             if audit.report(self.trace(&mut cursor, visit))?.is_none() {
@@ -35,8 +35,8 @@ impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Checks the level kept ready: the next expansion links it as it is, so it must be a level,
-    /// and hold nothing.
+    /// Checks the level kept ready. The next expansion links it as it is, so it must be a level,
+    /// and empty.
     fn verify_ready(&self) -> Result<()> {
         let word = self.look(self.root(root::READY));
         let Some((offset, bits)) = self.ready_level(word)? else { return Ok(()) };
@@ -65,7 +65,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let found = self.verify_slot(&guard, (level, home), place, word, range);
             let Some(found) = audit.report_torn(found)? else { return Ok(()) };
-            // Two slots can lead to one record: rehashing leaves that.
+            // Two slots can lead to one record, because rehashing can leave them.
             if let Some((offset, key)) = found
                 && offsets.insert(offset)
             {
@@ -75,7 +75,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// Checks what a slot leads to: offset and key of the record, if it is one of this range.
+    /// Checks what a slot leads to. Returns offset and key of the record, if it belongs to this
+    /// range.
     fn verify_slot(
         &self,
         guard: &Guard<'_, S>,
@@ -89,8 +90,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let (offset, head, found) = self.tail(slot::offset(word))?;
         let dead = state::kind(found) == state::DEAD;
         if (dead || offset != slot::offset(word)) && self.core.alloc().old_frontier() == 0 {
-            // Only a crash leaves such a slot, and the reclaim after it sets it right. Where the
-            // free space is known, the block of the record is free: another record will use it.
+            // Only a crash leaves such a slot, and the reclaim after it repairs the slot. If the
+            // free space is known, the record's block is free, and another record will use it.
             let found = format!("one to a removed or replaced record at {:#x}", slot::offset(word));
             return Err(Damage::new(at, "a slot that leads to a record in effect", found).into());
         }
@@ -113,7 +114,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Err(Damage::new(at, expected, format!("one of hash {hash:#x}")).into());
         }
         if !(low..=high).contains(&hash) {
-            // Another range has it.
+            // It belongs to another range.
             return Ok(None);
         }
         if slot::tag(word) != tag_of(hash) {

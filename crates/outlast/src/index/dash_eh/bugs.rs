@@ -18,15 +18,15 @@ crate::seeded_bugs! {
     LOCKS_KEPT = "LocksKept";
     /// An insert becomes visible to readers before it is durable.
     SHOWN_BEFORE_DURABLE = "ShownBeforeDurable";
-    /// A split assumes that its segment is unchanged, whatever happened before it had its locks.
+    /// A split does not check whether its segment was split before it had the locks.
     SPLIT_NOT_RECHECKED = "SplitNotRechecked";
     /// A split leaves out the last of its directory entries.
     ENTRIES_ONE_SHORT = "EntriesOneShort";
-    /// Recovery completes a split over directory entries that a later split has set.
+    /// Recovery completes a split and overwrites directory entries that a later split has set.
     SPLIT_REDONE_BLINDLY = "SplitRedoneBlindly";
     /// A doubled directory is used before the root that names it is durable.
     DOUBLED_BEFORE_DURABLE = "DoubledBeforeDurable";
-    /// A removal takes its lock twice.
+    /// A removal locks a bucket twice.
     LOCKED_TWICE = "LockedTwice";
     /// A split does not mark, for the trace, the overflow records that stay in place.
     STAYING_UNMARKED = "StayingUnmarked";

@@ -16,27 +16,27 @@ use crate::index::record::{Record, SlotWords};
 use crate::index::{Changed, RecordForm, prints};
 use crate::pmem::{Point, Seam};
 
-/// Records that are moved at most to make room for one. More of them fill a segment further
-/// before it is split, and each is a flush, a fence and a lock. Three take the peak of the load
-/// factor from 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4); a fourth adds half a
-/// hundredth.
+/// The most records that move to make room for one. More moves fill a segment further before it is
+/// split, but each costs a flush, a fence and a lock. Three moves take the peak of the load factor
+/// from 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4 stash buckets). A fourth would add
+/// half a hundredth.
 const MOVES: u32 = 3;
 
-/// Whether a new record goes to its home bucket.
+/// Returns whether a new record goes to its home bucket.
 ///
-/// It does where there is room in its line, so that most records stand where a lookup has
-/// asked for the memory before it knows; else into the emptier of the two buckets (balanced
-/// insert). Where that is the home bucket, its lock is all it takes.
+/// It does if the line that its hash names has room, so that most records are in the line that a
+/// lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced insert). If
+/// that is the home bucket, its lock is the only one that the insert takes.
 #[inline(always)]
 fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
 }
 
-/// What one attempt leaves to the next.
+/// What one attempt passes on to the next.
 pub(crate) struct Progress<'i, S: Seam, R: Record> {
-    /// The new record, if there is to be one.
+    /// The new record, unless the change is a removal.
     new: Option<UnlinkedRecord<'i, S, R>>,
-    /// Whether the next bucket must be locked before the home is.
+    /// Whether the next bucket must be locked before the home bucket.
     next_first: bool,
 }
 
@@ -47,12 +47,12 @@ impl<S: Seam, R: Record> Default for Progress<'_, S, R> {
     }
 }
 
-/// What stands in an attempt's way.
+/// The reason why an attempt did not succeed.
 pub(crate) enum Obstacle {
     /// The segment is full.
     Full,
-    /// The next bucket comes before the home, is not locked yet, and is not free. Locks are taken
-    /// in ascending order, so that no lock cycle can form.
+    /// The next bucket comes before the home bucket in the lock order, is not locked yet, and is
+    /// not free. Locks are taken in ascending order, so that no lock cycle can form.
     NextLocked,
 }
 
@@ -67,7 +67,7 @@ impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Attempt<Option<Changed<R>>> {
-        // Byte strings: what can be answered without writing a record's block.
+        // For byte strings, this returns early if the result does not need the record's block.
         if R::FORM == RecordForm::Bytes
             && plan.value.is_some()
             && plan.inserts != plan.replaces
@@ -82,11 +82,12 @@ impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
         Ok(None)
     }
 
-    /// The common cases, in as few instructions as they take: the segment is known, nothing is
-    /// locked, and what is there or the room for it is in one of the two buckets.
+    /// The hot path, in as few instructions as possible. It requires that the segment is known,
+    /// that nothing is locked, and that the record, or the room for it, is in one of the two
+    /// buckets.
     ///
-    /// While one operation waits for memory, the processor begins the next one, as far as it
-    /// can look ahead: a few hundred instructions, a few dozen stores.
+    /// While one operation waits for memory, the processor begins the next one, as far as it can
+    /// look ahead: a few hundred instructions, a few dozen stores.
     #[inline(always)]
     fn attempt_first<'t>(
         &'t self,
@@ -139,7 +140,7 @@ impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
 impl<S: Seam, R: Record> DashEh<S, R> {
     // ---- Changing ---------------------------------------------------------------
 
-    /// The answer to an insert whose key is there, or to an update whose key is not.
+    /// Returns the result of an insert whose key is present, or of an update whose key is absent.
     fn decide_early(
         &self,
         key: HashedKey<'_, R>,
@@ -156,8 +157,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }))
     }
 
-    /// Makes a change whose home bucket is locked, and the next bucket if it is given. `FIRST`:
-    /// only in the common cases; else nothing has happened when it returns.
+    /// Makes a change. The caller has locked the home bucket, and also the next bucket if it passes
+    /// that. With `FIRST`, this does the common cases only. In any other case it returns before
+    /// anything has happened.
     #[inline(always)]
     fn change_locked<'m, const FIRST: bool>(
         &'m self,
@@ -174,7 +176,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let overflow = Overflow::of(here.word());
         let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
             Ok(Some(place)) => Some(place),
-            // A split holds every lock of its segment, so from here on there is none.
+            // A split holds every lock of its segment, so none can begin from here on.
             _ if !self.is_current(route) => return Ok(Step::Again),
             Ok(None) if overflow.is_none() => None,
             _ if FIRST => return Ok(Step::Again),
@@ -197,7 +199,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.replace(&place.bucket.slots[place.slot], new.words(), key.hash);
             new.set_linked();
         } else if next_lock.is_none() && matches!(place.part, Part::Next) {
-            // What a bucket's notes say of its slots changes under its own lock.
+            // A bucket's own lock guards its metadata.
             let Some(next) = self.hold_next::<FIRST>(next, home)? else {
                 return Ok(Step::Full(Obstacle::NextLocked));
             };
@@ -213,9 +215,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(Step::Done(decision.finish(&self.core)))
     }
 
-    /// Locks the next bucket, while the home is locked. `None` if that has to be done before,
-    /// see
-    /// [`Obstacle::NextLocked`].
+    /// Locks the next bucket while the home bucket is locked. Returns `None` if the next bucket
+    /// must be locked first; see [`Obstacle::NextLocked`].
     #[inline(always)]
     fn hold_next<'m, const FIRST: bool>(
         &'m self,
@@ -234,7 +235,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
         place: Place<'_>,
     ) -> Result<()> {
-        // A stash bucket's or node's own lock guards its notes against other homes.
+        // The own lock of a stash bucket or node bucket guards its metadata against changes for
+        // other homes.
         let _locked = self.lock(place.bucket)?;
         here.changing();
         if self.seeded(&index_bugs::REMOVES_NOTHING) {
@@ -246,7 +248,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Puts another value in the place of a slot's, durably: one word. Its home is marked as
+    /// Replaces a slot's value, durably, with the store of one word. The record's home is marked as
     /// changing.
     #[inline(always)]
     fn replace(&self, slot: &Slot, words: SlotWords, hash: u64) {
@@ -260,8 +262,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
     }
 
-    /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is
-    /// locked.
+    /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is locked.
     #[inline(always)]
     fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
@@ -276,10 +277,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     // ---- Inserting --------------------------------------------------------------
 
-    /// Writes a record into a free slot, durably. Nobody reads the slot yet.
+    /// Writes a record into a free slot, durably. No thread reads the slot yet.
     ///
-    /// All stores go to one line, in an order of which every prefix is an empty slot or
-    /// the whole record, so one flush and one fence do.
+    /// All stores go to one line. Each prefix of them leaves an empty slot or the whole record, so
+    /// one flush and one fence are enough.
     #[inline(always)]
     pub(super) fn fill(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
         self.fill_unfenced(slot, words, empty, at);
@@ -301,9 +302,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         at: &'static Point,
     ) {
         let memory = &self.core.memory;
-        // What a split left here must not be joined with the new second word. Whether there
-        // is something, is not looked at: to store once more takes less time than to wait for
-        // a line and to guess.
+        // A split may have left a first word here, which must not be combined with the new second
+        // word. The code does not check for one: one more store takes less time than waiting for
+        // the line and mispredicting a branch.
         if !self.seeded(&bugs::SLOT_NOT_EMPTIED) {
             memory.store(&slot.first, empty, at);
         }
@@ -315,7 +316,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.store_release(&slot.first, words.first, at);
     }
 
-    /// Shows a slot's record to readers. The bucket is locked, the record durable.
+    /// Makes a slot's record visible to readers. The bucket is locked, and the record is durable.
     #[inline(always)]
     pub(super) fn publish(&self, bucket: BucketRef<'_>, slot: usize, print: u8, from_before: bool) {
         let seam = self.core.memory.seam();
@@ -324,7 +325,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         bucket.notes.set_meta(seam, self.meta(bucket).with(slot, from_before));
     }
 
-    /// Puts a new record into a free slot of a bucket that is locked.
+    /// Puts a new record into a free slot of a locked bucket.
     #[inline(always)]
     fn insert_into(
         &self,
@@ -343,8 +344,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.publish(bucket, slot, hash as u8, from_before);
     }
 
-    /// Inserts a record whose key is absent. The home is locked, and the next bucket if it is
-    /// given.
+    /// Inserts a record whose key is absent. The caller has locked the home bucket, and also the
+    /// next bucket if it passes that.
     #[inline(always)]
     fn insert_absent<'m, const FIRST: bool>(
         &'m self,
@@ -374,7 +375,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 }
             }
         };
-        // It may have filled up before it was locked.
+        // The next bucket may have filled up before it was locked.
         let done = match self.meta(next.bucket).free_slot(first) {
             Some(slot) => {
                 self.insert_into(next.bucket, slot, words, hash, true);
@@ -393,8 +394,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(Step::absent(true))
     }
 
-    /// Puts a record whose key is absent somewhere in its segment, where the next bucket is full.
-    /// Whether there was room. Both buckets are locked.
+    /// Puts a record whose key is absent anywhere in its segment, when the next bucket is full.
+    /// Returns whether there was room. Both buckets are locked.
     #[cold]
     #[inline(never)]
     fn insert_crowded<'m>(
@@ -427,9 +428,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(false)
     }
 
-    /// Makes room in one of the two buckets, which are full, and puts the new record there:
-    /// moves a record to its other bucket, or, where that is full too, up to [`MOVES`] in a row,
-    /// as few as will do.
+    /// Makes room in one of the two buckets, which are full, and puts the new record there. It
+    /// moves one record to its other bucket. If that is full too, it moves up to [`MOVES`] in a
+    /// row, as few as possible.
     #[cold]
     fn displace<'m>(
         &'m self,
@@ -441,14 +442,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Result<bool> {
         let (here_index, next_index) = (here.index(self, route), next.index(self, route));
         for moves in 1..=MOVES {
-            // Records of the next bucket that are at home there move one further; those of the
-            // home bucket that came from the one before move back.
+            // Records that are at home in the next bucket move one bucket further. Guests of the
+            // home bucket move back to the bucket before it.
             let ways = [
                 (&mut *next, next_index.wrapping_add(moves), true),
                 (&mut *here, here_index.wrapping_sub(moves), false),
             ];
             for (bucket, last, forward) in ways {
-                // Not locked yet: it saves locks in vain.
+                // Checked before the bucket is locked, to avoid useless locks.
                 let last = self.bucket(route.segment, last & self.bucket_mask);
                 if self.meta(last).free_slot(0).is_none() {
                     continue;
@@ -457,8 +458,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                     continue;
                 };
                 let _elsewhere = (!self.seeded(&bugs::MOVED_UNLOCKED_EARLY)).then_some(elsewhere);
-                // Emptying the slot and filling it are one flush: the stores go to one line,
-                // the first of them removes the record that has a copy elsewhere now.
+                // Emptying the slot and filling it take one flush, because all stores go to one
+                // line. The first store removes the old record, which has a copy elsewhere by now.
                 let empty = self.empty(route.segment.low);
                 self.fill(&bucket.bucket.slots[slot], words, empty, &points::DISPLACE_FILL);
                 self.publish(bucket.bucket, slot, print, forward);
@@ -468,13 +469,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(false)
     }
 
-    /// Moves a record of a full bucket to its other one: one that is at home in the bucket
-    /// `forward`, or one that is not back. Where there is no room, one of that bucket moves
-    /// before it, in the same direction, and so on up to `moves`.
+    /// Moves a record of a full bucket to its other bucket. With `forward`, it moves one that is at
+    /// home in the bucket; otherwise, a guest back to its home. If the other bucket is full, a
+    /// record of that one moves first, in the same direction, and so on for up to `moves` buckets.
     ///
-    /// Answers the slot, and the lock of the bucket that the record is in now. The caller fills
-    /// the slot before it gives the lock back: else the record could be removed, and after a
-    /// crash be back in the slot where it was.
+    /// Returns the slot, and the lock of the bucket that has the record now. The caller must fill
+    /// the slot before it releases that lock. Otherwise another thread could remove the copy, and
+    /// after a crash the original would be back in the slot.
     fn move_away<'m>(
         &'m self,
         route: &Route<'_>,
@@ -492,7 +493,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if movable == 0 {
             return Ok(None);
         }
-        // Fails for the buckets that this operation has locked, too.
+        // This also fails for the buckets that this operation has locked itself.
         let Some(to) = self.try_hold(self.bucket(route.segment, other)) else {
             return Ok(None);
         };
@@ -503,8 +504,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
-        // What can fail comes before anything moves. The block itself is not read: if it is
-        // damaged, that is not this operation's affair.
+        // Anything that can fail comes before anything moves. The block itself is not read: if it
+        // is damaged, that need not fail this operation.
         if R::FORM == RecordForm::Bytes {
             self.core.before_unlink(R::extent(&self.core, words)?.0)?;
         }
@@ -523,8 +524,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(Some((slot, to)))
     }
 
-    /// Copies a record to another bucket, durably, and takes it out of the notes of its own.
-    /// Both buckets are locked, and the record's home is marked as changing.
+    /// Copies a record to another bucket, durably, and removes it from the metadata of its own
+    /// bucket. Both buckets are locked, and the record's home is marked as changing.
     #[expect(clippy::too_many_arguments, reason = "from where, what, to where")]
     fn copy_record(
         &self,

@@ -20,8 +20,8 @@ pub const NODE_BUCKETS: u32 = 7;
 pub const NODE_BYTES: u64 = (1 + NODE_BUCKETS as u64) * BUCKET_BYTES;
 /// Bytes of a directory before its entries.
 pub const DIRECTORY_HEADER: u64 = 64;
-/// Bytes of the block of a directory of this depth. Never less than 256: blocks of that
-/// size and above begin with a line.
+/// Returns the bytes of the block of a directory of this depth: at least 256, because blocks from
+/// that size on begin with a line.
 pub const fn directory_bytes(depth: u32) -> u64 {
     let bytes = DIRECTORY_HEADER + (8 << depth);
     if bytes < 256 { 256 } else { bytes }
@@ -29,7 +29,7 @@ pub const fn directory_bytes(depth: u32) -> u64 {
 /// Greatest depth of the directory.
 pub const MAX_DEPTH: u32 = 40;
 
-/// A bucket: 16 slots. What is known of them is kept in DRAM.
+/// A bucket: 16 slots. Its metadata are in DRAM.
 #[repr(C, align(256))]
 pub struct Bucket {
     /// The records.
@@ -43,7 +43,7 @@ unsafe impl Media for Bucket {}
 pub struct SegmentHeader {
     /// See [`identity`].
     pub identity: Word,
-    /// The first hash that belongs to the segment. Fixed.
+    /// The first hash of the segment's range. Fixed.
     pub low: Word,
     /// Local depth and, during a split, the new segment; see [`State`]. A commit word.
     pub state: Word,
@@ -86,7 +86,7 @@ const _: () = {
     assert!(size_of::<DirectoryHeader>() as u64 == DIRECTORY_HEADER);
 };
 
-/// What a structure is, for [`identity`].
+/// The kind of a structure, for [`identity`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -98,8 +98,8 @@ pub enum Kind {
     Node = 0xd1e2,
 }
 
-/// The identity word of a structure, see `kit::media::identity`. It is tied to a fixed property: a
-/// directory's depth, a segment's first hash, zero.
+/// Returns the identity word of a structure; see `kit::media::identity`. It covers one fixed property:
+/// a directory's depth, a segment's first hash, zero for a node.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
     media::identity(kind as u16, shape, &[offset, fixed])
 }
@@ -116,20 +116,20 @@ pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
 /// `check` is 16 bits of a CRC-32C over the lower 48 bits and the segment's offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// Leading bits of a hash that the segment's records share.
+    /// The number of leading bits that the hashes of the segment's records share.
     pub depth: u32,
-    /// The segment that took over the upper half in a split whose directory entries may
-    /// not be durable yet; 0 otherwise.
+    /// The segment that took over the upper half in a split whose directory entries may not be
+    /// durable yet; 0 otherwise.
     pub partner: u64,
 }
 
 impl State {
-    /// The word on media, for the segment at this offset.
+    /// Returns the word on media, for the segment at this offset.
     pub fn pack(self, segment: u64) -> u64 {
         seal16(self.partner >> 8 | u64::from(self.depth) << 40, &[segment])
     }
 
-    /// Reads the word of the segment at this offset; `None` if it is damaged.
+    /// Reads the word of the segment at this offset. Returns `None` if it is damaged.
     pub fn unpack(segment: u64, word: u64) -> Option<State> {
         let depth = (word & LOW48) >> 40;
         let state = State { depth: depth as u32, partner: (word & ((1 << 40) - 1)) << 8 };
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// The root's first scheme word: where the directory is, and its depth.
+/// Returns the root's first scheme word: the directory's offset and depth.
 ///
 /// ```text
 ///  63      56 55      48 47                          0
@@ -150,7 +150,7 @@ pub fn pack_root(directory: u64, depth: u32) -> u64 {
     seal8(directory | u64::from(depth) << 48)
 }
 
-/// Reads the root's word: offset and depth; `None` if it is damaged.
+/// Reads the root's word: the directory's offset and depth. Returns `None` if it is damaged.
 pub fn unpack_root(word: u64) -> Option<(u64, u32)> {
     let directory = word & LOW48;
     let depth = (word >> 48) as u32 & 0xff;

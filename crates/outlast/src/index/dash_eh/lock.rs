@@ -7,20 +7,24 @@
 //! +----------------------------------+----------+--------+-------------+
 //! ```
 //!
-//! `LOCKED` excludes other writers. `CHANGING` and the version are for the readers of
-//! records whose *home* is this bucket: they wait while it is set, and read again if the
-//! version has changed. A writer that adds a record to a bucket sets neither: the record
-//! is durable before its bit makes it visible, and whoever misses it began before. So the
-//! insert of one key does not make readers of others wait. Not so in stash buckets and
-//! overflow nodes: there a slot can pass from one home to another, and a reader with an
-//! older bit in hand would see the new record before it is durable. An insert there marks
-//! its home as changing.
+//! - `LOCKED` excludes other writers.
+//! - `CHANGING` and the version are for readers of the records whose *home* is this bucket. They
+//!   wait while `CHANGING` is set, and retry if the version has changed.
+//! - `overflow` describes the records that this home has in stash buckets and overflow nodes
+//!   ([`Overflow`](super::notes::Overflow)). It changes only while the bucket is marked as
+//!   changing.
 //!
-//! `overflow` says what the bucket has in stash buckets and overflow nodes
-//! ([`Overflow`](super::notes::Overflow)); it changes only while the bucket is marked as
-//! changing. The version has 46 bits: a reader would have to sleep through 70 trillion
-//! changes of one bucket to see one twice. Locks are DRAM state, reset when a segment is
-//! first touched after opening.
+//! A writer that adds a record to a bucket changes neither `CHANGING` nor the version. The record
+//! is durable before its bit makes it visible, and a reader that misses it takes effect before the
+//! insert. So an insert of one key does not make readers of other keys wait.
+//!
+//! Stash buckets and overflow nodes are different. There a slot can pass from one home to another,
+//! and a reader that has read an older bit would see the new record before it is durable. So an
+//! insert there marks its home as changing.
+//!
+//! The version has 46 bits. To see one version twice, a reader would have to sleep through 70
+//! trillion changes of one bucket. Locks are DRAM state. They are reset when a segment is first
+//! touched after opening.
 
 use super::notes::{BucketRef, Overflow};
 use super::{DashEh, Route};
@@ -46,20 +50,20 @@ impl<S: Seam> Held for Locked<'_, S> {
 }
 
 impl<S: Seam> Locked<'_, S> {
-    /// Makes readers of this home's records wait, and read again.
+    /// Makes readers of this home's records wait and then retry.
     #[inline(always)]
     pub(super) fn changing(&mut self) {
         self.lock.changing();
     }
 
-    /// The lock word.
+    /// Returns the lock word.
     #[inline(always)]
     pub(super) fn word(&self) -> u64 {
         self.lock.word()
     }
 
-    /// Notes that a record of this home is in a stash bucket, or (`None`) in an overflow
-    /// node. The bucket is marked as changing.
+    /// Records that this home has a record in a stash bucket, or (`None`) in an overflow node. The
+    /// bucket is marked as changing.
     pub(super) fn note_overflow(&mut self, print: u8, stash: Option<u32>) {
         let notes = self.bucket.notes;
         let (overflow, meta) =
@@ -68,38 +72,38 @@ impl<S: Seam> Locked<'_, S> {
         self.lock.set_word(overflow.within(self.word()));
     }
 
-    /// Takes back what `note_overflow` noted. The bucket is marked as changing.
+    /// Undoes `note_overflow`. The bucket is marked as changing.
     pub(super) fn forget_overflow(&mut self, print: u8, stash: Option<u32>) {
         let meta = self.bucket.notes.meta(self.lock.seam());
         let overflow = Overflow::of(self.word()).forgetting(meta, print, stash);
         self.lock.set_word(overflow.within(self.word()));
     }
 
-    /// Forgets all of them. The bucket is marked as changing.
+    /// Undoes every `note_overflow`. The bucket is marked as changing.
     pub(super) fn forget_all_overflow(&mut self) {
         self.lock.set_word(Overflow::default().within(self.word()));
     }
 
-    /// The bucket's index in its segment.
+    /// Returns the bucket's index in its segment.
     pub(super) fn index<R: Record>(&self, index: &DashEh<S, R>, route: &Route<'_>) -> u32 {
         index.index_of(route.segment, self.bucket.slots)
     }
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
-    /// A bucket's version lock.
+    /// Returns a bucket's version lock.
     #[inline(always)]
     pub(super) fn lock_of<'m>(&'m self, bucket: BucketRef<'m>) -> VersionLock<'m, S> {
         bucket.notes.lock(self.seam())
     }
 
-    /// Locks a bucket, if it is free, to be unlocked by hand.
+    /// Locks a bucket if it is free. The caller unlocks it explicitly.
     #[inline(always)]
     pub(super) fn try_hold<'m>(&'m self, bucket: BucketRef<'m>) -> Option<Locked<'m, S>> {
         self.lock_of(bucket).try_hold().map(|lock| Locked { bucket, lock })
     }
 
-    /// Locks a bucket, to be unlocked by hand.
+    /// Locks a bucket. The caller unlocks it explicitly.
     #[inline(always)]
     pub(super) fn hold<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
         match self.try_hold(bucket) {
@@ -119,12 +123,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// Locks a bucket.
+    /// Locks a bucket. Dropping the guard unlocks it.
     pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Guarded<Locked<'m, S>>> {
         self.hold(bucket).map(Guarded::new)
     }
 
-    /// One turn of waiting for a bucket's lock, or for the end of a change.
+    /// Waits one turn for a bucket's lock, or for the end of a change.
     #[cold]
     pub(super) fn wait_for_bucket(
         &self,

@@ -12,44 +12,48 @@
 //!             segments, local depth 3 ...   local depth 1
 //!
 //!  segment   [ header | bucket 0 | bucket 1 | ... | stash 0 | stash 1 ] -> overflow nodes
-//!  bucket    [ 16 slots of 16 bytes ]          notes, in DRAM: [ lock | bits | fingerprints ]
+//!  bucket    [ 16 slots of 16 bytes ]       metadata, in DRAM: [ lock | bits | fingerprints ]
 //!  hash      [ directory .... | line (14..16) | bucket (8..) | fingerprint (0..8) ]
 //! ```
 //!
-//! A record whose hash names bucket *b* (its *home*) is in *b*, in *b + 1* (as a *guest*), in
-//! a stash bucket, or in an overflow node. An insert goes to the line of *b* that the hash
-//! names, if a slot is free there; else to the emptier of *b* and *b + 1* (balanced insert),
-//! else a record is moved to its other bucket (displacement), or up to three in a row where
-//! that one is full too, else to the stash, whose records are noted in their home by four
-//! overflow fingerprints and a count. A full segment
-//! is split in two by the next bit of the hash, after the directory was doubled if need be.
-//! What a split leaves room for is gathered: records that had to go elsewhere move to the
-//! line that their hash names.
+//! The hash of a record names a bucket *b*, its *home*. The record is in *b*, in *b + 1* (as a
+//! *guest*), in a stash bucket, or in an overflow node. An insert tries these places in order:
 //!
-//! So nine records in ten of a table that is 0.6 full stand in the line that their hash
-//! names. Every operation asks for that line at once, and both lines that it needs, of the
-//! notes and of the slots, are on their way together.
+//! 1. the line of *b* that the hash names, if it has a free slot;
+//! 2. the emptier of *b* and *b + 1* (balanced insert);
+//! 3. displacement: a record moves to its other bucket and makes room. Where that bucket is full
+//!    too, up to three records move in a row;
+//! 4. the stash, and then the overflow nodes. The home bucket keeps track of its records there, by
+//!    four overflow fingerprints and a count.
 //!
-//! Each process keeps a directory of its own in DRAM, whose entries are filled when a
-//! segment is first touched: operations read that one. The one in PM is written by
-//! splits and read at first touches.
+//! A full segment is split in two by the next bit of the hash. If need be, the directory is doubled
+//! first. The split also compacts both halves: it moves records that were displaced to the line
+//! that their hash names, where there is room now.
+//!
+//! So in a table that is 0.6 full, nine records in ten are in the line that their hash names. Every
+//! operation prefetches that line at once, so the two lines that it needs, one of metadata and one
+//! of slots, arrive together.
+//!
+//! Each process has its own copy of the directory in DRAM, which operations use. An entry is filled
+//! when its segment is first touched. The directory in PM is written by splits and read by first
+//! touches.
 //!
 //! # Invariants
 //!
-//! 1. A slot holds a record if and only if its first word is not the *empty word* and
-//!    the hash of the record begins with the segment's prefix. For byte strings the
-//!    empty word is 0. For inline records, where any key can occur, it is a key that
-//!    hashes to the other half of the hash space, which is why the depth is at least 1.
-//! 2. Slots are the truth. Locks, the bits of slots in use and fingerprints are DRAM state
-//!    (`notes`), made of the slots at first touch.
-//! 3. A segment's first hash never changes and its depth only grows, so what a split
-//!    leaves behind in the old segment never becomes a record again.
-//! 4. All directory entries in a segment's range point at it, but for those of the
-//!    upper half while a split of it is being completed.
-//! 5. Every change of a key, and every move of its record, is made under its home
-//!    bucket's lock; readers validate that bucket's version alone.
-//! 6. What readers can see is durable: inserts become visible after their fence,
-//!    everything else happens while its home bucket is marked as changing.
+//! 1. A slot holds a record if and only if its first word is not the *empty word* and the hash of
+//!    the record begins with the segment's prefix. For byte strings the empty word is 0. For inline
+//!    records, where any key can occur, it is a key that hashes to the other half of the hash
+//!    space. That is why the depth is at least 1.
+//! 2. Slots are the truth. Locks, the bits of slots in use and fingerprints are *bucket metadata*
+//!    (`notes`): DRAM state that is rebuilt from the slots at first touch.
+//! 3. A segment's first hash never changes, and its depth only grows. So a record that a split
+//!    leaves behind in the old segment's slots never becomes a record of it again.
+//! 4. All directory entries in a segment's range point to it, except those of the upper half while
+//!    a split of it is being completed.
+//! 5. Every change of a key, and every move of its record, happens under the lock of its home
+//!    bucket. Readers validate that bucket's version only.
+//! 6. What readers can see is durable. An insert into a bucket becomes visible after its fence.
+//!    Everything else happens while the home bucket is marked as changing.
 //!
 //! # Commit points
 //!
@@ -57,95 +61,122 @@
 //! |---|---|---|---|
 //! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
 //! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
-//! | displacement | copy into the other bucket; fence; slot: empty, second word, first word | 2, 2 (+ record, 1) | a record twice: first touch removes one; or once and an empty slot |
-//! | the same, of *k* records in a row | from the far end: copy; fence; for each other record, slot: empty, its second word, its first word; fence; for the new one as well | *k* + 1, *k* + 1 (+ record, 1) | as above, of one of the *k* records; others may have moved |
+//! | displacement | copy into the other bucket; fence; slot: empty, second word, first word | 2, 2 (+ record, 1) | a record twice, of which first touch removes one; or the record once, and an empty slot |
+//! | displacement of *k* records in a row | from the far end: copy; fence; for each other record, slot: empty, its second word, its first word; fence; the same for the new record | *k* + 1, *k* + 1 (+ record, 1) | as above for one of the *k* records; others may have moved |
 //! | insert into the stash or a node | as insert, its home marked as changing | as insert | as insert |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | map | directory and segments whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks for the trace |
-//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; directory entries; fence | segment + 1 + entries, 3 | before the commit, a block for the trace; after it, directory entries that first touch of the old segment sets |
-//! | gathering, after a split | copies; fence; the slots they were made of: empty; fence | 2 a record at most, 2 | a record twice: first touch removes one |
-//! | doubling | new directory whole; fence; root (commit) | directory + 1, 2 | a block for the trace |
-//! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block for the trace |
+//! | map | directory and segments whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
+//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; directory entries; fence; state: no partner, unflushed | segment + 1 + entries, 3 | before the commit, a block that the trace frees; after it, stale directory entries, which the first touch of either half sets |
+//! | compaction, after a split | copies; fence; the slots they were made of: empty; fence | 2 a record at most, 2 | a record twice, of which first touch removes one |
+//! | doubling | new directory whole; fence; root (commit) | directory + 1, 2 | a block that the trace frees |
+//! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
 //!
-//! Why no fewer: an operation that returns must have fenced once. A record block and the
-//! slot that links to it are different lines, and if the link were durable first the
-//! slot would show what the block held before; hence the second fence. A move is two
-//! lines, of which the copy must come first. A lookup stores nothing.
+//! Why no fewer:
 //!
-//! Moves in a row: the slot that a record leaves takes the copy of the next one, so each copy is
-//! durable before its original is overwritten, and one line at a time is not. A crash finds the
-//! record that it is about in the slot and in its copy, or in one of them; each other record
-//! stands in one place, one of its two buckets. So first touch has at most one record to remove,
-//! as after a single move.
+//! - An operation must fence once before it returns.
+//! - A record block and the slot that links to it are different lines. If the link became durable
+//!   first, the slot would show whatever the block held before. Hence the second fence.
+//! - A move changes two lines, and the copy must be durable first.
+//! - A lookup stores nothing.
+//!
+//! *Displacement in a row.* The slot that one record leaves takes the copy of the next. Each copy
+//! is durable before its original is overwritten, and only one line at a time is not durable. So
+//! after a crash, the record whose move was cut short is in its old slot, in its copy, or in both.
+//! Each other record is in exactly one of its two buckets. First touch has at most one record to
+//! remove, as after a single move.
 //!
 //! # Concurrency
 //!
-//! Linearization points: of an insert, the store of the bucket's bits (after the fence); of
-//! an update or removal, the unlocking store of the home bucket; of a lookup, a read of
-//! bits: the one that shows the record, or for an absence the first, since whatever takes a
-//! record out of a bucket changes the version. Two inserts of one key meet at the home's
-//! lock. Lock order: buckets ascending (primary, then stash, then nodes), `structure`.
-//! Displacement only tries locks, those of a whole row as well: who holds them waits for none,
-//! and no ring closes. The home of each record that moves is locked and marked as changing
-//! before its copy is made, and the bucket that has the copy stays locked until the original is
-//! overwritten, durably: a lookup of the record waits and reads again, and nobody can remove the
-//! copy while a crash would bring the original back. A slot passes from a record that is at home
-//! there to a guest, or back, so that whoever still looks into it by older notes reads for the
-//! home that is marked, and nobody sees the slot's next record before it is durable. An overflow
-//! node is linked under all bucket locks of its segment: nobody inserts into it before its link
-//! is durable. A split holds all bucket locks of its segment, builds the new segment beside its
-//! readers, and publishes it by the DRAM directory. Whoever used the old entry and finds nothing
-//! looks at it again, a reader after the version, a writer after locking. Who finds the key need
-//! not: a split marks all homes as changing before it publishes, and takes what leaves out of
-//! the old segment's notes before it gives the locks back, so what is found under one version,
-//! or under the lock, belongs there. Nothing is allocated under a lock.
+//! Linearization points:
+//!
+//! | operation | linearization point |
+//! |---|---|
+//! | insert into a bucket | the store of the bucket's bits, after the fence |
+//! | insert into the stash or a node; update; removal | the store that unlocks the home bucket |
+//! | lookup that finds the record | the read of the bits that show it |
+//! | lookup that finds nothing | its first read of bits. A change that takes a record out of a bucket changes the version |
+//!
+//! The lock of the home bucket serializes two inserts of one key. Lock order: buckets ascending
+//! (home and next, then stash, then nodes), then `structure`. No thread allocates while it holds a
+//! lock.
+//!
+//! *Displacement.* It only try-locks, also when several records move in a row, so no lock cycle can
+//! form. Two rules keep it safe:
+//!
+//! - The home of each record that moves is locked and marked as changing before the copy is made.
+//!   So a lookup of that record waits and retries.
+//! - The bucket that has the copy stays locked until the original is overwritten, durably. So no
+//!   thread can remove the copy while a crash would bring back the original.
+//!
+//! A slot passes from a record that is at home there to a guest, or the reverse. A reader that
+//! still looks into the slot because of older metadata is therefore reading for the home that is
+//! marked, and retries. So no reader sees the slot's next record before it is durable.
+//!
+//! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
+//! inserts into it before its link is durable.
+//!
+//! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
+//! while readers continue, and publishes it in the DRAM directory. A thread that used the old entry
+//! and finds nothing checks the entry again: a reader after it has read the version, a writer after
+//! it has locked. A thread that finds the key need not check. The split marks all homes as changing
+//! before it publishes, and takes the records that leave out of the old segment's metadata before
+//! it unlocks. So a record that is found under one version, or under the lock, belongs there.
 //!
 //! # After a crash
 //!
-//! Opening reads the root. The first touch of a segment, by one thread at a time under
-//! `structure` and before anyone can be served by it: completes a split (entries of the
-//! upper half that still point at the old segment are set to the new one, durably),
-//! flushes what it found, resets locks, makes the notes from the slots, removes second
-//! copies durably (a line each, one fence for all), and only then fills the DRAM directory.
+//! Opening reads the root and checks the directory's header. A segment is recovered by its first
+//! touch, before any operation can use it. First touches are serialized by `structure`. Each takes
+//! these steps:
 //!
-//! Why what it found is flushed: a process that died leaves its stores in the caches, also
-//! those that it had not flushed. They are found, and answers rest on them; a power loss
-//! must not take them back.
+//! 1. It completes a split: the entries of the upper half that still point to the old segment are
+//!    set to the new one, durably.
+//! 2. It flushes everything that it found.
+//! 3. It resets the locks and rebuilds the metadata from the slots.
+//! 4. It removes second copies, durably: one line each, one fence for all.
+//! 5. It fills the entries of the DRAM directory. From here on, operations use the segment.
 //!
-//! Why a removed key cannot come back from the other half of a split: from the commit
-//! on, by invariant 1, the old segment's slots do not hold the upper half's records,
-//! whatever their words are; and before the commit the new segment is not reachable.
+//! A crash in steps 1 to 4 leaves work for the next first touch, which starts over. Every step can
+//! be repeated.
+//!
+//! *Why step 2 is needed.* After process death, the stores of the process are still in the
+//! processor's caches, including stores that it had not flushed. Recovery sees them and operations
+//! return results that depend on them, so a power loss must not undo them.
+//!
+//! *Why a removed key cannot come back from the other half of a split.* Before the commit, the new
+//! segment is not reachable. From the commit on, by invariant 1, the old segment's slots do not
+//! hold records of the upper half, whatever their words are.
 //!
 //! # Deviations from the paper
 //!
-//! - The paper's buckets hold 14 records behind 32 bytes of metadata. Here the metadata is
-//!   in DRAM, an eighth of the size of the slots, and 16 records fit: a lookup reads it from
-//!   the caches, and a failed one reads no persistent memory at all.
-//! - The paper's inserts always take the emptier of the two buckets. Half of all records then
-//!   are guests, and which of the two lines holds a record is known only once the notes have
-//!   arrived: a lookup waits for memory twice. Here the hash names a line that is tried first,
-//!   which costs a hundredth of the load factor at its peak.
-//! - A change locks the key's home bucket, and the next one only where it changes what that
-//!   one's notes say; the paper locks both.
-//! - The paper persists the allocation bitmap after the record (two flushes, two
-//!   fences). Here the slot itself commits the record, and the bitmap is volatile: one
-//!   of each. It also lets a split drop the moved records without a store.
-//! - The paper's readers can see an insert, and its update or delete, before it is
-//!   durable: thread 2 begins to read, thread 1 locks and stores the bitmap, thread 2 finds
-//!   the key and the version as it was (it changes at the unlocking), and answers; power
-//!   fails, the key is gone. Invariant 6 forbids it.
-//! - The paper logs directory updates with a transaction; here the split's commit is one
-//!   word in the old segment, and the entries are redone from it.
-//! - The paper's one-byte recovery version wraps after 256 crashes. Here "recovered in
-//!   this open" is the DRAM directory's entry, which no crash survives.
-//! - One lock bit and a version per bucket in the paper make each writer of a bucket
-//!   disturb all its readers; here only changes of a home's own records do.
-//! - The paper puts overflow fingerprints into the next bucket too when the home's four
-//!   are taken; here the count takes over.
-//! - Segments without end for keys that no split separates: overflow nodes. The
-//!   directory is not doubled when fewer than one entry in 32 is a segment of its own.
+//! - The paper's buckets hold 14 records after 32 bytes of metadata. Here the metadata are in DRAM,
+//!   at an eighth of the size of the slots, and 16 records fit. A lookup reads the metadata from
+//!   the caches, and a lookup that finds nothing reads no persistent memory at all.
+//! - The paper's inserts always take the emptier of the two buckets. Then half of all records are
+//!   guests, and only the metadata tell which of the two lines holds a record, so a lookup waits
+//!   for memory twice. Here the hash names a line that is tried first. This costs a hundredth of
+//!   the load factor at its peak.
+//! - A change locks the key's home bucket, and the next one only if it changes that bucket's
+//!   metadata. The paper locks both.
+//! - The paper persists the allocation bitmap after the record: two flushes, two fences. Here the
+//!   slot itself commits the record and the bitmap is volatile: one flush, one fence. A split can
+//!   also drop the moved records without a store.
+//! - In the paper, readers can see an insert, update or delete before it is durable. Thread 2
+//!   begins to read. Thread 1 locks and stores the bitmap. Thread 2 finds the key, sees the version
+//!   unchanged (it changes only when thread 1 unlocks), and returns the key. A power loss then
+//!   removes it. Invariant 6 forbids this.
+//! - The paper logs directory updates in a transaction. Here one word in the old segment commits
+//!   the split, and the entries are redone from it.
+//! - The paper's one-byte recovery version wraps after 256 crashes. Here the entry in the DRAM
+//!   directory says that a segment was recovered since opening, and no crash survives it.
+//! - The paper has one lock bit and one version for each bucket, so each writer of a bucket
+//!   disturbs all its readers. Here a writer disturbs the readers of a home only if it changes
+//!   records of that home.
+//! - When the four overflow fingerprints of the home bucket are taken, the paper puts more into the
+//!   next bucket. Here the count takes over.
+//! - Overflow nodes take the keys that no split separates. From depth 6 on, the directory is not
+//!   doubled while fewer than one entry in 32 is a segment of its own.
 
 pub mod bugs;
 mod change;
@@ -177,7 +208,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// How large a map's segments are.
+/// The size of a map's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// log2 of the buckets of a segment: from 1 to 6.
@@ -211,23 +242,23 @@ impl Config {
         u64::from(1 + self.buckets() + self.stash) * BUCKET_BYTES
     }
 
-    /// As it stands in identity words.
+    /// The configuration as identity words contain it.
     fn packed(self) -> u16 {
         (self.bucket_bits | self.stash << 8) as u16
     }
 }
 
-/// A segment that was checked: its header and buckets lie inside the memory.
+/// A segment whose header and buckets were checked to lie inside the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Segment {
     offset: u64,
     depth: u32,
-    /// The first hash that belongs to it.
+    /// The first hash of its range.
     low: u64,
 }
 
 impl Segment {
-    /// The last hash that belongs to it.
+    /// Returns the last hash of the segment's range.
     fn high(self) -> u64 {
         self.low | (u64::MAX >> self.depth)
     }
@@ -237,8 +268,8 @@ impl Segment {
     }
 }
 
-/// The directory in DRAM, for one depth. Entries: offset and, from bit 48, local depth;
-/// 0 where the segment was not touched yet.
+/// The directory in DRAM, for one depth. An entry is the segment's offset and, from bit 48, its
+/// local depth, or 0 if the segment has not been touched yet.
 struct Directory {
     depth: u32,
     entries: Box<[SharedWord]>,
@@ -246,8 +277,8 @@ struct Directory {
 
 impl Directory {
     fn new(depth: u32) -> Directory {
-        // Zeroed by the system, page by page when it is touched: opening a pool takes the
-        // same time however large the directory is.
+        // The system zeroes the pages when they are first touched, so opening a pool takes the same
+        // time however large the directory is.
         let entries = Box::<[SharedWord]>::new_zeroed_slice(1 << depth);
         // SAFETY: zero is a valid SharedWord.
         Directory { depth, entries: unsafe { entries.assume_init() } }
@@ -258,16 +289,16 @@ impl Directory {
         (hash >> (64 - self.depth)) as usize
     }
 
-    /// The entry at an index that [`index`](Directory::index) has given.
+    /// Returns the entry at an index that [`index`](Directory::index) returned.
     #[inline(always)]
     fn entry(&self, index: usize) -> &SharedWord {
         debug_assert!(index < self.entries.len());
-        // SAFETY: there are 2^depth entries, and an index consists of so many bits.
+        // SAFETY: there are 2^depth entries, and `index` returns a number of `depth` bits.
         unsafe { self.entries.get_unchecked(index) }
     }
 }
 
-/// How an operation came to its segment; to be checked again after reading or locking.
+/// How an operation reached its segment. It must be checked again after reading or locking.
 #[derive(Clone, Copy)]
 struct Route<'d> {
     directory: &'d Directory,
@@ -276,12 +307,12 @@ struct Route<'d> {
     segment: Segment,
 }
 
-/// What splits and first touches change, one at a time.
+/// The state that splits and first touches change, one thread at a time.
 struct Structure {
     /// The directory in PM.
     directory: u64,
     depth: u32,
-    /// Segments that the directory points at, once counted.
+    /// The number of segments that the directory points to, once it has been counted.
     segments: Option<u64>,
 }
 
@@ -290,14 +321,14 @@ pub struct DashEh<S: Seam, R: Record> {
     core: Arc<Core<S>>,
     root: Offset<Word>,
     shape: Config,
-    /// Buckets of a segment, less one.
+    /// The number of buckets of a segment, minus one.
     bucket_mask: u32,
     /// The empty word, by the first bit of the segment's hashes.
     empty: [u64; 2],
-    /// DRAM directories by depth. Those of lesser depth stay, for readers that are still
-    /// there: together they are no larger than the present one.
+    /// DRAM directories by depth. Shallower ones stay, for readers that still use them. Together
+    /// they are no larger than the current one.
     directories: Box<[Shared<OnceLock<Directory>>]>,
-    /// The present one of them.
+    /// The current one of `directories`.
     directory: Shared<AtomicPtr<Directory>>,
     structure: Mutex<Structure>,
     counters: Counters,
@@ -305,7 +336,7 @@ pub struct DashEh<S: Seam, R: Record> {
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
-    /// Opens the table whose root is in a slot. Takes constant time.
+    /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let scheme_words = root_offset(slot).raw() + 8;
         let root = Offset::<Word>::new(scheme_words);
@@ -333,7 +364,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(table)
     }
 
-    /// Makes a directory the present one. There was none of its depth.
+    /// Makes a directory the current one. There was none of its depth.
     fn set_directory(&self, directory: Directory) {
         let depth = directory.depth as usize;
         let kept = self.directories[depth].get_or_init(self.seam(), || directory);
@@ -349,13 +380,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         check_identity(&self.core.memory, &header.identity, expected, &what)
     }
 
-    /// The entries of a directory in PM.
+    /// Returns the entries of a directory in PM.
     fn directory_entries(&self, offset: u64, depth: u32) -> Result<&[Word], Damage> {
         self.core.memory.words(offset + DIRECTORY_HEADER, 8 << depth)
     }
 
-    /// See invariant 1: for each half of the hash space, a word that no record of it has
-    /// as its first one.
+    /// Returns, for each half of the hash space, a word that is not the first word of any record in
+    /// it; see invariant 1.
     fn empty_words(core: &Core<S>) -> Result<[u64; 2]> {
         if let Some(word) = R::EMPTY {
             return Ok([word, word]);
@@ -370,7 +401,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// The empty word of the segment that holds this hash.
+    /// Returns the empty word of the segment that holds this hash.
     #[inline(always)]
     fn empty(&self, hash: u64) -> u64 {
         self.empty[(hash >> 63) as usize]
@@ -394,7 +425,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         (hash >> 8) as u32 & self.bucket_mask
     }
 
-    /// The first slot of the line in which a record of this hash stands if it can.
+    /// Returns the first slot of the line that this hash names.
     #[inline(always)]
     fn first_slot(hash: u64) -> usize {
         (hash >> 14) as usize % (SLOTS / LINE_SLOTS) * LINE_SLOTS
@@ -414,14 +445,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         R::slot_hash(&self.core.hasher, words)
     }
 
-    /// A bucket of a segment; stash buckets follow the others.
+    /// Returns a bucket of a segment. Stash buckets follow the others.
     #[inline(always)]
     fn bucket(&self, segment: Segment, index: u32) -> BucketRef<'_> {
         debug_assert!(index < self.shape.buckets() + self.shape.stash);
         let offset = segment.offset + u64::from(1 + index) * BUCKET_BYTES;
         let memory = &self.core.memory;
-        // SAFETY: a `Segment` is made of an offset whose whole extent was checked
-        // (`check_segment`, or an allocation of that size), and `index` is in it.
+        // SAFETY: a `Segment` is made from an offset whose whole extent was checked (by
+        // `check_segment`, or by an allocation of that size), and `index` is inside it.
         unsafe {
             let bucket = memory.at_unchecked(Offset::<Bucket>::new(offset));
             BucketRef::new(bucket, memory.shadow_unchecked(offset))
@@ -433,7 +464,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.bucket(segment, self.shape.buckets() + stash)
     }
 
-    /// A bucket wherever it is, its offset checked.
+    /// Returns the bucket at any offset, which it checks.
     fn bucket_at(&self, offset: u64) -> Result<BucketRef<'_>, Damage> {
         let memory = &self.core.memory;
         let bucket = memory.at(Offset::<Bucket>::new(offset))?;
@@ -449,12 +480,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn directory(&self) -> &Directory {
         // Acquire: pairs with the Release in `set_directory`.
-        // SAFETY: set before the table was handed out, to one of `directories`, which
-        // neither move nor go before the table does.
+        // SAFETY: set before the table was handed out, to one of `directories`, which neither move
+        // nor are dropped before the table.
         unsafe { &*self.directory.load(self.seam(), Ordering::Acquire) }
     }
 
-    /// The way to a hash's segment. Passes the gate if the segment must be touched first.
+    /// Returns the route to a hash's segment. Passes the gate if the segment has not been touched
+    /// yet.
     #[inline(always)]
     fn route(&self, hash: u64) -> Result<Route<'_>> {
         match self.known_route(hash) {
@@ -469,7 +501,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.first_touch(hash)
     }
 
-    /// As [`route`](Self::route), by a thread that has passed the gate.
+    /// Like [`route`](Self::route), for a thread that has passed the gate.
     #[inline(always)]
     fn route_inside(&self, hash: u64) -> Result<Route<'_>> {
         match self.known_route(hash) {
@@ -482,8 +514,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn known_route(&self, hash: u64) -> Option<Route<'_>> {
         let directory = self.directory();
         let index = directory.index(hash);
-        // Acquire: pairs with the Release of whoever filled the entry, so that the
-        // segment's content is seen.
+        // Acquire: pairs with the Release of the thread that filled the entry, so that the
+        // segment's content is visible.
         let entry = directory.entry(index).load(self.seam(), Ordering::Acquire);
         (entry != 0).then(|| {
             let depth = (entry >> 48) as u32;
@@ -493,7 +525,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         })
     }
 
-    /// Whether the route still leads where it did.
+    /// Returns whether the route still leads to the same segment.
     #[inline(always)]
     fn is_current(&self, route: &Route<'_>) -> bool {
         std::ptr::eq(self.directory(), route.directory)
@@ -501,7 +533,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 == route.entry
     }
 
-    /// Points the DRAM entries of a segment's range at it. `structure` is locked.
+    /// Points the DRAM entries of a segment's range to it. The caller has locked `structure`.
     fn fill_entries(&self, segment: Segment) {
         let directory = self.directory();
         let first = directory.index(segment.low);
@@ -512,8 +544,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// Makes the directory and the two segments of a new map, durable before the root
-    /// that will name them. Returns the root's words.
+    /// Makes the directory and the two segments of a new map and flushes them. They are durable
+    /// before the root that will name them. Returns the root's words.
     pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         let empty = Self::empty_words(core)?;
         resize::create(core, shape, empty)

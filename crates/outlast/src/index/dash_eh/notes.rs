@@ -1,9 +1,8 @@
-//! What this process knows of a bucket: its lock, which slots hold a record, and their
-//! fingerprints.
+//! Bucket metadata: the lock of a bucket, which slots hold a record, and their fingerprints.
 //!
-//! Notes are DRAM state, the bucket's [shadow](crate::pmem::Shadow): made of its slots when
-//! the segment is first touched after opening, and gone with the process. They are an eighth
-//! of the size of the slots, so that those of a large table still fit the caches, and a
+//! Bucket metadata are DRAM state, the bucket's [shadow](crate::pmem::Shadow). They are made from
+//! the slots when the segment is first touched after opening, and end with the process. They are an
+//! eighth of the size of the slots. So the metadata of a large table still fit the caches, and a
 //! lookup that finds nothing reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
@@ -12,20 +11,20 @@ use crate::index::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow, SharedWord};
 use std::sync::atomic::Ordering;
 
-/// The notes of one bucket.
+/// The metadata of one bucket.
 #[repr(C, align(32))]
 pub(crate) struct Notes {
-    /// The version lock, see [`lock`](super::lock); its low bits: see [`overflow`].
+    /// The version lock, see [`lock`](super::lock). Its low bits are an [`Overflow`].
     lock: SharedWord,
     /// See [`Meta`].
     meta: SharedWord,
-    /// A byte of the hash for every slot.
+    /// One byte of the hash for each slot.
     prints: [SharedWord; 2],
 }
 // SAFETY: consists of `SharedWord`s, which are atomics; 32 bytes.
 unsafe impl Shadow for Notes {}
 
-/// A bucket: its slots in the pool, and what is known of them.
+/// A bucket: its slots in the pool, and its metadata.
 #[derive(Clone, Copy)]
 pub(crate) struct BucketRef<'m> {
     pub(super) slots: &'m [Slot; SLOTS],
@@ -39,7 +38,7 @@ impl<'m> BucketRef<'m> {
 }
 
 impl Notes {
-    /// The version lock.
+    /// Returns the version lock.
     #[inline(always)]
     pub(super) fn lock<'m, S: Seam>(&'m self, seam: &'m S) -> VersionLock<'m, S> {
         VersionLock::new(seam, &self.lock)
@@ -47,12 +46,12 @@ impl Notes {
 
     #[inline(always)]
     pub(super) fn meta(&self, seam: &impl Seam) -> Meta {
-        // Acquire: pairs with the Release in `set_meta`: fingerprint and record of every
-        // bit that is seen are seen.
+        // Acquire: pairs with the Release in `set_meta`. For each bit that is visible, its
+        // fingerprint and record are visible too.
         Meta(self.meta.load(seam, Ordering::Acquire))
     }
 
-    /// The bucket is locked, or not yet served.
+    /// Sets the bits. The bucket is locked, or not in use yet.
     #[inline(always)]
     pub(super) fn set_meta(&self, seam: &impl Seam, meta: Meta) {
         // Release: pairs with the Acquire in `meta`.
@@ -65,7 +64,7 @@ impl Notes {
         [low.load(seam, Ordering::Relaxed), high.load(seam, Ordering::Relaxed)]
     }
 
-    /// One word of the fingerprints. The bucket is locked, or not yet served.
+    /// Sets one word of the fingerprints. The bucket is locked, or not in use yet.
     #[inline(always)]
     pub(super) fn set_prints(&self, seam: &impl Seam, word: usize, prints: u64) {
         self.prints[word].store(seam, prints, Ordering::Relaxed);
@@ -81,44 +80,44 @@ impl Notes {
 /// +-------------------------------+--------------+--------------+
 /// ```
 ///
-/// `own`: the record's home is this bucket (or this is a stash bucket or a node's).
-/// `guests`: its home is the bucket before this one.
+/// `own`: the record's home is this bucket (or this is a bucket of the stash or of a node).
+/// `guests`: the record's home is the bucket before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Meta(pub(super) u64);
 
-/// A bit for every slot of the first line.
+/// A bit for each slot of the first line.
 const LINE: u32 = (1 << LINE_SLOTS) - 1;
 
 impl Meta {
-    /// A bit for every slot that holds a record.
+    /// Returns a bit for each slot that holds a record.
     #[inline(always)]
     pub(super) fn allocated(self) -> u32 {
         self.own() | self.guests()
     }
 
-    /// A bit for every slot whose record's home is this bucket.
+    /// Returns a bit for each slot whose record's home is this bucket.
     #[inline(always)]
     pub(super) fn own(self) -> u32 {
         self.0 as u32 & ALL_SLOTS
     }
 
-    /// A bit for every slot whose record's home is the bucket before.
+    /// Returns a bit for each slot whose record's home is the bucket before this one.
     #[inline(always)]
     pub(super) fn guests(self) -> u32 {
         self.0 as u32 >> SLOTS
     }
 
-    /// Records in the bucket.
+    /// Returns the number of records in the bucket.
     #[inline(always)]
     pub(super) fn count(self) -> u32 {
         self.allocated().count_ones()
     }
 
-    /// Whether there are no more records in this bucket than in the other one.
+    /// Returns whether this bucket has at most as many records as the other one.
     #[inline(always)]
     pub(super) fn is_no_fuller_than(self, other: Meta) -> bool {
-        // Both at once, each in its half: not every processor has an instruction that
-        // counts bits.
+        // Counts both at once, one in each half, because not every processor has an instruction
+        // that counts bits.
         let mut bits = self.allocated() | other.allocated() << SLOTS;
         bits -= bits >> 1 & 0x5555_5555;
         bits = (bits & 0x3333_3333) + (bits >> 2 & 0x3333_3333);
@@ -127,7 +126,7 @@ impl Meta {
         bits & 0x1f <= bits >> 16 & 0x1f
     }
 
-    /// A free slot: the first one at or after `first`, around the end.
+    /// Returns a free slot: the first one at or after `first`, cyclically.
     #[inline(always)]
     pub(super) fn free_slot(self, first: usize) -> Option<usize> {
         let free = !self.allocated() as u16;
@@ -135,41 +134,41 @@ impl Meta {
         (free != 0).then(|| (from_first.trailing_zeros() as usize + first) % SLOTS)
     }
 
-    /// A free slot of the line that begins with this one.
+    /// Returns a free slot of the line that begins with slot `first`.
     #[inline(always)]
     pub(super) fn free_slot_in_line(self, first: usize) -> Option<usize> {
         let free = !self.allocated() & LINE << first;
         (free != 0).then(|| free.trailing_zeros() as usize)
     }
 
-    /// With a record in this slot.
+    /// Adds a record in this slot.
     #[must_use]
     #[inline(always)]
     pub(super) fn with(self, slot: usize, from_before: bool) -> Meta {
         Meta(self.without(slot).0 | 1 << (slot + if from_before { SLOTS } else { 0 }))
     }
 
-    /// Without the records in these slots.
+    /// Removes the records in these slots.
     #[must_use]
     #[inline(always)]
     pub(super) fn without_all(self, slots: u32) -> Meta {
         Meta(self.0 & !(u64::from(slots) | u64::from(slots) << SLOTS))
     }
 
-    /// Without the record in this slot.
+    /// Removes the record in this slot.
     #[must_use]
     #[inline(always)]
     pub(super) fn without(self, slot: usize) -> Meta {
         self.without_all(1 << slot)
     }
 
-    /// The overflow fingerprint at an index.
+    /// Returns the overflow fingerprint at an index.
     #[inline(always)]
     pub(super) fn overflow_print(self, index: usize) -> u8 {
         (self.0 >> (32 + 8 * index)) as u8
     }
 
-    /// With another overflow fingerprint at an index.
+    /// Replaces the overflow fingerprint at an index.
     #[must_use]
     pub(super) fn with_overflow_print(self, index: usize, print: u8) -> Meta {
         let shift = 32 + 8 * index;
@@ -177,8 +176,8 @@ impl Meta {
     }
 }
 
-/// What a bucket knows of its records in stash buckets and overflow nodes: the low bits of
-/// its lock word.
+/// The low bits of a bucket's lock word: which records of this home are in stash buckets and
+/// overflow nodes.
 ///
 /// ```text
 ///  15    12 11                    4 3            0
@@ -187,46 +186,46 @@ impl Meta {
 /// +--------+-----------------------+--------------+
 /// ```
 ///
-/// The numbers and the valid bits belong to the overflow fingerprints in [`Meta`]. `others`
-/// counts the records that have none; 15 means 15 or more, and stays.
+/// The numbers and the valid bits belong to the overflow fingerprints in [`Meta`]. `others` counts
+/// the records that have no fingerprint. The value 15 means 15 or more, and stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Overflow(u64);
 
-/// The value of [`Overflow::others`] that is never counted down.
+/// The value of [`Overflow::others`] that never decreases.
 const OTHERS_MAX: u32 = 15;
 
 impl Overflow {
     const MASK: u64 = (1 << OTHER_BITS) - 1;
 
-    /// Of a lock word.
+    /// Reads it from a lock word.
     #[inline(always)]
     pub(super) fn of(lock: u64) -> Overflow {
         Overflow(lock & Self::MASK)
     }
 
-    /// A lock word, with this.
+    /// Returns a lock word with these low bits.
     #[inline(always)]
     pub(super) fn within(self, lock: u64) -> u64 {
         lock & !Self::MASK | self.0
     }
 
-    /// Whether no record is elsewhere.
+    /// Returns whether this home has no record in the stash or in a node.
     #[inline(always)]
     pub(super) fn is_none(self) -> bool {
         self.0 & (0xf << 12 | 0xf) == 0
     }
 
-    /// A bit for every overflow fingerprint that is valid.
+    /// Returns a bit for each overflow fingerprint that is valid.
     pub(super) fn valid(self) -> u32 {
         self.0 as u32 & 0xf
     }
 
-    /// The stash bucket that the fingerprint at an index refers to.
+    /// Returns the stash bucket that the fingerprint at an index refers to.
     pub(super) fn stash(self, index: usize) -> u32 {
         (self.0 >> (4 + 2 * index)) as u32 & 3
     }
 
-    /// See the type's documentation.
+    /// Returns the number of records without a fingerprint; see the type's documentation.
     pub(super) fn others(self) -> u32 {
         (self.0 >> 12) as u32
     }
@@ -235,7 +234,7 @@ impl Overflow {
         Overflow(self.0 & !(0xf << 12) | u64::from(others.min(OTHERS_MAX)) << 12)
     }
 
-    /// Notes one more record: in a stash bucket, or (`None`) in an overflow node.
+    /// Adds a record in a stash bucket, or (`None`) in an overflow node.
     #[must_use]
     pub(super) fn noting(self, meta: Meta, print: u8, stash: Option<u32>) -> (Overflow, Meta) {
         let free = (0..OVERFLOW_PRINTS).find(|index| self.valid() & 1 << index == 0);
@@ -250,7 +249,7 @@ impl Overflow {
         }
     }
 
-    /// Takes back what [`noting`](Overflow::noting) noted.
+    /// Undoes [`noting`](Overflow::noting).
     #[must_use]
     pub(super) fn forgetting(self, meta: Meta, print: u8, stash: Option<u32>) -> Overflow {
         let noted = stash.and_then(|stash| {
@@ -260,8 +259,8 @@ impl Overflow {
                     && self.stash(index) == stash
             })
         });
-        // Of two records with one fingerprint in one stash bucket, only one may have a
-        // note; which of them is all the same.
+        // Of two records with the same fingerprint in the same stash bucket, only one may have an
+        // overflow fingerprint. It does not matter which.
         match noted {
             Some(index) => Overflow(self.0 & !(1 << index)),
             None if self.others() < OTHERS_MAX => self.with_others(self.others().saturating_sub(1)),
@@ -296,7 +295,7 @@ mod tests {
         let masks = [0, 1, 0x8000, 0xff, 0xff00, 0x5555, 0xfffe, 0xffff, 0x7fff, 0x1234];
         for a in masks {
             for b in masks {
-                // Own records and guests count alike.
+                // Own records and guests count equally.
                 let (meta, other) = (Meta(a & 0xff | (a & !0xff) << 16), Meta(b));
                 let expected = meta.count() <= other.count();
                 assert_eq!(meta.is_no_fuller_than(other), expected, "{a:x} {b:x}");

@@ -14,20 +14,20 @@ use crate::index::{RecordForm, prints};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
-/// Where in a segment a record stands.
+/// The part of a segment that a record is in.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
-    /// In its home bucket.
+    /// Its home bucket.
     Home,
-    /// In the next one.
+    /// The bucket after its home bucket.
     Next,
-    /// In this stash bucket.
+    /// This stash bucket.
     Stash(u32),
-    /// In an overflow node.
+    /// An overflow node.
     Node,
 }
 
-/// A record that was found.
+/// A record that was found, and where.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'m> {
     pub(super) part: Part,
@@ -36,18 +36,18 @@ pub(super) struct Place<'m> {
     pub(super) words: SlotWords,
 }
 
-/// Where a key most likely is.
+/// The slot that most likely holds a key.
 pub(crate) struct Likely<'m, S: Seam> {
-    /// The lock of its home.
+    /// The lock of the key's home.
     lock: VersionLock<'m, S>,
-    /// What it held before the notes were read.
+    /// The lock word before the metadata were read.
     before: u64,
     slot: &'m Slot,
 }
 
-/// What the stages of a lookup hand on. `None` where nothing is known at once.
+/// What the stages of a lookup pass on. `None` if the hot path does not apply.
 pub(crate) enum Staged<'m, S: Seam> {
-    /// The home bucket and the next one.
+    /// The home bucket and the bucket after it.
     Pair(BucketRef<'m>, BucketRef<'m>),
     Slot(Likely<'m, S>),
 }
@@ -62,12 +62,12 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
     }
 
     fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
-        // Pinned before the link is read, see `reclaim`. `find` may read several times;
-        // each reading is a guard of its own, and those that do not count are dropped.
+        // The pin comes before the link is read; see `reclaim`. `find` may read several times. Each
+        // read has a pin of its own, which is dropped if the read is not valid.
         self.find(key, 0, |words| {
             let pin = self.core.pin();
-            // Read again under the pin: the link may have been unlinked and its block
-            // retired in between; then the version has changed and this does not count.
+            // The link is read again under the pin. It may have been unlinked and its block retired
+            // before the pin. Then the version has changed, and this read is not valid.
             R::reference(&self.core, words, pin)
         })
     }
@@ -90,8 +90,8 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
         Ok(Some(Staged::Pair(here, next)))
     }
 
-    /// Prefetches the first slot that can hold a record of this hash, if one of the two buckets
-    /// has one.
+    /// Prefetches the first slot in the two buckets that can hold a record of this hash, if there
+    /// is one.
     #[inline(always)]
     fn stage_slots<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, hash: u64) {
         let Some(Staged::Pair(here, next)) = staged.take() else { return };
@@ -128,7 +128,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
     ) -> Result<Option<R::Owned>> {
         if let Some(Staged::Slot(Likely { lock, before, slot })) = staged {
             let words = self.words(slot);
-            // If it is found, the route need not be looked at again: see `read_once`.
+            // If the key is found, the route need not be checked again; see `read_once`.
             if let Ok(true) = R::matches(&self.core, words, key.key, key.hash)
                 && let Ok(value) = R::value(&self.core, words)
                 && is_unchanged(&lock, before)
@@ -143,7 +143,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
 impl<S: Seam, R: Record> DashEh<S, R> {
     // ---- Reading ----------------------------------------------------------------
 
-    /// The words of a slot, consistent if the bucket's version is.
+    /// Reads the words of a slot. They are consistent if the bucket's version did not change.
     #[inline(always)]
     pub(super) fn words(&self, slot: &Slot) -> SlotWords {
         slot.read(&self.core.memory)
@@ -154,14 +154,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         bucket.notes.meta(self.core.memory.seam())
     }
 
-    /// The slots among `mask` whose fingerprint is this one.
+    /// Returns the slots among `mask` whose fingerprint is `print`.
     #[inline(always)]
     fn candidates(&self, bucket: BucketRef<'_>, mask: u32, print: u8) -> u32 {
         prints::matching(bucket.notes.prints(self.core.memory.seam()), print) & mask
     }
 
-    /// Asks for the memory where a record of this hash most likely is, or will be. It
-    /// arrives while the notes do.
+    /// Prefetches the line where a record of this hash most likely is, or will be. It arrives
+    /// together with the metadata.
     #[inline(always)]
     pub(super) fn expect_at_home(&self, route: &Route<'_>, hash: u64) {
         let bucket = self.bucket(route.segment, self.home(hash));
@@ -170,8 +170,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Looks for a key in its home bucket and the next one.
     ///
-    /// Both are looked at before any slot is: which of the two holds a record is as good as
-    /// random, and a processor that has to guess guesses wrong.
+    /// It compares the fingerprints of both before it reads any slot. Which of the two holds a
+    /// record is as good as random, so a branch on it would be mispredicted.
     #[inline(always)]
     pub(super) fn probe_pair<'m>(
         &self,
@@ -198,7 +198,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(None)
     }
 
-    /// Looks for a key in a segment. The home bucket is locked; `lock` is its lock word.
+    /// Looks for a key in a segment. The home bucket is locked, and `lock` is its lock word.
     pub(super) fn search(
         &self,
         segment: Segment,
@@ -257,8 +257,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(None)
     }
 
-    /// Finds a key and reads from its slot, optimistically, by a thread that has passed the
-    /// gate `inside` times. Stores nothing.
+    /// Finds a key and reads from its slot, optimistically. The thread has passed the gate `inside`
+    /// times. Stores nothing.
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
@@ -272,8 +272,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// One reading. `None` if it does not count: a change of the key's home came between, or
-    /// the segment was not touched yet, or something is damaged.
+    /// Reads once. Returns `None` if the result is not valid: the key's home was changed meanwhile,
+    /// the segment has not been touched yet, or something is damaged.
     #[inline(always)]
     fn try_find<T>(
         &self,
@@ -283,7 +283,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.read_once(&self.known_route(key.hash)?, key, read)?.ok()
     }
 
-    /// As [`try_find`](Self::try_find), by this route, and with the damage.
+    /// Like [`try_find`](Self::try_find), with this route, and returns damage.
     #[inline(always)]
     fn read_once<T>(
         &self,
@@ -301,10 +301,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             before => before?,
         };
         let (meta, next_meta) = (self.meta(bucket), self.meta(next));
-        // A split takes the records that leave a segment out of its notes before the version
-        // changes: what is found there belongs there. So the route is looked at again only
-        // where nothing is found: after the version, as a split's Release store of the
-        // directory entry pairs with the fence in there, too.
+        // A split takes the records that leave a segment out of its metadata before the version
+        // changes. So a record that is found belongs there, and the route need not be checked. If
+        // nothing is found, the route is checked after the version: the fence in `is_unchanged`
+        // also pairs with the split's Release store of the directory entry.
         let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
             Ok(Some(place)) => {
                 let found = read(place.words).map(Some);
@@ -320,8 +320,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
-    /// As [`find`](Self::find), until a reading counts, by a thread that has passed the gate
-    /// `inside` times.
+    /// The slow path of [`find`](Self::find): retries until a read is valid. The thread has passed
+    /// the gate `inside` times.
     #[cold]
     fn find_again<T>(
         &self,
@@ -332,8 +332,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut turn = 0;
         loop {
             self.core.check()?;
-            // The first touch of a segment stores to it and passes the gate, which a thread
-            // must not do twice.
+            // The first touch of a segment stores to it and passes the gate, which a thread must
+            // not do twice.
             let hash = key.hash;
             let route = if inside > 0 { self.route_inside(hash)? } else { self.route(hash)? };
             if let Some(found) = self.read_once(&route, key, &mut read) {

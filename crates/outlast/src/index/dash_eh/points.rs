@@ -1,4 +1,4 @@
-//! The commit points of Dash-EH; what each is for stands in the module's documentation.
+//! The commit points of Dash-EH. The module's documentation says what each is for.
 
 crate::commit_points! { "dash-eh":
     /// A new record's block.
@@ -17,10 +17,10 @@ crate::commit_points! { "dash-eh":
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove.
     REMOVE = "remove: slot": store, flush, fence;
-    /// A map's first directory and segments. Fenced before the root's commit word, with the
-    /// root's fixed words.
+    /// A map's first directory and segments. They are fenced together with the root's fixed words,
+    /// before the root's commit word.
     CREATE = "create: directory and segments": store, flush;
-    /// A split's new segment. The fence is for its overflow nodes as well.
+    /// A split's new segment. The fence also covers its overflow nodes.
     SPLIT_NEW = "split: new segment": store, flush, fence;
     /// A split's overflow nodes. Fenced by [`SPLIT_NEW`].
     SPLIT_NODE = "split: new overflow nodes": store, flush;
@@ -28,12 +28,12 @@ crate::commit_points! { "dash-eh":
     SPLIT_COMMIT = "split: state": store, flush, fence;
     /// A split's directory entries.
     SPLIT_DIRECTORY = "split: directory entries": store, flush, fence;
-    /// The old segment's state once the directory is durable. Not flushed: it only saves
-    /// recovery a look at the directory.
+    /// The old segment's state once the directory is durable. Not flushed: it only saves recovery
+    /// from checking the directory.
     SPLIT_DONE = "split: done": volatile;
-    /// Records that move to where they are looked for first, after a split: their copies.
+    /// Compaction after a split: the copies of the records that move.
     PULL_COPY = "gathering: copy": store, flush, fence;
-    /// And the slots they leave.
+    /// Compaction after a split: the slots that they leave.
     PULL_CLEAR = "gathering: slot": store, flush, fence;
     /// The doubled directory.
     DOUBLE_NEW = "doubling: new directory": store, flush, fence;
@@ -41,14 +41,14 @@ crate::commit_points! { "dash-eh":
     DOUBLE_COMMIT = "doubling: root": store, flush, fence;
     /// A new overflow node.
     NODE_NEW = "overflow: new node": store, flush, fence;
-    /// Its link.
+    /// The link to a new overflow node.
     NODE_COMMIT = "overflow: link": store, flush, fence;
-    /// Recovery: what a segment holds, before it is served. An earlier process can have
-    /// died between a store and its flush, with the store still in the processor's caches.
+    /// Recovery: what a segment holds, before any operation uses it. If an earlier process died
+    /// between a store and its flush, the store is still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;
-    /// Recovery: a split's commit, found like that, before the entries that rest on it.
+    /// Recovery: a split's commit, found in the same way, before the entries that depend on it.
     REPAIR_STATE = "repair: state of a split": flush, fence;
-    /// Recovery: second copies of records go. One fence for all of a segment.
+    /// Recovery: removal of second copies of records. One fence for all of a segment.
     REPAIR_DUPLICATE = "repair: duplicate": store, flush, fence;
     /// Recovery: a split's directory entries.
     REPAIR_DIRECTORY = "repair: directory entries": store, flush, fence;

@@ -1,4 +1,4 @@
-//! First touch: what a crash left, mended before a segment is served.
+//! First touch: repairs what a crash left before a segment is used.
 
 use super::layout::{
     self, BUCKET_BYTES, Kind, NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, State,
@@ -34,8 +34,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let segment = Segment { offset, depth: state.depth, low };
             if let Some((entry, other)) = self.foreign_entry(&structure, segment, hash)? {
-                // A split of `other` may have got no further than some of its entries:
-                // its new segment is served only once all of them are set.
+                // A split of `other` may have set only some of its entries before a crash. Its new
+                // segment is used only once all of them are set.
                 match self.check_segment(other) {
                     Ok((low, state)) if state.partner == offset => {
                         self.complete_split(&structure, other, low, state)?;
@@ -48,8 +48,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 }
             }
             self.check_chain(segment)?;
-            // Before it is repaired: else a second copy could go durably while the other
-            // one is only in the caches.
+            // This comes before the repair. Otherwise a second copy could be durably removed while
+            // the other copy is only in the caches.
             self.persist_found(&structure, segment)?;
             self.repair(segment)?;
             self.fill_entries(segment);
@@ -57,7 +57,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// The directory entries in PM of the hashes that begin with the first `depth` bits of `low`.
+    /// Returns the directory entries in PM of the hashes that begin with the first `depth` bits of
+    /// `low`.
     pub(super) fn entries_of(
         &self,
         structure: &Structure,
@@ -83,8 +84,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok((low, state))
     }
 
-    /// Checks a segment's range against the directory. Answers the first entry in it that
-    /// points elsewhere, and where.
+    /// Checks a segment's range against the directory. Returns the first entry in the range that
+    /// points elsewhere, and where it points.
     fn foreign_entry(
         &self,
         structure: &Structure,
@@ -105,10 +106,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }))
     }
 
-    /// Completes a split that committed: sets the directory entries of the upper half.
+    /// Completes a split that has committed: sets the directory entries of the upper half.
     ///
-    /// Only those that still point at the old segment: the new one may have been split
-    /// since, in an earlier life that never touched the old one again.
+    /// It sets only those that still point to the old segment. An earlier process may have split
+    /// the new segment further without ever touching the old one.
     fn complete_split(
         &self,
         structure: &Structure,
@@ -130,7 +131,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 format!("{state:?}, partner at {partner_low:#x}: {partner_state:?}"),
             ));
         }
-        // The state, which may never have been flushed, before the entries that rest on it.
+        // The state may never have been flushed. It must be durable before the entries that depend
+        // on it.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.persist(&header.state, &points::REPAIR_STATE);
         let upper = self.entries_of(structure, partner_low, state.depth)?;
@@ -146,10 +148,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// After a crash: makes durable what answers will rest on, the segment's directory
-    /// entries, its header, slots and overflow nodes. A process that died leaves its stores
-    /// in the caches, flushed or not, and here they are found. Whatever they link to was
-    /// durable before they did.
+    /// After a crash, makes durable everything that results will depend on: the segment's directory
+    /// entries, header, slots and overflow nodes. When a process dies, its stores stay in the
+    /// caches, flushed or not, and first touch finds them there. Blocks that they link to were
+    /// durable before them.
     fn persist_found(&self, structure: &Structure, segment: Segment) -> Result<(), Damage> {
         if self.core.alloc().old_frontier() == 0 || self.core.options().read_only {
             return Ok(());
@@ -165,8 +167,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Resets the locks of a segment and makes its notes from its slots. Removes
-    /// second copies, durably. Nobody is served by the segment yet.
+    /// Resets the locks of a segment and makes its metadata from its slots. Removes second copies,
+    /// durably. No operation uses the segment yet.
     fn repair(&self, segment: Segment) -> Result<(), Damage> {
         for index in 0..self.shape.buckets() {
             self.repair_bucket(segment, self.bucket(segment, index), Some(index))?;
@@ -181,15 +183,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             removed += self.repair_overflow(segment, bucket, stash)?;
         }
         if removed > 0 {
-            // Durable before the segment is served: else a record that is removed from the
-            // other place would come back from this one.
+            // The removals must be durable before the segment is used. Otherwise a record that is
+            // removed from its other place could come back from this one.
             self.core.memory.fence(&points::REPAIR_DUPLICATE);
         }
         Ok(())
     }
 
-    /// Checks the overflow nodes: each is one, and none lies over another or over the
-    /// segment, whose buckets would be locked twice.
+    /// Checks the overflow nodes: each must be one, and none may overlap another or the segment,
+    /// because then buckets would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let mut seen = BTreeMap::from([(segment.offset, self.shape.segment_bytes())]);
@@ -212,8 +214,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// What an unserved slot holds, by invariant 1. `index`: the bucket, where records
-    /// must be at home there or in the one before.
+    /// Returns the record in a slot, by invariant 1. The segment is not in use yet. `index` is the
+    /// bucket's number: its records must be at home in it or in the bucket before it.
     pub(super) fn record_in(
         &self,
         segment: Segment,
@@ -227,7 +229,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         let hash = self.hash_of(words);
         let home = self.home(hash);
-        // A split leaves records behind, but those were in the right bucket too.
+        // A split leaves records behind, but those are in the right bucket too.
         if index.is_some_and(|index| home != index && home != self.previous(index)) {
             return Err(Damage::new(
                 self.core.memory.offset_of(&bucket.slots[slot]).raw(),
@@ -269,8 +271,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Whether a bucket holds a record with this first word among `mask`. Both copies of
-    /// a record that a crash left twice have the same words.
+    /// Returns whether a bucket holds a record with this first word among `mask`. If a crash left a
+    /// record twice, both copies have the same words.
     fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, print: u8) -> bool {
         if self.seeded(&bugs::SECOND_COPY_KEPT) {
             return false;
@@ -281,8 +283,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
     }
 
-    /// Displacement: a record that is in its home bucket goes from the next one. Returns
-    /// how many went; not fenced.
+    /// Repairs displacements: removes a guest from a bucket if its home bucket has the record too.
+    /// Returns how many it removed, without a fence.
     fn remove_second_copies(&self, segment: Segment, index: u32) -> Result<usize, Damage> {
         let bucket = self.bucket(segment, index);
         let home = self.bucket(segment, self.previous(index));
@@ -300,11 +302,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(removed)
     }
 
-    /// Empties a slot and flushes it. Not fenced.
+    /// Empties a slot and flushes it, without a fence.
     ///
     /// # Errors
-    /// [`Damage`] if no crash can have left the copy: all space is accounted for, so the trace
-    /// after the last crash has been here.
+    /// [`Damage`] if no crash can have left the copy. That is so when all space is accounted for,
+    /// because then the trace after the last crash has already been here.
     fn remove_copy(
         &self,
         segment: Segment,
@@ -324,8 +326,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Notes a stash bucket's or node's records in their homes; those that are there
-    /// too, taken back after a split, go from here. Returns how many went; not fenced.
+    /// Adds the records of a stash bucket or node to the metadata of their homes. If a record is
+    /// also in one of its two buckets, because a compaction was cut short, removes it from here.
+    /// Returns how many it removed, without a fence.
     fn repair_overflow(
         &self,
         segment: Segment,
@@ -347,7 +350,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 self.remove_copy(segment, bucket, slot)?;
                 removed += 1;
             } else {
-                // Nobody is served by the home yet: there is no lock to hold.
+                // No operation uses the home bucket yet, so there is no lock to hold.
                 let seam = self.core.memory.seam();
                 let word = home.notes.lock(seam).load(Ordering::Relaxed);
                 let (overflow, meta) = Overflow::of(word).noting(self.meta(home), print, stash);

@@ -1,4 +1,4 @@
-//! Growing: splits, doubling of the directory, overflow nodes.
+//! Growth: splits, doubling of the directory, overflow nodes.
 
 use super::layout::{
     self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH,
@@ -22,18 +22,18 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Directories up to this depth are doubled whatever is in them.
+/// Directories below this depth are doubled whatever they contain.
 const FREE_DEPTH: u32 = 6;
-/// Beyond it, one entry in this many must be a segment of its own.
+/// From this depth on, one entry in this many must be a segment of its own.
 const SPARSE: u64 = 32;
 
-/// A bucket as it will be written.
+/// A bucket to be written.
 #[derive(Clone)]
 struct DraftBucket {
     meta: Meta,
     prints: [u8; SLOTS],
     overflow: Overflow,
-    /// Those without a record are empty.
+    /// Slots without a record are empty.
     slots: [SlotWords; SLOTS],
 }
 
@@ -59,7 +59,7 @@ impl DraftBucket {
     }
 }
 
-/// Writes a bucket of a structure that nobody links to yet.
+/// Writes a bucket of a structure that nothing links to yet.
 fn write_bucket<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
@@ -81,7 +81,7 @@ fn write_bucket<S: Seam>(
     Ok(())
 }
 
-/// A segment as it will be written.
+/// A segment to be written.
 struct Draft {
     low: u64,
     depth: u32,
@@ -96,7 +96,7 @@ impl Draft {
         Draft { low, depth, chain: 0, empty, buckets }
     }
 
-    /// Writes the segment and flushes it. Not fenced.
+    /// Writes the segment and flushes it, without a fence.
     fn write<S: Seam>(
         &self,
         memory: &Memory<S>,
@@ -122,7 +122,7 @@ impl Draft {
     }
 }
 
-/// Writes a directory and flushes it. Not fenced.
+/// Writes a directory and flushes it, without a fence.
 fn write_directory<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
@@ -141,8 +141,8 @@ fn write_directory<S: Seam>(
     Ok(())
 }
 
-/// A new map's directory and segments, flushed. They are durable with the next fence,
-/// which is that before the commit word of the root.
+/// Writes a new map's directory and segments and flushes them. The fence before the root's commit
+/// word makes them durable.
 pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
     shape: Config,
@@ -163,7 +163,7 @@ pub(super) fn create<S: Seam>(
     Ok(words)
 }
 
-/// A record outside the buckets of a segment.
+/// A record that is in the stash or in an overflow node.
 struct Overflowed<'m> {
     bucket: BucketRef<'m>,
     slot: usize,
@@ -183,12 +183,12 @@ impl Lines {
         self.0.push(offset / LINE);
     }
 
-    /// Flushes them and forgets them. Not fenced.
+    /// Flushes the lines and clears the list, without a fence.
     fn flush<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) {
         self.0.sort_unstable();
         self.0.dedup();
         for line in self.0.drain(..) {
-            // They were found inside the memory; a slot begins each.
+            // The lines were found inside the memory. A slot begins each.
             if let Ok(slot) = memory.at(Offset::<Slot>::new(line * LINE)) {
                 memory.flush(slot, at);
             }
@@ -197,7 +197,7 @@ impl Lines {
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
-    /// Makes room in a full segment. The caller looks again afterwards.
+    /// Makes room in a full segment. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         let depth = route.directory.depth;
         if route.segment.depth < depth {
@@ -220,7 +220,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             if !self.is_current(route) && !self.seeded(&bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
-            // As many overflow nodes as the old segment has are always enough.
+            // The new segment never needs more overflow nodes than the old one has.
             let needed = self.nodes(segment).collect::<Result<Vec<_>, _>>()?.len();
             if nodes.len() >= needed {
                 self.split_locked(segment, &mut new, &mut nodes, &mut locks)?;
@@ -234,13 +234,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// Locks every bucket of a segment; who has them has its stash and nodes too.
+    /// Locks every bucket of a segment. This also excludes other writers from its stash and nodes.
     fn lock_all(&self, segment: Segment) -> Result<Vec<Guarded<Locked<'_, S>>>> {
         (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
-    /// Splits a segment whose buckets are all locked, into a new block and as many of the nodes
-    /// as it needs.
+    /// Splits a segment whose buckets are all locked, into a new block and as many of the nodes as
+    /// it needs.
     fn split_locked(
         &self,
         old: Segment,
@@ -262,7 +262,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let (leaving, staying): (Vec<_>, Vec<_>) =
             self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
         let used = self.place_overflow(&mut draft, &leaving, nodes)?;
-        // Those that stay too: `clean_up` moves some of them within the segment.
+        // Overflow records that stay are marked too, because `clean_up` moves some of them within
+        // the segment.
         let staying_too = !self.seeded(&bugs::STAYING_UNMARKED);
         self.mark_moved(locks, leaving.iter().chain(staying.iter().filter(|_| staying_too)))?;
         let at = &points::SPLIT_NEW;
@@ -287,8 +288,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             memory.flush_words(upper, at);
             memory.fence(at);
-            // From here until the old segment is cleaned up, its readers wait: the upper
-            // half changes in the new one already.
+            // From here until the old segment is cleaned up, its readers wait, because other
+            // threads can already change the upper half in the new segment.
             locks.iter_mut().for_each(|lock| lock.changing());
             self.fill_entries(new);
             self.fill_entries(Segment { depth: new.depth, ..old });
@@ -303,13 +304,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// Copies the records of a bucket whose hash has this bit to the same slots of a draft:
-    /// what fitted there fits here. Returns a bit for each.
+    /// Copies the records of a bucket whose hash has this bit to the same slots of a draft, so each
+    /// of them has room. Returns a bit for each.
     fn draft_moved(&self, bucket: BucketRef<'_>, bit: u64, draft: &mut DraftBucket) -> u32 {
         let meta = self.meta(bucket);
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
         let mut moved = 0;
-        // Which of them move is as good as random: that must not be branched on.
+        // Which of them move is as good as random, so it must not be branched on.
         for slot in ones::<usize>(meta.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
@@ -323,8 +324,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         moved
     }
 
-    /// Moves records of a draft's bucket to where they are looked for first, now that there
-    /// is room for most of them.
+    /// Compacts a draft's bucket: moves records to the lines that their hashes name, most of which
+    /// have room now.
     fn draft_near(&self, draft: &mut Draft, index: usize) {
         let bucket = &draft.buckets[index];
         let mut astray = bucket.meta.guests();
@@ -343,7 +344,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// The records in a segment's stash buckets and overflow nodes.
+    /// Returns the records in a segment's stash buckets and overflow nodes.
     fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
         let mut found = Vec::new();
         for place in self.overflow_buckets(segment) {
@@ -357,8 +358,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(found)
     }
 
-    /// Finds places in a new segment for records that come from overflow; writes the
-    /// nodes it needs. Returns how many those are.
+    /// Finds places in a new segment for records from the overflow, and writes the nodes that it
+    /// needs. Returns the number of those.
     fn place_overflow(
         &self,
         draft: &mut Draft,
@@ -410,7 +411,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(used)
     }
 
-    /// While the trace runs: the records that a split moves, which can be any.
+    /// While the trace runs, marks all records of the segment, because any of them can be moved.
     fn mark_moved<'o>(
         &self,
         locks: &[Guarded<Locked<'_, S>>],
@@ -426,15 +427,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         });
         if R::FORM == RecordForm::Bytes {
             for words in in_buckets.chain(overflowed.map(|o| o.words)) {
-                // By the link alone: a damaged block is not the split's affair.
+                // Uses the link only. A damaged block need not fail the split.
                 self.core.before_unlink(R::extent(&self.core, words)?.0)?;
             }
         }
         Ok(())
     }
 
-    /// After a split: drops the moved records from the old segment's notes, and gathers those
-    /// that stay. All buckets are locked, and marked as changing.
+    /// After a split: removes the moved records from the old segment's metadata, and compacts the
+    /// records that stay. All buckets are locked, and marked as changing.
     fn clean_up(
         &self,
         segment: Segment,
@@ -457,12 +458,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.gather(locks, staying, empty);
     }
 
-    /// Moves records to where they are looked for first, durably: guests to their home, and
-    /// what is in the stash back into the two buckets. All buckets are locked, and marked as
-    /// changing.
+    /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
+    /// names, and records in the stash or in nodes back into the two buckets, where there is room.
+    /// All buckets are locked, and marked as changing.
     fn gather(&self, locks: &mut [Guarded<Locked<'_, S>>], staying: &[Overflowed<'_>], empty: u64) {
         let memory = &self.core.memory;
-        // Where the records that move have stood, and the lines they move to.
+        // The slots that the records leave, and the lines that they move to.
         let mut from = Vec::new();
         let mut lines = Lines::default();
         let mut copy = |bucket: BucketRef<'_>, slot: usize, words, hash: u64, from_before| {
@@ -500,13 +501,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if from.is_empty() {
             return;
         }
-        // The copies are durable before the slots they were made of are emptied.
+        // The copies must be durable before the slots that they were made from are emptied.
         lines.flush(memory, &points::PULL_COPY);
         memory.fence(&points::PULL_COPY);
         for (bucket, slot) in from {
             memory.store_release(&bucket.slots[slot].first, empty, &points::PULL_CLEAR);
             lines.add(memory.offset_of(&bucket.slots[slot]).raw());
-            // Nobody takes the slot before the locks are given back.
+            // No thread can take the slot before the locks are released.
             bucket.notes.set_meta(memory.seam(), self.meta(bucket).without_all(1 << slot));
         }
         lines.flush(memory, &points::PULL_CLEAR);
@@ -515,8 +516,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     // ---- Directory --------------------------------------------------------------
 
-    /// Whether the directory may be doubled: keys that no split separates must not make
-    /// it grow without end.
+    /// Returns whether the directory may be doubled. Keys that no split separates must not make it
+    /// grow without end.
     fn may_double(&self, depth: u32) -> Result<bool> {
         let bytes = layout::directory_bytes(depth + 1);
         if depth >= MAX_DEPTH || bytes > self.core.geometry.large_max() {
@@ -540,8 +541,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(structure.segments.unwrap_or(0) * SPARSE >= 1 << depth)
     }
 
-    /// Doubles the directory, if it has still this depth. `false` if there is no block
-    /// that large.
+    /// Doubles the directory, unless another thread has. Fails if there is no block of that size.
+    /// Always returns `true`.
     fn double(&self, depth: u32) -> Result<bool> {
         let memory = &self.core.memory;
         let mut new = UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1))?;
@@ -587,7 +588,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn extend_chain(&self, route: &Route<'_>) -> Result<()> {
         let memory = &self.core.memory;
         let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
-        // Nobody inserts into the node before its link is durable.
+        // No thread can insert into the node before its link is durable.
         let _locks = self.lock_all(route.segment)?;
         if !self.is_current(route) {
             return Ok(());
@@ -605,17 +606,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(())
     }
 
-    /// The overflow nodes of a segment, each of which lies inside the memory.
+    /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
     pub(super) fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut next = header.map_or(0, |header| memory.load_acquire(&header.chain));
-        // No more than there is space for.
+        // At most as many as there is space for.
         let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let node = std::mem::take(&mut next);
-            // The chain was sound when the segment was first touched. In a damaged file,
-            // something else may have been written over it since.
+            // The chain was intact when the segment was first touched. In a damaged file, something
+            // else may have overwritten it since.
             (node != 0).then(|| {
                 memory.words(node, NODE_BYTES)?;
                 left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
@@ -626,7 +627,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         })
     }
 
-    /// A segment's stash buckets with their numbers, and then the buckets of its overflow nodes.
+    /// Yields a segment's stash buckets with their numbers, and then the buckets of its overflow
+    /// nodes.
     pub(super) fn overflow_buckets(
         &self,
         segment: Segment,
@@ -640,8 +642,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         stashes.chain(in_nodes)
     }
 
-    /// All buckets of a segment: those that records are at home in, with their numbers, and then
-    /// those of the overflow.
+    /// Yields all buckets of a segment: first those that can be a home, with their numbers, and
+    /// then those of the overflow.
     pub(super) fn all_buckets(
         &self,
         segment: Segment,
@@ -656,7 +658,7 @@ fn endless_chain(node: u64) -> Damage {
     Damage::new(node, "a chain of overflow nodes that ends", "more nodes than there can be")
 }
 
-/// Writes an overflow node and flushes it. Not fenced.
+/// Writes an overflow node and flushes it, without a fence.
 fn write_node<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
@@ -675,7 +677,7 @@ fn write_node<S: Seam>(
 }
 
 impl DraftBucket {
-    /// As `note_overflow`, in a draft.
+    /// Does the same as `note_overflow`, in a draft.
     fn note(&mut self, print: u8, stash: Option<u32>) {
         (self.overflow, self.meta) = self.overflow.noting(self.meta, print, stash);
     }

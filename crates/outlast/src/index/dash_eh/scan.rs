@@ -1,4 +1,4 @@
-//! Walking the table: iteration, the trace of all blocks, samples.
+//! Walks over the table: iteration, the trace of all blocks, samples.
 
 use super::layout::{NODE_BYTES, SLOTS, directory_bytes};
 use super::notes::{BucketRef, Notes, Overflow};
@@ -12,16 +12,16 @@ use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::sync::atomic::{Ordering, fence};
 
-/// Segments that a sample reads at most.
+/// The most segments that a sample reads.
 const SAMPLE: u64 = 64;
 
 impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
-    /// One step of an iteration: the records of one home bucket, in the range of hashes
-    /// that its segment had when the iteration came to it.
+    /// Does one step of an iteration: the records of one home bucket, in the range of hashes that
+    /// its segment had when the iteration reached it.
     ///
-    /// The range stays the same while the iteration works through its buckets, also if
-    /// the segment is split meanwhile: then one bucket is read from several segments.
-    /// So no record comes twice, and none that stays is missed.
+    /// The range stays the same while the iteration works through its buckets, even if the segment
+    /// is split meanwhile. Then one bucket is read from several segments. So no record is returned
+    /// twice, and no record that stays is missed.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -44,8 +44,8 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
         Ok(())
     }
 
-    /// One step of the trace: a segment and what it links to; the directory first. The
-    /// caller has passed the gate, or holds it.
+    /// Does one step of the trace: first the directory, then one segment at a time with everything
+    /// it links to. The caller has passed the gate, or holds it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -55,18 +55,19 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
                 let structure = self.core.memory.seam().lock(&self.structure);
                 (structure.directory, structure.depth)
             };
-            // If it is replaced meanwhile, that marks it, and the new one is new.
+            // If the directory is replaced meanwhile, the replacing thread marks it, and the new
+            // one is a new block.
             visit(BlockKind::Directory, offset, directory_bytes(depth))?;
         }
         let segment = self.route_inside(cursor.low)?.segment;
         self.trace_segment(segment, visit)?;
-        // If it was split meanwhile, the upper half is a new block, and what the split
-        // moved there it has marked.
+        // If the segment was split meanwhile, the upper half is a new block, and the split has
+        // marked the records that it moved there.
         cursor.pass(segment.high());
         Ok(())
     }
 
-    /// Counts the records of some segments, evenly over the hash space.
+    /// Counts the records of some segments, spread evenly over the hash space.
     fn stats(&self) -> Result<IndexStats> {
         let (mut records, mut sampled, mut share) = (0, 0, 0.0);
         let entries = self.directory().entries.len() as u64;
@@ -78,7 +79,7 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
             }
             sampled += 1;
             share += 0.5f64.powi(segment.depth as i32);
-            // Whole neighbourhoods are skipped where there are many segments.
+            // In a table of many segments, the sample skips whole neighbourhoods.
             let step = (u64::MAX / SAMPLE).max(segment.high() - segment.low);
             let skip = if entries <= SAMPLE { segment.high() - segment.low } else { step };
             match at.checked_add(skip).and_then(|a| a.checked_add(1)) {
@@ -103,8 +104,8 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
 impl<S: Seam, R: Record> DashEh<S, R> {
     // ---- Iteration --------------------------------------------------------------
 
-    /// Appends the records whose home is `cursor.part`, in the segment that holds the
-    /// hash `at`, as far as they lie in the cursor's range.
+    /// Appends the records whose home is `cursor.part`, in the segment that holds the hash `at`, if
+    /// they are in the cursor's range.
     fn collect(
         &self,
         at: u64,
@@ -116,7 +117,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         loop {
             let route = self.route(at)?;
             let home = self.bucket(route.segment, cursor.part);
-            // As in `find`: version, reading, version and route again.
+            // As in `find`: version, read, then version and route again.
             let lock = self.lock_of(home);
             let Some(before) = version(&lock) else {
                 self.wait_for_bucket(&mut turn, home, 0)?;
@@ -178,9 +179,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         for place in self.all_buckets(segment) {
             for slot in place?.0.slots {
-                // Without a lock: a writer empties the first word before it stores
-                // another second one, so if the first is the same before and after,
-                // the second belongs to it.
+                // This reads without a lock. A writer empties the first word before it stores
+                // another second one. So if the first word is the same before and after, the second
+                // belongs to it.
                 let words = loop {
                     let words = self.words(slot);
                     fence(Ordering::Acquire);

@@ -17,13 +17,12 @@ impl<S: Seam, R: Record> Verify<S, R> for DashEh<S, R> {
         let mut audit = Audit::new();
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
-            // First touch checks header, directory range and slots; the trace follows
-            // the links.
+            // First touch checks header, directory range and slots. The trace follows the links.
             let at = cursor.low;
             let step = self.trace(&mut cursor, visit);
             match audit.report(step)? {
                 Some(()) => self.verify_segment(self.route_inside(at)?.segment, &mut audit)?,
-                // Past the directory entry that could not be followed.
+                // Skips the directory entry that could not be followed.
                 None => cursor.pass(at | (u64::MAX >> self.directory().depth)),
             }
         }

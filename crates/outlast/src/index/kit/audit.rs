@@ -1,4 +1,4 @@
-//! What a check of one index finds, as it goes.
+//! The findings of a check of one index.
 
 use super::table::HashedKey;
 use crate::error::{Damage, Error, Result};
@@ -8,10 +8,10 @@ use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::collections::HashMap;
 
-/// A check under way. What cannot be read is reported, and the rest is still checked.
+/// A check in progress. It reports what it cannot read and goes on with the rest.
 pub(crate) struct Audit<R: Record> {
     pub(crate) verified: Verified,
-    /// The keys of the part in hand, and where each was found.
+    /// The keys of the current part, and where each was found.
     keys: HashMap<R::OwnedKey, u64>,
 }
 
@@ -20,17 +20,17 @@ impl<R: Record> Audit<R> {
         Audit { verified: Verified::default(), keys: HashMap::new() }
     }
 
-    /// Begins another part of the index: no key of it can be in the parts before.
+    /// Begins another part of the index. None of its keys can be in the earlier parts.
     pub(crate) fn begin_part(&mut self) {
         self.keys.clear();
     }
 
-    /// Reports what is wrong at an offset.
+    /// Reports damage at an offset.
     pub(crate) fn wrong(&mut self, at: u64, expected: &str, found: impl Into<String>) {
         self.verified.damage.push(Damage::new(at, expected, found));
     }
 
-    /// Reports damage and goes on without the result; other errors end the check.
+    /// Reports damage and goes on without the result. Other errors end the check.
     pub(crate) fn report<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(found) => Ok(Some(found)),
@@ -42,14 +42,14 @@ impl<R: Record> Audit<R> {
         }
     }
 
-    /// As [`report`](Self::report), of a record.
+    /// Like [`report`](Self::report), for a record: damage also counts as torn.
     pub(crate) fn report_torn<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         let found = self.report(result)?;
         self.verified.torn += u64::from(found.is_none());
         Ok(found)
     }
 
-    /// Counts a record, and checks that its key was not found before.
+    /// Counts a record and checks that its key was not found before.
     pub(crate) fn count(&mut self, at: u64, key: &R::OwnedKey) {
         self.verified.records += 1;
         if let Some(other) = self.keys.insert(key.clone(), at) {
@@ -60,7 +60,7 @@ impl<R: Record> Audit<R> {
     }
 
     /// Checks the record of a slot at `at`: that it is whole, that its key was not found before,
-    /// and that a lookup of its key, `find`, finds these words. Its key, if it is whole.
+    /// and that `find`, a lookup of its key, finds these words. Returns its key if it is whole.
     pub(crate) fn check_slot<S: Seam>(
         &mut self,
         core: &Core<S>,

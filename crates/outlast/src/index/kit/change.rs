@@ -1,7 +1,7 @@
 //! The protocol of a change of one key.
 //!
-//! The kit passes the gate, decides by what is there, marks the old record's block before it is
-//! unlinked and retires it afterwards, and tries again. A scheme supplies an attempt.
+//! The kit passes the gate, decides from the record that is there, marks the old record's block
+//! before it is unlinked, retires it afterwards, and retries. A scheme supplies the attempts.
 
 use super::table::{HashedKey, Table};
 use crate::error::{Damage, Error, Result};
@@ -10,17 +10,17 @@ use crate::index::{Change, Changed};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 
-/// A change, taken apart.
+/// A change, broken down into its conditions and its effect.
 pub(crate) struct Plan<'a, R: Record> {
-    /// What to store; `None` to remove.
+    /// The value to store; `None` to remove the key.
     pub(crate) value: Option<R::Value<'a>>,
-    /// The value that must be there.
+    /// The value that must be there, if the change depends on it.
     pub(crate) expected: Option<R::Value<'a>>,
-    /// Whether it applies to an absent key.
+    /// Whether the change applies to an absent key.
     pub(crate) inserts: bool,
-    /// Whether it applies to a present one.
+    /// Whether the change applies to a present key.
     pub(crate) replaces: bool,
-    /// Whether the value before is asked for.
+    /// Whether the caller wants the value before the change.
     pub(crate) want_before: bool,
 }
 
@@ -47,8 +47,8 @@ impl<'a, R: Record> Plan<'a, R> {
     }
 }
 
-/// The result of a part of a change. Its error is a pointer: what is returned through several
-/// calls is small.
+/// The result of a step inside a change. The error is boxed to keep the result small, because it is
+/// returned through several calls.
 pub(crate) type Attempt<T> = Result<T, Box<Error>>;
 
 impl From<Damage> for Box<Error> {
@@ -58,17 +58,17 @@ impl From<Damage> for Box<Error> {
     }
 }
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 pub(crate) enum Step<R: Record, F> {
     Done(Changed<R>),
-    /// Something else came first.
+    /// The attempt has to start over, because another thread interfered.
     Again,
-    /// There is no room.
+    /// There is no room for the record.
     Full(F),
 }
 
 impl<R: Record, F> Step<R, F> {
-    /// The key was absent.
+    /// Ends a change whose key was absent.
     #[inline(always)]
     pub(crate) fn absent(applied: bool) -> Self {
         Step::Done(Changed { applied, before: None, present: false })
@@ -77,17 +77,17 @@ impl<R: Record, F> Step<R, F> {
 
 /// Changes of one key.
 pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
-    /// What one attempt leaves to the next: the new record, as a rule.
+    /// What one attempt passes on to the next: usually the new record.
     type Progress<'t>: Default
     where
         Self: 't;
-    /// What is known of the place that has no room.
+    /// What the attempt knows about the place that has no room.
     type Full<'t>
     where
         Self: 't;
 
-    /// Begins a change, or ends it where that takes no attempt. What can wait or fail, as the
-    /// writing of a record's block, comes before anything is locked.
+    /// Begins a change, or completes it if it takes no attempt. Everything that can wait or fail,
+    /// such as writing a record's block, happens here, before anything is locked.
     fn begin<'t>(
         &'t self,
         key: HashedKey<'_, R>,
@@ -95,8 +95,8 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
         progress: &mut Self::Progress<'t>,
     ) -> Attempt<Option<Changed<R>>>;
 
-    /// The first attempt, where a scheme has one that takes fewer instructions. `None` leaves the
-    /// change to [`attempt`](Self::attempt): nothing has happened.
+    /// Makes the first attempt on the hot path, if the scheme has one. `None` means that nothing
+    /// has happened, and leaves the change to [`attempt`](Self::attempt).
     #[inline(always)]
     fn attempt_first<'t>(
         &'t self,
@@ -115,7 +115,7 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
         progress: &mut Self::Progress<'t>,
     ) -> Attempt<Step<R, Self::Full<'t>>>;
 
-    /// Makes room for a key, unless another thread has.
+    /// Makes room for a key, unless another thread already has.
     fn grow(&self, key: HashedKey<'_, R>, full: Self::Full<'_>) -> Result<()>;
 }
 
@@ -127,8 +127,8 @@ pub(crate) fn change<S: Seam, R: Record>(
     change: Change<'_, R>,
     want_before: bool,
 ) -> Result<Changed<R>> {
-    // One arm each, so that the compiler knows the kind in it. (A closure for what they have in
-    // common would not be inlined.)
+    // One arm for each kind, so that the compiler knows the kind inside it. (A closure for the
+    // common part would not be inlined.)
     match change {
         Change::Insert(new) => enter(table, key, Plan::of(Change::Insert(new), want_before)),
         Change::Put(new) => enter(table, key, Plan::of(Change::Put(new), want_before)),
@@ -157,7 +157,7 @@ fn enter<S: Seam, R: Record>(
     changed.map_err(|error| *error)
 }
 
-/// As [`enter`], whatever that takes.
+/// The slow path of [`enter`], which can wait and fail.
 #[cold]
 #[inline(never)]
 fn enter_later<S: Seam, R: Record>(
@@ -170,7 +170,7 @@ fn enter_later<S: Seam, R: Record>(
     repeat(table, HashedKey::of(table, key, &mut space), &plan).map_err(|error| *error)
 }
 
-/// Attempts a change until it is made.
+/// Repeats a change until it is made.
 #[inline(always)]
 fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     table: &'t T,
@@ -184,7 +184,8 @@ fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     if let Some(changed) = table.attempt_first(key, plan, &mut progress) {
         return Ok(changed);
     }
-    // Copies: what calls can see of has to stand in memory, and would from the beginning.
+    // The slow path gets copies. Its calls take them by reference, so they must be in memory.
+    // Without the copies, they would have to be in memory from the start, on the hot path too.
     let (plan, mut progress) = (*plan, std::mem::take(&mut progress));
     loop {
         match table.attempt(key, &plan, &mut progress)? {
@@ -195,17 +196,17 @@ fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     }
 }
 
-/// What is decided on a key that is present, and which nobody else changes.
+/// The decision about a present key that no other thread can change meanwhile.
 pub(crate) struct Decision<R: Record> {
     before: Option<R::Owned>,
-    /// The block of the record before, offset and bytes.
+    /// The block of the old record: offset and bytes.
     old_block: Option<(u64, u64)>,
-    /// Whether the change applies: it is to be stored, durably, and then
-    /// [finished](Self::finish).
+    /// Whether the change applies. If so, the caller stores it durably and then
+    /// [finishes](Self::finish) it.
     pub(crate) applied: bool,
 }
 
-/// Decides on a key whose record is in a slot of these words.
+/// Decides a change of a key whose record is in a slot with these words.
 #[inline(always)]
 pub(crate) fn decide<S: Seam, R: Record>(
     core: &Core<S>,
@@ -226,7 +227,7 @@ pub(crate) fn decide<S: Seam, R: Record>(
 }
 
 impl<R: Record> Decision<R> {
-    /// Retires the old record's block, to which nothing links any more.
+    /// Retires the old record's block, which is unlinked by now.
     #[inline(always)]
     pub(crate) fn finish<S: Seam>(self, core: &Core<S>) -> Changed<R> {
         if self.applied

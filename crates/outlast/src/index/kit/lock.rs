@@ -1,4 +1,4 @@
-//! Version locks: the protocol of [`version`] over words in DRAM, and guards.
+//! Version locks: the protocol of [`version`] over words in DRAM, and their guards.
 
 use crate::index::bugs;
 use crate::index::version::{self, CHANGING, LockWord};
@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
-/// A version lock, where other threads may run before each access.
+/// A version lock whose accesses all go through the seam.
 #[derive(Clone, Copy)]
 pub(crate) struct VersionLock<'m, S: Seam> {
     seam: &'m S,
@@ -20,7 +20,7 @@ impl<'m, S: Seam> VersionLock<'m, S> {
         VersionLock { seam, word }
     }
 
-    /// Locks it, if it is free.
+    /// Locks the word if it is free.
     #[inline(always)]
     pub(crate) fn try_hold(self) -> Option<HeldLock<'m, S>> {
         version::try_lock(&self).map(|word| HeldLock { lock: self, word })
@@ -44,14 +44,15 @@ impl<S: Seam> LockWord for VersionLock<'_, S> {
     }
 }
 
-/// What is to be unlocked by hand. If a panic comes between, what it guards may be half changed:
-/// it stays locked, and the gate, which the thread is inside of, tells others not to wait.
+/// A lock that has to be unlocked explicitly. If a thread panics while it holds one, the data
+/// behind it may be half changed. So the lock stays locked, and the gate, which the thread is
+/// inside, keeps other threads from waiting for it.
 pub(crate) trait Held {
     /// Unlocks it.
     fn unlock(self);
 }
 
-/// A version lock that is held.
+/// A version lock that this thread holds.
 #[must_use]
 pub(crate) struct HeldLock<'m, S: Seam> {
     lock: VersionLock<'m, S>,
@@ -59,19 +60,19 @@ pub(crate) struct HeldLock<'m, S: Seam> {
 }
 
 impl<'m, S: Seam> HeldLock<'m, S> {
-    /// Makes readers wait, and read again.
+    /// Makes readers wait and then retry.
     #[inline(always)]
     pub(crate) fn changing(&mut self) {
         self.word = version::set_changing(&self.lock, self.word);
     }
 
-    /// What the lock word holds, or will hold when it is unlocked.
+    /// Returns what the lock word holds, or will hold once it is unlocked.
     #[inline(always)]
     pub(crate) fn word(&self) -> u64 {
         self.word
     }
 
-    /// Sets the bits that are not the protocol's. It is marked as changing.
+    /// Sets the bits that do not belong to the protocol. The lock must be marked as changing.
     pub(crate) fn set_word(&mut self, word: u64) {
         debug_assert!(self.word & CHANGING != 0);
         self.word = word;
@@ -92,12 +93,12 @@ impl<S: Seam> Held for HeldLock<'_, S> {
     }
 }
 
-/// Unlocks what is held when it is dropped, but for a panic: see [`Held`]. It takes some thirty
-/// instructions more than to unlock by hand.
+/// A guard that unlocks when it is dropped, except during a panic; see [`Held`]. It costs about
+/// thirty instructions more than unlocking explicitly.
 #[must_use]
 pub(crate) struct Guarded<H: Held> {
     held: ManuallyDrop<H>,
-    /// Whether the thread was unwinding already: then that is no failure of ours.
+    /// Whether the thread was already unwinding, in which case the panic is not ours.
     unwinding: bool,
 }
 
@@ -111,7 +112,7 @@ impl<H: Held> Drop for Guarded<H> {
     #[inline]
     fn drop(&mut self) {
         if self.unwinding || !std::thread::panicking() {
-            // SAFETY: it is taken once: nobody uses this any more.
+            // SAFETY: `held` is taken only here, and nothing uses it after the drop.
             unsafe { ManuallyDrop::take(&mut self.held) }.unlock();
         }
     }

@@ -6,7 +6,7 @@ use crate::index::BATCH;
 use crate::index::record::{Record, RecordRef};
 use crate::pmem::Seam;
 
-/// The value of a key.
+/// Returns the value of a key.
 #[inline(always)]
 pub(crate) fn get<S: Seam, R: Record>(
     table: &impl Lookup<S, R>,
@@ -16,7 +16,7 @@ pub(crate) fn get<S: Seam, R: Record>(
     table.find_value(HashedKey::of(table, key, &mut [0; 8]))
 }
 
-/// The value of a key by reference.
+/// Returns the value of a key by reference.
 pub(crate) fn get_ref<S: Seam, R: Record>(
     table: &impl Lookup<S, R>,
     key: R::Key<'_>,
@@ -25,7 +25,7 @@ pub(crate) fn get_ref<S: Seam, R: Record>(
     table.find_reference(HashedKey::of(table, key, &mut [0; 8]))
 }
 
-/// The values of many keys, in batches, see [`Lookup`].
+/// Returns the values of many keys, in batches; see [`Lookup`].
 pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
     table: &T,
     keys: &[R::Key<'_>],

@@ -1,14 +1,14 @@
-//! Words on media that every scheme has: identities, checksums, slots.
+//! Words on media that all schemes have: identities, checksums, slots.
 
 use crate::error::Damage;
 use crate::index::record::{Record, RecordForm, SlotWords};
 use crate::pmem::{Media, Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 
-/// The low 48 bits of a word: an offset, where the others hold something else.
+/// The low 48 bits of a word: an offset, in words that hold something else above it.
 pub(crate) const LOW48: u64 = (1 << 48) - 1;
 
-/// CRC-32C of words.
+/// Returns the CRC-32C of words.
 pub(crate) fn checksum(words: &[u64]) -> u32 {
     append(0, words)
 }
@@ -17,20 +17,21 @@ fn append(crc: u32, words: &[u64]) -> u32 {
     words.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
 }
 
-/// A word of 48 bits and, above them, 16 bits of a CRC-32C over it and what it belongs to.
+/// Makes a word of 48 bits with 16 bits of a CRC-32C above them. The checksum covers the 48 bits
+/// and `of`, the words that it belongs to.
 pub(crate) fn seal16(low: u64, of: &[u64]) -> u64 {
     let crc = append(checksum(&[low]), of);
     low | u64::from((crc ^ crc >> 16) & 0xffff) << 48
 }
 
-/// A word of 56 bits and, above them, 8 bits of its CRC-32C.
+/// Makes a word of 56 bits with 8 bits of their CRC-32C above them.
 pub(crate) fn seal8(low: u64) -> u64 {
     let crc = checksum(&[low]);
     low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
 }
 
-/// The identity word of a structure: its kind, a fixed property of it, and a checksum that ties
-/// it to its place, and to what else is fixed.
+/// Makes the identity word of a structure: its kind, one fixed property, and a checksum. The
+/// checksum ties the word to the structure's place and to its other fixed properties.
 ///
 /// ```text
 ///  63                    32 31        16 15         0
@@ -58,7 +59,7 @@ pub(crate) fn check_identity<S: Seam>(
     Err(Damage::new(at, format!("{what} ({expected:#x})"), format!("{found:#x}")))
 }
 
-/// Checks that a structure lies inside the memory, in a block of its own: so it overlaps no
+/// Checks that a structure lies inside the memory and in a block of its own, so that it overlaps no
 /// other.
 pub(crate) fn check_block<S: Seam>(
     core: &Core<S>,
@@ -70,7 +71,7 @@ pub(crate) fn check_block<S: Seam>(
     Ok(words)
 }
 
-/// The numbers of the bits that are set, lowest first.
+/// Yields the numbers of the bits that are set, lowest first.
 #[inline(always)]
 pub(crate) fn ones<N: From<u8>>(mask: impl Into<u64>) -> impl Iterator<Item = N> {
     let mut mask = mask.into();
@@ -81,7 +82,7 @@ pub(crate) fn ones<N: From<u8>>(mask: impl Into<u64>) -> impl Iterator<Item = N>
     })
 }
 
-/// A record's slot. What its words mean is the record form's affair.
+/// A record's slot. The record form defines what its words mean.
 #[repr(C, align(16))]
 pub struct Slot {
     /// The commit word: the key, or the link to the record. Stored last.
@@ -95,24 +96,24 @@ unsafe impl Media for Slot {}
 const _: () = assert!(size_of::<Slot>() == 16);
 
 impl Slot {
-    /// Reads the words. They belong together if whatever guards the slot says so.
+    /// Reads the words. Whether they belong together depends on what guards the slot.
     #[inline(always)]
     pub(crate) fn read<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
-        // Acquire: pairs with the Release of the first word's store, so that the record that it
-        // links to is seen.
+        // Acquire: pairs with the Release store of the first word, so that the record that it links
+        // to is visible.
         let first = memory.load_acquire(&self.first);
         SlotWords { first, second: memory.load(&self.second) }
     }
 
-    /// Writes both words of a slot that nobody reads.
+    /// Writes both words of a slot that no thread reads.
     #[inline(always)]
     pub(crate) fn write<S: Seam>(&self, memory: &Memory<S>, words: SlotWords, at: &'static Point) {
         memory.store(&self.second, words.second, at);
         memory.store(&self.first, words.first, at);
     }
 
-    /// Puts another value in the place of the slot's, durably, with the store of one word: the
-    /// value, at `value`, or the link to the record, at `link`. The hash stays.
+    /// Replaces the slot's value, durably, with the store of one word: the value, at point `value`,
+    /// or the link to the record, at point `link`. The hash stays.
     #[inline(always)]
     pub(crate) fn replace<S: Seam, R: Record>(
         &self,

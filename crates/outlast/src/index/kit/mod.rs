@@ -1,7 +1,7 @@
-//! What every scheme does the same way, once.
+//! The code that all schemes share.
 //!
 //! A scheme supplies its structure, its commit points and its concurrency protocol. The kit
-//! supplies the rest, as parts that a scheme takes or leaves.
+//! supplies everything else, as parts that a scheme can take or leave.
 
 pub(crate) mod audit;
 pub(crate) mod change;

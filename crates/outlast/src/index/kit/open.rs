@@ -1,4 +1,4 @@
-//! An index as long as its pool is open.
+//! Guards the reads of an index against the closing of its pool.
 
 use super::change::{self, Update};
 use super::lookup;
@@ -13,25 +13,25 @@ use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::sync::Arc;
 
-/// An index whose reads fail with [`NotOpen`](crate::Error::NotOpen) once its pool was closed.
+/// An index whose reads fail with [`NotOpen`](crate::Error::NotOpen) once its pool is closed.
 ///
-/// `close` waits for changes, not for reads. As soon as it returns, another process can open the
-/// file and reuse a block that a read is still copying. So the gate is looked at *after* each
-/// read: what was read while the pool was open is good, and everything else is thrown away,
-/// errors included. Changes, the trace and background work are inside the gate, for which
-/// `close` waits.
+/// `close` waits for changes, but not for reads. As soon as it returns, another process can open
+/// the file and reuse a block that a read is still copying. So each read checks the gate *after* it
+/// has read. If the pool was still open, the result is good. Otherwise the result is thrown away,
+/// even if it is an error. Changes, the trace and background work run inside the gate, so `close`
+/// waits for them.
 pub struct WhileOpen<S: Seam, T> {
     core: Arc<Core<S>>,
     table: T,
 }
 
 impl<S: Seam, T> WhileOpen<S, T> {
-    /// Guards the reads of `table`, which lies in the pool of `core`.
+    /// Wraps `table`, which lies in the pool of `core`.
     pub fn new(core: Arc<Core<S>>, table: T) -> Self {
         WhileOpen { core, table }
     }
 
-    /// What a read finds, if the pool is open still after it.
+    /// Returns the result of `read`, if the pool is still open after it.
     #[inline(always)]
     fn read<F>(&self, read: impl FnOnce() -> Result<F>) -> Result<F> {
         self.core.while_open(read)

@@ -1,4 +1,4 @@
-//! What a scheme supplies: its parts, a trait each, for the file that has the part.
+//! What a scheme supplies: one trait for each part.
 
 use crate::error::Result;
 use crate::index::record::{Record, RecordRef};
@@ -29,7 +29,7 @@ impl<'k, R: Record> HashedKey<'k, R> {
         HashedKey { key, hash: R::hash(&core.hasher, key) }
     }
 
-    /// A key as a table keeps it.
+    /// Hashes a key in the form in which the table keeps it.
     #[inline(always)]
     pub(crate) fn of<'l: 'k, S: Seam>(
         table: &impl Table<S, R>,
@@ -40,15 +40,15 @@ impl<'k, R: Record> HashedKey<'k, R> {
     }
 }
 
-/// An index as the kit runs it.
+/// An index, as the kit sees it.
 pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
-    /// Which scheme this is.
+    /// The scheme that this is.
     const SCHEME: Scheme;
 
-    /// The pool that it lies in.
+    /// The pool that the index lies in.
     fn core(&self) -> &Arc<Core<S>>;
 
-    /// A key in the form in which it is kept, which may need some space.
+    /// Returns a key in the form in which the table keeps it, which may need some space.
     #[inline(always)]
     fn encode<'s, 'k: 's>(&self, key: R::Key<'k>, _space: &'s mut [u8; 8]) -> R::Key<'s> {
         R::reborrow(key)
@@ -76,42 +76,42 @@ pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
     }
 }
 
-/// Lookups of keys. A lookup of many takes the stages of all of them one after the other, so
-/// that the cache lines that one key needs are on their way while the others' are prefetched.
+/// Lookups of keys. A lookup of many keys runs each stage for all of them before the next stage, so
+/// that their cache misses overlap.
 pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
-    /// What the lookups of a batch have in common: a guard, as a rule.
+    /// What the lookups of a batch share: usually a guard.
     type Batch<'t>
     where
         Self: 't;
-    /// What the stages of one lookup hand on.
+    /// What the stages of one lookup pass on.
     type Staged<'b>
     where
         Self: 'b;
 
-    /// The value of a key.
+    /// Returns the value of a key.
     fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>>;
 
-    /// The value of a key, as a reference that keeps its block from being reused.
+    /// Returns the value of a key as a reference that keeps its block from being reused.
     fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>>;
 
     /// Begins a batch of lookups.
     fn begin_batch(&self) -> Self::Batch<'_>;
 
-    /// Prefetches what tells where a key is.
+    /// Prefetches the metadata that tell where a key is.
     fn stage_metadata<'b>(
         &'b self,
         batch: &'b Self::Batch<'_>,
         key: HashedKey<'_, R>,
     ) -> Result<Self::Staged<'b>>;
 
-    /// Prefetches the slots that can hold a key, by what the stage before has prefetched.
+    /// Prefetches the slots that can hold a key, using what the previous stage has prefetched.
     fn stage_slots<'b>(&'b self, staged: &mut Self::Staged<'b>, hash: u64);
 
-    /// Prefetches the record that a slot leads to.
+    /// Prefetches the record that a slot links to.
     #[inline(always)]
     fn stage_record<'b>(&'b self, _staged: &mut Self::Staged<'b>, _hash: u64) {}
 
-    /// The value of a key, after its stages.
+    /// Returns the value of a key whose stages are done.
     fn find_staged<'b>(
         &'b self,
         batch: &'b Self::Batch<'_>,
@@ -120,21 +120,21 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     ) -> Result<Option<R::Owned>>;
 }
 
-/// Walks over all of it.
+/// Walks over a whole index.
 pub(crate) trait Walk<S: Seam, R: Record>: Table<S, R> {
-    /// One step of an iteration. See [`Index::scan`](crate::index::Index::scan).
+    /// Does one step of an iteration. See [`Index::scan`](crate::index::Index::scan).
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()>;
 
-    /// One step of the trace. See [`Index::trace`](crate::index::Index::trace). The caller has
+    /// Does one step of the trace. See [`Index::trace`](crate::index::Index::trace). The caller has
     /// passed the gate, or holds it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()>;
 
-    /// Figures; records are counted in a part of it.
+    /// Returns statistics. The number of records is extrapolated from a part of the index.
     fn stats(&self) -> Result<IndexStats>;
 }
 
 /// The offline check.
 pub(crate) trait Verify<S: Seam, R: Record>: Walk<S, R> {
-    /// Checks every structure and record. The caller holds the gate: nothing else runs.
+    /// Checks every structure and record. The caller holds the gate, so nothing else runs.
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;
 }

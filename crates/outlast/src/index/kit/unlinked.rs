@@ -1,4 +1,4 @@
-//! What an operation has allocated and nothing on media leads to yet.
+//! Blocks and records that an operation has allocated but not linked yet.
 
 use crate::error::Result;
 use crate::index::record::{Record, SlotWords};
@@ -6,7 +6,7 @@ use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
 use std::marker::PhantomData;
 
-/// A block that nothing links to yet. Dropping it gives it back, unless it was linked.
+/// A block that nothing on media links to yet. Dropping it frees the block, unless it was linked.
 #[must_use]
 pub(crate) struct UnlinkedBlock<'c, S: Seam> {
     core: &'c Core<S>,
@@ -20,7 +20,7 @@ impl<'c, S: Seam> UnlinkedBlock<'c, S> {
         Ok(Self::of(core, core.allocate(bytes)?.offset))
     }
 
-    /// Allocates a block for a record: `before` bytes, then the value's.
+    /// Allocates a block for a record: `before` bytes, then the value.
     #[inline(always)]
     pub(crate) fn for_record(core: &'c Core<S>, before: usize, value: usize) -> Result<Self> {
         Ok(Self::of(core, core.allocate_record(before, value)?.offset))
@@ -32,13 +32,13 @@ impl<'c, S: Seam> UnlinkedBlock<'c, S> {
         UnlinkedBlock { core, offset, linked: false }
     }
 
-    /// The block's offset.
+    /// Returns the block's offset.
     #[inline(always)]
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Something leads to the block now, or another thread can have seen it: it stays.
+    /// Keeps the block: something links to it now, or another thread may have seen it.
     #[inline(always)]
     pub(crate) fn set_linked(&mut self) {
         self.linked = true;
@@ -54,20 +54,20 @@ impl<S: Seam> Drop for UnlinkedBlock<'_, S> {
     }
 }
 
-/// A record that is written and that no slot links to yet. Dropping it gives its block back,
+/// A record whose block is written, but that no slot links to yet. Dropping it frees the block,
 /// unless it was linked.
 #[must_use]
 pub(crate) struct UnlinkedRecord<'c, S: Seam, R: Record> {
     core: &'c Core<S>,
     words: SlotWords,
     linked: bool,
-    /// Where the block's lines are fenced if they were only flushed.
+    /// The point of the fence that the block's lines still need, if they were only flushed.
     unfenced: Option<&'static Point>,
     form: PhantomData<R>,
 }
 
 impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
-    /// Writes a record's block, durably.
+    /// Writes a record's block and makes it durable.
     #[inline(always)]
     pub(crate) fn prepare(
         core: &'c Core<S>,
@@ -80,8 +80,8 @@ impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
         Ok(UnlinkedRecord { core, words, linked: false, unfenced: None, form: PhantomData })
     }
 
-    /// Writes a record's block and flushes it: it is durable with this thread's next fence. If
-    /// it is given back before, that is at `fence`.
+    /// Writes a record's block and flushes it. It is durable after this thread's next fence. If the
+    /// record is dropped before that, the drop fences at `fence`.
     #[inline(always)]
     pub(crate) fn prepare_unfenced(
         core: &'c Core<S>,
@@ -95,13 +95,13 @@ impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
         Ok(UnlinkedRecord { core, words, linked: false, unfenced: Some(fence), form: PhantomData })
     }
 
-    /// The words for its slot.
+    /// Returns the words for the record's slot.
     #[inline(always)]
     pub(crate) fn words(&self) -> SlotWords {
         self.words
     }
 
-    /// A slot links to the record now.
+    /// Keeps the block, because a slot links to the record now.
     #[inline(always)]
     pub(crate) fn set_linked(&mut self) {
         self.linked = true;
@@ -115,7 +115,8 @@ impl<S: Seam, R: Record> Drop for UnlinkedRecord<'_, S, R> {
             return;
         }
         if let Some(at) = self.unfenced {
-            // The block's lines are on their way, and it is another record's from here on.
+            // The flushes of the block's lines may still be in flight, and the block may go to
+            // another record as soon as it is freed.
             self.core.memory.fence(at);
         }
         R::discard(self.core, self.words);

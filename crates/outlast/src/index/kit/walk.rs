@@ -1,10 +1,10 @@
-//! Walks by ranges of hashes, and what is counted beside them.
+//! Walks over ranges of hashes, and counters.
 
 use crate::index::{Cursor, CursorState, Growth, IndexStats};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Cursor {
-    /// Goes on behind the range in hand, up to and with `high`.
+    /// Moves on to the hashes after `high`.
     pub(crate) fn pass(&mut self, high: u64) {
         match high.checked_add(1) {
             None => self.finish(),
@@ -13,8 +13,8 @@ impl Cursor {
     }
 }
 
-/// How often an index has grown or was mended since opening: statistics, by which nothing is
-/// decided.
+/// How often an index has grown or was repaired since opening. These are statistics only; no
+/// decision depends on them.
 #[derive(Default)]
 pub(crate) struct Counters {
     /// See [`Growth`].
@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     pub(crate) repaired: Counter,
 }
 
-/// One of them.
+/// One of the [`Counters`].
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -44,7 +44,7 @@ impl Counters {
         Growth { splits: self.splits.get(), doublings: self.doublings.get() }
     }
 
-    /// Figures of which only these are known.
+    /// Returns statistics in which only the counters are filled in.
     pub(crate) fn stats(&self) -> IndexStats {
         IndexStats {
             splits: self.splits.get(),

@@ -3,7 +3,7 @@
 crate::seeded_bugs! {
     /// A merge is committed before the bits of its copies are set.
     MERGE_COMMITTED_FIRST = "MergeCommittedFirst";
-    /// A lookup uses what it read from a leaf, whatever happened to the leaf meanwhile.
+    /// A lookup uses what it read from a leaf, even if the leaf changed meanwhile.
     LEAF_NOT_RECHECKED = "LeafNotRechecked";
     /// A merge leaves the master array's entry for the leaf in place.
     ENTRY_KEPT = "EntryKept";

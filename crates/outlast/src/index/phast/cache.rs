@@ -1,5 +1,5 @@
-//! The arrays above the inner nodes: index caches, and the list of partitions. They are hints, see
-//! the module above.
+//! The arrays above the inner nodes: index caches, and the list of partitions. They are hints; see
+//! the parent module.
 
 use super::lines::{Extent, Head, LINE_WORDS, Piece};
 use super::nodes::{behind, words_of};
@@ -12,27 +12,27 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Chunks of sizes of a cache's buffers.
+/// The number of sizes of a cache's buffers.
 const SIZES: usize = 28;
-/// Elements of the smallest one.
+/// The elements of the smallest buffer.
 const SMALLEST: usize = 16;
 
 /// A sorted array that leads from keys to numbers: an index cache, or the list of partitions.
 ///
-/// It is replaced as a whole: the new content is written beside the one in use, and then
-/// the two are swapped. A reader that is overtaken twice reads a mixture, which leads it
-/// astray and no further: what it finds says where the key belongs.
+/// It is replaced as a whole: the new content is written into a second buffer, and then the two are
+/// swapped. A reader that is overtaken twice reads a mixture. It may then reach a wrong node, but
+/// that node says where the key belongs.
 pub(super) struct Cache {
-    /// The one in use; null if there is none yet.
+    /// The buffer in use; null if there is none yet.
     current: Shared<AtomicPtr<BufferHead>>,
-    /// How often it was replaced. By who replaces it.
+    /// How often the content was replaced. Only the replacing thread uses it.
     turn: SharedWord,
-    /// Two of each size, made as they are needed; smaller ones stay.
+    /// Two of each size, made when they are needed. Smaller ones stay.
     buffers: [[Shared<OnceLock<Box<Buffer>>>; SIZES]; 2],
 }
 
-/// The words are, of each element but the first, eight bytes of its least key, from `skip` on; the
-/// links the first words of those keys, the numbers what the elements lead to.
+/// The words are, for each element except the first, eight bytes of its least key, from `skip` on.
+/// The links are the first words of those keys. The numbers are what the elements lead to.
 type Buffer = Piece<BufferHead>;
 
 #[repr(C, align(64))]
@@ -42,7 +42,7 @@ struct BufferHead {
     extent: Extent,
 }
 
-// SAFETY: one line; atomics and numbers; `extent` is never changed.
+// SAFETY: one line of atomics and numbers; `extent` never changes.
 unsafe impl Head for BufferHead {
     fn with_extent(extent: Extent) -> Self {
         BufferHead { len: Shared::default(), skip: Shared::default(), extent }
@@ -56,7 +56,7 @@ unsafe impl Head for BufferHead {
 impl Buffer {
     #[inline(always)]
     fn len(&self, seam: &impl Seam) -> usize {
-        // As many as there are words for.
+        // At most as many as there are words.
         let Extent { words, numbers, .. } = self.head.extent;
         let most = usize::from(numbers - words) * LINE_WORDS;
         (self.head.len.load(seam, Ordering::Relaxed) as usize).min(most)
@@ -66,7 +66,7 @@ impl Buffer {
 /// An element of a cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pointer {
-    /// First word of the least key.
+    /// The first word of the least key.
     pub(super) low: u64,
     /// What it leads to.
     pub(super) number: u32,
@@ -81,7 +81,7 @@ impl Cache {
         }
     }
 
-    /// Replaces the content. By one thread at a time.
+    /// Replaces the content. One thread at a time does this.
     pub(super) fn replace<S: Seam, R: OrderedRecord>(
         &self,
         core: &Core<S>,
@@ -108,16 +108,16 @@ impl Cache {
         Ok(())
     }
 
-    /// The buffer in use.
+    /// Returns the buffer in use.
     #[inline(always)]
     fn current(&self, seam: &impl Seam) -> Option<&Buffer> {
         // Acquire: pairs with the Release in `replace`.
         let current = self.current.load(seam, Ordering::Acquire);
-        // SAFETY: not null, then it is one of the buffers, whole, which stay.
+        // SAFETY: if it is not null, it is one of the buffers, whole, which stay.
         (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
     }
 
-    /// Where a key leads. A hint; `None` if there is nothing yet.
+    /// Returns where a key leads. A hint; `None` if there is nothing yet.
     #[inline(always)]
     pub(super) fn find<S: Seam, R: OrderedRecord>(
         &self,
@@ -136,7 +136,7 @@ impl Cache {
             match R::compare_start(core, key, buffer.link(seam, 1), skip) {
                 Ok(Order::Less) => return Some(buffer.number(seam, 0)),
                 Ok(Order::Greater) => return Some(buffer.number(seam, len - 1)),
-                // What is damaged, the nodes tell.
+                // The nodes will report the damage.
                 Ok(Order::Equal) | Err(_) => {}
             }
         }
@@ -155,13 +155,13 @@ impl Cache {
         Some(buffer.number(seam, place))
     }
 
-    /// Where the greatest keys lead. A hint, as above.
+    /// Returns where the greatest keys lead. A hint, as above.
     pub(super) fn last(&self, seam: &impl Seam) -> Option<u32> {
         let buffer = self.current(seam)?;
         Some(buffer.number(seam, buffer.len(seam).saturating_sub(1)))
     }
 
-    /// Bytes of DRAM.
+    /// Returns the bytes of DRAM.
     pub(super) fn bytes(&self, seam: &impl Seam) -> u64 {
         let made = self.buffers.iter().flatten().filter_map(|buffer| buffer.get(seam));
         made.map(|buffer| buffer.head.extent.bytes()).sum()

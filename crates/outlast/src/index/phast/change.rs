@@ -17,11 +17,11 @@ use crate::index::{Changed, RecordForm};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
-/// What one attempt leaves to the next.
+/// What one attempt passes on to the next.
 pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
     /// The new record, once it is written.
     new: Option<UnlinkedRecord<'i, S, R>>,
-    /// Whether to begin as for a key that is there.
+    /// Whether to start as for a present key.
     replaces: bool,
     turn: u32,
 }
@@ -33,17 +33,17 @@ impl<S: Seam, R: OrderedRecord> Default for Progress<'_, S, R> {
     }
 }
 
-/// What an attempt has met.
+/// The outcome of an attempt.
 enum Met<R: OrderedRecord> {
-    /// The change is made, or is not to be made.
+    /// The change is made, or does not apply.
     Done(Changed<R>),
-    /// It is made, and so few pairs are left that it may be time for a merge.
+    /// The change is made, and left so few pairs that a merge may be possible.
     Sparse(Changed<R>),
-    /// The key is there.
+    /// The key is present.
     Present,
-    /// The key is not there.
+    /// The key is absent.
     Absent,
-    /// The key belongs to another leaf now, or this one is closed.
+    /// The key belongs to another leaf now, or this one is closed or in use.
     Busy,
     /// There is no free slot.
     Full,
@@ -62,7 +62,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
     ) -> Attempt<Option<Changed<R>>> {
         progress.replaces = !plan.inserts;
         if plan.inserts && R::FORM == RecordForm::Bytes {
-            // The record's block is written only for what may be inserted.
+            // The record's block is written only if the record may be inserted.
             if !plan.replaces
                 && let Some(changed) = self.present(key, plan)?
             {
@@ -89,7 +89,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         match met {
             Met::Done(changed) => return Ok(Step::Done(changed)),
             Met::Sparse(changed) => {
-                // What it does changes no key, and may fail: the change is made.
+                // A merge changes no key, and may fail. The change is already made.
                 if let Err(error) = self.merge_around(key.key) {
                     tracing::debug!(%error, "a leaf could not be merged");
                 }
@@ -125,15 +125,15 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Changing ---------------------------------------------------------------
 
-    /// The answer of an insert, if its key is there.
+    /// Returns the result of an insert whose key is present.
     fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {
         let before = self
             .find(key, |words| plan.want_before.then(|| R::value(&self.core, words)).transpose())?;
         Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
 
-    /// Writes the record of a change. It is durable with the fence after its pair; or, if it
-    /// comes to replacing another one, with that before the link.
+    /// Writes the record of a change and flushes it. The fence after its pair makes it durable, or,
+    /// if it replaces another record, the fence before its link.
     #[inline(always)]
     fn prepare(
         &self,
@@ -146,7 +146,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Inserting --------------------------------------------------------------
 
-    /// Inserts a key that was not there when it was looked for last.
+    /// Inserts a key that was absent when last looked up.
     #[inline(always)]
     fn insert<'i>(
         &'i self,
@@ -171,7 +171,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(Met::Busy);
         }
         let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(key.hash)) else {
-            // A key that is there needs no room.
+            // A key that is present needs no room.
             let (_, found) = self.probe_beside(at.leaf, offset, key);
             if !self.is_current(at) {
                 return Ok(Met::Busy);
@@ -182,7 +182,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !leaf.exchange(seam, state, state.inserting(slot)) {
             return Ok(Met::Busy);
         }
-        // From here on the leaf is neither tidied nor split nor merged.
+        // From here on, the leaf is neither compacted nor split nor merged.
         if !self.is_current(at) {
             leaf.give_up_insert(seam, slot);
             return Ok(Met::Busy);
@@ -209,8 +209,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Writes a pair into a slot that was reserved, and commits it: unless another thread has
-    /// inserted the key since the leaf's bitmap word was `seen`.
+    /// Writes a pair into a reserved slot and commits it, unless another thread has inserted the
+    /// key since the leaf's bitmap word was `seen`.
     #[inline(always)]
     fn fill(
         &self,
@@ -224,8 +224,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let memory = &self.core.memory;
         let pair = self.pair(offset, slot);
         let LeafHeader { head, .. } = self.header(offset);
-        // Before the pair's line is on its way, which an exchange would wait for. Without its bit
-        // it says nothing.
+        // The fingerprint is stored before the pair's line is flushed, because an exchange would
+        // wait for that flush. Without its bit it means nothing.
         self.set_print(offset, slot, key.hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
         memory.store(&pair.first, words.first, &points::INSERT_PAIR);
@@ -233,8 +233,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.fence(&points::INSERT_PAIR);
         loop {
             let replaced = self.replaced_before(handle);
-            // Bits are only set here, and none twice before the leaf is tidied: if there are
-            // the same bits, there are the same keys.
+            // Inserts only set bits, and no bit is set twice until the leaf is compacted. So if the
+            // bits are the same, the keys are the same.
             let set = memory.seam().compare_exchange(
                 &head.bitmap,
                 seen,
@@ -247,10 +247,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
             let found = self.probe_since(handle, replaced, offset, added, key);
-            // Else tried again: the exchange fails once more, and tells the bits anew.
+            // If the probe is not valid, the exchange fails again and returns the bits anew.
             let Some(found) = found else { continue };
             if found?.is_some() && !self.seeded(&index_bugs::INSERT_UNCHECKED) {
-                // The fingerprint is nobody's now, but it was stored.
+                // No pair uses the fingerprint now, but it was stored.
                 memory.persist(head, &points::INSERT);
                 return Ok(false);
             }
@@ -261,10 +261,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(true)
     }
 
-    /// As [`probe`](Self::probe), by an insert: beside updates and removals, which do not
-    /// wait for it, and which give back the blocks that its links lead to. A block that holds
-    /// another record by the time its key is compared says that the key is not there. Returns
-    /// the bitmap word that it went by as well.
+    /// Does what [`probe`](Self::probe) does, for an insert. Concurrent updates and removals do not
+    /// wait for the insert, and free the blocks that the leaf's links lead to. So a block can hold
+    /// another record by the time its key is compared, and the key would seem to be absent. Also
+    /// returns the bitmap word that was used.
     #[inline(always)]
     fn probe_beside(
         &self,
@@ -282,8 +282,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Probes slots whose bits were read after `replaced` was. `None` if a record has been
-    /// replaced or removed since: its block may hold anything.
+    /// Probes slots whose bits were read after `replaced`. Returns `None` if a record has been
+    /// replaced or removed since, because its block may then hold anything.
     #[inline(always)]
     fn probe_since(
         &self,
@@ -298,7 +298,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         counts.then_some(found)
     }
 
-    /// Sets a slot's fingerprint. Others set those beside it.
+    /// Sets a slot's fingerprint. Other threads set the ones beside it.
     #[inline(always)]
     fn set_print(&self, offset: u64, slot: u32, print: u8) {
         let memory = &self.core.memory;
@@ -324,7 +324,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Replacing and removing -------------------------------------------------
 
-    /// Changes a key that is there.
+    /// Changes a present key.
     #[inline(always)]
     fn replace<'i>(
         &'i self,
@@ -337,15 +337,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if new.is_none()
             && let Some(value) = plan.value
         {
-            // A record's block is written before anyone has to wait, and only for a key that
-            // is there.
+            // A record's block is written before other threads have to wait, and only if the key is
+            // present.
             if R::FORM == RecordForm::Bytes && self.find(key, |_| Ok(()))?.is_none() {
                 return Ok(Met::Absent);
             }
             *new = Some(self.prepare(key, value)?);
         }
         if R::FORM == RecordForm::Bytes && new.is_some() {
-            // The record before the link to it.
+            // The record must be durable before the link to it.
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
@@ -358,7 +358,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         {
             return Ok(Met::Busy);
         }
-        // From here on nobody else changes or removes what is in the leaf.
+        // From here on, no other thread updates or removes a pair of the leaf.
         let step = if self.is_current(at) {
             self.replace_busy(at.leaf, offset, state, key, plan, new)
         } else {
@@ -386,7 +386,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(Met::Absent);
         };
         if state.has_inserts() || self.leaf(handle).state(core.memory.seam()).has_inserts() {
-            // The pair itself may be an insert whose bit is not durable yet.
+            // The pair may come from an insert whose bit is not durable yet.
             self.help(offset, std::iter::empty());
         }
         let decision = decide(core, plan, words)?;
@@ -412,7 +412,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(if sparse { Met::Sparse(changed) } else { Met::Done(changed) })
     }
 
-    /// Removes a pair, durably: one bit. Whether few are left.
+    /// Removes a pair, durably, by clearing one bit. Returns whether few pairs are left.
     #[inline(always)]
     fn remove(&self, offset: u64, slot: u32) -> bool {
         let memory = &self.core.memory;
@@ -422,7 +422,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let word = &self.header(offset).head.bitmap;
         let mut found = memory.load(word);
         loop {
-            // Nobody else clears its bit; only in a damaged file it can be gone.
+            // No other thread clears this bit. It can be gone only in a damaged file.
             let cleared = if found >> slot & 1 == 1 { self.shape.toggle(slot) } else { 0 };
             let set = memory.seam().compare_exchange(
                 word,
@@ -434,17 +434,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             match set {
                 Ok(_) => break,
-                // Inserts beside us.
+                // Concurrent inserts change the word.
                 Err(now) => found = now,
             }
         }
         memory.persist(word, &points::REMOVE);
         let left = (found & self.shape.all_slots() & !(1 << slot)).count_ones();
-        // Looked at now and then, not at each removal from a leaf that has few.
+        // This is true at a few counts only, and not at every removal from a leaf that has few
+        // pairs.
         left == 0 || left == self.shape.slots / 8 || left == self.shape.slots / 4
     }
 
-    /// The slots of a leaf that hold a pair.
+    /// Yields the slots of a leaf that hold a pair.
     pub(super) fn slots_of(&self, offset: u64) -> impl Iterator<Item = u32> {
         ones(self.bitmap(offset))
     }

@@ -10,7 +10,7 @@ pub const FEATURE: u64 = 2;
 /// The read-only compatible feature of a pool that has had a map with sealed bitmaps.
 pub const FEATURE_SEALED: u64 = 4;
 
-/// Pairs of a leaf at most: what its header line has fingerprints for.
+/// The most slots of a leaf: its header line has fingerprints for this many.
 pub const MAX_SLOTS: u32 = 56;
 /// Pairs in a line.
 pub const LINE_SLOTS: u32 = 4;
@@ -20,41 +20,41 @@ pub const PRINT_WORDS: usize = 7;
 pub const LEAF_HEADER: u64 = 128;
 /// Bytes of a master array before its entries.
 pub const MASTER_HEADER: u64 = 64;
-/// Partitions of a map at most.
+/// The most partitions of a map.
 pub const MAX_PARTITIONS: u32 = 1024;
 
-/// Bytes of a leaf with so many slots.
+/// Returns the bytes of a leaf with this many slots.
 pub const fn leaf_bytes(slots: u32) -> u64 {
     LEAF_HEADER + slots as u64 * 16
 }
 
-/// Bytes of a master array of so many partitions. Never less than 256: blocks of that size
-/// and above begin with a line.
+/// Returns the bytes of a master array of this many partitions: at least 256, because blocks from
+/// that size on begin with a line.
 pub const fn master_bytes(partitions: u32) -> u64 {
     let bytes = (MASTER_HEADER + 8 * partitions as u64).next_multiple_of(64);
     if bytes < 256 { 256 } else { bytes }
 }
 
-/// The first line of a leaf: which pairs there are. One flush commits an insert.
+/// The first line of a leaf: which slots hold a pair. One flush commits an insert.
 #[repr(C, align(64))]
 pub struct Head {
-    /// A bit for every slot that holds a pair, and their seal; see [`seal`]. A commit word.
+    /// A bit for each slot that holds a pair, and their seal; see [`seal`]. A commit word.
     pub bitmap: Word,
-    /// A byte of the hash for every slot.
+    /// One byte of the hash for each slot.
     pub prints: [Word; PRINT_WORDS],
 }
 // SAFETY: consists of words.
 unsafe impl Media for Head {}
 
-/// The second line of a leaf: where it stands among the others.
+/// The second line of a leaf: its place among the other leaves.
 #[repr(C, align(64))]
 pub struct Place {
     /// See [`identity`].
     pub identity: Word,
     /// The next leaf; see [`Next`]. A commit word.
     pub next: Word,
-    /// The least key that can be in the leaf, as the words of a pair: fixed. Both 0 for the
-    /// empty byte string.
+    /// The least key that can be in the leaf, as the words of a pair. Fixed. Both words are 0 for
+    /// the empty byte string.
     pub low: Pair,
     /// Unused, of any content.
     pub unused: [Word; 4],
@@ -65,9 +65,9 @@ unsafe impl Media for Place {}
 /// The first 128 bytes of a leaf. Its pairs follow.
 #[repr(C, align(64))]
 pub struct LeafHeader {
-    /// Which pairs there are.
+    /// Which slots hold a pair.
     pub head: Head,
-    /// Where it stands.
+    /// The leaf's place among the others.
     pub place: Place,
 }
 // SAFETY: consists of words.
@@ -94,7 +94,7 @@ const _: () = {
     assert!(leaf_bytes(MAX_SLOTS) == 1024);
 };
 
-/// What a structure is, for [`identity`].
+/// The kind of a structure, for [`identity`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -104,13 +104,14 @@ pub enum Kind {
     Leaf = 0xfa58,
 }
 
-/// The identity word of a structure, see `kit::media::identity`. Its property is a leaf's slots, or
-/// a master array's entries; it is tied to a leaf's least key, by its first word, or to zero.
+/// Returns the identity word of a structure; see `kit::media::identity`. Its property is the number of
+/// a leaf's slots or of a master array's entries. It covers the first word of a leaf's least key,
+/// or zero.
 pub fn identity(kind: Kind, size: u32, offset: u64, fixed: u64) -> u64 {
     media::identity(kind as u16, size as u16, &[offset, fixed])
 }
 
-/// Where a leaf goes on.
+/// The link of a leaf to the next one.
 ///
 /// ```text
 ///  63      48 47                          6 5    1   0
@@ -124,18 +125,18 @@ pub fn identity(kind: Kind, size: u32, offset: u64, fixed: u64) -> u64 {
 pub struct Next {
     /// The next leaf, 0 if this is the last.
     pub offset: u64,
-    /// Pairs may be left in this leaf whose keys belong to the next one: a split or a
+    /// This leaf may still have pairs whose keys belong to the next leaf, because a split or a
     /// merge may not have ended.
     pub moving: bool,
 }
 
 impl Next {
-    /// The word on media, for the leaf at this offset.
+    /// Returns the word on media, for the leaf at this offset.
     pub fn pack(self, leaf: u64) -> u64 {
         seal16(self.offset | u64::from(self.moving), &[leaf])
     }
 
-    /// Reads the word of the leaf at this offset; `None` if it is damaged.
+    /// Reads the word of the leaf at this offset. Returns `None` if it is damaged.
     pub fn unpack(leaf: u64, word: u64) -> Option<Next> {
         let low = word & LOW48;
         let next = Next { offset: low & !63, moving: low & 1 == 1 };
@@ -143,7 +144,7 @@ impl Next {
     }
 }
 
-/// What setting or clearing the bit of a slot changes in a sealed bitmap.
+/// Returns the bits of a sealed bitmap that setting or clearing the bit of a slot flips.
 ///
 /// ```text
 ///   63   62       56 55                                     0
@@ -153,15 +154,14 @@ impl Next {
 /// ```
 ///
 /// The seal is the exclusive or of the codes of all set bits. The codes are different numbers of 7
-/// bits, an odd number of which are set, and more than one: a Hsiao code. So one, two or three
-/// wrong bits are always noticed, and an insert updates bit and seal with the one store that
-/// commits it.
+/// bits, of which an odd number greater than one are set: a Hsiao code. So one, two or three wrong
+/// bits are always detected, and an insert updates bit and seal with the one store that commits it.
 #[inline(always)]
 pub fn toggle(slot: u32) -> u64 {
     TOGGLES[(slot & 63) as usize]
 }
 
-/// By slot: its bit, and its code. (What is behind the last slot is never asked for.)
+/// For each slot, its bit and its code. (Entries after the last slot are never used.)
 static TOGGLES: [u64; 64] = {
     let mut toggles = [0; 64];
     let (mut slot, mut number) = (0, 3u64);
@@ -176,28 +176,29 @@ static TOGGLES: [u64; 64] = {
     toggles
 };
 
-/// A leaf's bitmap with its seal. Maps from before there were seals have bitmaps without.
+/// Returns a leaf's bitmap with its seal. Maps from before seals existed have bitmaps without.
 pub fn seal(bits: u64) -> u64 {
     ones::<u32>(bits).fold(1 << 63, |word, slot| word ^ toggle(slot))
 }
 
-/// An entry of the master array at this offset: a leaf to begin at, or 0.
+/// Returns an entry of the master array at this offset: the leaf that a partition begins with, or
+/// 0.
 pub fn pack_entry(master: u64, index: usize, leaf: u64) -> u64 {
     seal16(leaf, &[master, index as u64])
 }
 
-/// Reads an entry: the leaf, or 0; `None` if it is damaged.
+/// Reads an entry: the leaf, or 0. Returns `None` if it is damaged.
 pub fn unpack_entry(master: u64, index: usize, word: u64) -> Option<u64> {
     let leaf = word & LOW48;
     (pack_entry(master, index, leaf) == word).then_some(leaf)
 }
 
-/// The root's first scheme word: where the master array is. Never changes.
+/// Returns the root's first scheme word: the offset of the master array. It never changes.
 pub fn pack_root(master: u64) -> u64 {
     seal16(master, &[u64::from(Kind::Master as u16)])
 }
 
-/// Reads the root's word; `None` if it is damaged.
+/// Reads the root's word. Returns `None` if it is damaged.
 pub fn unpack_root(word: u64) -> Option<u64> {
     let master = word & LOW48;
     (master != 0 && pack_root(master) == word).then_some(master)
@@ -234,7 +235,7 @@ mod tests {
             for a in 0..63u32 {
                 for b in a..63 {
                     for c in b..63 {
-                        // Two that are the same are none.
+                        // Two equal errors cancel out.
                         assert!(!is_whole(word ^ 1 << a ^ 1 << b ^ 1 << c), "{a} {b} {c}");
                     }
                     assert!(a == b || !is_whole(word ^ 1 << a ^ 1 << b), "{a} {b}");

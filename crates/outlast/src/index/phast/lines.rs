@@ -1,5 +1,5 @@
-//! Arrays of words in DRAM, in whole lines, that are searched for a word: what inner nodes and the
-//! arrays above them are made of.
+//! Searchable arrays of words in DRAM, in whole lines. Inner nodes and the arrays above them
+//! consist of these.
 
 use crate::pmem::{Seam, SharedWord};
 use std::hint::select_unpredictable;
@@ -14,30 +14,30 @@ pub(super) const LINE_WORDS: usize = 8;
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(super) [SharedWord; LINE_WORDS]);
 
-/// Something that begins with a line of its own and goes on in others: one allocation,
-/// found by a thin pointer, so that what is read first and what is read next are known at once.
+/// A head of one line, followed by other lines, in one allocation. It is found by a thin pointer,
+/// so the addresses of what is read first and of what is read next are known at once.
 #[repr(C)]
 pub(crate) struct Piece<H> {
     pub(super) head: H,
     pub(super) lines: [Line],
 }
 
-/// The first line of a [`Piece`]: what it holds beside where its parts begin.
+/// The first line of a [`Piece`], which says where the parts of the piece begin.
 ///
 /// # Safety
-/// It is as large and as aligned as a line, zero bytes are a value, and `extent` answers what it
-/// was made with.
+/// It must have the size and alignment of a line, zero bytes must be a value, and `extent` must
+/// return what it was made with.
 pub(crate) unsafe trait Head: Send + Sync {
     fn with_extent(extent: Extent) -> Self;
     fn extent(&self) -> Extent;
 }
 
-/// How the lines of a [`Piece`] are used: where each kind begins behind the head.
+/// How the lines of a [`Piece`] are used: where each part begins after the head.
 ///
-/// Heads come first. The words are in order, with `u64::MAX` behind the last one, and the heads
-/// are every eighth of them. So a search looks at the heads, most often two lines that are asked
-/// for together, and then at one line of words: two waits for memory, where halving the words
-/// would have one for nearly each step.
+/// Heads come first. The words are in order, with `u64::MAX` after the last one, and the heads are
+/// every eighth of them. So a search reads the heads, mostly two lines that are prefetched
+/// together, and then one line of words. It waits for memory twice. A binary search of the words
+/// would wait at nearly each step.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(super) words: u16,
@@ -49,7 +49,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// For so many elements, whose least keys are `links` or words.
+    /// Returns the extent for this many elements, whose least keys are `links` or words.
     pub(super) const fn of(elements: u32, links: bool) -> Extent {
         let lines = elements.div_ceil(LINE_WORDS as u32);
         let words = lines.div_ceil(LINE_WORDS as u32);
@@ -60,7 +60,7 @@ impl Extent {
         Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
     }
 
-    /// Bytes of a piece.
+    /// Returns the bytes of a piece.
     pub(super) const fn bytes(self) -> u64 {
         (self.end as u64 + 1) * size_of::<Line>() as u64
     }
@@ -73,18 +73,18 @@ impl<H: Head> Piece<H> {
         let lines: Box<[Line]> = (0..=extent.end).map(|_| Line::default()).collect();
         let lines = Box::into_raw(lines).cast::<Line>();
         let piece = ptr::slice_from_raw_parts_mut(lines, usize::from(extent.end));
-        // SAFETY: the allocation is that of a line and `extent.end` more, which is the layout
-        // of such a piece: its head is as large and as aligned as a line, and zero bytes are a
-        // value of it. Nobody else knows of it.
+        // SAFETY: the allocation is that of a line and `extent.end` more, which is the layout of
+        // such a piece: its head has the size and alignment of a line, and zero bytes are a value
+        // of it. Nothing else knows of it.
         let mut piece = unsafe { Box::from_raw(piece as *mut Piece<H>) };
         piece.head = H::with_extent(extent);
         piece
     }
 
-    /// The whole piece that begins here.
+    /// Returns the whole piece that begins here.
     ///
     /// # Safety
-    /// The pointer was that of a whole piece, which is still there.
+    /// The pointer must come from a whole piece, which still exists.
     #[inline(always)]
     pub(super) unsafe fn whole(head: *mut H) -> *mut Piece<H> {
         // SAFETY: it is a piece's head, by the caller's promise.
@@ -92,24 +92,25 @@ impl<H: Head> Piece<H> {
         ptr::slice_from_raw_parts_mut(head.cast::<Line>(), usize::from(lines)) as *mut Piece<H>
     }
 
-    /// The piece that begins here.
+    /// Returns the piece that begins here.
     ///
     /// # Safety
-    /// As [`whole`](Self::whole), and it stays for `'p`.
+    /// As for [`whole`](Self::whole), and the piece must exist for `'p`.
     #[inline(always)]
     pub(super) unsafe fn reach<'p>(head: *mut H) -> &'p Piece<H> {
-        // SAFETY: the piece has so many lines (`Head`), and the pointer is allowed to all of it.
+        // SAFETY: the piece has this many lines (`Head`), and the pointer may access all of it.
         unsafe { &*Self::whole(head) }
     }
 
-    /// Asks for what a search looks at first, beside the head: without waiting for the head.
+    /// Prefetches the lines that a search reads first, besides the head, without waiting for the
+    /// head.
     ///
     /// # Safety
-    /// As [`reach`](Self::reach).
+    /// As for [`reach`](Self::reach).
     #[inline(always)]
     pub(super) unsafe fn expect(head: *mut H, seam: &impl Seam) {
         for line in 1..=2 {
-            // SAFETY: every piece has a line of heads, one of words and one of numbers at least.
+            // SAFETY: every piece has at least one line of heads, one of words and one of numbers.
             seam.prefetch(unsafe { &*head.cast::<Line>().add(line) });
         }
     }
@@ -123,7 +124,7 @@ impl<H: Head> Piece<H> {
         &self.lines[usize::from(words)..usize::from(numbers)]
     }
 
-    /// A word among those of all lines from `line` on.
+    /// Returns a word among those of all lines from `line` on.
     #[inline(always)]
     pub(super) fn at(&self, line: u16, place: usize) -> &SharedWord {
         &self.lines[usize::from(line) + place / LINE_WORDS].0[place % LINE_WORDS]
@@ -140,20 +141,20 @@ impl<H: Head> Piece<H> {
         links < end
     }
 
-    /// The link of a place, where there are links.
+    /// Returns the link of a place, if there are links.
     #[inline(always)]
     pub(super) fn link(&self, seam: &impl Seam, place: usize) -> u64 {
         self.at(self.head.extent().links, place).load(seam, Ordering::Relaxed)
     }
 
-    /// The number of a place.
+    /// Returns the number of a place.
     #[inline(always)]
     pub(super) fn number(&self, seam: &impl Seam, place: usize) -> u32 {
         let pair = self.at(self.head.extent().numbers, place / 2).load(seam, Ordering::Relaxed);
         (pair >> (place % 2 * 32)) as u32
     }
 
-    /// How many words are not above a limit; at most `most`.
+    /// Returns how many words are not above a limit, at most `most`.
     #[inline(always)]
     pub(super) fn count_up_to(&self, seam: &impl Seam, most: usize, limit: u64) -> usize {
         let Extent { words, numbers, .. } = self.head.extent();
@@ -166,20 +167,20 @@ impl<H: Head> Piece<H> {
             left -= half;
         }
         let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
-        // Behind the last line there are heads of none.
+        // After the last line, there are heads of lines that do not exist.
         let group = heads.saturating_sub(1).min(numbers - words - 1);
-        // Whoever asks for a place asks for its number.
+        // A caller that gets a place reads its number next.
         seam.prefetch(&self.lines[numbers + group / 2]);
         (group * LINE_WORDS + self.lines[words + group].count_up_to(seam, limit)).min(most)
     }
 
-    /// How many words are below this one; at most `most`.
+    /// Returns how many words are below this one, at most `most`.
     #[inline(always)]
     pub(super) fn count_below(&self, seam: &impl Seam, most: usize, word: u64) -> usize {
         word.checked_sub(1).map_or(0, |limit| self.count_up_to(seam, most, limit))
     }
 
-    /// Replaces the content: words, of which the first one is not searched, numbers, links.
+    /// Replaces the content: words, the first of which is not searched, numbers, links.
     pub(super) fn set(
         &self,
         seam: &impl Seam,
@@ -214,7 +215,7 @@ impl<H: Head> Piece<H> {
 }
 
 impl<H: Head> Piece<H> {
-    /// Puts an element before the one at `place`, which is not the first, of `len`.
+    /// Inserts an element before the one at `place`, which is not the first, of `len`.
     pub(super) fn insert(
         &self,
         seam: &impl Seam,
@@ -247,7 +248,7 @@ impl<H: Head> Piece<H> {
     }
 }
 
-/// Moves so many words up by one, and puts another one before them.
+/// Moves `count` words up by one, and puts another one before them.
 fn shift<'w>(seam: &impl Seam, count: usize, at: impl Fn(usize) -> &'w SharedWord, first: u64) {
     let mut carried = first;
     for place in 0..=count {
@@ -259,10 +260,10 @@ fn shift<'w>(seam: &impl Seam, count: usize, at: impl Fn(usize) -> &'w SharedWor
 }
 
 impl Line {
-    /// How many words are not above a limit.
+    /// Returns how many words are not above a limit.
     #[inline(always)]
     pub(super) fn count_up_to(&self, seam: &impl Seam, limit: u64) -> usize {
-        // No branch: what they decide cannot be foretold.
+        // Without branches, because they could not be predicted.
         let above = SharedWord::fold(&self.0, seam, 0, |n, word| n + usize::from(limit < word));
         LINE_WORDS - above
     }

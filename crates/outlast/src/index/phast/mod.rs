@@ -1,5 +1,5 @@
-//! PhaST: an ordered index, its inner part in DRAM, its leaves in persistent memory (Li et al.,
-//! TPDS 2022).
+//! PhaST: an ordered index with its inner part in DRAM and its leaves in persistent memory (Li et
+//! al., TPDS 2022).
 //!
 //! # Structure
 //!
@@ -21,153 +21,182 @@
 //!           `------- one line -------´  `---------- one line -----------´
 //! ```
 //!
-//! A leaf has up to 56 pairs, in no order: the words of a record each. The key's hash names one
-//! of its 14 lines, where the pair stands if there is room, or else in the line beside it if
-//! there is any: a lookup asks for the header and for the named line together. The bitmap says
-//! which pairs there are; it and the fingerprints are one line, so that one flush commits an insert.
-//! The least key that can be in a leaf is written when the leaf is made, and never changes:
-//! a leaf's keys are those from it to the least key of the next leaf.
+//! *Leaves.* A leaf has up to 56 pairs, unordered. A pair is the two words of a record. The key's
+//! hash names one of the 14 lines of pairs. The pair is there if that line had room, or in the
+//! adjacent line if that had room. So a lookup prefetches the header and the named line together.
+//! The bitmap says which slots hold a pair. It is in one line with the fingerprints, so one flush
+//! commits an insert. The least key that can be in a leaf is written when the leaf is made, and
+//! never changes. The leaf's keys are those from its least key up to the least key of the next
+//! leaf.
 //!
-//! An inner node lists up to 128 leaves by their least keys, a partition its nodes, in an array
-//! that is searched before them (the index cache). Each is one piece of whole lines: a head, every
-//! eighth word, the words, and what they lead to; a search looks at one line of every eighth word and
-//! at one of words, without a branch that could be guessed wrong. For byte strings, those arrays hold eight
-//! bytes of each key, from where the keys of the array begin to differ; so keys with a long
-//! prefix in common are told apart as fast as others, and a key's block is read where eight
-//! bytes do not decide.
+//! *Inner nodes.* An inner node lists up to 128 leaves by their least keys. A partition lists its
+//! nodes, in an array that is searched first (the index cache). Nodes and caches have the same
+//! form, in whole lines: a head, every eighth word, the words, and what they lead to. A search
+//! reads one line of every eighth word and one line of words, without a branch that could be
+//! mispredicted. For byte strings, a word is eight bytes of a key, starting where the keys of the
+//! array begin to differ. So keys with a long common prefix are told apart as fast as others. Only
+//! if eight bytes do not decide, the search reads the key's block.
 //!
-//! Partitions are parts of the keys that are there: when a partition has twice its share of
-//! nodes, it is split where its nodes are halved, and where there are as many as there can be,
-//! two small ones are joined first. Each has an entry in the master array, the leaf that it
-//! begins with: opening reads the parts side by side.
+//! *Partitions.* A partition is a part of the keys that are present. When it has twice its share of
+//! nodes, it is split in the middle of its nodes. If there are as many partitions as allowed, two
+//! small ones are joined first. Each partition has an entry in the master array: the leaf that it
+//! begins with. So opening can read the partitions in parallel.
 //!
-//! Integers are kept in a form whose order is that of the numbers
+//! Integers are encoded so that their order as words or bytes is the numerical order
 //! ([`KeyOrder`]).
 //!
 //! # Invariants
 //!
-//! 1. A slot holds a record if and only if its bit is set, and its key is not below the leaf's
-//!    least key, and is below the next one's, if there is a next leaf.
-//! 2. Pairs outside of those bounds have bits only in a leaf whose link is marked *moving*.
-//! 3. Least keys ascend along the links. The first leaf's is the least of all, and that leaf
-//!    stays for ever.
-//! 4. An entry of the master array is 0 or a leaf that the links lead to.
-//! 5. A slot's bit is set at most once before the leaf is *tidied*, split or merged, which one
-//!    thread does while nobody else is at work in it. So, for who is at work in it, two equal
-//!    bitmaps stand for the same keys. (Not for the same blocks: a byte string's is replaced, and
-//!    used again, under the same bit. Who compares keys there looks at the leaf's count of
-//!    replaced records afterwards.)
-//! 6. What readers rest on is durable: if anybody is at work in the leaf, they flush it
-//!    themselves.
+//! 1. A slot holds a record if and only if its bit is set, its key is not below the leaf's least
+//!    key, and, if there is a next leaf, its key is below that leaf's least key.
+//! 2. Pairs outside those bounds have bits only in a leaf whose link is marked *moving*.
+//! 3. Least keys ascend along the links. The first leaf has the least key of all, and stays for
+//!    ever.
+//! 4. An entry of the master array is 0, or a leaf that the links lead to.
+//! 5. A slot's bit is set at most once until the leaf is *compacted* (the slots of removed pairs
+//!    become free), split or merged. One thread does that while no other is active in the leaf. So
+//!    for a thread that is active in the leaf, two equal bitmaps stand for the same keys. (They
+//!    need not stand for the same blocks: the block of a byte-string record can be replaced and
+//!    reused while the bit stays the same. A thread that compares keys in blocks afterwards checks
+//!    the leaf's count of replaced records.)
+//! 6. Readers return only results that are durable: if another thread is active in the leaf, the
+//!    reader flushes what it has read.
 //!
 //! # Commit points
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |
-//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a block that no pair with a bit links to, which the trace frees; as above |
+//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a block that no pair with a bit links to, which the trace frees; otherwise as above |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the other block is freed by the trace |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | bit (commit) | 1, 1 | the record or none |
-//! | map | master array and first leaf whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks for the trace |
-//! | split | separator's block, new leaf whole; fence; old leaf's link, marked moving (commit); fence; old leaf's bits; fence; the mark goes, unflushed | leaf + 2 (+ separator), 3 | before the commit, blocks for the trace; after it, bits that opening clears |
+//! | map | master array and first leaf whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
+//! | split | separator's block, new leaf whole; fence; old leaf's link, marked moving (commit); fence; old leaf's bits; fence; the mark is removed, unflushed | leaf + 2 (+ separator), 3 | before the commit, blocks that the trace frees; after it, bits that opening clears |
 //! | merge of pairs | copies in free slots of the left leaf, its link marked moving; fence; their fingerprints and bits; fence; left leaf's link past the right one (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
 //! | merge of an empty leaf | left leaf's link (commit); fence | 1, 1 | the leaf or none |
-//! | partition | entry of the master array; fence, the split's; an entry that goes: fence | 1, 0 or 1 | the entry or none: opening takes longer |
+//! | partition | entry of the master array; fence, the split's; for an entry that is removed, a fence of its own | 1, 0 or 1 | the entry or none: opening takes longer |
 //!
-//! Why no fewer: a bit and its pair are different lines, and if the bit were durable first the
-//! slot would show what it held before; hence the insert's second fence. The fingerprint is in
-//! the bit's line and stored before it, so it is durable whenever the bit is; without the bit it
-//! says nothing. (A pair that commits
-//! itself, as in Dash-EH, takes one; but then opening has to read every pair, and not one line
-//! of each leaf.) A lookup stores nothing, and flushes only beside a change in its leaf.
+//! Why no fewer: a bit and its pair are in different lines. If the bit became durable first, the
+//! slot would show what it held before. Hence the insert's second fence. The fingerprint is in the
+//! line of the bit and stored before it, so it is durable whenever the bit is. Without the bit it
+//! means nothing. (A pair that commits itself, as in Dash-EH, would need one fence. But then
+//! opening would have to read every pair, and not one line of each leaf.) A lookup stores nothing,
+//! and flushes only if its leaf is being changed concurrently.
 //!
 //! # Concurrency
 //!
-//! Of each leaf there is one word in DRAM, its *state* (`state.rs`): which slots are taken,
-//! how many inserts are under way, whether one thread is changing or removing, whether the leaf
-//! is closed. It is the paper's shadow bitmap, and its read-write lock.
+//! Each leaf has one word in DRAM, its *state* (`state.rs`): which slots are taken, how many
+//! inserts are in progress, whether a thread is updating or removing, whether the leaf is closed.
+//! This is the paper's shadow bitmap and its read-write lock.
 //!
-//! - *Inserts* exclude nobody but who closes the leaf. One reserves a slot (one exchange of the
-//!   state), looks for its key, writes the pair and makes it durable, and sets its bit by an
-//!   exchange of the bitmap. If that fails, others have set or cleared bits: it looks for its key
-//!   in those that were set since it looked last, and goes on from there. By invariant 5 the
-//!   exchange succeeds only if the leaf still holds just the keys that were looked at: of two
-//!   inserts of one key the second sees the first one's bit. Linearization point: the exchange.
-//! - *Updates and removals* in one leaf exclude each other (`BUSY`), and nobody else.
-//!   Linearization point: the store of the value or link, the exchange of the bitmap.
-//! - *Lookups* lock nothing. They read the node under its version, the leaf, and the leaf's
-//!   state last. If nobody is at work by then, whoever has done what was read has made it
-//!   durable before it left. Else the lookup flushes what it has read, and fences. Slots that are
-//!   used again, and leaves that are, are told by the node's version, which changes in between;
-//!   for byte strings, whose blocks are used again at once, by a count of each leaf.
-//! - *Who closes a leaf* waits until nobody is at work in it. Tidying makes the slots of removed
-//!   pairs free, after the node's version has changed. A split publishes the new leaf in its
-//!   node when the commit is durable, and clears bits of the old leaf after that: who reads the
-//!   old leaf without them had its node's version before. Both leaves are closed until then. A
-//!   merge takes two neighbours, the left one first.
+//! - *Inserts* exclude only a thread that closes the leaf. An insert takes these steps:
+//!   1. It reserves a slot, by one exchange of the state.
+//!   2. It looks for its key.
+//!   3. It writes the pair and makes it durable.
+//!   4. It sets its bit, by an exchange of the bitmap. If that fails, other threads have set or
+//!      cleared bits. Then the insert looks for its key among the bits that were set since it last
+//!      looked, and retries.
 //!
-//! Who is at work in a leaf has announced itself in the state and seen the node's version
-//! unchanged after that, so the leaf is still the one for its key, and stays so until it leaves.
+//!   By invariant 5, the exchange succeeds only if the leaf still holds exactly the keys that the
+//!   insert has checked. So of two inserts of one key, the second sees the first one's bit.
+//!   Linearization point: the exchange.
+//! - *Updates and removals* in one leaf exclude each other (`BUSY`), and no other operation.
+//!   Linearization point: for an update, the store of the value or link; for a removal, the
+//!   exchange of the bitmap.
+//! - *Lookups* lock nothing. A lookup reads the node under its version, then the leaf, then the
+//!   leaf's state. If no thread is active in the leaf by then, the threads that did what the lookup
+//!   has read had made it durable before they left. Otherwise the lookup flushes what it has read,
+//!   and fences. If slots or leaves were reused in between, the node's version has changed. For
+//!   byte strings, whose blocks are reused at once, a count for each leaf has changed.
+//! - *A thread that closes a leaf* waits until no other thread is active in it. Compaction frees
+//!   the slots of removed pairs after it has changed the node's version. A split publishes the new
+//!   leaf in its node when the commit is durable, and clears bits of the old leaf after that. So a
+//!   reader that sees the old leaf without those bits had the node's old version. Both leaves stay
+//!   closed until the bits are cleared. A merge closes two neighbours, the left one first.
 //!
-//! Lock order: leaves (left before right; only tried), `structure`, nodes (left before right).
-//! Node locks are held for a rewrite of the node's arrays; nothing is flushed under them. Nothing
-//! is allocated in the pool under any of them: a split guesses where, allocates,
-//! and looks again once it has the leaf.
+//! A thread that is active in a leaf has announced itself in the state, and after that has seen
+//! that the node's version is unchanged. So the leaf is still the one for its key, and stays so
+//! until the thread leaves.
 //!
-//! The arrays above the nodes are hints. They are replaced as a whole, by copying and swapping;
-//! a reader that is overtaken goes astray, and the node that it comes to says in which direction.
-//! So partitions and caches can change without anybody waiting. Inner nodes and what is kept of
-//! leaves are used again, but never given back before the map is dropped: nobody reads memory
-//! that has become something else.
+//! Lock order: leaves (left before right; by try-lock only), `structure`, nodes (left before
+//! right). A node's lock is held while the node's arrays are rewritten; nothing is flushed under
+//! it. Nothing in the pool is allocated under any of these locks: a split guesses where to split,
+//! allocates, closes the leaf, and checks again.
 //!
-//! # A scan
+//! The arrays above the nodes are hints. They are replaced as a whole, by copying and swapping. A
+//! reader that is overtaken may reach the wrong node, and the node says in which direction to go
+//! on. So partitions and caches can change without any thread waiting. Inner nodes and the DRAM
+//! state of leaves are reused, but never freed before the map is dropped. So no thread reads memory
+//! that now has another type.
 //!
-//! reads leaf by leaf, each as a lookup does, and asks the memory for the next one while it sorts.
-//! What it appends for one leaf was there at one
-//! moment. It goes on at the least key of the next leaf, as that was then: a key, and no place,
-//! so splits and merges between two steps do not matter. A record that is there during the
-//! whole scan is reported exactly once, in its place.
+//! # Scans
+//!
+//! A scan reads leaf by leaf, each as a lookup does, and prefetches the next leaf while it sorts.
+//! The records that it appends for one leaf were all present at one moment. It continues at the
+//! least key of the next leaf, as it was at that moment. That is a key and not a position, so
+//! splits and merges between two steps do not matter. A record that is present during the whole
+//! scan is returned exactly once, in key order.
 //!
 //! # After a crash
 //!
-//! Opening reads the header lines of every leaf, by as many threads as are asked for: each takes
-//! a part of the chain, from one entry of the master array to the next. It flushes what is found
-//! (a process that died leaves its stores in the caches; answers will rest on them), clears the
-//! bits of pairs that are not the leaf's where the link is marked moving, and makes the nodes.
-//! All of that is done before the first operation.
+//! Opening reads the header lines of all leaves before the first operation. Each of its threads
+//! takes a part of the chain at a time, from one entry of the master array to the next, and takes
+//! these steps:
 //!
-//! A removed key cannot come back from the other half of a split: from the commit on, by
-//! invariant 1, the old leaf's pairs above the separator are no records, and the mark stays
-//! until their bits are durably cleared. Which those are, opening reads from the records that
-//! they link to; so the new leaf is closed until then, and none of those blocks is used again.
-//! Nor can it come back from a merge: its copies are no records before the commit, and after it
-//! the right leaf is not reachable.
+//! 1. It flushes what it finds. After process death, stores that were not flushed are still in the
+//!    caches, and results will depend on them.
+//! 2. In a leaf whose link is marked moving, it clears the bits of pairs outside the leaf's bounds,
+//!    durably.
+//! 3. It makes the nodes.
 //!
-//! Where the chain cannot be followed, because a leaf is damaged, the keys from there to the next
-//! entry of the master array answer with the damage; all others are served.
+//! *What a crash leaves of a split:*
+//!
+//! 1. The separator and the new leaf are written. Crash: blocks that the trace frees.
+//! 2. The old leaf's link leads to the new leaf and is marked moving (commit). Crash: the old
+//!    leaf's pairs from the separator on are not records any more (invariant 1), and opening clears
+//!    their bits.
+//! 3. The old leaf's bits are cleared, durably. Until then the new leaf stays closed. So none of
+//!    the blocks of the moved records is reused, and opening can tell by their keys which bits to
+//!    clear. Crash: opening finds no bits to clear.
+//! 4. The mark is removed, unflushed. Crash: opening checks the keys of the leaf once more.
+//!
+//! *What a crash leaves of a merge:*
+//!
+//! 1. The copies are written, and the left leaf's link is marked moving. Crash: pairs without bits.
+//! 2. The copies get their bits. Crash: they are outside the left leaf's bounds, so they are not
+//!    records, and opening clears their bits.
+//! 3. The left leaf's link leads past the right leaf, without the mark (commit). Crash: the right
+//!    leaf is not reachable, and the trace frees it.
+//!
+//! So a removed key cannot come back from the other half of a split, or from a merge.
+//!
+//! If the chain cannot be followed because a leaf is damaged, operations on keys from there to the
+//! next entry of the master array fail with the damage. All other keys are available.
 //!
 //! # Deviations from the paper
 //!
-//! - Two concurrent inserts of one key both succeed in the paper. Here the bits that changed
-//!   decide, see above.
-//! - The paper's readers see a bit or a value before it is durable: thread 1 sets its bit, thread
-//!   2 finds the key and answers; power fails, the key is gone. Invariant 6 forbids it.
-//! - The paper deletes by writing an invalid key, and so has one key less; slots come back at a
-//!   split alone, and leaves never. Here the bit is cleared, a leaf that has few pairs left is
-//!   merged, and its space given back.
-//! - A leaf has its least key, which never changes, in place of its greatest, which a split would
-//!   have to change as a second step.
-//! - The paper finds a split that a crash cut short by two leaves with one greatest key. Here the
-//!   link that commits it says so, and opening reads a leaf's keys only there.
-//! - Partitions by leading bits collapse when keys have them in common; here by what is there.
-//! - Nodes are found by the caches, and beyond their last element by the links between nodes. The
-//!   paper's towers of forward pointers would hold the same keys once more: a cache of 1 MiB, its
-//!   threshold, lists every node of a partition that has up to 50,000 (350 million pairs).
-//! - The paper's inserts take the first free slot, so a lookup learns from the header where to
-//!   look, and waits for memory twice; here the hash names a line that most pairs stand in.
-//! - One lock per node in the paper; one word per leaf here, so that inserts into different
-//!   leaves of a node share no line.
+//! - In the paper, two concurrent inserts of one key both succeed. Here the bits that changed
+//!   decide; see above.
+//! - In the paper, readers see a bit or a value before it is durable: thread 1 sets its bit, thread
+//!   2 finds the key and returns, and a power loss then removes the key. Invariant 6 forbids this.
+//! - The paper deletes by writing an invalid key, and so has one key less. It frees slots only when
+//!   the leaf is split, and never frees leaves. Here a removal clears the bit, and a leaf that has
+//!   few pairs left is merged and its space freed.
+//! - A leaf stores its least key, which never changes, instead of its greatest, which a split would
+//!   have to change in a second step.
+//! - The paper detects an interrupted split by two leaves with the same greatest key. Here the link
+//!   that commits the split says so, and opening reads a leaf's keys only in that case.
+//! - Partitions by leading bits collapse when all keys share those bits. Here partitions divide the
+//!   keys that are present.
+//! - Here the caches lead to nodes, and the links between nodes lead past the last element of a
+//!   cache. The paper's towers of forward pointers would only hold the same keys again: a cache of
+//!   1 MiB, the paper's threshold, lists every node of a partition of up to 50,000 nodes (350
+//!   million pairs).
+//! - The paper's inserts take the first free slot. So a lookup learns from the header where to
+//!   look, and waits for memory twice. Here the hash names a line that holds most of its pairs.
+//! - The paper has one lock for each node. Here there is one word for each leaf, so inserts into
+//!   different leaves of a node share no line.
 
 pub mod bugs;
 mod cache;
@@ -201,26 +230,26 @@ use std::marker::PhantomData;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
-/// How a map is laid out.
+/// The layout of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Pairs of a leaf: a multiple of 4, from 4 to 56.
+    /// Slots of a leaf: a multiple of 4, from 4 to 56.
     pub slots: u32,
-    /// Leaves of an inner node: from 4 to 1024.
+    /// The most leaves of an inner node: from 4 to 1024.
     pub node_leaves: u32,
-    /// Partitions at most: from 1 to 1024.
+    /// The most partitions: from 1 to 1024.
     pub partitions: u32,
-    /// How its keys are ordered.
+    /// The order of its keys.
     pub order: KeyOrder,
-    /// Whether bitmaps carry a [seal](layout::seal): so in every map made since there are seals.
+    /// Whether bitmaps carry a [seal](layout::seal). Maps from before seals existed have none.
     pub sealed: bool,
 }
 
-/// In the third word of a map's root: its leaves' bitmaps are sealed.
+/// The bit in the third word of a map's root that says that its leaves' bitmaps are sealed.
 const WORD_SEALED: u64 = 1 << 32;
 
 impl Config {
-    /// A configuration for keys that are plain bytes or unsigned numbers.
+    /// Returns a configuration for keys that are plain bytes or unsigned numbers.
     pub const fn new(slots: u32, node_leaves: u32, partitions: u32) -> Config {
         Config { slots, node_leaves, partitions, order: KeyOrder::Plain, sealed: true }
     }
@@ -268,40 +297,40 @@ impl Config {
         layout::leaf_bytes(self.slots)
     }
 
-    /// The first slot of the line in which a pair of this hash stands if it can.
+    /// Returns the first slot of the line that this hash names.
     #[inline(always)]
     fn line_of(self, hash: u64) -> u32 {
         (((hash >> 32) * u64::from(self.slots / LINE_SLOTS)) >> 32) as u32 * LINE_SLOTS
     }
 
-    /// A bit for every slot.
+    /// Returns a bit for each slot.
     fn all_slots(self) -> u64 {
         (1 << self.slots) - 1
     }
 
-    /// The bitmap word of a leaf whose slots in use are these.
+    /// Returns the bitmap word of a leaf whose slots in use are these.
     fn bitmap_of(self, bits: u64) -> u64 {
         if self.sealed { layout::seal(bits) } else { bits }
     }
 
-    /// What setting or clearing a slot's bit changes in the bitmap word.
+    /// Returns the bits of the bitmap word that setting or clearing a slot's bit flips.
     #[inline(always)]
     fn toggle(self, slot: u32) -> u64 {
         if self.sealed { layout::toggle(slot) } else { 1 << slot }
     }
 }
 
-/// A part of the map, in the order of keys.
+/// A range of the map's keys.
 struct Partition {
-    /// Its entry of the master array, and its index cache.
+    /// The number of its entry in the master array, and of its index cache.
     entry: u32,
     /// Its inner nodes.
     nodes: Vec<Pointer>,
 }
 
-/// What changes of the inner part above its nodes are made under, one at a time.
+/// The state above the inner nodes, which one thread changes at a time.
 struct Structure {
-    /// Never empty; the first one begins with the least key.
+    /// Never empty. The first partition begins with the least key.
     partitions: Vec<Partition>,
     /// Entries of the master array that are not in use.
     free: Vec<u32>,
@@ -314,28 +343,28 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     /// Offset of the master array.
     master: u64,
     leaves: Slab<Leaf>,
-    /// Of each leaf, how many records were replaced or removed. Only for byte strings, whose
-    /// blocks are used again.
+    /// For each leaf, how many of its records were replaced or removed. Only for byte strings,
+    /// whose blocks are reused.
     versions: Slab<SharedWord>,
     nodes: Nodes,
-    /// The node of the least key. It stays.
+    /// The node of the least key. It never changes.
     first: u32,
-    /// Leads to partitions' caches.
+    /// The list of partitions, which leads to their caches.
     top: Cache,
     /// Index caches, which lead to nodes.
     caches: Box<[Cache]>,
     structure: Mutex<Structure>,
-    /// What is wrong with leaves that cannot be served.
+    /// The damage of leaves that cannot be used.
     damage: Mutex<HashMap<u32, Damage>>,
-    /// Splits of leaves and of inner nodes, and leaves that were mended.
+    /// Counts splits of leaves and of inner nodes, and leaves that were repaired.
     counters: Counters,
     merges: Counter,
     form: PhantomData<R>,
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Opens the index whose root is in a slot: reads all of its leaves' headers. The caller
-    /// has passed the gate, or holds it, or the pool was closed cleanly.
+    /// Opens the index whose root is in `slot`. Reads the headers of all its leaves. The caller has
+    /// passed the gate, or holds it, or the pool was closed cleanly.
     pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let scheme_words = root_offset(slot).raw() + 8;
         let word = core.memory.load(core.memory.at(Offset::<Word>::new(scheme_words))?);
@@ -365,8 +394,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(index)
     }
 
-    /// Makes the master array and the first leaf of a new map, durable before the root that
-    /// will name them. Returns the root's words.
+    /// Makes the master array and the first leaf of a new map and flushes them. They are durable
+    /// before the root that will name them. Returns the root's words.
     pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)
@@ -385,28 +414,28 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Addressing -------------------------------------------------------------
 
-    /// What this process knows of a leaf.
+    /// Returns the DRAM state of a leaf.
     #[inline(always)]
     fn leaf(&self, handle: u32) -> &Leaf {
         self.leaves.get(self.seam(), handle)
     }
 
-    /// An inner node.
+    /// Returns an inner node.
     #[inline(always)]
     fn node(&self, number: u32) -> &Node {
         self.nodes.get(self.seam(), number)
     }
 
-    /// The header of a leaf.
+    /// Returns the header of a leaf.
     #[inline(always)]
     fn header(&self, leaf: u64) -> &LeafHeader {
-        // SAFETY: offsets of leaves are those of allocations of that size, or were checked
-        // (`check_leaf`), or are 0; their whole extent is inside the memory, and aligned.
+        // SAFETY: offsets of leaves are from allocations of that size, or were checked
+        // (`check_leaf`), or are 0. Their whole extent is inside the memory, and aligned.
         unsafe { self.core.memory.at_unchecked(Offset::new(leaf)) }
     }
 
-    /// Asks for what a lookup or an insert of this hash most likely needs of a leaf: both lines
-    /// at once, where one after the other would be waited for twice.
+    /// Prefetches the two lines of a leaf that a lookup or an insert of this hash most likely
+    /// needs. One after the other, they would be waited for twice.
     #[inline(always)]
     fn expect(&self, leaf: u64, hash: u64) {
         let seam = self.core.memory.seam();
@@ -414,7 +443,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
     }
 
-    /// Asks for all that a scan reads of a leaf.
+    /// Prefetches everything that a scan reads of a leaf.
     fn expect_all(&self, leaf: u64) {
         let seam = self.core.memory.seam();
         seam.prefetch(&self.header(leaf).head);
@@ -423,22 +452,22 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// A pair of a leaf.
+    /// Returns a pair of a leaf.
     #[inline(always)]
     fn pair(&self, leaf: u64, slot: u32) -> &Pair {
         debug_assert!(slot < self.shape.slots);
         let offset = leaf + LEAF_HEADER + u64::from(slot) * size_of::<Pair>() as u64;
-        // SAFETY: as above: `slot` is one of the leaf's.
+        // SAFETY: as above. `slot` is one of the leaf's slots.
         unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
     }
 
-    /// How many records of a leaf were replaced or removed.
+    /// Returns the count of replaced and removed records of a leaf.
     #[inline(always)]
     fn replaced(&self, leaf: u32) -> Option<&SharedWord> {
         R::EMPTY.is_some().then(|| self.versions.reach(self.seam(), leaf))
     }
 
-    /// What is wrong with a leaf that cannot be served.
+    /// Returns the damage of a leaf that cannot be used.
     #[cold]
     fn damage_of(&self, leaf: u32) -> Damage {
         let damage = self.core.memory.seam().lock(&self.damage);
@@ -447,7 +476,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    /// Makes the bounds of a range as keys are kept.
+    /// Encodes the bounds of a range.
     fn encode(&self, range: &mut KeyRange<R>) {
         if !range.encoded {
             for bound in [&mut range.low, &mut range.high] {
@@ -460,7 +489,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Makes keys that were kept those that came.
+    /// Decodes keys into the form in which they were passed in.
     fn decode(&self, records: &mut [(R::OwnedKey, R::Owned)]) {
         records.iter_mut().for_each(|(key, _)| R::decode(self.shape.order, key));
     }

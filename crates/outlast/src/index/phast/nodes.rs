@@ -1,8 +1,8 @@
 //! Inner nodes, in DRAM.
 //!
-//! An inner node is read under its version. The arrays above it ([`cache`](super::cache)) are
-//! hints: whatever is read there, the node says whether a key belongs to it, to one before or
-//! to one after it.
+//! A reader reads an inner node under its version. The arrays above the nodes
+//! ([`cache`](super::cache)) are hints. Whatever they lead to, the node says whether a key belongs
+//! to it, to a node before it or to one after it.
 
 use super::lines::{Extent, Head, Piece};
 use super::state::{Slab, Zeroed};
@@ -14,27 +14,27 @@ use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// No node.
+/// The number that stands for no node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Leaves of an inner node at most.
+/// The most leaves of an inner node.
 pub(super) const MAX_LEAVES: u32 = 1024;
 
 /// A leaf as an inner node lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// First word of its least key: the key, or a link to it.
+    /// The first word of its least key: the key, or a link to it.
     pub(super) low: u64,
-    /// Its handle.
+    /// The leaf's handle.
     pub(super) leaf: u32,
 }
 
-/// An inner node: so many leaves, in the order of their keys. The words are, of each leaf but
-/// the first, eight bytes of its least key, from `skip` on; the links the first words of the least
-/// keys, the numbers the leaves' handles.
+/// An inner node: a list of leaves, in key order. For each leaf except the first, the words have
+/// eight bytes of its least key, from `skip` on. The links have the first words of the least keys,
+/// and the numbers have the leaves' handles.
 ///
-/// Fields are changed by who has locked it; what readers rest on, while it is marked as
-/// changing.
+/// The thread that has locked the node changes its fields. Fields that readers depend on change
+/// only while the node is marked as changing.
 pub(crate) type Node = Piece<NodeHead>;
 
 /// The first line of a node.
@@ -42,21 +42,21 @@ pub(crate) type Node = Piece<NodeHead>;
 pub(crate) struct NodeHead {
     /// A version lock.
     lock: SharedWord,
-    /// First word of its least key.
+    /// The first word of its least key.
     low: SharedWord,
-    /// First word of the least key of the next node, if there is one.
+    /// The first word of the least key of the next node, if there is one.
     high: SharedWord,
     count: Shared<AtomicU32>,
-    /// The node after it.
+    /// The next node.
     next: Shared<AtomicU32>,
-    /// Bytes that the least keys of all its leaves but the first begin with alike.
+    /// The length of the prefix that the least keys of all its leaves except the first share.
     skip: Shared<AtomicU32>,
-    /// Leaves at most.
+    /// The most leaves.
     most: u32,
     extent: Extent,
 }
 
-// SAFETY: one line; atomics and numbers; `extent` is never changed.
+// SAFETY: one line of atomics and numbers; `extent` never changes.
 unsafe impl Head for NodeHead {
     fn with_extent(extent: Extent) -> Self {
         NodeHead {
@@ -76,26 +76,26 @@ unsafe impl Head for NodeHead {
     }
 }
 
-/// Where in a node a key belongs.
+/// Where a key belongs, relative to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// To a node before it.
+    /// In a node before it.
     Before,
-    /// To this one, or one after it.
+    /// In this node, or in one after it.
     After(u32),
-    /// To the leaf at this place.
+    /// In the leaf at this place.
     At(usize),
 }
 
-/// Whether a key that compares so to a least key belongs behind it: it is not below, or, if
-/// what is looked for lies strictly `below` the key, above.
+/// Returns whether a key that compares this way to a least key belongs after it: it is not below
+/// it, or, if the search is for what is strictly `below` the key, it is above.
 #[inline(always)]
 pub(super) fn behind(order: Order, below: bool) -> bool {
     order == Order::Greater || (order == Order::Equal && !below)
 }
 
 impl Node {
-    /// Bytes of DRAM that one takes.
+    /// Returns the bytes of DRAM of a node.
     pub(super) fn bytes(leaves: u32, links: bool) -> u64 {
         Extent::of(leaves, links).bytes() + size_of::<Shared<AtomicPtr<NodeHead>>>() as u64
     }
@@ -123,7 +123,7 @@ impl Node {
         self.number(seam, place)
     }
 
-    /// First word of a leaf's least key.
+    /// Returns the first word of a leaf's least key.
     fn low_at(&self, seam: &impl Seam, place: usize) -> u64 {
         match place {
             0 => self.head.low.load(seam, Ordering::Relaxed),
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// First word of the least key of what follows a leaf; `None` if nothing does.
+    /// Returns the first word of the least key of what follows a leaf, or `None` if nothing does.
     pub(super) fn high_of(&self, seam: &impl Seam, place: usize) -> Option<u64> {
         if place + 1 < self.len(seam) {
             Some(self.low_at(seam, place + 1))
@@ -141,17 +141,18 @@ impl Node {
         }
     }
 
-    /// First word of a leaf's least key, and the leaf.
+    /// Returns the first word of a leaf's least key, and the leaf.
     pub(super) fn entry(&self, seam: &impl Seam, place: usize) -> Entry {
         Entry { low: self.low_at(seam, place), leaf: self.leaf(seam, place) }
     }
 
-    /// Its leaves.
+    /// Returns the node's leaves.
     pub(super) fn entries(&self, seam: &impl Seam) -> Vec<Entry> {
         (0..self.len(seam)).map(|place| self.entry(seam, place)).collect()
     }
 
-    /// The leaf that holds a key; or, `below`, keys below it. To be validated.
+    /// Finds the leaf that holds a key, or, with `below`, keys below it. The result must be
+    /// validated.
     #[inline(always)]
     pub(super) fn search<S: Seam, R: OrderedRecord>(
         &self,
@@ -161,7 +162,7 @@ impl Node {
     ) -> Result<Side, Damage> {
         let seam = core.memory.seam();
         let len = self.len(seam);
-        // A node without leaves leads nowhere: it was taken out.
+        // A node without leaves has been removed, and leads nowhere.
         let low = self.head.low.load(seam, Ordering::Relaxed);
         if len == 0 || !behind(R::compare_with(core, key, low)?, below) {
             return Ok(Side::Before);
@@ -179,7 +180,8 @@ impl Node {
         Ok(Side::At(place))
     }
 
-    /// The last leaf whose least key a key is behind. It is behind the first one's.
+    /// Returns the last leaf whose least key the key belongs after. It belongs after the first
+    /// one's.
     #[inline(always)]
     fn place_of<S: Seam, R: OrderedRecord>(
         &self,
@@ -202,7 +204,7 @@ impl Node {
         }
         let word = R::word(key, skip);
         if R::EMPTY.is_none() && !below {
-            // The words are the keys.
+            // Here the words are the whole keys.
             return Ok(self.count_up_to(seam, len - 1, word));
         }
         let mut place = self.count_below(seam, len - 1, word);
@@ -219,7 +221,7 @@ impl Node {
     }
 }
 
-/// The content of a node, made ready before its readers are made to wait.
+/// The content of a node, prepared before its readers have to wait.
 pub(super) struct Content {
     entries: Vec<Entry>,
     skip: usize,
@@ -227,7 +229,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Of these leaves.
+    /// Makes the content of these leaves.
     pub(super) fn new<S: Seam, R: OrderedRecord>(
         core: &Core<S>,
         entries: Vec<Entry>,
@@ -236,7 +238,7 @@ impl Content {
         Ok(Content { entries, skip, words })
     }
 
-    /// Of the leaves of a node and one more, at this place.
+    /// Makes the content of the leaves of a node and one more, at this place.
     pub(super) fn with_one_more<S: Seam, R: OrderedRecord>(
         core: &Core<S>,
         node: &Node,
@@ -249,8 +251,8 @@ impl Content {
     }
 }
 
-/// The word of one leaf more at a place of a node, if those of the others can stay: if it begins
-/// with what they begin with alike, as it mostly does.
+/// Returns the word of an additional leaf at a place of a node, if the words of the others can
+/// stay. They can if its least key begins with the prefix that the others share, as it mostly does.
 pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     node: &Node,
@@ -259,7 +261,7 @@ pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
 ) -> Result<Option<u64>, Damage> {
     let seam = core.memory.seam();
     let (len, skip) = (node.len(seam), node.head.skip.load(seam, Ordering::Relaxed) as usize);
-    // Now and then it is looked whether they have more in common by now.
+    // Checks now and then whether the keys share a longer prefix by now.
     let look = R::EMPTY.is_some() && skip == 0 && (len + 1).is_power_of_two();
     if place == 0 || len < 2 || look {
         return Ok(None);
@@ -270,7 +272,8 @@ pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
     Ok(fits.then(|| R::word(R::key_of(&key), skip)))
 }
 
-/// The bytes that all keys but the first begin with alike, and the words that follow.
+/// Returns the length of the prefix that all keys except the first share, and the words that follow
+/// it.
 pub(super) fn words_of<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     lows: impl ExactSizeIterator<Item = u64>,
@@ -287,7 +290,7 @@ pub(super) fn words_of<S: Seam, R: OrderedRecord>(
     Ok((skip, keys.iter().map(|key| R::word(R::key_of(key), skip)).collect()))
 }
 
-/// A locked node; unlocked when dropped.
+/// A locked node. Dropping this unlocks it.
 pub(super) struct LockedNode<'n, S: Seam> {
     pub(super) node: &'n Node,
     seam: &'n S,
@@ -301,7 +304,7 @@ impl<'n, S: Seam> LockedNode<'n, S> {
         Some(LockedNode { node, seam, lock })
     }
 
-    /// Makes readers wait, and read again.
+    /// Makes readers wait and then retry.
     pub(super) fn changing(&mut self) {
         self.lock.changing();
     }
@@ -318,7 +321,7 @@ impl<'n, S: Seam> LockedNode<'n, S> {
         node.head.count.store(self.seam, content.entries.len() as u32, Ordering::Relaxed);
     }
 
-    /// Puts a leaf before the one at this place, which is not the first. There is room, and the
+    /// Inserts a leaf before the one at this place, which is not the first. There is room, and the
     /// node is marked as changing.
     pub(super) fn insert(&mut self, place: usize, word: u64, entry: Entry) {
         let len = self.node.len(self.seam);
@@ -326,18 +329,18 @@ impl<'n, S: Seam> LockedNode<'n, S> {
         self.node.head.count.store(self.seam, len as u32 + 1, Ordering::Relaxed);
     }
 
-    /// Takes the leaves out. The node is marked as changing.
+    /// Removes all leaves. The node is marked as changing.
     pub(super) fn clear(&mut self) {
         self.node.head.count.store(self.seam, 0, Ordering::Relaxed);
     }
 
-    /// Says what follows. The node is marked as changing.
+    /// Sets the next node. The node is marked as changing.
     pub(super) fn set_next(&mut self, next: u32, high: u64) {
         self.node.head.next.store(self.seam, next, Ordering::Relaxed);
         self.node.head.high.store(self.seam, high, Ordering::Relaxed);
     }
 
-    /// What follows: number and least key.
+    /// Returns the number and the least key of the next node.
     pub(super) fn follows(&self) -> (u32, u64) {
         (self.node.next(self.seam), self.node.head.high.load(self.seam, Ordering::Relaxed))
     }
@@ -351,19 +354,19 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes of so many leaves, whose least keys are `links` or words.
+    /// Makes a collection of nodes of this many leaves, whose least keys are `links` or words.
     pub(super) fn new(leaves: u32, links: bool) -> Nodes {
         Nodes { slab: Slab::new(), leaves, links }
     }
 
     #[inline(always)]
     pub(super) fn get(&self, seam: &impl Seam, number: u32) -> &Node {
-        // SAFETY: a number that was given out, and `take` has set its pointer, to a whole node,
-        // before it gave it out; nodes live as long as `self`.
+        // SAFETY: the number was given out. Before `take` gave it out, it has set its pointer, to a
+        // whole node. Nodes live as long as `self`.
         unsafe { Node::reach(self.pointer(seam, number)) }
     }
 
-    /// As [`get`](Self::get), to search it.
+    /// Does what [`get`](Self::get) does, and prefetches what a search of the node reads first.
     #[inline(always)]
     pub(super) fn get_to_search(&self, seam: &impl Seam, number: u32) -> &Node {
         // SAFETY: as in `get`.
@@ -379,7 +382,7 @@ impl Nodes {
         self.slab.get(seam, number).load(seam, Ordering::Acquire)
     }
 
-    /// A node that nobody knows of yet.
+    /// Makes a node that no other thread knows of yet.
     pub(super) fn take(&self, seam: &impl Seam) -> u32 {
         let number = self.slab.take(seam);
         let place = self.slab.get(seam, number);
@@ -397,12 +400,12 @@ impl Nodes {
         self.slab.give(seam, number);
     }
 
-    /// Bytes of DRAM.
+    /// Returns the bytes of DRAM.
     pub(super) fn bytes(&self, seam: &impl Seam) -> u64 {
         u64::from(self.slab.numbers(seam)) * Node::bytes(self.leaves, self.links)
     }
 
-    /// Nodes in use.
+    /// Returns the number of nodes in use.
     pub(super) fn in_use(&self, seam: &impl Seam) -> u64 {
         self.slab.in_use(seam)
     }
@@ -413,7 +416,8 @@ impl Drop for Nodes {
         self.slab.each_mut(|place| {
             let node = *place.alone().get_mut();
             if !node.is_null() {
-                // SAFETY: as in `get`; made by `Piece::new` in `take`, and taken out here once.
+                // SAFETY: as in `get`. It was made by `Piece::new` in `take`, and is taken out here
+                // once.
                 drop(unsafe { Box::from_raw(Node::whole(node)) });
             }
         });
@@ -437,7 +441,7 @@ mod tests {
         for most in [4u32, 9, 16, 64, 65, 128, 700, 1024] {
             let node = Node::new(most, false);
             for len in [1, 2, 3, most / 2, most - 1, most] {
-                // Each word twice; the greatest at the end.
+                // Each word twice, and the greatest at the end.
                 let word = |i: u32| if i + 1 == most { u64::MAX } else { u64::from(i / 2) * 3 };
                 let words: Vec<u64> = (0..len).map(word).collect();
                 node.set(&seam, words.iter().zip(0..len).map(|(&word, i)| (word, i * 7, 0)));

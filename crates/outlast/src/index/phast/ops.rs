@@ -16,10 +16,10 @@ use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
 
-/// Readings of a leaf that may be in vain before one is made under a guard.
+/// Failed reads of a leaf before one is made under a guard.
 pub(super) const PATIENCE: u32 = 8;
 
-/// While it lives, no block is used again that was linked when it was made.
+/// A guard. While it lives, no block is reused that was linked when it was made.
 pub(super) struct BlockGuard<'c, S: Seam> {
     core: &'c Core<S>,
     pin: Option<Pin>,
@@ -51,9 +51,8 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     }
 
     fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
-        // The guard is made before it is looked again whether the link has been replaced since
-        // it was read: each reading is a guard of its own, and those that do not count are
-        // dropped.
+        // The pin comes before the check whether the link has been replaced since it was read. Each
+        // read has a pin of its own, which is dropped if the read is not valid.
         self.find_guarded(key, |words| {
             let pin = self.core.pin();
             R::reference(&self.core, words, pin)
@@ -104,28 +103,28 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Reading ----------------------------------------------------------------
 
-    /// The words of a pair.
+    /// Reads the words of a pair.
     #[inline(always)]
     pub(super) fn words(&self, pair: &Pair) -> SlotWords {
         pair.read(&self.core.memory)
     }
 
-    /// The bits of a leaf: which slots hold a pair.
+    /// Returns the bits of a leaf: which slots hold a pair.
     #[inline(always)]
     pub(super) fn bitmap(&self, leaf: u64) -> u64 {
-        // Acquire: pairs with the Release of the exchange that sets a bit, so that its pair
-        // and its fingerprint are seen.
+        // Acquire: pairs with the Release of the exchange that sets a bit, so that its pair and its
+        // fingerprint are visible.
         self.bitmap_word(leaf) & self.shape.all_slots()
     }
 
-    /// The bitmap of a leaf with its seal.
+    /// Returns the bitmap of a leaf with its seal.
     #[inline(always)]
     pub(super) fn bitmap_word(&self, leaf: u64) -> u64 {
         // Acquire: as above.
         self.core.memory.load_acquire(&self.header(leaf).head.bitmap)
     }
 
-    /// The slots among `mask` whose fingerprint is this one.
+    /// Returns the slots among `mask` whose fingerprint is `print`.
     #[inline(always)]
     fn candidates(&self, head: &Head, mask: u64, print: u8) -> u64 {
         let mut words = [0; PRINT_WORDS + 1];
@@ -158,8 +157,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(None)
     }
 
-    /// Makes durable what an answer rests on, if another thread has not yet: the bits of a
-    /// leaf, and some of its pairs.
+    /// Persist-on-read: makes durable what a result depends on, if the thread that stored it may
+    /// not have done so yet: the bits of a leaf, and some of its pairs.
     #[cold]
     pub(super) fn help(&self, leaf: u64, slots: impl Iterator<Item = u32>) {
         let memory = &self.core.memory;
@@ -179,8 +178,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.fence(at);
     }
 
-    /// Finds a key and reads from its pair. Stores nothing, and flushes only beside a change
-    /// of the same leaf that is not durable yet.
+    /// Finds a key and reads from its pair. Stores nothing, and flushes only if a concurrent change
+    /// of the same leaf is not durable yet.
     #[inline(always)]
     pub(super) fn find<T>(
         &self,
@@ -194,7 +193,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// As [`find`](Self::find), for readings that are short and make a guard of their own.
+    /// Does what [`find`](Self::find) does, for a `read` that is short and makes a guard of its
+    /// own.
     pub(super) fn find_guarded<T>(
         &self,
         key: HashedKey<'_, R>,
@@ -203,8 +203,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.find_again(key, &mut read, u32::MAX)
     }
 
-    /// Until a reading counts. After so many that did not, under a guard: a value that is
-    /// longer than what is between two updates of its neighbours would be read again and again.
+    /// Reads until a read is valid. After `patience` invalid reads, it reads under a guard.
+    /// Otherwise a value that takes longer to read than the time between two updates of its
+    /// neighbours would be read again and again.
     #[inline(never)]
     fn find_again<T>(
         &self,
@@ -232,8 +233,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// What a reading of a leaf begins with: its offset. `None` if the leaf is not the one any
-    /// more.
+    /// Begins a read of a leaf: returns its offset, or `None` if this is no longer the leaf for the
+    /// key.
     #[inline(always)]
     pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Result<Option<u64>> {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
@@ -244,16 +245,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if self.is_current(at) { Err(damage.into()) } else { Ok(None) }
     }
 
-    /// The state of a leaf after a reading: if nobody is at work in it now, whoever had done
-    /// what was read has made it durable.
+    /// Returns the state of a leaf after a read. If no thread is active in the leaf now, the
+    /// threads that did what was read have made it durable.
     #[inline(always)]
     pub(super) fn state_after(&self, at: &Located<'_>) -> State {
-        // What was read, was read before.
+        // Acquire: everything that was read was read before the state.
         fence(Ordering::Acquire);
         self.leaf(at.leaf).state(self.core.memory.seam())
     }
 
-    /// One reading. `None` if it does not count.
+    /// Reads once. Returns `None` if the result is not valid.
     #[inline(always)]
     fn read_once<T>(
         &self,
@@ -279,8 +280,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some(found.map(|(_, value)| value)))
     }
 
-    /// As [`read_once`](Self::read_once), under a guard: no block that is linked now is used
-    /// again, so nothing has to be read between two updates but the link.
+    /// Does what [`read_once`](Self::read_once) does, under a guard: no block that is linked now is
+    /// reused. So between two updates, it only has to read the link.
     #[cold]
     fn read_guarded<T>(
         &self,
@@ -299,7 +300,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some(found.map(|found| read(found.words)).transpose()?))
     }
 
-    /// Makes durable what an answer rests on: a pair, or that there is none.
+    /// Makes durable what a result depends on: a pair, or the absence of one.
     #[inline(always)]
     fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
         // A bit that an insert has not set yet is absent either way.
@@ -309,14 +310,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Keeps what is linked from now on from being used again. `None` where there are no
-    /// blocks.
+    /// Keeps all blocks that are linked from now on from being reused. Returns `None` if records
+    /// have no blocks.
     #[cold]
     pub(super) fn guard(&self) -> Option<BlockGuard<'_, S>> {
         R::EMPTY.is_some().then(|| BlockGuard { core: &self.core, pin: Some(self.core.pin()) })
     }
 
-    /// To be asked before links are read, see [`is_unreplaced`](Self::is_unreplaced).
+    /// Returns the count to pass to [`is_unreplaced`](Self::is_unreplaced). Must be read before
+    /// links are.
     #[inline(always)]
     pub(super) fn replaced_before(&self, leaf: u32) -> u64 {
         self.replaced(leaf).map_or(0, |count| {
@@ -325,25 +327,25 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    /// Whether no record's block was given back since: what was read in them counts.
+    /// Returns whether no record's block was freed since, so that what was read in blocks is valid.
     #[inline(always)]
     pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
         self.replaced(leaf).is_none_or(|count| {
-            // Pairs with the Release in `note_replaced`: if a block has been given back and
-            // written again, and that was read, the count is seen to have changed.
+            // Pairs with the Release fence in `note_replaced`: if a block was freed and written
+            // again, and that was read, the changed count is visible.
             fence(Ordering::Acquire);
             count.load(self.seam(), Ordering::Relaxed) == before
         })
     }
 
-    /// To be called when a record was unlinked, before its block is given back. By who has
-    /// the leaf for itself, or is the one that changes it.
+    /// Counts a record that was unlinked. Must be called before its block is freed, by a thread
+    /// that has closed the leaf or is the one that changes it.
     #[inline(always)]
     pub(super) fn note_replaced(&self, leaf: u32) {
         if let Some(count) = self.replaced(leaf) {
             let next = count.load(self.seam(), Ordering::Relaxed) + 1;
-            // Release: pairs with the Acquire in `replaced_before`. A thread that counts this one
-            // among what was before sees that the link is gone.
+            // Release: pairs with the Acquire in `replaced_before`. A thread that reads this count
+            // there sees that the link is gone.
             count.store(self.seam(), next, Ordering::Release);
             // Pairs with the Acquire fence in `is_unreplaced`.
             fence(Ordering::Release);

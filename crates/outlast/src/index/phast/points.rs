@@ -1,4 +1,4 @@
-//! The commit points of PhaST; what each is for stands in the module's documentation.
+//! The commit points of PhaST. The module's documentation says what each is for.
 
 crate::commit_points! { "phast":
     /// A new record's block. Fenced by [`INSERT_PAIR`] or [`UPDATE_RECORD`].
@@ -9,18 +9,18 @@ crate::commit_points! { "phast":
     INSERT = "insert: bit": store, flush, fence;
     /// Update in place: the value.
     UPDATE = "update: pair": store, flush, fence;
-    /// Update: the new record, before the link to it; or before it is given up.
+    /// Update: the new record, before the link to it, or before it is freed.
     UPDATE_RECORD = "update: record": fence;
     /// Update of the link to the record.
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove: the bit.
     REMOVE = "remove: bit": store, flush, fence;
-    /// What an answer rests on and another thread has not yet made durable.
+    /// Persist-on-read: what a result depends on and another thread has not made durable yet.
     HELP = "help: what is not yet durable": flush, fence;
-    /// The header that tells of a map of this scheme: durable before there is one.
+    /// The header that announces maps of this scheme: durable before there is one.
     FEATURE = "header copy: feature": store, flush, fence;
-    /// A map's master array and first leaf. Fenced before the root's commit word, with the
-    /// root's fixed words.
+    /// A map's master array and first leaf. They are fenced together with the root's fixed words,
+    /// before the root's commit word.
     CREATE = "create: master and leaf": store, flush;
     /// The block of a byte-string separator. Fenced by [`SPLIT_NEW`].
     SEPARATOR = "split: separator": store, flush;
@@ -28,24 +28,24 @@ crate::commit_points! { "phast":
     SPLIT_NEW = "split: new leaf": store, flush, fence;
     /// A split's commit: the old leaf's link to the new one.
     SPLIT_COMMIT = "split: link": store, flush, fence;
-    /// A split's end: the bits of the pairs that have moved.
+    /// The end of a split: the bits of the pairs that have moved.
     SPLIT_CLEAR = "split: bits": store, flush, fence;
-    /// The old leaf's link once those are durable. Not flushed: it only saves recovery a
-    /// look at the leaf's keys.
+    /// The old leaf's link once those bits are durable. Not flushed: it only saves recovery from
+    /// reading the leaf's keys.
     SPLIT_DONE = "split: done": volatile;
-    /// A merge's copies, and the mark that there may be some.
+    /// A merge's copies, and the mark that there may be copies.
     MERGE_COPY = "merge: copies": store, flush, fence;
     /// The bits of the copies.
     MERGE_BITS = "merge: bits": store, flush, fence;
     /// A merge's commit: the left leaf's link past the right one.
     MERGE_COMMIT = "merge: link": store, flush, fence;
-    /// A new entry of the master array. Fenced by [`SPLIT_CLEAR`]: whether it is there matters
-    /// to the time that opening takes, and to nothing else.
+    /// A new entry of the master array. Fenced by [`SPLIT_CLEAR`]. Whether it is there affects only
+    /// the time that opening takes.
     MASTER_NEW = "partition: new entry": store, flush;
-    /// An entry that goes, before its leaf does.
+    /// The removal of an entry, before that of its leaf.
     MASTER_GONE = "partition: entry": store, flush, fence;
-    /// Recovery: what leaves hold, before they are served. An earlier process can have died
-    /// between a store and its flush, with the store still in the processor's caches.
+    /// Recovery: what leaves hold, before any operation uses them. If an earlier process died
+    /// between a store and its flush, the store is still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;
     /// Recovery: the bits of pairs that a split has moved, or that a merge has not.
     REPAIR_CLEAR = "repair: bits": store, flush, fence;

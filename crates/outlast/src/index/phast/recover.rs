@@ -1,5 +1,5 @@
-//! Opening: the inner part is made from the leaves' headers, by several threads, and what a
-//! crash left is mended before anybody is served.
+//! Opening: several threads make the inner part from the leaves' headers, and repair what a crash
+//! left, before the first operation.
 
 use super::cache::Pointer;
 use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
@@ -25,7 +25,7 @@ struct Checked {
     bits: u64,
 }
 
-/// Where a part of the chain of leaves begins.
+/// The beginning of a part of the chain of leaves.
 #[derive(Clone)]
 struct Start<K> {
     /// The entry of the master array.
@@ -34,16 +34,16 @@ struct Start<K> {
     low: K,
 }
 
-/// What a thread has made of a part.
+/// The nodes that a thread has made for a part.
 struct Part {
     start: usize,
     nodes: Vec<Pointer>,
 }
 
-/// What the parts are read by, side by side.
+/// The state that the threads share while they read parts.
 struct Work<'w, K> {
     starts: &'w [Start<K>],
-    /// The part that is read next.
+    /// The next part to be read.
     next: SharedWord,
     leaves: SharedWord,
     parts: Mutex<Vec<Part>>,
@@ -51,7 +51,7 @@ struct Work<'w, K> {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Makes the inner part. Nobody is served yet.
+    /// Makes the inner part. No operation runs yet.
     pub(super) fn recover(&mut self) -> Result<()> {
         let core = &self.core;
         check_block(core, self.master, layout::master_bytes(self.shape.partitions))?;
@@ -69,7 +69,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let threads = core.options().recovery.threads.clamp(1, starts.len());
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // Those that there are do it all.
+                // The threads that could be started do all of the work.
                 let made =
                     std::thread::Builder::new().spawn_scoped(scope, || self.read_parts(&work));
                 if made.is_err() {
@@ -105,15 +105,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Where the parts of the chain begin, in order, and the entries not in use. An entry that
-    /// cannot be used costs time and nothing else: the part before it goes on there.
+    /// Returns where the parts of the chain begin, in order, and the entries that are not in use.
+    /// An entry that cannot be used costs only time: the previous part continues there.
     #[expect(clippy::type_complexity, reason = "two lists")]
     fn starts(&self) -> Result<(Vec<Start<R::OwnedKey>>, Vec<u32>)> {
         let core = &self.core;
         let entries = master_entries(core, self.shape, self.master)?;
         let (mut starts, mut free) = (Vec::new(), Vec::new());
         if self.is_after_crash() {
-            // Fenced in `read_parts`, which this thread comes to.
+            // The fence is in `read_parts`, which this thread also runs.
             core.memory.flush_words(entries, &points::REPAIR_FOUND);
         }
         for (index, entry) in entries.iter().enumerate() {
@@ -137,7 +137,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             };
             match low {
                 Some((leaf, low)) => starts.push(Start { entry, leaf, low }),
-                // One that is damaged is not used again, so that it can be looked at.
+                // A damaged entry is not reused, so that it can be inspected.
                 None if leaf.is_none() => {}
                 None => free.push(entry),
             }
@@ -145,7 +145,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         starts[1..].sort_by(|a, b| a.low.cmp(&b.low));
         starts.dedup_by(|b, a| {
             let same = a.low == b.low || a.leaf == b.leaf;
-            // Only damage names a leaf twice.
+            // Only in a damaged file are there two entries for one leaf.
             free.extend(same.then_some(b.entry));
             same
         });
@@ -153,7 +153,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((starts, free))
     }
 
-    /// Whether stores of an earlier process may be in the caches alone.
+    /// Returns whether stores of an earlier process may still be only in the caches.
     fn is_after_crash(&self) -> bool {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
     }
@@ -163,7 +163,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let start = work.next.fetch_add(self.seam(), 1, Ordering::Relaxed) as usize;
             if start >= work.starts.len() {
                 if self.is_after_crash() {
-                    // For what this thread has flushed.
+                    // Covers everything that this thread has flushed.
                     self.core.memory.fence(&points::REPAIR_FOUND);
                 }
                 return;
@@ -190,7 +190,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Reads a part of the chain, and makes its nodes.
+    /// Reads a part of the chain and makes its nodes.
     fn read_part(
         &self,
         start: usize,
@@ -199,7 +199,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = self.core.memory.seam();
         let entries = self.read_chain(&work.starts[start], work.starts.get(start + 1));
         work.leaves.fetch_add(self.seam(), entries.len() as u64, Ordering::Relaxed);
-        // Not quite full, so that a few splits of leaves do not split every node.
+        // Nodes are made not quite full, so that a few splits of leaves do not split every node.
         let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
         let mut nodes = Vec::new();
         for entries in entries.chunks(most) {
@@ -218,8 +218,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         locked.expect("nobody knows of it yet")
     }
 
-    /// Reads the leaves from one start to the next. Where the chain cannot be followed, one
-    /// entry stands for what is missing until there: its keys cannot be served, all others can.
+    /// Reads the leaves from one start to the next. If the chain cannot be followed, one entry
+    /// stands for everything up to the next start. Its keys are not available; all others are.
     fn read_chain(
         &self,
         start: &Start<R::OwnedKey>,
@@ -248,8 +248,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Reads a leaf's header, mends it and begins to serve the leaf. If that cannot be: the
-    /// leaf's least key, if it is known, and what is wrong.
+    /// Reads a leaf's header, repairs the leaf and makes it available. If that fails, returns the
+    /// leaf's least key, if it is known, and the damage.
     #[expect(clippy::type_complexity, reason = "what is known of a leaf")]
     fn read_leaf_header(
         &self,
@@ -265,7 +265,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             None => low == start.low,
         };
         if start.entry == 0 && below.is_none() && (found.low.first, found.low.second) != (0, 0) {
-            // It is rested on that nothing is below it; a link could lead to what changes.
+            // Lookups depend on nothing being below it. If it were a link, what it leads to could
+            // change.
             let found = format!("{:#x}, {:#x}", found.low.first, found.low.second);
             return Err((None, Damage::new(at + 64, "the least key of all", found)));
         }
@@ -287,8 +288,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((Entry { low: found.low.first, leaf }, low, found.next.offset))
     }
 
-    /// Enters what cannot be served: from this least key on; or, if that is not known, from
-    /// behind the last pair of the leaf before; or that leaf as well.
+    /// Adds an entry for leaves that are not available. It begins at their least key, or, if that
+    /// is not known, after the last pair of the previous leaf. If that is not known either, the
+    /// previous leaf becomes unavailable as well.
     fn note_missing(&self, entries: &mut Vec<Entry>, at: u64, low: Option<u64>, damage: Damage) {
         let seam = self.core.memory.seam();
         let behind = |entry: &Entry| {
@@ -308,7 +310,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 entries.push(Entry { low, leaf });
                 leaf
             }
-            // Keys behind the leaf before would be told absent.
+            // Otherwise keys after the previous leaf would be reported absent.
             (None, Some(before)) => {
                 entries.push(before);
                 before.leaf
@@ -320,7 +322,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 leaf
             }
         };
-        // For messages; nothing is read there.
+        // The offset is for messages only; nothing is read there.
         let at =
             if self.core.memory.words(at & !63, self.shape.leaf_bytes()).is_ok() { at } else { 0 };
         self.leaf(leaf).begin(seam, at & !63 | DAMAGED, State::at_rest(0));
@@ -345,9 +347,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Checked { low, next, bits })
     }
 
-    /// After a crash: flushes what answers will rest on, a leaf's header and its pairs. A
-    /// process that died leaves its stores in the caches, and here they are found. Whatever
-    /// they link to was durable before they did. Not fenced.
+    /// After a crash, flushes what results will depend on: a leaf's header and its pairs. When a
+    /// process dies, its stores stay in the caches, and opening finds them there. Blocks that they
+    /// link to were durable before them. No fence.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
         let mut used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
         if self.seeded(&bugs::FOUND_LINES_SHORT) {
@@ -358,8 +360,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Takes out the pairs that a split has moved to the next leaf, or that a merge had not
-    /// taken over yet. Answers the leaf's bits.
+    /// Clears the bits of pairs that a split has moved to the next leaf, or that a merge had not
+    /// taken over yet. Returns the leaf's bits.
     fn mend(&self, offset: u64, found: &Checked) -> Result<u64, Damage> {
         if !found.next.moving || self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
             return Ok(found.bits);
@@ -371,7 +373,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut moved = 0;
         for slot in ones(found.bits) {
             let words = self.words(self.pair(offset, slot));
-            // By a key that is damaged, a pair would seem to be the next leaf's and be lost.
+            // If its key is damaged, a pair could seem to belong to the next leaf, and would be
+            // lost.
             if !R::is_whole(core, words)? {
                 let at = memory.offset_of(self.pair(offset, slot)).raw();
                 return Err(Damage::new(at, "a whole record", "a torn one"));
@@ -383,7 +386,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if moved == 0 {
             return Ok(found.bits);
         }
-        // The link, which may never have been flushed, before the bits that rest on it.
+        // The link may never have been flushed. It must be durable before the bits that depend on
+        // it.
         memory.fence(&points::REPAIR_FOUND);
         let head = &self.header(offset).head;
         let left = self.shape.bitmap_of(found.bits & !moved);

@@ -1,4 +1,4 @@
-//! Growing and shrinking: leaves are tidied, split and merged; inner nodes and partitions
+//! Growing and shrinking: leaves are compacted, split and merged, and inner nodes and partitions
 //! follow.
 
 use super::cache::Pointer;
@@ -22,19 +22,19 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
 
-/// Bytes of an index cache at most: where a partition has more nodes than that has room for,
-/// its cache leads to every second node, every fourth, and so on.
+/// The most bytes of an index cache. If a partition has more nodes than fit, its cache leads to
+/// every second node, every fourth, and so on.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// Pairs that a merge has copied into a leaf.
 struct Copies {
-    /// The leaf's bits with theirs.
+    /// The leaf's bits, including theirs.
     bits: u64,
-    /// Its fingerprints with theirs.
+    /// The leaf's fingerprints, including theirs.
     prints: [u64; PRINT_WORDS],
 }
 
-/// A leaf as it will be written.
+/// A leaf to be written.
 struct Draft {
     low: SlotWords,
     next: Next,
@@ -56,7 +56,7 @@ impl Draft {
         }
     }
 
-    /// Adds a pair. There is room.
+    /// Adds a pair. The caller makes sure that there is room.
     fn add(&mut self, shape: Config, words: SlotWords, hash: u64) {
         let slot = State::at_rest(self.bits).free_slot(shape.slots, shape.line_of(hash));
         let slot = slot.expect("no more pairs than a leaf has had");
@@ -65,7 +65,7 @@ impl Draft {
         self.prints[slot as usize] = hash as u8;
     }
 
-    /// Writes the leaf and flushes it. Not fenced.
+    /// Writes the leaf and flushes it, without a fence.
     fn write<S: Seam>(
         &self,
         memory: &Memory<S>,
@@ -91,7 +91,7 @@ impl Draft {
             let target: &Pair = memory.at(pair_offset(offset, slot))?;
             let words = self.pairs[slot as usize];
             target.write(memory, words, at);
-            // Slots ascend: a line is flushed when the next one begins.
+            // Slots ascend, so a line is flushed when the next one begins.
             if let Some((other, pair)) = line.replace((slot / LINE_SLOTS, target))
                 && other != slot / LINE_SLOTS
             {
@@ -109,7 +109,7 @@ fn pair_offset(leaf: u64, slot: u32) -> Offset<Pair> {
     Offset::new(leaf + LEAF_HEADER + u64::from(slot) * size_of::<Pair>() as u64)
 }
 
-/// The entries of the master array at an offset.
+/// Returns the entries of the master array at an offset.
 pub(super) fn master_entries<S: Seam>(
     core: &Core<S>,
     shape: Config,
@@ -118,8 +118,8 @@ pub(super) fn master_entries<S: Seam>(
     core.memory.words(master + MASTER_HEADER, 8 * u64::from(shape.partitions))
 }
 
-/// A new map's master array and first leaf, flushed. They are durable with the next fence,
-/// which is that before the commit word of the root.
+/// Writes a new map's master array and first leaf and flushes them. The fence before the root's
+/// commit word makes them durable.
 pub(super) fn create<S: Seam>(
     core: &Arc<Core<S>>,
     shape: Config,
@@ -147,22 +147,22 @@ pub(super) fn create<S: Seam>(
     Ok(words)
 }
 
-/// A leaf that one thread has for itself; opened again when dropped.
+/// A leaf that one thread has closed. Dropping this opens it again.
 struct Closed<'i, S: Seam> {
     seam: &'i S,
     leaf: &'i Leaf,
     handle: u32,
     offset: u64,
-    /// The slots that it has in use when it is opened, if those change.
+    /// The slots that are in use when it is opened, if they change.
     slots: Option<u64>,
-    /// Whether it stays closed: nothing leads to it any more.
+    /// Whether the leaf stays closed, because nothing leads to it any more.
     dead: bool,
 }
 
 impl<S: Seam> Drop for Closed<'_, S> {
     fn drop(&mut self) {
-        // After a panic it may be half changed: it stays closed, and the gate tells others
-        // not to wait.
+        // After a panic, the leaf may be half changed. It stays closed, and the gate keeps other
+        // threads from waiting.
         if !self.dead && !std::thread::panicking() {
             self.leaf.open(self.seam, self.slots);
         }
@@ -170,8 +170,8 @@ impl<S: Seam> Drop for Closed<'_, S> {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Closes a leaf and waits until what is under way in it has ended. `None` if another
-    /// thread has it, or it cannot be served.
+    /// Closes a leaf and waits until no other thread is active in it. Returns `None` if another
+    /// thread has closed it, or it cannot be used.
     fn close(&self, handle: u32) -> Result<Option<Closed<'_, S>>> {
         let seam = self.core.memory.seam();
         let leaf = self.leaf(handle);
@@ -194,18 +194,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((offset & DAMAGED == 0).then_some(closed))
     }
 
-    /// The least key of a leaf.
+    /// Returns the least key of a leaf.
     pub(super) fn low_of(&self, offset: u64) -> Result<(R::OwnedKey, SlotWords), Damage> {
         let words = self.words(&self.header(offset).place.low);
         Ok((R::key_at(&self.core, words.first)?, words))
     }
 
-    /// Whether few enough slots hold a pair that it pays to make the others free again.
+    /// Returns whether so few slots hold a pair that compacting is worth it.
     fn is_worth_tidying(&self, bits: u64) -> bool {
         bits.count_ones() <= self.shape.slots * 3 / 4
     }
 
-    /// Makes room in a full leaf. The caller looks again afterwards.
+    /// Makes room in a full leaf. The caller retries afterwards.
     pub(super) fn make_room(&self, at: &Located<'_>, key: R::Key<'_>) -> Result<()> {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
         if offset & DAMAGED != 0 {
@@ -218,8 +218,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.split(at, offset, key)
     }
 
-    /// Makes the slots of removed pairs free again. Nobody who still looks into the leaf by
-    /// older bits believes what is there from now on.
+    /// Compacts a leaf: frees the slots of removed pairs. From now on, no thread that has read the
+    /// leaf by older bits uses what it read.
     fn tidy(&self, closed: &mut Closed<'_, S>) -> Result<()> {
         let (low, _) = self.low_of(closed.offset)?;
         self.outdate(R::key_of(&low))?;
@@ -227,7 +227,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Makes readers of the node of a key read again.
+    /// Makes readers of the node of a key retry.
     fn outdate(&self, key: R::Key<'_>) -> Result<()> {
         let (mut locked, _) = self.lock_node(key)?;
         locked.changing();
@@ -236,8 +236,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Split of a leaf --------------------------------------------------------
 
-    /// The keys that stand in these slots of a leaf, sorted, each once. Beside writers they are
-    /// those of some moments.
+    /// Returns the keys in these slots of a leaf, sorted, without duplicates. With concurrent
+    /// writers, the keys may come from different moments.
     fn keys_of(&self, offset: u64, bits: u64) -> Result<Vec<R::OwnedKey>, Damage> {
         let mut keys = Vec::with_capacity(self.shape.slots as usize);
         for slot in ones(bits) {
@@ -248,9 +248,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(keys)
     }
 
-    /// Checks the keys that stood in these slots of a full leaf: each is the leaf's, and stands
-    /// there once. Else it could be split again and again, or not at all, without ever having
-    /// room. To be validated.
+    /// Checks the keys that were in these slots of a full leaf: each must be one of the leaf's
+    /// keys, and be there once. Otherwise the leaf could be split again and again, or not at all,
+    /// without ever having room. The result must be validated.
     fn check_keys(
         &self,
         at: &Located<'_>,
@@ -258,7 +258,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         bits: u64,
         keys: &[R::OwnedKey],
     ) -> Result<(), Damage> {
-        // Of the bits by which the keys were read: inserts that are under way set others.
+        // Counts the bits by which the keys were read, because inserts in progress set others.
         let late = self.seeded(&bugs::PAIRS_COUNTED_LATE);
         let pairs = if late { self.bitmap(offset) } else { bits }.count_ones() as usize;
         if keys.len() < pairs {
@@ -276,8 +276,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Splits a leaf, to make room for a key.
     fn split(&self, at: &Located<'_>, offset: u64, key: R::Key<'_>) -> Result<()> {
-        // What needs space comes before anyone has to wait: where to split is guessed, and
-        // looked at again.
+        // Everything that needs space comes before any thread has to wait. So where to split is a
+        // guess here, and is checked again later.
         let replaced = self.replaced_before(at.leaf);
         let bits = self.bitmap(offset);
         let keys = self.keys_of(offset, bits).and_then(|keys| {
@@ -286,14 +286,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         });
         let keys = match keys {
             Ok(keys) => keys,
-            // What was read does not count.
+            // What was read is not valid.
             Err(_) if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) => {
                 return Ok(());
             }
             Err(damage) => return Err(damage.into()),
         };
         let [.., last] = &keys[..] else { return Ok(()) };
-        // Where keys come in ascending order, nothing more comes to the lower part.
+        // If keys come in ascending order, no more of them go to the lower part.
         let ascending = R::compare(key, R::key_of(last)) == Order::Greater;
         let middle = if ascending { keys.len() - keys.len().div_ceil(8) } else { keys.len() / 2 };
         if middle == 0 {
@@ -315,8 +315,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         split.map(|_| ())
     }
 
-    /// Splits a leaf at `low`, into a new one at `block`. Whether it did: since it was looked
-    /// at, it may have changed.
+    /// Splits a leaf at `low`, into a new one at `block`. Returns whether it did; the leaf may have
+    /// changed since it was read.
     fn split_at(&self, old: u32, block: u64, low: SlotWords, new: Entry) -> Result<bool> {
         let Some(mut closed) = self.close(old)? else { return Ok(false) };
         let (core, memory, offset) = (&self.core, &self.core.memory, closed.offset);
@@ -345,15 +345,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.store_release(&place.next, link.pack(offset), &points::SPLIT_COMMIT);
         memory.persist(&place.next, &points::SPLIT_COMMIT);
 
-        // From here on the keys above the separator are in the new leaf alone. Nothing is changed
-        // there before the old leaf's bits are durably gone: opening takes them out by the keys
-        // that they lead to, and the block of a record that was replaced or removed can hold a
-        // key that is not above the separator by then.
+        // From here on, the keys from the separator on are only in the new leaf. The new leaf stays
+        // closed until the old leaf's bits are durably cleared. After a crash, opening decides
+        // which bits to clear by the keys in the blocks that they lead to. If a moved record could
+        // be replaced or removed before that, its block could hold a key below the separator by
+        // then.
         let handed_over = self.leaf(new.leaf);
         let early = self.seeded(&bugs::SPLIT_OPENED_EARLY);
         handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
-            // Nobody finds the new leaf; so nobody is to be told that its keys are absent.
+            // No thread can find the new leaf, so no operation may return that its keys are absent.
             self.set_damaged(&closed, &error);
             tracing::warn!(%error, "a leaf that was split cannot be entered");
             return Ok(true);
@@ -372,7 +373,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(true)
     }
 
-    /// Where a leaf goes on.
+    /// Returns the link of a leaf to the next one.
     pub(super) fn next_of(&self, offset: u64) -> Result<Next, Damage> {
         let word = &self.header(offset).place.next;
         let found = self.core.memory.load_acquire(word);
@@ -382,7 +383,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    /// To be called before records move: the trace after a crash may not find them then.
+    /// Marks records that are going to move, because the trace after a crash may not find them
+    /// then.
     fn mark_moved(&self, pairs: impl Iterator<Item = SlotWords>) -> Result<()> {
         if R::EMPTY.is_none() || self.core.alloc().old_frontier() == 0 {
             return Ok(());
@@ -393,7 +395,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// A leaf cannot be served any more, in this open.
+    /// Marks a leaf as not usable until the map is opened again.
     #[cold]
     fn set_damaged(&self, closed: &Closed<'_, S>, error: &Error) {
         let damage = match error {
@@ -407,7 +409,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Inner nodes ------------------------------------------------------------
 
-    /// Enters a leaf into the node of its least key.
+    /// Adds a leaf to the node of its least key.
     fn add_entry(&self, key: R::Key<'_>, entry: Entry) -> Result<()> {
         loop {
             {
@@ -469,7 +471,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.balance(&mut structure)
     }
 
-    /// Where a node is listed.
+    /// Returns where a node is listed.
     fn node_in(&self, structure: &Structure, node: *const super::nodes::Node) -> (usize, usize) {
         let listed = structure.partitions.iter().enumerate().find_map(|(index, partition)| {
             let is_it = |p: &Pointer| std::ptr::eq(self.node(p.number), node);
@@ -478,8 +480,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         listed.expect("every node is listed in its partition")
     }
 
-    /// Makes a partition's nodes known to its readers. If something is damaged they go on by
-    /// what was known before, and find their way all the same.
+    /// Publishes a partition's nodes in its index cache. If something is damaged, readers continue
+    /// with the old cache, which still leads them to their nodes.
     fn publish(&self, structure: &Structure, index: usize) {
         let partition = &structure.partitions[index];
         let element = if R::EMPTY.is_some() { 20 } else { 12 };
@@ -492,7 +494,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Makes the list of partitions known to their readers.
+    /// Publishes the list of partitions.
     pub(super) fn publish_all(&self, structure: &Structure) {
         let lead = |p: &Partition| Pointer { low: p.nodes[0].low, number: p.entry };
         let content: Vec<_> = structure.partitions.iter().map(lead).collect();
@@ -501,7 +503,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// As [`publish`](Self::publish), for every partition.
+    /// Publishes the index caches of all partitions, and the list of partitions.
     pub(super) fn publish_each(&self, structure: &Structure) {
         (0..structure.partitions.len()).for_each(|index| self.publish(structure, index));
         self.publish_all(structure);
@@ -509,8 +511,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Partitions -------------------------------------------------------------
 
-    /// Splits a partition that has more than twice its share of nodes. Where there are as many
-    /// partitions as there can be, two small neighbours make one first.
+    /// Splits a partition that has more than twice its share of nodes. If there are as many
+    /// partitions as allowed, joins two small neighbours first.
     fn balance(&self, structure: &mut Structure) -> Result<()> {
         let most = self.shape.partitions as usize;
         let total: usize = structure.partitions.iter().map(|p| p.nodes.len()).sum();
@@ -525,7 +527,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let sums = structure.partitions.windows(2).map(|w| w[0].nodes.len() + w[1].nodes.len());
             let least = sums.enumerate().filter(|&(i, _)| i != index && i + 1 != index);
             let Some((first, sum)) = least.min_by_key(|&(_, sum)| sum) else { return Ok(()) };
-            // It must be worth it, or two partitions would be split and joined in turn.
+            // It must be worth it. Otherwise two partitions could be split and joined in turn.
             if nodes * most <= 4 * total || sum * most > 2 * total {
                 return Ok(());
             }
@@ -535,7 +537,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let Some(&entry) = structure.free.last() else { return Ok(()) };
         let at = structure.partitions[index].nodes.len() / 2;
         let node = self.node(structure.partitions[index].nodes[at].number);
-        // Its first leaf is not merged away meanwhile: that takes the structure.
+        // Its first leaf cannot be merged away meanwhile, because that takes the lock of the
+        // structure.
         let leaf = self.leaf(node.leaf(self.seam(), 0)).offset(self.core.memory.seam());
         if leaf & DAMAGED != 0 {
             return Ok(());
@@ -550,7 +553,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Makes a partition a part of the one before it.
+    /// Joins a partition to the one before it.
     fn join_partition(&self, structure: &mut Structure, index: usize) -> Result<()> {
         let at = &points::MASTER_GONE;
         self.write_entry(structure.partitions[index].entry, 0, at)?;
@@ -563,7 +566,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Sets an entry of the master array and flushes it. Not fenced.
+    /// Sets an entry of the master array and flushes it, without a fence.
     fn write_entry(&self, entry: u32, leaf: u64, at: &'static Point) -> Result<()> {
         let memory = &self.core.memory;
         let word = &master_entries(&self.core, self.shape, self.master)?[entry as usize];
@@ -575,8 +578,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Merge of leaves --------------------------------------------------------
 
-    /// Merges the leaf of a key with a neighbour, if one leaf has room for twice the pairs of
-    /// both.
+    /// Merges the leaf of a key with a neighbour, if one leaf has room for twice the pairs of both.
     #[cold]
     pub(super) fn merge_around(&self, key: R::Key<'_>) -> Result<()> {
         let at = self.locate(key)?;
@@ -603,8 +605,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if fits(right.leaf) { self.merge(at.leaf, right.leaf) } else { Ok(()) }
     }
 
-    /// Takes the pairs of a leaf into the one before it, and the leaf out. Does nothing if
-    /// that cannot be done any more.
+    /// Moves the pairs of a leaf to the one before it, and removes the leaf. Does nothing if that
+    /// is no longer possible.
     fn merge(&self, left: u32, right: u32) -> Result<()> {
         let core = &self.core;
         let Some(mut left) = self.close(left)? else { return Ok(()) };
@@ -618,7 +620,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let (key, low) = self.low_of(right.offset)?;
         if key == R::least() {
-            // The first leaf stays. Only damage makes it follow another one.
+            // The first leaf stays. Only in a damaged file can it follow another one.
             return Ok(());
         }
         let key = R::key_of(&key);
@@ -650,7 +652,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let next = Next { offset: self.next_of(right.offset)?.offset, moving: false };
         let mut copies = None;
         if !pairs.is_empty() {
-            // Free slots of the left leaf are used again.
+            // Free slots of the left leaf are about to be reused.
             let (low, _) = self.low_of(left.offset)?;
             if !self.seeded(&bugs::MERGE_UNTOLD) {
                 self.outdate(R::key_of(&low))?;
@@ -670,12 +672,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             show();
         }
 
-        // From here on the keys of the right leaf are in the left one.
+        // From here on, the keys of the right leaf are in the left one.
         right.dead = true;
         left.slots = Some(copies.map_or(left_bits, |copies| copies.bits));
         if let Err(error) = self.remove_entry(&mut structure, key, right.handle) {
             self.set_damaged(&right, &error);
-            // Its space is nobody's now, and known to nobody.
+            // Nothing owns its space now, and the allocator does not know that.
             core.note_unfreeable();
             tracing::warn!(%error, "a leaf that was merged cannot be taken out");
             right.dead = false;
@@ -691,7 +693,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Copies pairs into free slots of the leaf before, durably; without their bits yet.
+    /// Copies pairs into free slots of the previous leaf, durably, without setting their bits.
     fn copy_pairs(&self, left: u64, bits: u64, right: u64, pairs: &[u32]) -> Copies {
         let memory = &self.core.memory;
         let header = self.header(left);
@@ -726,7 +728,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Copies { bits: all, prints }
     }
 
-    /// Gives copies their bits, durably. They are none of the leaf's records yet.
+    /// Sets the bits of copies, durably. They are not records of the leaf yet.
     fn show_copies(&self, left: u64, copies: &Copies) {
         let memory = &self.core.memory;
         let head = &self.header(left).head;
@@ -740,12 +742,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.fence(at);
     }
 
-    /// Takes the leaf with this least key out of its node; and the node, if it was its last.
+    /// Removes the leaf with this least key from its node, and the node if that was its last leaf.
     fn remove_entry(&self, structure: &mut Structure, key: R::Key<'_>, leaf: u32) -> Result<()> {
         let (core, seam) = (&*self.core, self.core.memory.seam());
         let (locked, place) = self.lock_node(key)?;
         if locked.node.leaf(self.seam(), place) != leaf {
-            // Its least key is another one than it was: both were read from its link.
+            // Its least key has changed: both keys were read from its link.
             let found = format!("{:?}", R::own(key));
             return Err(Damage::new(self.master, "a least key that stays", found).into());
         }
@@ -760,14 +762,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             locked.set(&content);
             drop(locked);
             let most = self.shape.node_leaves as usize;
-            // Looked at now and then, as for leaves.
+            // Checked at a few counts only, as for leaves.
             if left == 1 || left == most / 8 || left == most / 4 {
                 self.join_node(structure, node);
             }
             return Ok(());
         }
         drop(locked);
-        // The node before it is locked first. Leaves may be added to either meanwhile.
+        // The previous node is locked first. Leaves may be added to either node meanwhile.
         let (index, at) = self.node_in(structure, node);
         let before = match at.checked_sub(1) {
             Some(at) => structure.partitions[index].nodes[at].number,
@@ -810,8 +812,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Joins a node and a neighbour of its partition, if one has room for twice the leaves of
-    /// both. They stay two if something is damaged.
+    /// Joins a node with a neighbour in its partition, if one node has room for twice the leaves of
+    /// both. If something is damaged, they stay separate.
     fn join_node(&self, structure: &mut Structure, node: *const super::nodes::Node) {
         let (index, at) = self.node_in(structure, node);
         for right in [at + 1, at] {
@@ -823,7 +825,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Joins a node of a partition with the one before it there. Whether it did.
+    /// Joins a node of a partition with the previous one in the partition. Returns whether it did.
     fn try_join(&self, structure: &mut Structure, index: usize, right: usize) -> Result<bool> {
         let nodes = &structure.partitions[index].nodes;
         let left = right.checked_sub(1).and_then(|left| nodes.get(left));

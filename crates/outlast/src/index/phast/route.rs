@@ -1,4 +1,4 @@
-//! From a key to its leaf.
+//! The route from a key to its leaf.
 
 use super::nodes::{LockedNode, NONE, Node, Side};
 use super::{OrderedRecord, Phast};
@@ -7,23 +7,23 @@ use crate::index::phast::bugs;
 use crate::index::version::{is_unchanged, version};
 use crate::pmem::Seam;
 
-/// Where a key was found to belong; to be validated after reading or locking.
+/// Where a key was found to belong. It must be validated after reading or locking.
 #[derive(Clone, Copy)]
 pub(crate) struct Located<'n> {
     pub(super) node: &'n Node,
     /// The node's version.
     pub(super) version: u64,
-    /// Which of the node's leaves.
+    /// The leaf's place in the node.
     pub(super) place: usize,
-    /// Its handle.
+    /// The leaf's handle.
     pub(super) leaf: u32,
 }
 
-/// Times that hints are followed before the nodes are gone through from the first one.
+/// How often hints are followed before the search goes through all nodes from the first one.
 const HINTS: u32 = 64;
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// The leaf that a key belongs to.
+    /// Finds the leaf that a key belongs to.
     #[inline(always)]
     pub(super) fn locate(&self, key: R::Key<'_>) -> Result<Located<'_>> {
         match self.try_locate(key, false) {
@@ -32,13 +32,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Nothing is below the first leaf: that was looked at when the map was opened.
+    /// Nothing is below the first leaf; opening has checked that.
     #[cold]
     fn bounded_first(&self) -> Damage {
         Damage::new(self.master, "a first leaf that begins with the least key", "one above it")
     }
 
-    /// The last leaf that can hold keys below this one; `None` if there can be none.
+    /// Finds the last leaf that can hold keys below this one. Returns `None` if there can be none.
     pub(super) fn locate_below(&self, key: R::Key<'_>) -> Result<Option<Located<'_>>> {
         match self.try_locate(key, true) {
             Some(located) => Ok(Some(located)),
@@ -46,7 +46,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Where the arrays above the nodes lead to.
+    /// Returns the node that the arrays above the nodes lead to.
     #[inline(always)]
     fn hint(&self, key: R::Key<'_>, below: bool) -> u32 {
         let partition = self.top.find::<S, R>(&self.core, key, below);
@@ -54,14 +54,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         cache.and_then(|cache| cache.find::<S, R>(&self.core, key, below)).unwrap_or(self.first)
     }
 
-    /// One attempt. `None` if a node is changing, or a hint has led astray.
+    /// Makes one attempt. Returns `None` if a node is changing, or a hint led to a wrong node.
     #[inline(always)]
     fn try_locate(&self, key: R::Key<'_>, below: bool) -> Option<Located<'_>> {
         let seam = self.core.memory.seam();
         let node = self.nodes.get_to_search(seam, self.hint(key, below));
         let version = version(&node.lock(seam))?;
         match node.search::<S, R>(&self.core, key, below) {
-            // If the version has changed since, what is found there does not count either.
+            // If the version has changed since, the place is not valid either.
             Ok(Side::At(place)) => {
                 Some(Located { node, version, place, leaf: node.leaf(self.seam(), place) })
             }
@@ -69,7 +69,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// As [`locate`](Self::locate), until it succeeds.
+    /// Does what [`locate`](Self::locate) does, until it succeeds.
     #[cold]
     fn locate_again(&self, key: R::Key<'_>, below: bool) -> Result<Option<Located<'_>>> {
         let seam = self.core.memory.seam();
@@ -107,19 +107,20 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Whether what was located is still so.
+    /// Returns whether the located place is still the right one.
     #[inline(always)]
     pub(super) fn is_current(&self, at: &Located<'_>) -> bool {
         is_unchanged(&at.node.lock(self.core.memory.seam()), at.version)
     }
 
-    /// As [`is_current`](Self::is_current), of what was read of a leaf.
+    /// Does what [`is_current`](Self::is_current) does, after a read of the leaf.
     #[inline(always)]
     pub(super) fn is_still(&self, at: &Located<'_>) -> bool {
         self.is_current(at) || self.seeded(&bugs::LEAF_NOT_RECHECKED)
     }
 
-    /// Locks the node of a key. The place in it. By a thread that has passed the gate.
+    /// Locks the node of a key. Returns it, and the key's place in it. The thread has passed the
+    /// gate.
     pub(super) fn lock_node(&self, key: R::Key<'_>) -> Result<(LockedNode<'_, S>, usize)> {
         let seam = self.core.memory.seam();
         let mut turn = 0;

@@ -1,4 +1,4 @@
-//! Walking the leaves: ranges, iteration, the trace of all blocks, samples.
+//! Walks over the leaves: ranges, iteration, the trace of all blocks, samples.
 
 use super::layout::master_bytes;
 use super::nodes::{NONE, Node};
@@ -16,20 +16,19 @@ use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::ops::Bound;
 
-/// Leaves that a sample reads at most.
+/// The most leaves that a sample reads.
 const SAMPLE: u64 = 256;
 
-/// The least key of a leaf, and that of the next one, if there is one.
+/// The least key of a leaf, and that of the next leaf, if there is one.
 pub(super) struct Edges<K> {
     pub(super) low: K,
     pub(super) high: Option<K>,
 }
 
-/// What was seen of a leaf at some moment, and by what it is told whether it has had the same
-/// keys since.
+/// A snapshot of a leaf at some moment, used to tell whether it has had the same keys since.
 struct Seen<'n> {
     at: Located<'n>,
-    /// Before its bits.
+    /// Read before the bits.
     state: State,
     bits: u64,
 }
@@ -51,7 +50,7 @@ fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
 }
 
 impl<R: OrderedRecord> KeyRange<R> {
-    /// Whether less of the range is left behind this leaf.
+    /// Returns whether the range is smaller without this leaf.
     fn goes_on(&self, edges: &Edges<R::OwnedKey>, reverse: bool) -> bool {
         match (reverse, &self.low, &self.high) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => {
@@ -65,7 +64,7 @@ impl<R: OrderedRecord> KeyRange<R> {
 }
 
 impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
-    /// One step of an iteration: the records of one leaf.
+    /// Does one step of an iteration: the records of one leaf.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -85,8 +84,8 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
         Ok(())
     }
 
-    /// One step of the trace: a leaf and what it links to; the master array first. The caller
-    /// has passed the gate, or holds it.
+    /// Does one step of the trace: first the master array, then one leaf at a time with everything
+    /// it links to. The caller has passed the gate, or holds it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
         match cursor.state {
             CursorState::Done => return Ok(()),
@@ -103,14 +102,14 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             let at = self.locate(R::key_of(&key))?;
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
-            // What is split, merged or moved meanwhile marks itself; but what was read must
-            // have been the leaf.
+            // A thread that splits, merges or moves something meanwhile marks it. But what was read
+            // must have been the leaf.
             if self.is_current(&at) {
                 break (at, blocks, edges.map(|edges| edges.high));
             }
             self.core.wait(&mut turn)?;
         };
-        // Past a leaf that cannot be read, so that the caller can go on.
+        // Skips a leaf that cannot be read, so that the caller can go on.
         let found = match high {
             Ok(Some(high)) if high <= key => {
                 cursor.finish();
@@ -135,7 +134,7 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
         Ok(found?)
     }
 
-    /// Counts the records of some leaves, evenly over all.
+    /// Counts the records of some leaves, spread evenly over all.
     fn stats(&self) -> Result<IndexStats> {
         let seam = self.core.memory.seam();
         let leaves: u64 = self.each_node().map(|node| node.len(self.seam()) as u64).sum();
@@ -169,7 +168,7 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Ranges -----------------------------------------------------------------
 
-    /// Reads one leaf of a range, and takes it out of the range. See
+    /// Reads one leaf of a range, and removes it from the range. See
     /// [`OrderedIndex::next`](crate::index::OrderedIndex::next).
     pub(super) fn range_step(
         &self,
@@ -181,7 +180,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.range_step_seeing(range, reverse, limit, out).map(|_| ())
     }
 
-    /// As [`range_step`](Self::range_step); what was seen of the leaf, if there was one.
+    /// Does what [`range_step`](Self::range_step) does. Returns a snapshot of the leaf, if there
+    /// was one.
     fn range_step_seeing(
         &self,
         range: &mut KeyRange<R>,
@@ -239,7 +239,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some(seen))
     }
 
-    /// The record at one end of a range, at one moment. See
+    /// Returns the record at one end of a range, at one moment. See
     /// [`OrderedIndex::end`](crate::index::OrderedIndex::end).
     pub(super) fn range_end(
         &self,
@@ -252,7 +252,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             while out.is_empty() && !rest.done {
                 passed.extend(self.range_step_seeing(&mut rest, reverse, 1, &mut out)?);
             }
-            // What had no record in the range, had none all the time until now.
+            // The leaves that had no record in the range have had none at any time until now.
             if passed.iter().all(|seen| self.is_as_seen(seen)) {
                 return Ok(out.pop());
             }
@@ -262,11 +262,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Whether a leaf has had the same keys since it was seen, all the time.
+    /// Returns whether a leaf has had the same keys at all times since the snapshot.
     fn is_as_seen(&self, seen: &Seen<'_>) -> bool {
         let seam = self.core.memory.seam();
         let offset = self.leaf(seen.at.leaf).offset(seam);
-        // Slots of keys that came and went stay taken until the leaf is tidied.
+        // The slots of keys that came and went stay taken until the leaf is compacted.
         offset & DAMAGED == 0
             && !seen.state.has_inserts()
             && self.bitmap(offset) == seen.bits
@@ -274,7 +274,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             && self.is_current(&seen.at)
     }
 
-    /// The leaf in which a range goes on. `None` if it can hold nothing more.
+    /// Finds the leaf in which a range continues. Returns `None` if the range can hold nothing
+    /// more.
     fn locate_end(&self, range: &KeyRange<R>, reverse: bool) -> Result<Option<Located<'_>>> {
         let bound = if reverse { &range.high } else { &range.low };
         match bound {
@@ -285,7 +286,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// The last leaf.
+    /// Finds the last leaf.
     fn locate_last(&self) -> Result<Located<'_>> {
         let seam = self.core.memory.seam();
         let mut turn = 0;
@@ -307,7 +308,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 continue;
             }
             match (len, next) {
-                // It was taken out since it was last heard of.
+                // The node has been removed since it was last heard of.
                 (0, _) => number = self.first,
                 (_, NONE) => {
                     let leaf = node.leaf(self.seam(), len - 1);
@@ -318,8 +319,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Appends the records of a leaf that are in a range, in order, at most `limit`. `None` if
-    /// the reading does not count.
+    /// Appends the records of a leaf that are in a range, in order, at most `limit`. Returns `None`
+    /// if the read is not valid.
     fn read_leaf<'n>(
         &self,
         at: &Located<'n>,
@@ -340,8 +341,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let pairs = ones(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
         let ahead = || self.expect_next(at, reverse);
         if guarded {
-            // Under a guard, what is linked now stays what it is: the links are enough. Which
-            // of the pairs the answer will rest on, is not known yet.
+            // Under a guard, the blocks that are linked now keep their content, so reading the
+            // links is enough. Which of the pairs the result will depend on is not known yet.
             let pairs: Vec<_> = pairs.collect();
             let state = self.state_after(at);
             if !self.is_still(at) {
@@ -355,7 +356,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(Some((edges, seen)));
         }
         let read = self.read_pairs(pairs, lows, range, reverse, limit, ahead, out);
-        // After the reading, as in `read_once`.
+        // After the read, as in `read_once`.
         let state = self.state_after(at);
         if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
             return Ok(None);
@@ -367,8 +368,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some((edges, seen)))
     }
 
-    /// Appends the records of these pairs that are between the leaf's least key and the next
-    /// one's, whose first words are `lows`, and in a range. Which slots those stand in.
+    /// Appends the records of these pairs whose keys are in a range and lie between the leaf's
+    /// least key and the next leaf's, whose first words are `lows`. Returns the slots of those.
     #[expect(clippy::too_many_arguments, reason = "what is read, what of it, and where to")]
     #[inline(always)]
     fn read_pairs(
@@ -392,7 +393,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         let mut read = 0u64;
         if R::EMPTY.is_none() {
-            // Values are read with their keys.
+            // Values are read together with their keys.
             let start = out.len();
             out.reserve(self.shape.slots as usize);
             for (words, slot) in pairs {
@@ -434,11 +435,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((edges, read))
     }
 
-    /// Asks for the leaf that a scan comes to next, if the same node lists it.
+    /// Prefetches the next leaf of a scan, if the same node lists it.
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
-            // Whatever stands there now, its extent is inside the memory.
+            // Whatever is there now, its extent is inside the memory.
             let offset =
                 self.leaf(at.node.leaf(self.seam(), place)).offset(self.core.memory.seam());
             if offset & DAMAGED == 0 {
@@ -447,8 +448,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// A walk that would come to where it was: separators are damaged, which are read anew each
-    /// time.
+    /// Reports a walk that would return to where it was. Then separators are damaged, because they
+    /// are read anew each time.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
@@ -456,7 +457,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Damage::new(offset, "a leaf behind the last one", found)
     }
 
-    /// The keys between which a leaf's are. To be validated.
+    /// Returns the keys that bound a leaf. The result must be validated.
     pub(super) fn edges_of(&self, at: &Located<'_>) -> Result<Edges<R::OwnedKey>, Damage> {
         let low = R::key_at(&self.core, at.node.entry(self.seam(), at.place).low)?;
         let high = at.node.high_of(self.seam(), at.place);
@@ -468,7 +469,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Trace ------------------------------------------------------------------
 
-    /// The blocks of a leaf. To be validated.
+    /// Returns the blocks of a leaf. The result must be validated.
     fn blocks_of(&self, at: &Located<'_>) -> Result<Vec<(BlockKind, u64, u64)>> {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
         if offset & DAMAGED != 0 {
@@ -482,8 +483,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             blocks.push((BlockKind::Record, offset, bytes));
         }
         for slot in self.slots_of(offset) {
-            // The link alone says where the block is: with another pair's second word beside
-            // it, too.
+            // The link alone says where the block is, even if the second word is of another pair.
             let (offset, bytes) = R::extent(&self.core, self.words(self.pair(offset, slot)))?;
             blocks.push((BlockKind::Record, offset, bytes));
         }
@@ -492,7 +492,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Samples ----------------------------------------------------------------
 
-    /// Each node, in order. Beside writers one may be missed.
+    /// Yields each node, in order. With concurrent writers, one may be missed.
     fn each_node(&self) -> impl Iterator<Item = &Node> {
         let mut number = self.first;
         let mut left = self.nodes.in_use(self.core.memory.seam());

@@ -1,11 +1,12 @@
-//! What this process keeps in DRAM of each leaf, and slabs of such things.
+//! The DRAM state of leaves, and slabs.
 
 use crate::pmem::{Seam, Shared, SharedWord};
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Which slots are taken, and who is at work in the leaf: the shadow bitmap.
+/// The state of a leaf: which slots are taken, and which threads are active in the leaf. This is
+/// the paper's shadow bitmap.
 ///
 /// ```text
 ///    63       62      61      56 55                        0
@@ -14,11 +15,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// +--------+-------+------------+---------------------------+
 /// ```
 ///
-/// A slot is taken from the moment an insert reserves it until the leaf is *tidied*: a
-/// removal alone does not free it. `inserts` counts those under way: while there is one, a
-/// bit that can be seen in the leaf may not be durable. `BUSY`: one thread updates or
-/// removes; what it changes may not be durable. `CLOSED`: nothing begins, because the leaf is
-/// tidied, split or merged, as soon as what is under way has ended.
+/// A slot is taken from the moment an insert reserves it until the leaf is *compacted*. A removal
+/// alone does not free it.
+///
+/// - `inserts` counts the inserts in progress. While there is one, a visible bit of the leaf may
+///   not be durable.
+/// - `BUSY`: one thread is updating or removing, and its change may not be durable.
+/// - `CLOSED`: no operation begins, because the leaf is going to be compacted, split or merged as
+///   soon as the current ones have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub(super) u64);
 
@@ -29,7 +33,7 @@ pub(super) const BUSY: u64 = 1 << 62;
 pub(super) const CLOSED: u64 = 1 << 63;
 
 impl State {
-    /// That of a leaf in which nobody is at work.
+    /// Returns the state of a leaf in which no thread is active.
     pub(super) fn at_rest(slots: u64) -> State {
         State(slots & SLOT_BITS)
     }
@@ -49,19 +53,19 @@ impl State {
         self.0 & INSERTS != 0
     }
 
-    /// Whether the same slots are taken as in another state.
+    /// Returns whether the same slots are taken as in another state.
     pub(super) fn has_slots_of(self, other: State) -> bool {
         (self.0 ^ other.0) & SLOT_BITS == 0
     }
 
-    /// Whether something that can be seen in the leaf may not be durable.
+    /// Returns whether something visible in the leaf may not be durable.
     #[inline(always)]
     pub(super) fn is_tentative(self) -> bool {
         self.0 & (INSERTS | BUSY) != 0
     }
 
-    /// A free slot of so many: in the line that begins with this one, if there is one; or in
-    /// the one beside it, which processors often fetch along.
+    /// Returns a free slot among the first `slots`: if possible, in the line that begins with slot
+    /// `line`, or else in the adjacent line, which processors often fetch with it.
     #[inline(always)]
     pub(super) fn free_slot(self, slots: u32, line: u32) -> Option<u32> {
         let free = !self.0 & ((1 << slots) - 1);
@@ -72,23 +76,23 @@ impl State {
         (free != 0).then_some(slot)
     }
 
-    /// With an insert under way, into this slot.
+    /// Adds an insert in progress, into this slot.
     #[inline(always)]
     pub(super) fn inserting(self, slot: u32) -> State {
         State((self.0 | 1 << slot) + INSERT)
     }
 }
 
-/// A leaf as this process knows it. Its place in a slab is its handle.
+/// A leaf's DRAM state. Its number in the slab is its handle.
 #[derive(Default)]
 pub(super) struct Leaf {
     /// See [`State`].
     state: SharedWord,
-    /// Its offset; [`DAMAGED`] beside it if it cannot be served.
+    /// The leaf's offset, with [`DAMAGED`] set if the leaf cannot be used.
     offset: SharedWord,
 }
 
-/// The leaf's offset is where it should be, and what stands there is no leaf.
+/// Marks an offset where there should be a leaf, but is none.
 pub(super) const DAMAGED: u64 = 1;
 
 impl Leaf {
@@ -98,10 +102,10 @@ impl Leaf {
         self.offset.load(seam, Ordering::Acquire)
     }
 
-    /// Begins its life, which nobody else knows of yet.
+    /// Initializes the state of a leaf that no other thread knows yet.
     pub(super) fn begin(&self, seam: &impl Seam, offset: u64, state: State) {
-        // Release: pairs with the Acquire in `exchange`: who announces itself here sees that its
-        // node has changed since.
+        // Release: pairs with the Acquire in `exchange`. A thread that announces itself here sees
+        // that its node has changed since.
         self.state.store(seam, state.0, Ordering::Release);
         // Release: pairs with the Acquire in `offset`.
         self.offset.store(seam, offset, Ordering::Release);
@@ -109,42 +113,42 @@ impl Leaf {
 
     #[inline(always)]
     pub(super) fn state(&self, seam: &impl Seam) -> State {
-        // Acquire: pairs with the Release of `finish` and `set_state`: what had become
-        // durable before is seen.
+        // Acquire: pairs with the Release in `finish_insert`, `finish_change` and `open`, so that
+        // what had become durable before is visible.
         State(self.state.load(seam, Ordering::Acquire))
     }
 
-    /// Whether the state was `old`, and is `new` now.
+    /// Replaces the state `old` by `new`. Returns whether the state was `old`.
     #[inline(always)]
     pub(super) fn exchange(&self, seam: &impl Seam, old: State, new: State) -> bool {
-        // Acquire: pairs with the Release in `finish` and `set_state`, so that what earlier
-        // threads did in the leaf is seen. Release: what makes others wait is seen before what
-        // they have to wait for.
+        // Acquire: pairs with the Release in `finish_insert`, `finish_change` and `open`, so that
+        // what earlier threads did in the leaf is visible. Release: the bit that makes others wait
+        // is visible before what they have to wait for.
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         self.state.compare_exchange(seam, old.0, new.0, order).is_ok()
     }
 
-    /// An insert has ended: what it did is durable.
+    /// Ends an insert, which is durable.
     #[inline(always)]
     pub(super) fn finish_insert(&self, seam: &impl Seam) {
         // Release: pairs with the Acquire in `state` and `exchange`.
         self.state.fetch_sub(seam, INSERT, Ordering::Release);
     }
 
-    /// An insert has ended without effect: its slot is free.
+    /// Ends an insert without effect, and frees its slot.
     #[inline(always)]
     pub(super) fn give_up_insert(&self, seam: &impl Seam, slot: u32) {
         self.state.fetch_sub(seam, INSERT | 1 << slot, Ordering::Release);
     }
 
-    /// A change has ended: what it did is durable.
+    /// Ends an update or removal, which is durable.
     #[inline(always)]
     pub(super) fn finish_change(&self, seam: &impl Seam) {
         // Release: as in `finish_insert`.
         self.state.fetch_sub(seam, BUSY, Ordering::Release);
     }
 
-    /// Lets others in again who were waiting because it is closed. By who closed it.
+    /// Opens the leaf to other threads again. Only the thread that closed it does this.
     #[inline(always)]
     pub(super) fn open(&self, seam: &impl Seam, slots: Option<u64>) {
         match slots {
@@ -157,29 +161,29 @@ impl Leaf {
     }
 }
 
-/// Chunks of a slab, each twice as large as the one before.
+/// The chunks of a slab, each twice as large as the one before.
 const CHUNKS: usize = 26;
-/// Items of the first one.
+/// The number of items of the first chunk.
 const FIRST: u32 = 64;
 
-/// A type of which zero bytes are a value.
+/// A type for which zero bytes are a value.
 ///
 /// # Safety
-/// They are.
+/// Zero bytes must be a value of the type.
 pub(super) unsafe trait Zeroed: Send + Sync {}
 // SAFETY: two atomics.
 unsafe impl Zeroed for Leaf {}
 // SAFETY: an atomic.
 unsafe impl Zeroed for SharedWord {}
-// SAFETY: an atomic pointer, which null is.
+// SAFETY: an atomic pointer, for which zero bytes are null.
 unsafe impl<T: Send + Sync> Zeroed for Shared<AtomicPtr<T>> {}
 
-/// Things that are found by number, never move, and stay memory of their kind until the slab
-/// is dropped: who has an old number reads something that has changed, and no other thing.
+/// Items that are found by number and never move. Their memory keeps its type until the slab is
+/// dropped. So a thread with an old number reads an item that has changed, but never another type.
 ///
-/// The system gives its memory page by page, as it is touched.
+/// The system provides the memory page by page, when it is touched.
 pub(super) struct Slab<T> {
-    /// First items of the chunks that there are; of the others null.
+    /// The first items of the chunks that exist; null for the others.
     chunks: [Shared<AtomicPtr<T>>; CHUNKS],
     free: Mutex<Free>,
 }
@@ -191,7 +195,7 @@ struct Free {
     numbers: Vec<u32>,
 }
 
-/// Chunk and place of a number.
+/// Returns chunk and place of a number.
 #[inline(always)]
 fn place(number: u32) -> (usize, usize) {
     let shifted = u64::from(number) + u64::from(FIRST);
@@ -199,7 +203,7 @@ fn place(number: u32) -> (usize, usize) {
     (chunk as usize, (shifted - (u64::from(FIRST) << chunk)) as usize)
 }
 
-/// Items of a chunk.
+/// Returns the number of items of a chunk.
 const fn chunk_len(chunk: usize) -> usize {
     (FIRST as usize) << chunk
 }
@@ -209,7 +213,7 @@ impl<T> Drop for Slab<T> {
         for (chunk, first) in self.chunks.iter_mut().enumerate() {
             let first = *first.alone().get_mut();
             if !first.is_null() {
-                // SAFETY: made by `make`, of so many items, and given back here once.
+                // SAFETY: made by `make`, with this many items, and freed only here.
                 drop(unsafe {
                     Box::from_raw(ptr::slice_from_raw_parts_mut(first, chunk_len(chunk)))
                 });
@@ -224,19 +228,19 @@ impl<T: Zeroed> Slab<T> {
         Slab { chunks, free: Mutex::default() }
     }
 
-    /// The item of a number that was given out at some time.
+    /// Returns the item of a number that was given out at some time.
     #[inline(always)]
     pub(super) fn get(&self, seam: &impl Seam, number: u32) -> &T {
         let (chunk, place) = place(number);
         // Acquire: pairs with the Release in `make`.
         let first = self.chunks[chunk].load(seam, Ordering::Acquire);
         assert!(!first.is_null(), "a number that was given out");
-        // SAFETY: `make` has stored it, a chunk of so many items that the place is one of them
-        // (`place`); it stays until the slab is dropped.
+        // SAFETY: `make` has stored it: a chunk that is large enough for the place that `place`
+        // returns. It stays until the slab is dropped.
         unsafe { &*first.add(place) }
     }
 
-    /// The item of any number, whether it was given out or not.
+    /// Returns the item of any number, whether or not it was given out.
     #[inline(always)]
     pub(super) fn reach(&self, seam: &impl Seam, number: u32) -> &T {
         let (chunk, _) = place(number);
@@ -246,7 +250,7 @@ impl<T: Zeroed> Slab<T> {
         self.get(seam, number)
     }
 
-    /// Makes a chunk, if nobody else has.
+    /// Makes a chunk, unless another thread has.
     #[cold]
     fn make(&self, seam: &impl Seam, chunk: usize) {
         let items = Box::<[T]>::new_zeroed_slice(chunk_len(chunk));
@@ -256,7 +260,7 @@ impl<T: Zeroed> Slab<T> {
         let order = (Ordering::Release, Ordering::Relaxed);
         let first = items.cast::<T>();
         if self.chunks[chunk].compare_exchange(seam, ptr::null_mut(), first, order).is_err() {
-            // SAFETY: made above, and nobody else knows of it.
+            // SAFETY: made above, and no other thread knows of it.
             drop(unsafe { Box::from_raw(items) });
         }
     }
@@ -274,12 +278,12 @@ impl<T: Zeroed> Slab<T> {
         number
     }
 
-    /// Each item that there is memory for.
+    /// Calls `each` for every item that has memory.
     pub(super) fn each_mut(&mut self, mut each: impl FnMut(&mut T)) {
         for (chunk, first) in self.chunks.iter_mut().enumerate() {
             let first = *first.alone().get_mut();
             if !first.is_null() {
-                // SAFETY: a chunk of so many items, made by `make`; nobody else has the slab.
+                // SAFETY: a chunk of this many items, made by `make`. Nothing else has the slab.
                 let items = unsafe { std::slice::from_raw_parts_mut(first, chunk_len(chunk)) };
                 items.iter_mut().for_each(&mut each);
             }
@@ -291,12 +295,12 @@ impl<T: Zeroed> Slab<T> {
         seam.lock(&self.free).numbers.push(number);
     }
 
-    /// Numbers that were given out at some time: all below this one.
+    /// Returns a number below which are all numbers that were ever given out.
     pub(super) fn numbers(&self, seam: &impl Seam) -> u32 {
         seam.lock(&self.free).next
     }
 
-    /// Numbers that are given out.
+    /// Returns how many numbers are in use.
     pub(super) fn in_use(&self, seam: &impl Seam) -> u64 {
         let free = seam.lock(&self.free);
         u64::from(free.next) - free.numbers.len() as u64

@@ -30,8 +30,8 @@ impl<S: Seam, R: OrderedRecord> Verify<S, R> for Phast<S, R> {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Checks the entries of the master array: each is none, or a leaf of the chain. Leaves that
-    /// nothing can be said of have been told of.
+    /// Checks the entries of the master array: each must be 0, or a leaf of the chain. Leaves that
+    /// cannot be read have been reported already.
     fn verify_master(&self, chain: &HashSet<u64>, audit: &mut Audit<R>) -> Result<()> {
         let seam = self.core.memory.seam();
         let is_whole = seam.lock(&self.damage).is_empty();
@@ -51,7 +51,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Checks the leaf whose least key this is.
+    /// Checks the leaf with this least key.
     fn verify_leaf(
         &self,
         low: &R::OwnedKey,

@@ -1,4 +1,4 @@
-//! Word arithmetic, for other processors and for Miri.
+//! Fingerprint comparison by word arithmetic, for other processors and for Miri.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
@@ -9,10 +9,10 @@ pub(super) fn matching(words: [u64; 2], print: u8) -> u32 {
         | zero_bytes(words[1] ^ (LOW * u64::from(print))) << 8
 }
 
-/// Bit i is set if byte i is zero. Exact: the sum cannot carry from byte to byte.
+/// Sets bit i if byte i is zero. This is exact, because the sum cannot carry from byte to byte.
 #[inline(always)]
 fn zero_bytes(x: u64) -> u32 {
     let zero = !((x & SEVEN).wrapping_add(SEVEN) | x | SEVEN);
-    // Gathers the top bits of the eight bytes into one byte.
+    // Collects the top bits of the eight bytes into one byte.
     ((zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }

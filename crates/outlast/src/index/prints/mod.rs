@@ -1,6 +1,6 @@
 //! Fingerprints: sixteen one-byte hashes in two words, compared at once.
 //!
-//! The words are read from memory as atomics and only then become a vector.
+//! They are read from memory as atomic words, and only then become a vector.
 
 #[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "sse2.rs")]
 #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), path = "generic.rs")]
@@ -8,13 +8,14 @@ mod arch;
 #[cfg(test)]
 mod generic;
 
-/// Which of the sixteen fingerprints in `words` are `print`: bit i for byte i.
+/// Compares the sixteen fingerprints in `words` with `print`. Bit i of the result is set if byte i
+/// is equal.
 #[inline(always)]
 pub(crate) fn matching(words: [u64; 2], print: u8) -> u32 {
     arch::matching(words, print)
 }
 
-/// The byte of `words` at `index`, replaced: which word changes, and to what.
+/// Replaces the byte of `words` at `index`. Returns which word changes, and its new value.
 #[inline]
 pub(crate) fn with(words: [u64; 2], index: usize, print: u8) -> (usize, u64) {
     let (word, shift) = (index / 8, index % 8 * 8);
@@ -31,7 +32,7 @@ mod tests {
         for round in 0..20_000 {
             let mut next = || {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                // Few distinct bytes, so that there are matches; extreme ones among them.
+                // Few distinct bytes, so that there are matches, with extreme values among them.
                 let wide = state >> 8;
                 if round % 2 == 0 { wide & 0x0101_8180_00ff_0001 } else { wide }
             };

@@ -1,4 +1,4 @@
-//! One 16-byte comparison; SSE2 is part of x86-64.
+//! Fingerprint comparison by one 16-byte SSE2 instruction.
 
 use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
 
