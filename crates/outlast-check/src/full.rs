@@ -2,10 +2,11 @@
 //! to take inserts at once.
 
 use crate::codec::key_bytes;
+use crate::growth::map_options;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::was_killed;
 use outlast::db::store::ReclaimState;
-use outlast::{Error, Map, MapOptions, PoolOptions, Scheme};
+use outlast::{Error, Map, PoolOptions, Scheme};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -17,7 +18,7 @@ fn options() -> PoolOptions {
 }
 
 fn open_map(pool: &outlast::Pool, scheme: Scheme) -> Checked<Map<[u8], [u8]>> {
-    Ok(pool.map_with("m", &MapOptions::new().scheme(scheme).small())?)
+    Ok(pool.map_with("m", &map_options(scheme))?)
 }
 
 /// Inserts until the pool is full, and returns the number of records.

@@ -65,10 +65,16 @@ fn options() -> PoolOptions {
 
 type BytesMap = Map<[u8], [u8]>;
 
+/// Segments, or a first level, of 16 buckets, where the scheme has such: small against the pool.
+pub(crate) fn map_options(scheme: Scheme) -> MapOptions {
+    let options = MapOptions::new().scheme(scheme);
+    if scheme.has_setting("bucket_bits") { options.bucket_bits(4) } else { options }
+}
+
 fn open(path: &Path, scheme: Scheme) -> Checked<(Pool, BytesMap)> {
     // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options().open_or_create(path)? };
-    let map = pool.map_with("m", &MapOptions::new().scheme(scheme).small())?;
+    let map = pool.map_with("m", &map_options(scheme))?;
     Ok((pool, map))
 }
 
