@@ -2,7 +2,7 @@
 //!
 //! From the bottom up: [`keys`] (the keys and values of workloads), [`form`] (their encoding as
 //! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`]
-//! (what is observed). Each command has a module: [`micro`], [`kv`], [`load_factor`], [`recovery`],
+//! (the observations). Each command has a module: [`micro`], [`kv`], [`load_factor`], [`recovery`],
 //! [`counts`], [`space`], [`stalls`], [`model`], [`node_sizes`]. [`report`] prints rows, and
 //! [`progress`] shows how far a run is. [`machine`] and [`run`] say where rows come from,
 //! [`limits`] checks options, and [`scratch`] makes directories that do not outlive the program.

@@ -25,7 +25,7 @@ impl Progress {
         Progress { bar, lines: !stderr().is_terminal(), start: Instant::now(), total }
     }
 
-    /// Shows what is done next. Called at the beginning of each long step.
+    /// Shows the name of the next long step. Each long step begins with this call.
     pub fn next(&self, what: &str) {
         let left = remaining(self.start.elapsed(), self.bar.position(), self.total);
         let left = left.map(|left| format!("{} left", HumanDuration(left)));

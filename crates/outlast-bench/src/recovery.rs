@@ -1,8 +1,8 @@
 //! `recovery`: how soon a pool returns results again after its process was killed.
 //!
-//! A child process fills a pool, reports that it is ready, and goes on inserting and updating. The
-//! parent kills it with SIGKILL in the middle of that, opens the pool and looks up a key. The
-//! file's pages are in the page cache, as after any restart of a process. Then the parent closes
+//! A child process fills a pool and reports that it is ready. Then it keeps inserting and updating
+//! until the parent kills it with SIGKILL. The parent opens the pool and looks up a key. The file's
+//! pages are in the page cache, as after any restart of a process. Then the parent closes
 //! the pool and repeats this with another child.
 //!
 //! If the scheme reads all of a map when it opens it, this is done with several numbers of threads.

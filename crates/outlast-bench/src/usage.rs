@@ -57,7 +57,7 @@ impl ThreadUsage {
     pub fn now() -> ThreadUsage {
         // SAFETY: a rusage consists of numbers, for which zeros are valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the call fills in the structure that it is given.
+        // SAFETY: `usage` is valid for the kernel to write, for as long as the call runs.
         let answer = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
         debug_assert_eq!(answer, 0, "the arguments are valid");
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

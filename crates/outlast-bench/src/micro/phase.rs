@@ -157,7 +157,7 @@ impl<'s> Work<'s> {
         Work { phase, records, operations, warm_up: false, keys, last_whole: 0, setup }
     }
 
-    /// Computes what is needed to check results, before the run.
+    /// Computes the expected results, before the run.
     pub(super) fn prepared(mut self) -> Self {
         if self.phase == Phase::Scan {
             let all = (0..self.records).map(|n| in_order(self.setup, self.keys.key(n)));
