@@ -147,18 +147,34 @@ impl<S: Seam> Core<S> {
         header.write(&memory, &points::HEADER)?;
         header.write(&memory, &points::HEADER)?;
         let alloc = Alloc::new(geometry, geometry.first_page(), false, backing.reserved());
-        let core = Core {
+        let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
+        core.at_rest = AtomicBool::new(true);
+        core.fsync(Backing::sync)?;
+        Ok(core)
+    }
+
+    /// Puts the parts of a core together. It is not at rest, and not suspect.
+    fn assemble(
+        memory: Memory<S>,
+        header: Header,
+        hasher: Hasher,
+        alloc: Alloc,
+        backing: Backing,
+        options: CoreOptions,
+    ) -> Self {
+        Core {
             memory,
-            geometry,
+            geometry: header.geometry(),
             hasher,
+            // Stores to a read-only pool stay private, so it needs no dirty mark.
+            gate: Gate::new(options.read_only, asymmetric::<S>()),
+            at_rest: AtomicBool::new(false),
             options,
             backing,
+            size: AtomicU64::new(header.get(field::SIZE)),
             header: Mutex::new(header),
             control: Mutex::default(),
             growth: Mutex::default(),
-            size: AtomicU64::new(size),
-            gate: Gate::new(false, asymmetric::<S>()),
-            at_rest: AtomicBool::new(true),
             alloc,
             epochs: Shared::part(Epochs::new(asymmetric::<S>())),
             reclaimer: OnceLock::new(),
@@ -169,9 +185,7 @@ impl<S: Seam> Core<S> {
             stopped_visit: AtomicU64::new(0),
             hopeless_visit: AtomicU64::new(u64::MAX),
             suspect: AtomicBool::new(false),
-        };
-        core.fsync(Backing::sync)?;
-        Ok(core)
+        }
     }
 
     /// Opens the pool in `backing`, which holds the whole file. `header` was read from it with
@@ -219,30 +233,8 @@ impl<S: Seam> Core<S> {
         let alloc = Alloc::new(geometry, frontier, true, backing.reserved());
         let clean = !header.is_dirty() && header.copy_damaged.is_none();
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
-        let mut core = Core {
-            memory,
-            geometry,
-            hasher,
-            // Stores to a read-only pool stay private, so it needs no dirty mark.
-            gate: Gate::new(options.read_only, asymmetric::<S>()),
-            at_rest: AtomicBool::new(false),
-            options,
-            backing,
-            header: Mutex::new(header),
-            control: Mutex::default(),
-            growth: Mutex::default(),
-            size: AtomicU64::new(size),
-            alloc,
-            epochs: Shared::part(Epochs::new(asymmetric::<S>())),
-            reclaimer: OnceLock::new(),
-            worker: OnceLock::new(),
-            leaked: AtomicU64::new(0),
-            lost_root: None,
-            saved_damage: None,
-            stopped_visit: AtomicU64::new(0),
-            hopeless_visit: AtomicU64::new(u64::MAX),
-            suspect: AtomicBool::new(suspect),
-        };
+        let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
+        core.suspect = AtomicBool::new(suspect);
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
         }
