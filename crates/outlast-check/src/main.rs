@@ -32,7 +32,7 @@ enum Command {
     /// Does every flush and fence wrong, one at a time; the suite must notice each mutant.
     Canaries(CanaryArgs),
     /// Puts published bugs into the library, one at a time; the harness must find each.
-    Seeded(PlantedArgs),
+    Planted(PlantedArgs),
     /// Kills a process that works on a pool, again and again. Says nothing about flushes.
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes if its process is killed again and again.
@@ -381,10 +381,10 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    use Command::{Canaries, Explore, Fuzz, History, Run, Schedule, Seeded};
+    use Command::{Canaries, Explore, Fuzz, History, Planted, Run, Schedule};
     if matches!(
         command,
-        Run(_) | Explore(_) | Canaries(_) | Seeded(_) | Schedule(_) | Fuzz(_) | History(_)
+        Run(_) | Explore(_) | Canaries(_) | Planted(_) | Schedule(_) | Fuzz(_) | History(_)
     ) {
         // The reader of stdout may close it early, which should end these commands without a panic.
         // (The other commands talk to processes of their own, and must get the error if one has
@@ -396,7 +396,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run_suite(&args),
         Command::Explore(args) => run_explore(args),
         Command::Canaries(args) => run_canaries(&args),
-        Command::Seeded(args) => run_planted(&args),
+        Command::Planted(args) => run_planted(&args),
         Command::Torture(args) => in_place(args.dir.clone(), |place| run_torture(args, place)),
         Command::Growth(args) => in_place(args.dir.clone(), |place| run_growth(&args, place)),
         Command::Guard(args) => in_place(args.place.dir.clone(), |place| run_guard(&args, place)),

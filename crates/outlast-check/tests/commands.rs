@@ -1,0 +1,18 @@
+//! The names of the commands, which scripts and documents use.
+
+use std::process::Command;
+
+const COMMANDS: [&str; 13] = [
+    "run", "explore", "canaries", "planted", "torture", "growth", "guard", "full", "schedule",
+    "disk", "vm", "fuzz", "history",
+];
+
+#[test]
+fn every_command_has_the_name_that_scripts_use() {
+    let output = Command::new(env!("CARGO_BIN_EXE_outlast-check")).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names =
+        listed.take_while(|line| !line.is_empty()).filter_map(|line| line.split(' ').nth(2));
+    assert_eq!(names.filter(|&name| name != "help").collect::<Vec<_>>(), COMMANDS, "{help}");
+}
