@@ -581,6 +581,31 @@ fn a_full_pool_says_so_and_serves_again_after_removals() {
     assert!(open(&path).unwrap().verify().unwrap().is_sound());
 }
 
+/// Growth takes several pages in a row. Where there are none, a map goes on in single pages.
+#[test]
+fn a_map_grows_in_pages_that_are_not_in_a_row() {
+    for &scheme in Scheme::ALL {
+        let options = PoolOptions::new().page_bits(15).max_size(16 << 20).background(false);
+        let pool = options.anonymous().unwrap();
+        let map = MapOptions::new().scheme(scheme).small();
+        let map = pool.map_with::<u64, u64>("m", &map).unwrap();
+        let pages = pool.map::<u64, [u8]>("pages").unwrap();
+        let mut last = 0;
+        while pages.put(&last, &[1; 20_000]).is_ok() {
+            last += 1;
+        }
+        for n in (0..last).step_by(2) {
+            pages.remove(&n).unwrap();
+        }
+        assert!(pool.stats().limit == 16 << 20 && last > 400, "{last} pages");
+        for n in 0..20_000 {
+            assert!(map.insert(&n, &(n + 1)).unwrap_or_else(|e| panic!("{scheme}, key {n}: {e}")));
+        }
+        assert!((0..20_000).all(|n| map.get(&n).unwrap() == Some(n + 1)), "{scheme}");
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+    }
+}
+
 /// A small file system of the test's own, or `None` if mounting is not allowed.
 struct Mounted(TempDir);
 

@@ -7,7 +7,7 @@ use super::layout::{
 use super::lock::Locked;
 use super::notes::{BucketRef, Meta, Notes, Overflow};
 use super::{Config, DashEh, Directory, Route, Segment, points};
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
 use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
 use crate::index::dash_eh::bugs;
@@ -541,11 +541,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(structure.segments.unwrap_or(0) * SPARSE >= 1 << depth)
     }
 
-    /// Doubles the directory, unless another thread has. Fails if there is no block of that size.
-    /// Always returns `true`.
+    /// Doubles the directory, unless another thread has. Returns `false` if there is no block of
+    /// that size.
     fn double(&self, depth: u32) -> Result<bool> {
         let memory = &self.core.memory;
-        let mut new = UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1))?;
+        let mut new = match UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1))
+        {
+            // A directory takes many pages in a row. A longer chain takes any free block.
+            Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(false),
+            allocated => allocated?,
+        };
         let mut structure = memory.seam().lock(&self.structure);
         if structure.depth != depth {
             return Ok(true);
