@@ -216,7 +216,7 @@ impl CanaryReport {
 
 /// Returns every commit point that a map of a scheme depends on: its own and the pool's.
 pub fn declared(scheme: Scheme) -> Vec<&'static Point> {
-    [outlast::pool::points::ALL, scheme.commit_points()].concat()
+    [outlast::pool::points::ALL, &scheme.commit_points()].concat()
 }
 
 /// The runs, from the cheapest to the most expensive.

@@ -54,7 +54,7 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             set_word(bytes, at + 16, crc(&words[3..]));
         }
         What::Directory { depth } => {
-            let word = dash::identity(dash::Kind::Directory, at, u64::from(depth), 0);
+            let word = dash::directory_identity(at, depth);
             set_word(bytes, at, word);
         }
         What::Segment { shape } => {

@@ -24,9 +24,9 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(UNDURABLE_ROOT, Seeded::InCode(&db_bugs::ROOT_READ_EARLY), "Store::settled", Stopped),
-    bug(TABLE_LEAKED, Seeded::InCode(&pool_bugs::NEVER_FREED), "Core::retire", Alone),
+    bug(TABLE_LEAKED, Seeded::InCode(&pool_bugs::NEVER_FREED), "Core::retire_by", Alone),
     bug(CAPACITY_UNDURABLE, Seeded::InCode(&pool_bugs::SIZE_NOT_TOLD), "Core::grow", Alone),
-    bug(FREED_TWICE, Seeded::InCode(&pool_bugs::FREED_TWICE), "Core::retire", Alone),
+    bug(FREED_TWICE, Seeded::InCode(&pool_bugs::FREED_TWICE), "Core::retire_by", Alone),
     cannot(
         VALUE_SIZE,
         "records carry their lengths and roots carry schemas, which opening compares; the \
@@ -35,7 +35,7 @@ pub(super) const LINES: &[Line] = &[
     bytes(
         READ_FREED,
         Seeded::InCode(&pool_bugs::FREED_UNDER_READERS),
-        "Core::retire: no grace period",
+        "Core::retire_by: no grace period",
         Guard,
     ),
     cannot(
@@ -55,7 +55,7 @@ pub(super) const LINES: &[Line] = &[
     bug(
         "Saved free state trusted though the pool was modified since",
         Seeded::InCode(&pool_bugs::NOT_MARKED_DIRTY),
-        "Core::mark_dirty",
+        "Core::mark_dirty_controlled",
         Alone,
     ),
     bug(
@@ -73,7 +73,7 @@ pub(super) const LINES: &[Line] = &[
     bytes(
         "A block is freed an epoch before its last reader is gone",
         Seeded::InCode(&pool_bugs::FREED_EPOCH_EARLY),
-        "Core::retire",
+        "Core::retire_by",
         Guard,
     ),
     bug(

@@ -239,10 +239,10 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                     // The records that are compacted: each line that receives a copy is flushed
                     // once, and so is each line that a record leaves. There is one fence for all of
                     // either.
-                    let copies = cost_at(&events, &points::PULL_COPY);
-                    let slots = cost_at(&events, &points::PULL_CLEAR);
-                    assert_eq!(copies.0, lines_stored(&events, &points::PULL_COPY));
-                    assert_eq!(slots.0, lines_stored(&events, &points::PULL_CLEAR));
+                    let copies = cost_at(&events, &points::COMPACT_COPY);
+                    let slots = cost_at(&events, &points::COMPACT_CLEAR);
+                    assert_eq!(copies.0, lines_stored(&events, &points::COMPACT_COPY));
+                    assert_eq!(slots.0, lines_stored(&events, &points::COMPACT_CLEAR));
                     assert_eq!(copies.1, u64::from(copies.0 > 0));
                     assert_eq!(slots.1, copies.1);
                     gathered += copies.0;

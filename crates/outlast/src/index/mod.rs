@@ -10,11 +10,12 @@
 
 pub mod bugs;
 pub mod clevel;
+pub mod dash;
 pub mod dash_eh;
+mod fingerprints;
 mod kit;
 mod ordered;
 pub mod phast;
-mod prints;
 pub mod record;
 mod registry;
 mod settings;

@@ -75,9 +75,9 @@ macro_rules! schemes {
             }
 
             /// Returns the scheme's own commit points, without those of the pool.
-            pub fn commit_points(self) -> &'static [&'static Point] {
+            pub fn commit_points(self) -> Vec<&'static Point> {
                 match self {
-                    $(Scheme::$scheme => $module::points::ALL),*
+                    $(Scheme::$scheme => $module::points::PARTS.concat()),*
                 }
             }
         }

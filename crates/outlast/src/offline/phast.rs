@@ -200,12 +200,20 @@ impl Walk<'_, '_> {
             self.claim_record(leaf.low_words[0], Owner::Structure)?;
         }
         let pairs = self.image.words(at + LEAF_HEADER, 2 * u64::from(slots))?;
-        let prints = self.image.bytes(at + 8, u64::from(slots))?;
+        let fingerprints = self.image.bytes(at + 8, u64::from(slots))?;
         let mut keys = HashSet::new();
         for slot in (0..slots as usize).filter(|slot| leaf.bits >> slot & 1 == 1) {
             let place = at + LEAF_HEADER + slot as u64 * 16;
             let [first, second] = [pairs[2 * slot], pairs[2 * slot + 1]];
-            match self.walk_pair(map, place, [first, second], prints[slot], leaf, high, &mut keys) {
+            match self.walk_pair(
+                map,
+                place,
+                [first, second],
+                fingerprints[slot],
+                leaf,
+                high,
+                &mut keys,
+            ) {
                 Ok(()) => {}
                 Err(Error::Damaged(damage)) => self.problem(damage),
                 Err(error) => return Err(error),
@@ -220,7 +228,7 @@ impl Walk<'_, '_> {
         map: &mut MapReport,
         place: u64,
         [first, second]: [u64; 2],
-        print: u8,
+        fingerprint: u8,
         leaf: &Leaf,
         high: Option<&Vec<u8>>,
         keys: &mut HashSet<Vec<u8>>,
@@ -251,9 +259,9 @@ impl Walk<'_, '_> {
         if map.form == RecordForm::Bytes {
             self.claim_record(first, Owner::Record)?;
         }
-        if print != hash as u8 {
+        if fingerprint != hash as u8 {
             let expected = format!("a pair whose fingerprint is {:#x}", hash as u8);
-            return Err(Damage::new(place, expected, format!("{print:#x}")).into());
+            return Err(Damage::new(place, expected, format!("{fingerprint:#x}")).into());
         }
         if !keys.insert(key) {
             map.duplicates += 1;

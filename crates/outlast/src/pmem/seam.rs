@@ -67,11 +67,14 @@ impl Point {
 #[macro_export]
 #[doc(hidden)]
 macro_rules! commit_points {
-    ($owner:literal: $($(#[$doc:meta])* $id:ident = $name:literal: $($does:ident),+;)*) => {
+    ($owner:literal $(and $others:path)?:
+        $($(#[$doc:meta])* $id:ident = $name:literal: $($does:ident),+;)*) => {
         $($(#[$doc])* pub static $id: $crate::pmem::Point =
             $crate::pmem::Point::new($owner, $name)$(.$does())+;)*
         /// Every commit point declared here, in table order.
         pub static ALL: &[&$crate::pmem::Point] = &[$(&$id),*];
+        /// The same, after those of the code that this is built on.
+        pub static PARTS: &[&[&$crate::pmem::Point]] = &[$($others,)? ALL];
     };
 }
 

@@ -26,7 +26,7 @@ const BUCKET: i64 = layout::BUCKET_BYTES as i64;
 
 /// Finds the words of records that a trace moves from one place to another.
 pub(super) fn moved(events: &[Event]) -> Vec<u64> {
-    let copies = [&points::DISPLACE_COPY, &points::PULL_COPY, &points::SPLIT_NEW];
+    let copies = [&points::DISPLACE_COPY, &points::COMPACT_COPY, &points::SPLIT_NEW];
     let copied = |event: &&Event| event.point.is_some_and(|point| copies.contains(&point));
     events.iter().filter(copied).filter_map(stored).map(|(_, word)| word).collect()
 }

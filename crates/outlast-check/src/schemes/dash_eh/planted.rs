@@ -11,14 +11,14 @@ use outlast::pmem::Seeded;
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[
-    bug(TOKEN_FIRST, Seeded::InCode(&dash_eh_bugs::COMMIT_BEFORE_VALUE), "fill_unfenced", Alone),
+    bug(TOKEN_FIRST, Seeded::InCode(&dash_eh_bugs::COMMIT_BEFORE_VALUE), "fill_unflushed", Alone),
     bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
     bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
     bug(
         TWO_STORES,
         Seeded::InCode(&dash_eh_bugs::SLOT_NOT_EMPTIED),
-        "fill_unfenced: the new second word beside the old first",
+        "fill_unflushed: the new second word beside the old first",
         Alone,
     ),
     bug(
@@ -28,7 +28,7 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
-    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "change_present", Alone),
+    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
     bug(
         SET_THEN_CLEAR,
         Seeded::InCode(&dash_eh_bugs::DISPLACE_REMOVES_FIRST),
@@ -69,7 +69,7 @@ pub(super) const LINES: &[Line] = &[
     bug(
         RANGE_OFF_BY_ONE,
         Seeded::InCode(&dash_eh_bugs::ENTRIES_ONE_SHORT),
-        "split_locked: the last entry is left out",
+        "publish_split: the last entry is left out",
         Alone,
     ),
     bug(
@@ -95,13 +95,13 @@ pub(super) const LINES: &[Line] = &[
     bug(
         READ_UNDURABLE,
         Seeded::InCode(&index_bugs::CHANGING_IGNORED),
-        "find_from: lookups do not wait",
+        "read_once: lookups do not wait",
         Stopped,
     ),
     bug(
         EXISTS_UNDURABLE,
         Seeded::InCode(&dash_eh_bugs::SHOWN_BEFORE_DURABLE),
-        "insert_absent: published before its fence",
+        "insert_into: published before its fence",
         Stopped,
     ),
     bug(LOCKS_IN_PM, Seeded::InCode(&dash_eh_bugs::LOCKS_KEPT), "repair_bucket", Alone),
@@ -110,12 +110,17 @@ pub(super) const LINES: &[Line] = &[
         "there is no log to leave out; one word commits a split, which the mutants and the torn \
          store above test",
     ),
-    bug(ERASE_DEADLOCKS, Seeded::InCode(&dash_eh_bugs::LOCKED_TWICE), "remove_at", Alone),
-    bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe", Alone),
+    bug(ERASE_DEADLOCKS, Seeded::InCode(&dash_eh_bugs::LOCKED_TWICE), "empty_slot", Alone),
+    bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe_pair", Alone),
     cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
-    bug(INSERTS_NEVER_END, Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED), "Locked::drop", Alone),
+    bug(
+        INSERTS_NEVER_END,
+        Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
+        "HeldLock::unlock",
+        Alone,
+    ),
     bug(REOPEN_HANGS, Seeded::NoFlush(&points::SPLIT_DIRECTORY), "seam: split's entries", Alone),
-    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove_at", Alone),
+    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove_overflowed", Alone),
     bug(
         REHASH_NOT_RESUMED,
         Seeded::InCode(&db_bugs::NOT_RECLAIMED),

@@ -21,8 +21,8 @@ const FILL: &[&Point] = &[
     &points::SPLIT_NEW,
     &points::SPLIT_COMMIT,
     &points::SPLIT_DIRECTORY,
-    &points::PULL_COPY,
-    &points::PULL_CLEAR,
+    &points::COMPACT_COPY,
+    &points::COMPACT_CLEAR,
     &points::DOUBLE_NEW,
     &points::DOUBLE_COMMIT,
 ];
@@ -42,7 +42,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.mends.extend([&points::REPAIR_DIRECTORY, &points::REPAIR_DUPLICATE]);
         }
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
-        "reclaim" => expected.reaches.push(&points::PULL_CLEAR),
+        "reclaim" => expected.reaches.push(&points::COMPACT_CLEAR),
         "collide" => {
             expected.reaches.extend(COLLIDE);
             expected.reaches.push(update);

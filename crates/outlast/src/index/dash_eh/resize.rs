@@ -1,22 +1,13 @@
-//! Growth: splits, doubling of the directory, overflow nodes.
+//! Growth: the directory's part of a split, and its doubling.
 
-use super::layout::{
-    self, BUCKET_BYTES, Bucket, DIRECTORY_HEADER, DirectoryHeader, Kind, LINE_SLOTS, MAX_DEPTH,
-    NODE_BUCKETS, NODE_BYTES, NodeHeader, SLOTS, SegmentHeader, Slot, State,
-};
-use super::lock::Locked;
-use super::notes::{BucketRef, Meta, Notes, Overflow};
-use super::{Config, DashEh, Directory, Route, Segment, points};
+use super::layout::{self, DIRECTORY_HEADER, DirectoryHeader, MAX_DEPTH};
+use super::{DashEh, Directory, Entries, Route, Segment, SegmentSize, bugs, points};
 use crate::error::{Damage, Error, Result};
-use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
-use crate::index::dash_eh::bugs;
-use crate::index::kit::lock::Guarded;
-use crate::index::kit::media::ones;
+use crate::index::dash::{empty_words, write_empty};
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::{Record, SlotWords};
-use crate::index::version::LockWord;
-use crate::pmem::{LINE, Memory, Offset, Point, Seam};
+use crate::index::record::Record;
+use crate::pmem::{Memory, Offset, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -27,101 +18,6 @@ const FREE_DEPTH: u32 = 6;
 /// From this depth on, one entry in this many must be a segment of its own.
 const SPARSE: u64 = 32;
 
-/// A bucket to be written.
-#[derive(Clone)]
-struct DraftBucket {
-    meta: Meta,
-    prints: [u8; SLOTS],
-    overflow: Overflow,
-    /// Slots without a record are empty.
-    slots: [SlotWords; SLOTS],
-}
-
-impl DraftBucket {
-    fn empty(empty: u64) -> DraftBucket {
-        DraftBucket {
-            meta: Meta::default(),
-            prints: [0; SLOTS],
-            overflow: Overflow::default(),
-            slots: [SlotWords { first: empty, second: 0 }; SLOTS],
-        }
-    }
-
-    fn put(&mut self, slot: usize, words: SlotWords, hash: u64, from_before: bool) {
-        self.slots[slot] = words;
-        self.prints[slot] = hash as u8;
-        self.meta = self.meta.with(slot, from_before);
-    }
-
-    fn take_out(&mut self, slot: usize, empty: u64) {
-        self.slots[slot].first = empty;
-        self.meta = self.meta.without_all(1 << slot);
-    }
-}
-
-/// Writes a bucket of a structure that nothing links to yet.
-fn write_bucket<S: Seam>(
-    memory: &Memory<S>,
-    offset: u64,
-    draft: &DraftBucket,
-    at: &'static Point,
-) -> Result<(), Damage> {
-    let bucket = memory.at(Offset::<Bucket>::new(offset))?;
-    for (slot, words) in bucket.slots.iter().zip(&draft.slots) {
-        slot.write(memory, *words, at);
-    }
-    // SAFETY: the bucket lies inside the memory, at a multiple of its own size.
-    let notes: &Notes = unsafe { memory.shadow_unchecked(offset) };
-    let seam = memory.seam();
-    for (word, prints) in draft.prints.as_chunks().0.iter().enumerate() {
-        notes.set_prints(seam, word, u64::from_le_bytes(*prints));
-    }
-    notes.set_meta(seam, draft.meta);
-    notes.lock(seam).store(draft.overflow.within(0), Ordering::Relaxed);
-    Ok(())
-}
-
-/// A segment to be written.
-struct Draft {
-    low: u64,
-    depth: u32,
-    chain: u64,
-    empty: u64,
-    buckets: Vec<DraftBucket>,
-}
-
-impl Draft {
-    fn new(shape: Config, low: u64, depth: u32, empty: u64) -> Draft {
-        let buckets = vec![DraftBucket::empty(empty); (shape.buckets() + shape.stash) as usize];
-        Draft { low, depth, chain: 0, empty, buckets }
-    }
-
-    /// Writes the segment and flushes it, without a fence.
-    fn write<S: Seam>(
-        &self,
-        memory: &Memory<S>,
-        shape: Config,
-        offset: u64,
-        at: &'static Point,
-    ) -> Result<(), Damage> {
-        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
-        let identity = layout::identity(Kind::Segment, offset, self.low, shape.packed());
-        memory.store(&header.identity, identity, at);
-        memory.store(&header.low, self.low, at);
-        let state = State { depth: self.depth, partner: 0 };
-        memory.store(&header.state, state.pack(offset), at);
-        memory.store(&header.chain, self.chain, at);
-        for (i, draft) in self.buckets.iter().enumerate() {
-            let bucket = offset + (1 + i as u64) * BUCKET_BYTES;
-            write_bucket(memory, bucket, draft, at)?;
-        }
-        memory.flush_words(&memory.words(offset, 32)?[..4], at);
-        let buckets = memory.words(offset + BUCKET_BYTES, shape.segment_bytes() - BUCKET_BYTES)?;
-        memory.flush_words(buckets, at);
-        Ok(())
-    }
-}
-
 /// Writes a directory and flushes it, without a fence.
 fn write_directory<S: Seam>(
     memory: &Memory<S>,
@@ -131,7 +27,7 @@ fn write_directory<S: Seam>(
     at: &'static Point,
 ) -> Result<(), Damage> {
     let header = memory.at(Offset::<DirectoryHeader>::new(offset))?;
-    let identity = layout::identity(Kind::Directory, offset, u64::from(depth), 0);
+    let identity = layout::directory_identity(offset, depth);
     memory.store(&header.identity, identity, at);
     let words = memory.words(offset, DIRECTORY_HEADER + (8 << depth))?;
     for (word, entry) in words[DIRECTORY_HEADER as usize / 8..].iter().zip(entries) {
@@ -143,17 +39,17 @@ fn write_directory<S: Seam>(
 
 /// Writes a new map's directory and segments and flushes them. The fence before the root's commit
 /// word makes them durable.
-pub(super) fn create<S: Seam>(
+pub(super) fn create<S: Seam, R: Record>(
     core: &Arc<Core<S>>,
-    shape: Config,
-    empty: [u64; 2],
+    size: SegmentSize,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-    let segment = || UnlinkedBlock::allocate(core, shape.segment_bytes());
+    let empty = empty_words::<S, R>(core)?;
+    let segment = || UnlinkedBlock::allocate(core, size.bytes());
     let halves = [segment()?, segment()?];
     let directory = UnlinkedBlock::allocate(core, layout::directory_bytes(1))?;
     for (half, block) in halves.iter().enumerate() {
-        let draft = Draft::new(shape, (half as u64) << 63, 1, empty[half]);
-        draft.write(&core.memory, shape, block.offset(), &points::CREATE)?;
+        let segment = Segment { offset: block.offset(), depth: 1, low: (half as u64) << 63 };
+        write_empty(&core.memory, size, segment, empty[half], &points::CREATE)?;
     }
     let entries = halves.iter().map(|b| b.offset());
     write_directory(&core.memory, directory.offset(), 1, entries, &points::CREATE)?;
@@ -163,43 +59,10 @@ pub(super) fn create<S: Seam>(
     Ok(words)
 }
 
-/// A record that is in the stash or in an overflow node.
-struct Overflowed<'m> {
-    bucket: BucketRef<'m>,
-    slot: usize,
-    words: SlotWords,
-    hash: u64,
-    /// `None` in an overflow node.
-    stash: Option<u32>,
-}
-
-/// Lines that were stored to, to be flushed once each.
-#[derive(Default)]
-struct Lines(Vec<u64>);
-
-impl Lines {
-    /// Adds the line of an offset.
-    fn add(&mut self, offset: u64) {
-        self.0.push(offset / LINE);
-    }
-
-    /// Flushes the lines and clears the list, without a fence.
-    fn flush<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) {
-        self.0.sort_unstable();
-        self.0.dedup();
-        for line in self.0.drain(..) {
-            // The lines were found inside the memory. A slot begins each.
-            if let Ok(slot) = memory.at(Offset::<Slot>::new(line * LINE)) {
-                memory.flush(slot, at);
-            }
-        }
-    }
-}
-
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Makes room in a full segment. The caller retries afterwards.
-    pub(super) fn make_room(&self, route: &Route<'_>, hash: u64) -> Result<()> {
-        let depth = route.directory.depth;
+    pub(super) fn make_room(&self, route: &Route<'_, Directory>, hash: u64) -> Result<()> {
+        let depth = route.way.directory.depth;
         if route.segment.depth < depth {
             return self.split(route, hash);
         }
@@ -209,312 +72,31 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.extend_chain(route)
     }
 
-    // ---- Split ------------------------------------------------------------------
-
-    fn split(&self, route: &Route<'_>, hash: u64) -> Result<()> {
-        let segment = route.segment;
-        let mut new = UnlinkedBlock::allocate(&self.core, self.shape.segment_bytes())?;
-        let mut nodes = Vec::new();
-        loop {
-            let mut locks = self.lock_all(segment)?;
-            if !self.is_current(route) && !self.seeded(&bugs::SPLIT_NOT_RECHECKED) {
-                return Ok(());
-            }
-            // The new segment never needs more overflow nodes than the old one has.
-            let needed = self.nodes(segment).collect::<Result<Vec<_>, _>>()?.len();
-            if nodes.len() >= needed {
-                self.split_locked(segment, &mut new, &mut nodes, &mut locks)?;
-                debug_assert!(segment.holds(hash));
-                return Ok(());
-            }
-            drop(locks);
-            while nodes.len() < needed {
-                nodes.push(UnlinkedBlock::allocate(&self.core, NODE_BYTES)?);
-            }
-        }
-    }
-
-    /// Locks every bucket of a segment. This also excludes other writers from its stash and nodes.
-    fn lock_all(&self, segment: Segment) -> Result<Vec<Guarded<Locked<'_, S>>>> {
-        (0..self.shape.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
-    }
-
-    /// Splits a segment whose buckets are all locked, into a new block and as many of the nodes as
-    /// it needs.
-    fn split_locked(
+    /// Sets the directory's entries of the upper half of a split, durably, and fills those in DRAM.
+    pub(super) fn publish_split(
         &self,
         old: Segment,
-        block: &mut UnlinkedBlock<'_, S>,
-        nodes: &mut [UnlinkedBlock<'_, S>],
-        locks: &mut [Guarded<Locked<'_, S>>],
+        new: Segment,
+        mark: impl FnOnce(),
     ) -> Result<()> {
         let memory = &self.core.memory;
-        let bit = 1 << (63 - old.depth);
-        let new = Segment { offset: block.offset(), depth: old.depth + 1, low: old.low | bit };
-        let mut draft = Draft::new(self.shape, new.low, new.depth, self.empty(new.low));
-        let mut moved: Vec<u32> = Vec::with_capacity(locks.len());
-        for (lock, bucket) in locks.iter().zip(&mut draft.buckets) {
-            moved.push(self.draft_moved(lock.bucket, bit, bucket));
+        let mut structure = self.seam().lock(&self.addressing.structure);
+        let upper = structure.entries_of(memory, new.low, new.depth)?;
+        let at = &points::SPLIT_DIRECTORY;
+        let short = self.seeded(&bugs::ENTRIES_ONE_SHORT) && upper.len() > 1;
+        for entry in &upper[..upper.len() - usize::from(short)] {
+            memory.store(entry, new.offset, at);
         }
-        for index in 0..self.shape.buckets() {
-            self.draft_near(&mut draft, index as usize);
-        }
-        let (leaving, staying): (Vec<_>, Vec<_>) =
-            self.overflowed(old)?.into_iter().partition(|o| o.hash & bit != 0);
-        let used = self.place_overflow(&mut draft, &leaving, nodes)?;
-        // Overflow records that stay are marked too, because `clean_up` moves some of them within
-        // the segment.
-        let staying_too = !self.seeded(&bugs::STAYING_UNMARKED);
-        self.mark_moved(locks, leaving.iter().chain(staying.iter().filter(|_| staying_too)))?;
-        let at = &points::SPLIT_NEW;
-        draft.write(memory, self.shape, new.offset, at)?;
+        memory.flush_words(upper, at);
         memory.fence(at);
-
-        let header = memory.at(Offset::<SegmentHeader>::new(old.offset))?;
-        let partner = if self.seeded(&index_bugs::SPLIT_UNNAMED) { 0 } else { new.offset };
-        let state = State { depth: new.depth, partner };
-        let at = &points::SPLIT_COMMIT;
-        memory.store_release(&header.state, state.pack(old.offset), at);
-        block.set_linked();
-        nodes[..used].iter_mut().for_each(UnlinkedBlock::set_linked);
-        memory.persist(&header.state, at);
-        {
-            let mut structure = memory.seam().lock(&self.structure);
-            let upper = self.entries_of(&structure, new.low, new.depth)?;
-            let at = &points::SPLIT_DIRECTORY;
-            let short = self.seeded(&bugs::ENTRIES_ONE_SHORT) && upper.len() > 1;
-            for entry in &upper[..upper.len() - usize::from(short)] {
-                memory.store(entry, new.offset, at);
-            }
-            memory.flush_words(upper, at);
-            memory.fence(at);
-            // From here until the old segment is cleaned up, its readers wait, because other
-            // threads can already change the upper half in the new segment.
-            locks.iter_mut().for_each(|lock| lock.changing());
-            self.fill_entries(new);
-            self.fill_entries(Segment { depth: new.depth, ..old });
-            if let Some(segments) = &mut structure.segments {
-                *segments += 1;
-            }
-        }
-        let state = State { depth: new.depth, partner: 0 };
-        memory.store_release(&header.state, state.pack(old.offset), &points::SPLIT_DONE);
-        self.counters.splits.add_one();
-        self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying);
-        Ok(())
-    }
-
-    /// Copies the records of a bucket whose hash has this bit to the same slots of a draft, so each
-    /// of them has room. Returns a bit for each.
-    fn draft_moved(&self, bucket: BucketRef<'_>, bit: u64, draft: &mut DraftBucket) -> u32 {
-        let meta = self.meta(bucket);
-        let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
-        let mut moved = 0;
-        // Which of them move is as good as random, so it must not be branched on.
-        for slot in ones::<usize>(meta.allocated()) {
-            let words = self.words(&bucket.slots[slot]);
-            let hash = self.hash_of(words);
-            records[slot] = (words, hash);
-            moved |= u32::from(hash & bit != 0) << slot;
-        }
-        for slot in ones::<usize>(moved) {
-            let (words, hash) = records[slot];
-            draft.put(slot, words, hash, meta.guests() & 1 << slot != 0);
-        }
-        moved
-    }
-
-    /// Compacts a draft's bucket: moves records to the lines that their hashes name, most of which
-    /// have room now.
-    fn draft_near(&self, draft: &mut Draft, index: usize) {
-        let bucket = &draft.buckets[index];
-        let mut astray = bucket.meta.guests();
-        for slot in ones::<usize>(bucket.meta.own()) {
-            let first = Self::first_slot(self.hash_of(bucket.slots[slot]));
-            astray |= u32::from(slot / LINE_SLOTS != first / LINE_SLOTS) << slot;
-        }
-        for slot in ones::<usize>(astray) {
-            let words = draft.buckets[index].slots[slot];
-            let hash = self.hash_of(words);
-            let (home, first) = (self.home(hash) as usize, Self::first_slot(hash));
-            if let Some(free) = draft.buckets[home].meta.free_slot_in_line(first) {
-                draft.buckets[index].take_out(slot, draft.empty);
-                draft.buckets[home].put(free, words, hash, false);
-            }
-        }
-    }
-
-    /// Returns the records in a segment's stash buckets and overflow nodes.
-    fn overflowed(&self, segment: Segment) -> Result<Vec<Overflowed<'_>>> {
-        let mut found = Vec::new();
-        for place in self.overflow_buckets(segment) {
-            let (bucket, stash) = place?;
-            let meta = self.meta(bucket);
-            for slot in ones::<usize>(meta.allocated()) {
-                let words = self.words(&bucket.slots[slot]);
-                found.push(Overflowed { bucket, slot, words, hash: self.hash_of(words), stash });
-            }
-        }
-        Ok(found)
-    }
-
-    /// Finds places in a new segment for records from the overflow, and writes the nodes that it
-    /// needs. Returns the number of those.
-    fn place_overflow(
-        &self,
-        draft: &mut Draft,
-        leaving: &[Overflowed<'_>],
-        nodes: &[UnlinkedBlock<'_, S>],
-    ) -> Result<usize> {
-        let buckets = self.shape.buckets() as usize;
-        let mut in_nodes = Vec::new();
-        'records: for record in leaving {
-            let home = self.home(record.hash);
-            let next = self.next(home);
-            let first = Self::first_slot(record.hash);
-            for (bucket, from_before) in [(home, false), (next, true)] {
-                let bucket = &mut draft.buckets[bucket as usize];
-                if let Some(slot) = bucket.meta.free_slot(first) {
-                    bucket.put(slot, record.words, record.hash, from_before);
-                    continue 'records;
-                }
-            }
-            let stash = (0..self.shape.stash as usize)
-                .find_map(|s| Some((s, draft.buckets[buckets + s].meta.free_slot(first)?)));
-            let home = home as usize;
-            if let Some((stash, slot)) = stash {
-                draft.buckets[buckets + stash].put(slot, record.words, record.hash, false);
-                draft.buckets[home].note(record.hash as u8, Some(stash as u32));
-            } else {
-                draft.buckets[home].note(record.hash as u8, None);
-                in_nodes.push(record);
-            }
-        }
-        let per_node = NODE_BUCKETS as usize * SLOTS;
-        let used = in_nodes.len().div_ceil(per_node);
-        if used > nodes.len() {
-            let found = format!("{} records for them", in_nodes.len());
-            let expected = format!("{} overflow nodes that are enough", nodes.len());
-            let at = self.core.memory.offset_of(in_nodes[0].bucket.slots).raw();
-            return Err(Damage::new(at, expected, found).into());
-        }
-        for (i, records) in in_nodes.chunks(per_node).enumerate() {
-            let mut node = vec![DraftBucket::empty(draft.empty); NODE_BUCKETS as usize];
-            for (j, record) in records.iter().enumerate() {
-                node[j / SLOTS].put(j % SLOTS, record.words, record.hash, false);
-            }
-            let next = if i + 1 < used { nodes[i + 1].offset() } else { 0 };
-            let at = &points::SPLIT_NODE;
-            write_node(&self.core.memory, nodes[i].offset(), next, &node, at)?;
-        }
-        draft.chain = if used > 0 { nodes[0].offset() } else { 0 };
-        Ok(used)
-    }
-
-    /// While the trace runs, marks all records of the segment, because any of them can be moved.
-    fn mark_moved<'o>(
-        &self,
-        locks: &[Guarded<Locked<'_, S>>],
-        overflowed: impl Iterator<Item = &'o Overflowed<'o>>,
-    ) -> Result<()> {
-        if self.core.alloc().old_frontier() == 0 {
-            return Ok(());
-        }
-        let in_buckets = locks.iter().flat_map(|lock| {
-            let bucket = lock.bucket;
-            ones::<usize>(self.meta(bucket).allocated())
-                .map(move |slot| self.words(&bucket.slots[slot]))
-        });
-        if R::FORM == RecordForm::Bytes {
-            for words in in_buckets.chain(overflowed.map(|o| o.words)) {
-                // Uses the link only. A damaged block need not fail the split.
-                self.core.before_unlink(R::extent(&self.core, words)?.0)?;
-            }
+        mark();
+        self.addressing.fill_entries(self.seam(), new);
+        self.addressing.fill_entries(self.seam(), old);
+        if let Some(segments) = &mut structure.segments {
+            *segments += 1;
         }
         Ok(())
     }
-
-    /// After a split: removes the moved records from the old segment's metadata, and compacts the
-    /// records that stay. All buckets are locked, and marked as changing.
-    fn clean_up(
-        &self,
-        segment: Segment,
-        locks: &mut [Guarded<Locked<'_, S>>],
-        moved: &[u32],
-        left: &[Overflowed<'_>],
-        staying: &[Overflowed<'_>],
-    ) {
-        let memory = &self.core.memory;
-        let empty = self.empty(segment.low);
-        for (lock, &moved) in locks.iter_mut().zip(moved) {
-            let notes = lock.bucket.notes;
-            notes.set_meta(memory.seam(), notes.meta(memory.seam()).without_all(moved));
-            lock.forget_all_overflow();
-        }
-        for record in left {
-            let meta = self.meta(record.bucket).without_all(1 << record.slot);
-            record.bucket.notes.set_meta(memory.seam(), meta);
-        }
-        self.gather(locks, staying, empty);
-    }
-
-    /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
-    /// names, and records in the stash or in nodes back into the two buckets, where there is room.
-    /// All buckets are locked, and marked as changing.
-    fn gather(&self, locks: &mut [Guarded<Locked<'_, S>>], staying: &[Overflowed<'_>], empty: u64) {
-        let memory = &self.core.memory;
-        // The slots that the records leave, and the lines that they move to.
-        let mut from = Vec::new();
-        let mut lines = Lines::default();
-        let mut copy = |bucket: BucketRef<'_>, slot: usize, words, hash: u64, from_before| {
-            self.fill_unflushed(&bucket.slots[slot], words, empty, &points::PULL_COPY);
-            self.publish(bucket, slot, hash as u8, from_before);
-            lines.add(memory.offset_of(&bucket.slots[slot]).raw());
-        };
-        for index in 0..self.shape.buckets() {
-            let next = locks[self.next(index) as usize].bucket;
-            for slot in ones::<usize>(self.meta(next).guests()) {
-                let words = self.words(&next.slots[slot]);
-                let hash = self.hash_of(words);
-                let bucket = locks[index as usize].bucket;
-                if let Some(free) = self.meta(bucket).free_slot_in_line(Self::first_slot(hash)) {
-                    copy(bucket, free, words, hash, false);
-                    from.push((next, slot));
-                }
-            }
-        }
-        for record in staying {
-            let home = self.home(record.hash);
-            let first = Self::first_slot(record.hash);
-            let room =
-                [(home, false), (self.next(home), true)].into_iter().find_map(|(b, from)| {
-                    let bucket = locks[b as usize].bucket;
-                    Some((bucket, self.meta(bucket).free_slot(first)?, from))
-                });
-            if let Some((bucket, slot, from_before)) = room {
-                copy(bucket, slot, record.words, record.hash, from_before);
-                from.push((record.bucket, record.slot));
-            } else {
-                locks[home as usize].note_overflow(record.hash as u8, record.stash);
-            }
-        }
-        if from.is_empty() {
-            return;
-        }
-        // The copies must be durable before the slots that they were made from are emptied.
-        lines.flush(memory, &points::PULL_COPY);
-        memory.fence(&points::PULL_COPY);
-        for (bucket, slot) in from {
-            memory.store_release(&bucket.slots[slot].first, empty, &points::PULL_CLEAR);
-            lines.add(memory.offset_of(&bucket.slots[slot]).raw());
-            // No thread can take the slot before the locks are released.
-            bucket.notes.set_meta(memory.seam(), self.meta(bucket).without_all(1 << slot));
-        }
-        lines.flush(memory, &points::PULL_CLEAR);
-        memory.fence(&points::PULL_CLEAR);
-    }
-
-    // ---- Directory --------------------------------------------------------------
 
     /// Returns whether the directory may be doubled. Keys that no split separates must not make it
     /// grow without end.
@@ -526,12 +108,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if depth < FREE_DEPTH || self.seeded(&index_bugs::DOUBLED_WITHOUT_END) {
             return Ok(true);
         }
-        let mut structure = self.core.memory.seam().lock(&self.structure);
+        let mut structure = self.seam().lock(&self.addressing.structure);
         if structure.segments.is_none() {
-            let entries = self.directory_entries(structure.directory, structure.depth)?;
             let mut last = 0;
             let mut segments = 0;
-            for entry in entries {
+            for entry in structure.entries(&self.core.memory)? {
                 let entry = self.core.memory.load(entry);
                 segments += u64::from(entry != last);
                 last = entry;
@@ -551,18 +132,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(false),
             allocated => allocated?,
         };
-        let mut structure = memory.seam().lock(&self.structure);
+        let mut structure = self.seam().lock(&self.addressing.structure);
         if structure.depth != depth {
             return Ok(true);
         }
         let old = structure.directory;
-        let entries: Vec<u64> =
-            self.directory_entries(old, depth)?.iter().map(|e| memory.load(e)).collect();
+        let entries: Vec<u64> = structure.entries(memory)?.iter().map(|e| memory.load(e)).collect();
         let twice = entries.iter().flat_map(|&e| [e, e]);
         write_directory(memory, new.offset(), depth + 1, twice, &points::DOUBLE_NEW)?;
         memory.fence(&points::DOUBLE_NEW);
         self.core.before_unlink(old)?;
-        let root = memory.at(self.root)?;
+        let root = memory.at(self.addressing.root)?;
         let word = layout::pack_root(new.offset(), depth + 1);
         memory.store_release(root, word, &points::DOUBLE_COMMIT);
         if !self.seeded(&bugs::DOUBLED_BEFORE_DURABLE) {
@@ -571,13 +151,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         new.set_linked();
         structure.directory = new.offset();
         structure.depth = depth + 1;
-        let wide = Directory::new(depth + 1);
-        for (pair, entry) in wide.entries.chunks_exact(2).zip(&*self.directory().entries) {
-            let (seam, order) = (memory.seam(), Ordering::Relaxed);
+        let (seam, order) = (memory.seam(), Ordering::Relaxed);
+        let wide = Entries::new(depth + 1);
+        let narrow = self.addressing.current(seam);
+        for (pair, entry) in wide.entries.chunks_exact(2).zip(&*narrow.entries) {
             let entry = entry.load(seam, order);
             pair.iter().for_each(|twin| twin.store(seam, entry, order));
         }
-        self.set_directory(wide);
+        self.addressing.set_current(seam, wide);
         self.counters.doublings.add_one();
         drop(structure);
         if self.seeded(&bugs::DOUBLED_BEFORE_DURABLE) {
@@ -586,104 +167,5 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         // Only first touches and splits read the directory in PM, under `structure`.
         self.core.retire(old, layout::directory_bytes(depth));
         Ok(true)
-    }
-
-    // ---- Overflow nodes ---------------------------------------------------------
-
-    fn extend_chain(&self, route: &Route<'_>) -> Result<()> {
-        let memory = &self.core.memory;
-        let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
-        // No thread can insert into the node before its link is durable.
-        let _locks = self.lock_all(route.segment)?;
-        if !self.is_current(route) {
-            return Ok(());
-        }
-        let header = memory.at(Offset::<SegmentHeader>::new(route.segment.offset))?;
-        let next = memory.load(&header.chain);
-        let empty = DraftBucket::empty(self.empty(route.segment.low));
-        let node = vec![empty; NODE_BUCKETS as usize];
-        write_node(memory, block.offset(), next, &node, &points::NODE_NEW)?;
-        memory.fence(&points::NODE_NEW);
-        // Release: pairs with the Acquire in `nodes`.
-        memory.store_release(&header.chain, block.offset(), &points::NODE_COMMIT);
-        memory.persist(&header.chain, &points::NODE_COMMIT);
-        block.set_linked();
-        Ok(())
-    }
-
-    /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
-    pub(super) fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
-        let memory = &self.core.memory;
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
-        let mut next = header.map_or(0, |header| memory.load_acquire(&header.chain));
-        // At most as many as there is space for.
-        let mut left = memory.len() / NODE_BYTES;
-        std::iter::from_fn(move || {
-            let node = std::mem::take(&mut next);
-            // The chain was intact when the segment was first touched. In a damaged file, something
-            // else may have overwritten it since.
-            (node != 0).then(|| {
-                memory.words(node, NODE_BYTES)?;
-                left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
-                let header = memory.at(Offset::<NodeHeader>::new(node))?;
-                next = memory.load_acquire(&header.next);
-                Ok(node)
-            })
-        })
-    }
-
-    /// Yields a segment's stash buckets with their numbers, and then the buckets of its overflow
-    /// nodes.
-    pub(super) fn overflow_buckets(
-        &self,
-        segment: Segment,
-    ) -> impl Iterator<Item = Result<(BucketRef<'_>, Option<u32>), Damage>> {
-        let stashes =
-            (0..self.shape.stash).map(move |i| Ok((self.stash_bucket(segment, i), Some(i))));
-        let in_nodes = self.nodes(segment).flat_map(move |node| {
-            (1..=u64::from(NODE_BUCKETS))
-                .map(move |index| Ok((self.bucket_at(node.clone()? + index * BUCKET_BYTES)?, None)))
-        });
-        stashes.chain(in_nodes)
-    }
-
-    /// Yields all buckets of a segment: first those that can be a home, with their numbers, and
-    /// then those of the overflow.
-    pub(super) fn all_buckets(
-        &self,
-        segment: Segment,
-    ) -> impl Iterator<Item = Result<(BucketRef<'_>, Option<u32>), Damage>> {
-        let own = (0..self.shape.buckets()).map(move |i| Ok((self.bucket(segment, i), Some(i))));
-        own.chain(self.overflow_buckets(segment).map(|place| Ok((place?.0, None))))
-    }
-}
-
-#[cold]
-fn endless_chain(node: u64) -> Damage {
-    Damage::new(node, "a chain of overflow nodes that ends", "more nodes than there can be")
-}
-
-/// Writes an overflow node and flushes it, without a fence.
-fn write_node<S: Seam>(
-    memory: &Memory<S>,
-    offset: u64,
-    next: u64,
-    buckets: &[DraftBucket],
-    at: &'static Point,
-) -> Result<(), Damage> {
-    let header = memory.at(Offset::<NodeHeader>::new(offset))?;
-    memory.store(&header.identity, layout::identity(Kind::Node, offset, 0, 0), at);
-    memory.store(&header.next, next, at);
-    for (i, draft) in buckets.iter().enumerate() {
-        write_bucket(memory, offset + (1 + i as u64) * BUCKET_BYTES, draft, at)?;
-    }
-    memory.flush_words(memory.words(offset, NODE_BYTES)?, at);
-    Ok(())
-}
-
-impl DraftBucket {
-    /// Does the same as `note_overflow`, in a draft.
-    fn note(&mut self, print: u8, stash: Option<u32>) {
-        (self.overflow, self.meta) = self.overflow.noting(self.meta, print, stash);
     }
 }

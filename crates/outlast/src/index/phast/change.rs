@@ -300,13 +300,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Sets a slot's fingerprint. Other threads set the ones beside it.
     #[inline(always)]
-    fn set_print(&self, offset: u64, slot: u32, print: u8) {
+    fn set_print(&self, offset: u64, slot: u32, fingerprint: u8) {
         let memory = &self.core.memory;
-        let word = &self.header(offset).head.prints[slot as usize / 8];
+        let word = &self.header(offset).head.fingerprints[slot as usize / 8];
         let shift = slot % 8 * 8;
         let mut found = memory.load(word);
         loop {
-            let new = found & !(0xff << shift) | u64::from(print) << shift;
+            let new = found & !(0xff << shift) | u64::from(fingerprint) << shift;
             let set = memory.seam().compare_exchange(
                 word,
                 found,

@@ -15,7 +15,7 @@ pub const MAX_SLOTS: u32 = 56;
 /// Pairs in a line.
 pub const LINE_SLOTS: u32 = 4;
 /// Words of fingerprints in a leaf's header.
-pub const PRINT_WORDS: usize = 7;
+pub const FINGERPRINT_WORDS: usize = 7;
 /// Bytes of a leaf before its pairs.
 pub const LEAF_HEADER: u64 = 128;
 /// Bytes of a master array before its entries.
@@ -41,7 +41,7 @@ pub struct Head {
     /// A bit for each slot that holds a pair, and their seal; see [`seal`]. A commit word.
     pub bitmap: Word,
     /// One byte of the hash for each slot.
-    pub prints: [Word; PRINT_WORDS],
+    pub fingerprints: [Word; FINGERPRINT_WORDS],
 }
 // SAFETY: consists of words.
 unsafe impl Media for Head {}
@@ -90,7 +90,7 @@ const _: () = {
     assert!(size_of::<Place>() == 64);
     assert!(size_of::<LeafHeader>() as u64 == LEAF_HEADER);
     assert!(size_of::<MasterHeader>() as u64 == MASTER_HEADER);
-    assert!(PRINT_WORDS * 8 == MAX_SLOTS as usize);
+    assert!(FINGERPRINT_WORDS * 8 == MAX_SLOTS as usize);
     assert!(leaf_bytes(MAX_SLOTS) == 1024);
 };
 

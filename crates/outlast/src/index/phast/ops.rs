@@ -1,15 +1,15 @@
 //! Lookups of keys.
 
-use super::layout::{Head, PRINT_WORDS, Pair};
+use super::layout::{FINGERPRINT_WORDS, Head, Pair};
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
+use crate::index::fingerprints;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::phast::bugs;
-use crate::index::prints;
 use crate::index::record::{RecordRef, SlotWords};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
@@ -124,16 +124,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.core.memory.load_acquire(&self.header(leaf).head.bitmap)
     }
 
-    /// Returns the slots among `mask` whose fingerprint is `print`.
+    /// Returns the slots among `mask` whose fingerprint is `fingerprint`.
     #[inline(always)]
-    fn candidates(&self, head: &Head, mask: u64, print: u8) -> u64 {
-        let mut words = [0; PRINT_WORDS + 1];
-        for (word, prints) in words.iter_mut().zip(&head.prints) {
-            *word = self.core.memory.load(prints);
+    fn candidates(&self, head: &Head, mask: u64, fingerprint: u8) -> u64 {
+        let mut words = [0; FINGERPRINT_WORDS + 1];
+        for (word, fingerprints) in words.iter_mut().zip(&head.fingerprints) {
+            *word = self.core.memory.load(fingerprints);
         }
         let (pairs, _) = words.as_chunks::<2>();
         let all = pairs.iter().enumerate();
-        all.map(|(i, words)| u64::from(prints::matching(*words, print)) << (16 * i))
+        all.map(|(i, words)| u64::from(fingerprints::matching(*words, fingerprint)) << (16 * i))
             .fold(0, |found, bits| found | bits)
             & mask
     }

@@ -3,8 +3,8 @@
 
 use super::cache::Pointer;
 use super::layout::{
-    self, Kind, LEAF_HEADER, LINE_SLOTS, MASTER_HEADER, MAX_SLOTS, MasterHeader, Next, PRINT_WORDS,
-    Pair,
+    self, FINGERPRINT_WORDS, Kind, LEAF_HEADER, LINE_SLOTS, MASTER_HEADER, MAX_SLOTS, MasterHeader,
+    Next, Pair,
 };
 use super::nodes::{Content, Entry, LockedNode, word_beside};
 use super::route::Located;
@@ -31,7 +31,7 @@ struct Copies {
     /// The leaf's bits, including theirs.
     bits: u64,
     /// The leaf's fingerprints, including theirs.
-    prints: [u64; PRINT_WORDS],
+    fingerprints: [u64; FINGERPRINT_WORDS],
 }
 
 /// A leaf to be written.
@@ -42,7 +42,7 @@ struct Draft {
     bits: u64,
     /// The words of each slot.
     pairs: [SlotWords; MAX_SLOTS as usize],
-    prints: [u8; MAX_SLOTS as usize],
+    fingerprints: [u8; MAX_SLOTS as usize],
 }
 
 impl Draft {
@@ -52,7 +52,7 @@ impl Draft {
             next: Next { offset: next, moving: false },
             bits: 0,
             pairs: [SlotWords { first: 0, second: 0 }; MAX_SLOTS as usize],
-            prints: [0; MAX_SLOTS as usize],
+            fingerprints: [0; MAX_SLOTS as usize],
         }
     }
 
@@ -62,7 +62,7 @@ impl Draft {
         let slot = slot.expect("no more pairs than a leaf has had");
         self.bits |= 1 << slot;
         self.pairs[slot as usize] = words;
-        self.prints[slot as usize] = hash as u8;
+        self.fingerprints[slot as usize] = hash as u8;
     }
 
     /// Writes the leaf and flushes it, without a fence.
@@ -75,8 +75,10 @@ impl Draft {
     ) -> Result<(), Damage> {
         memory.words(offset, shape.leaf_bytes())?;
         let header = memory.at(Offset::<layout::LeafHeader>::new(offset))?;
-        for (word, prints) in header.head.prints.iter().zip(self.prints.as_chunks().0) {
-            memory.store(word, u64::from_le_bytes(*prints), at);
+        for (word, fingerprints) in
+            header.head.fingerprints.iter().zip(self.fingerprints.as_chunks().0)
+        {
+            memory.store(word, u64::from_le_bytes(*fingerprints), at);
         }
         memory.store(&header.head.bitmap, shape.bitmap_of(self.bits), at);
         let place = &header.place;
@@ -701,8 +703,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let link = Next { offset: right, moving: true };
         memory.store(&header.place.next, link.pack(left), at);
         memory.flush(&header.place.next, at);
-        let mut prints = [0; PRINT_WORDS];
-        for (own, word) in prints.iter_mut().zip(&header.head.prints) {
+        let mut fingerprints = [0; FINGERPRINT_WORDS];
+        for (own, word) in fingerprints.iter_mut().zip(&header.head.fingerprints) {
             *own = memory.load(word);
         }
         let mut all = bits;
@@ -715,7 +717,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let free = free.expect("both fit");
             let target = self.pair(left, free);
             target.write(memory, words, at);
-            let word = &mut prints[free as usize / 8];
+            let word = &mut fingerprints[free as usize / 8];
             let shift = free % 8 * 8;
             *word = *word & !(0xff << shift) | (hash & 0xff) << shift;
             all |= 1 << free;
@@ -725,7 +727,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             memory.flush(self.pair(left, line * LINE_SLOTS), at);
         }
         memory.fence(at);
-        Copies { bits: all, prints }
+        Copies { bits: all, fingerprints }
     }
 
     /// Sets the bits of copies, durably. They are not records of the leaf yet.
@@ -733,7 +735,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let memory = &self.core.memory;
         let head = &self.header(left).head;
         let at = &points::MERGE_BITS;
-        for (own, word) in copies.prints.iter().zip(&head.prints) {
+        for (own, word) in copies.fingerprints.iter().zip(&head.fingerprints) {
             memory.store(word, *own, at);
         }
         // Release: pairs with the Acquire in `bitmap`.

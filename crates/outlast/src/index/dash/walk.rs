@@ -1,8 +1,8 @@
 //! Walks over the table: iteration, the trace of all blocks, samples.
 
-use super::layout::{NODE_BYTES, SLOTS, directory_bytes};
-use super::notes::{BucketRef, Notes, Overflow};
-use super::{DashEh, Route, Segment};
+use super::layout::{NODE_BYTES, SLOTS};
+use super::metadata::{BucketRef, Metadata, Overflow};
+use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
@@ -15,7 +15,7 @@ use std::sync::atomic::{Ordering, fence};
 /// The most segments that a sample reads.
 const SAMPLE: u64 = 64;
 
-impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
     /// Does one step of an iteration: the records of one home bucket, in the range of hashes that
     /// its segment had when the iteration reached it.
     ///
@@ -38,7 +38,7 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
             at = segment.high() + 1;
         }
         cursor.part += 1;
-        if cursor.part == self.shape.buckets() {
+        if cursor.part == self.size.buckets() {
             cursor.pass(cursor.high);
         }
         Ok(())
@@ -51,13 +51,7 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
             return Ok(());
         }
         if cursor.state == CursorState::Start {
-            let (offset, depth) = {
-                let structure = self.core.memory.seam().lock(&self.structure);
-                (structure.directory, structure.depth)
-            };
-            // If the directory is replaced meanwhile, the replacing thread marks it, and the new
-            // one is a new block.
-            visit(BlockKind::Directory, offset, directory_bytes(depth))?;
+            A::trace(self, visit)?;
         }
         let segment = self.route_inside(cursor.low)?.segment;
         self.trace_segment(segment, visit)?;
@@ -70,12 +64,12 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
     /// Counts the records of some segments, spread evenly over the hash space.
     fn stats(&self) -> Result<IndexStats> {
         let (mut records, mut sampled, mut share) = (0, 0, 0.0);
-        let entries = self.directory().entries.len() as u64;
+        let entries = self.addressing.entries(self.seam());
         let mut at = 0;
         loop {
             let segment = self.route(at)?.segment;
             for place in self.all_buckets(segment) {
-                records += u64::from(self.meta(place?.0).count());
+                records += u64::from(self.bits(place?.0).count());
             }
             sampled += 1;
             share += 0.5f64.powi(segment.depth as i32);
@@ -89,19 +83,19 @@ impl<S: Seam, R: Record> Walk<S, R> for DashEh<S, R> {
         }
         let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
         let segments = whole(sampled);
-        let buckets = u64::from(self.shape.buckets() + self.shape.stash);
+        let buckets = u64::from(self.size.buckets() + self.size.stash);
         Ok(IndexStats {
             segments,
             directory_entries: entries,
             records_estimate: whole(records),
             slots: segments * buckets * SLOTS as u64,
-            dram_bytes: entries * 16 + segments * buckets * size_of::<Notes>() as u64,
+            dram_bytes: entries * 16 + segments * buckets * size_of::<Metadata>() as u64,
             ..self.counters.stats()
         })
     }
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Iteration --------------------------------------------------------------
 
     /// Appends the records whose home is `cursor.part`, in the segment that holds the hash `at`, if
@@ -135,7 +129,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn read_home(
         &self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         overflow: Overflow,
         cursor: &Cursor,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
@@ -143,7 +137,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let segment = route.segment;
         let home = self.bucket(segment, cursor.part);
         let next = self.bucket(segment, self.next(cursor.part));
-        let (meta, next_meta) = (self.meta(home), self.meta(next));
+        let (bits, next_bits) = (self.bits(home), self.bits(next));
         let mut take = |bucket: BucketRef<'_>, mask: u32| -> Result<(), Damage> {
             for slot in ones::<usize>(mask) {
                 let words = self.words(&bucket.slots[slot]);
@@ -154,14 +148,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             Ok(())
         };
-        take(home, meta.own())?;
-        take(next, next_meta.guests())?;
+        take(home, bits.own())?;
+        take(next, next_bits.guests())?;
         if overflow.is_none() {
             return Ok(());
         }
         for place in self.overflow_buckets(segment) {
             let (bucket, _) = place?;
-            take(bucket, self.meta(bucket).allocated())?;
+            take(bucket, self.bits(bucket).allocated())?;
         }
         Ok(())
     }
@@ -170,7 +164,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     fn trace_segment(&self, segment: Segment, visit: &mut Visitor<'_>) -> Result<()> {
         let memory = &self.core.memory;
-        visit(BlockKind::Segment, segment.offset, self.shape.segment_bytes())?;
+        visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
         for node in self.nodes(segment) {
             visit(BlockKind::Overflow, node?, NODE_BYTES)?;
         }
@@ -197,6 +191,4 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         Ok(())
     }
-
-    // ---- Samples ----------------------------------------------------------------
 }

@@ -11,7 +11,7 @@
 //! - `CHANGING` and the version are for readers of the records whose *home* is this bucket. They
 //!   wait while `CHANGING` is set, and retry if the version has changed.
 //! - `overflow` describes the records that this home has in stash buckets and overflow nodes
-//!   ([`Overflow`](super::notes::Overflow)). It changes only while the bucket is marked as
+//!   ([`Overflow`](super::metadata::Overflow)). It changes only while the bucket is marked as
 //!   changing.
 //!
 //! A writer that adds a record to a bucket changes neither `CHANGING` nor the version. The record
@@ -26,8 +26,8 @@
 //! trillion changes of one bucket. Locks are DRAM state. They are reset when a segment is first
 //! touched after opening.
 
-use super::notes::{BucketRef, Overflow};
-use super::{DashEh, Route};
+use super::metadata::{BucketRef, Overflow};
+use super::{Addressing, Dash, Segment};
 use crate::error::Result;
 use crate::index::kit::lock::{Guarded, Held, HeldLock, VersionLock};
 use crate::index::record::Record;
@@ -64,18 +64,18 @@ impl<S: Seam> Locked<'_, S> {
 
     /// Records that this home has a record in a stash bucket, or (`None`) in an overflow node. The
     /// bucket is marked as changing.
-    pub(super) fn note_overflow(&mut self, print: u8, stash: Option<u32>) {
-        let notes = self.bucket.notes;
-        let (overflow, meta) =
-            Overflow::of(self.word()).noting(notes.meta(self.lock.seam()), print, stash);
-        notes.set_meta(self.lock.seam(), meta);
+    pub(super) fn note_overflow(&mut self, fingerprint: u8, stash: Option<u32>) {
+        let metadata = self.bucket.metadata;
+        let (overflow, bits) =
+            Overflow::of(self.word()).noting(metadata.bits(self.lock.seam()), fingerprint, stash);
+        metadata.set_bits(self.lock.seam(), bits);
         self.lock.set_word(overflow.within(self.word()));
     }
 
     /// Undoes `note_overflow`. The bucket is marked as changing.
-    pub(super) fn forget_overflow(&mut self, print: u8, stash: Option<u32>) {
-        let meta = self.bucket.notes.meta(self.lock.seam());
-        let overflow = Overflow::of(self.word()).forgetting(meta, print, stash);
+    pub(super) fn forget_overflow(&mut self, fingerprint: u8, stash: Option<u32>) {
+        let bits = self.bucket.metadata.bits(self.lock.seam());
+        let overflow = Overflow::of(self.word()).forgetting(bits, fingerprint, stash);
         self.lock.set_word(overflow.within(self.word()));
     }
 
@@ -85,16 +85,20 @@ impl<S: Seam> Locked<'_, S> {
     }
 
     /// Returns the bucket's index in its segment.
-    pub(super) fn index<R: Record>(&self, index: &DashEh<S, R>, route: &Route<'_>) -> u32 {
-        index.index_of(route.segment, self.bucket.slots)
+    pub(super) fn index<R: Record, A: Addressing>(
+        &self,
+        table: &Dash<S, R, A>,
+        segment: Segment,
+    ) -> u32 {
+        table.index_of(segment, self.bucket.slots)
     }
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Returns a bucket's version lock.
     #[inline(always)]
     pub(super) fn lock_of<'m>(&'m self, bucket: BucketRef<'m>) -> VersionLock<'m, S> {
-        bucket.notes.lock(self.seam())
+        bucket.metadata.lock(self.seam())
     }
 
     /// Locks a bucket if it is free. The caller unlocks it explicitly.

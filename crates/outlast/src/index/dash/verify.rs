@@ -1,8 +1,8 @@
 //! The offline check: every structure, every slot, every record.
 
 use super::layout::SLOTS;
-use super::notes::BucketRef;
-use super::{DashEh, Segment};
+use super::metadata::BucketRef;
+use super::{Addressing, Dash, Segment};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
@@ -12,7 +12,7 @@ use crate::index::{Cursor, Verified, Visitor};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
-impl<S: Seam, R: Record> Verify<S, R> for DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
         let mut audit = Audit::new();
         let mut cursor = Cursor::start();
@@ -23,14 +23,14 @@ impl<S: Seam, R: Record> Verify<S, R> for DashEh<S, R> {
             match audit.report(step)? {
                 Some(()) => self.verify_segment(self.route_inside(at)?.segment, &mut audit)?,
                 // Skips the directory entry that could not be followed.
-                None => cursor.pass(at | (u64::MAX >> self.directory().depth)),
+                None => cursor.pass(self.addressing.end_of_entry(self.seam(), at)),
             }
         }
         Ok(audit.verified)
     }
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     fn verify_segment(&self, segment: Segment, audit: &mut Audit<R>) -> Result<()> {
         audit.begin_part();
         for place in self.all_buckets(segment) {
@@ -53,7 +53,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let at = self.core.memory.offset_of(&bucket.slots[slot]).raw();
         let record = self.record_in(segment, bucket, slot, index);
         let Some(record) = audit.report(record.map_err(Into::into))? else { return Ok(()) };
-        let listed = self.meta(bucket).allocated() & 1 << slot != 0;
+        let listed = self.bits(bucket).allocated() & 1 << slot != 0;
         if listed != record.is_some() {
             let expected = format!("a slot that is {}", if listed { "in use" } else { "free" });
             audit.wrong(at, &expected, format!("{record:?}"));

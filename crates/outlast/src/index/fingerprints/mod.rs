@@ -8,18 +8,18 @@ mod arch;
 #[cfg(test)]
 mod generic;
 
-/// Compares the sixteen fingerprints in `words` with `print`. Bit i of the result is set if byte i
+/// Compares the sixteen fingerprints in `words` with `fingerprint`. Bit i of the result is set if byte i
 /// is equal.
 #[inline(always)]
-pub(crate) fn matching(words: [u64; 2], print: u8) -> u32 {
-    arch::matching(words, print)
+pub(crate) fn matching(words: [u64; 2], fingerprint: u8) -> u32 {
+    arch::matching(words, fingerprint)
 }
 
 /// Replaces the byte of `words` at `index`. Returns which word changes, and its new value.
 #[inline]
-pub(crate) fn with(words: [u64; 2], index: usize, print: u8) -> (usize, u64) {
+pub(crate) fn with(words: [u64; 2], index: usize, fingerprint: u8) -> (usize, u64) {
     let (word, shift) = (index / 8, index % 8 * 8);
-    (word, words[word] & !(0xff << shift) | u64::from(print) << shift)
+    (word, words[word] & !(0xff << shift) | u64::from(fingerprint) << shift)
 }
 
 #[cfg(test)]
@@ -37,11 +37,16 @@ mod tests {
                 if round % 2 == 0 { wide & 0x0101_8180_00ff_0001 } else { wide }
             };
             let words = [next(), next()];
-            let print = next() as u8;
+            let fingerprint = next() as u8;
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let expected = (0..16).filter(|&i| bytes[i] == print).map(|i| 1 << i).sum::<u32>();
-            assert_eq!(matching(words, print), expected, "{words:x?} {print:x}");
-            assert_eq!(generic::matching(words, print), expected, "{words:x?} {print:x}");
+            let expected =
+                (0..16).filter(|&i| bytes[i] == fingerprint).map(|i| 1 << i).sum::<u32>();
+            assert_eq!(matching(words, fingerprint), expected, "{words:x?} {fingerprint:x}");
+            assert_eq!(
+                generic::matching(words, fingerprint),
+                expected,
+                "{words:x?} {fingerprint:x}"
+            );
         }
     }
 

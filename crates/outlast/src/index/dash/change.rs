@@ -2,18 +2,17 @@
 
 use super::layout::Slot;
 use super::lock::Locked;
-use super::notes::{BucketRef, Meta, Overflow};
-use super::ops::{Part, Place};
-use super::{DashEh, Route, points};
+use super::lookup::{Part, Place};
+use super::metadata::{Bits, BucketRef, Overflow};
+use super::{Addressing, Dash, Route, bugs, points};
 use crate::error::Result;
 use crate::index::bugs as index_bugs;
-use crate::index::dash_eh::bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
 use crate::index::kit::lock::{Guarded, Held};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Changed, RecordForm, prints};
+use crate::index::{Changed, RecordForm, fingerprints};
 use crate::pmem::{Point, Seam};
 
 /// The most records that move to make room for one. More moves fill a segment further before it is
@@ -28,7 +27,7 @@ const MOVES: u32 = 3;
 /// lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced insert). If
 /// that is the home bucket, its lock is the only one that the insert takes.
 #[inline(always)]
-fn prefers_home(home: Meta, next: Meta, first: usize) -> bool {
+fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
 }
 
@@ -56,7 +55,7 @@ pub(crate) enum Obstacle {
     NextLocked,
 }
 
-impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
     type Progress<'t> = Progress<'t, S, R>;
     type Full<'t> = Obstacle;
 
@@ -96,7 +95,7 @@ impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
         progress: &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
         let route = self.known_route(key.hash)?;
-        self.expect_at_home(&route, key.hash);
+        self.prefetch_home(&route, key.hash);
         let mut here = self.try_hold(self.bucket(route.segment, self.home(key.hash)))?;
         let new = &mut progress.new;
         let step = self.change_locked::<true>(&route, &mut here, None, key, plan, new);
@@ -131,13 +130,13 @@ impl<S: Seam, R: Record> Update<S, R> for DashEh<S, R> {
     #[cold]
     fn grow(&self, key: HashedKey<'_, R>, obstacle: Obstacle) -> Result<()> {
         match obstacle {
-            Obstacle::Full => self.make_room(&self.route_inside(key.hash)?, key.hash),
+            Obstacle::Full => A::make_room(self, &self.route_inside(key.hash)?, key.hash),
             Obstacle::NextLocked => Ok(()),
         }
     }
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Changing ---------------------------------------------------------------
 
     /// Returns the result of an insert whose key is present, or of an update whose key is absent.
@@ -163,7 +162,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn change_locked<'m, const FIRST: bool>(
         &'m self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         here: &mut Locked<'m, S>,
         next_lock: Option<&mut Locked<'m, S>>,
         key: HashedKey<'_, R>,
@@ -172,23 +171,23 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     ) -> Attempt<Step<R, Obstacle>> {
         let (home, bucket) = (self.home(key.hash), here.bucket);
         let next = self.bucket(route.segment, self.next(home));
-        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
+        let (bits, next_bits) = (self.bits(bucket), self.bits(next));
         let overflow = Overflow::of(here.word());
-        let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
+        let found = match self.probe_pair((bucket, bits), (next, next_bits), key) {
             Ok(Some(place)) => Some(place),
             // A split holds every lock of its segment, so none can begin from here on.
             _ if !self.is_current(route) => return Ok(Step::Again),
             Ok(None) if overflow.is_none() => None,
             _ if FIRST => return Ok(Step::Again),
-            Ok(None) => self.search_overflow(route.segment, meta, overflow, key)?,
+            Ok(None) => self.search_overflow(route.segment, bits, overflow, key)?,
             Err(damage) => return Err(damage.into()),
         };
         let Some(place) = found else {
             let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
                 return Ok(Step::absent(false));
             };
-            let metas = (meta, next_meta);
-            return self.insert_absent::<FIRST>(route, here, next_lock, metas, key.hash, new);
+            let both = (bits, next_bits);
+            return self.insert_absent::<FIRST>(route, here, next_lock, both, key.hash, new);
         };
         let decision = decide(&self.core, plan, place.words)?;
         if !decision.applied {
@@ -272,7 +271,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
         memory.store_release(&target.first, self.empty(hash), &points::REMOVE);
         memory.persist(target, &points::REMOVE);
-        bucket.notes.set_meta(memory.seam(), self.meta(bucket).without(slot));
+        bucket.metadata.set_bits(memory.seam(), self.bits(bucket).without(slot));
     }
 
     // ---- Inserting --------------------------------------------------------------
@@ -318,11 +317,18 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Makes a slot's record visible to readers. The bucket is locked, and the record is durable.
     #[inline(always)]
-    pub(super) fn publish(&self, bucket: BucketRef<'_>, slot: usize, print: u8, from_before: bool) {
+    pub(super) fn publish(
+        &self,
+        bucket: BucketRef<'_>,
+        slot: usize,
+        fingerprint: u8,
+        from_before: bool,
+    ) {
         let seam = self.core.memory.seam();
-        let (word, value) = prints::with(bucket.notes.prints(seam), slot, print);
-        bucket.notes.set_prints(seam, word, value);
-        bucket.notes.set_meta(seam, self.meta(bucket).with(slot, from_before));
+        let (word, value) =
+            fingerprints::with(bucket.metadata.fingerprints(seam), slot, fingerprint);
+        bucket.metadata.set_fingerprints(seam, word, value);
+        bucket.metadata.set_bits(seam, self.bits(bucket).with(slot, from_before));
     }
 
     /// Puts a new record into a free slot of a locked bucket.
@@ -349,16 +355,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn insert_absent<'m, const FIRST: bool>(
         &'m self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         here: &mut Locked<'m, S>,
         next: Option<&mut Locked<'m, S>>,
-        (meta, next_meta): (Meta, Meta),
+        (bits, next_bits): (Bits, Bits),
         hash: u64,
         new: &mut UnlinkedRecord<'_, S, R>,
     ) -> Attempt<Step<R, Obstacle>> {
         let (words, first) = (new.words(), Self::first_slot(hash));
-        if prefers_home(meta, next_meta, first)
-            && let Some(slot) = meta.free_slot(first)
+        if prefers_home(bits, next_bits, first)
+            && let Some(slot) = bits.free_slot(first)
         {
             self.insert_into(here.bucket, slot, words, hash, false);
             new.set_linked();
@@ -376,7 +382,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
         };
         // The next bucket may have filled up before it was locked.
-        let done = match self.meta(next.bucket).free_slot(first) {
+        let done = match self.bits(next.bucket).free_slot(first) {
             Some(slot) => {
                 self.insert_into(next.bucket, slot, words, hash, true);
                 Ok(true)
@@ -400,28 +406,28 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(never)]
     fn insert_crowded<'m>(
         &'m self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         here: &mut Locked<'m, S>,
         next: &mut Locked<'m, S>,
         hash: u64,
         words: SlotWords,
     ) -> Attempt<bool> {
-        let (first, print, empty) = (Self::first_slot(hash), hash as u8, self.empty(hash));
-        if let Some(slot) = self.meta(here.bucket).free_slot(first) {
+        let (first, fingerprint, empty) = (Self::first_slot(hash), hash as u8, self.empty(hash));
+        if let Some(slot) = self.bits(here.bucket).free_slot(first) {
             self.insert_into(here.bucket, slot, words, hash, false);
             return Ok(true);
         }
-        if self.displace(route, here, next, print, words)? {
+        if self.displace(route, here, next, fingerprint, words)? {
             return Ok(true);
         }
         for place in self.overflow_buckets(route.segment) {
             let (target, stash) = place?;
             let _locked = self.lock(target)?;
-            if let Some(slot) = self.meta(target).free_slot(first) {
+            if let Some(slot) = self.bits(target).free_slot(first) {
                 here.changing();
                 self.fill(&target.slots[slot], words, empty, &points::INSERT_OVERFLOW);
-                self.publish(target, slot, print, false);
-                here.note_overflow(print, stash);
+                self.publish(target, slot, fingerprint, false);
+                here.note_overflow(fingerprint, stash);
                 return Ok(true);
             }
         }
@@ -434,13 +440,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[cold]
     fn displace<'m>(
         &'m self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         here: &mut Locked<'m, S>,
         next: &mut Locked<'m, S>,
-        print: u8,
+        fingerprint: u8,
         words: SlotWords,
     ) -> Result<bool> {
-        let (here_index, next_index) = (here.index(self, route), next.index(self, route));
+        let (here_index, next_index) =
+            (here.index(self, route.segment), next.index(self, route.segment));
         for moves in 1..=MOVES {
             // Records that are at home in the next bucket move one bucket further. Guests of the
             // home bucket move back to the bucket before it.
@@ -451,7 +458,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             for (bucket, last, forward) in ways {
                 // Checked before the bucket is locked, to avoid useless locks.
                 let last = self.bucket(route.segment, last & self.bucket_mask);
-                if self.meta(last).free_slot(0).is_none() {
+                if self.bits(last).free_slot(0).is_none() {
                     continue;
                 }
                 let Some((slot, elsewhere)) = self.move_away(route, bucket, forward, moves)? else {
@@ -462,7 +469,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 // line. The first store removes the old record, which has a copy elsewhere by now.
                 let empty = self.empty(route.segment.low);
                 self.fill(&bucket.bucket.slots[slot], words, empty, &points::DISPLACE_FILL);
-                self.publish(bucket.bucket, slot, print, forward);
+                self.publish(bucket.bucket, slot, fingerprint, forward);
                 return Ok(true);
             }
         }
@@ -478,17 +485,17 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// after a crash the original would be back in the slot.
     fn move_away<'m>(
         &'m self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         from: &mut Locked<'m, S>,
         forward: bool,
         moves: u32,
     ) -> Result<Option<(usize, Guarded<Locked<'m, S>>)>> {
-        let (bucket, index) = (from.bucket, from.index(self, route));
-        let meta = self.meta(bucket);
+        let (bucket, index) = (from.bucket, from.index(self, route.segment));
+        let bits = self.bits(bucket);
         let (movable, other) = if forward {
-            (meta.own(), self.next(index))
+            (bits.own(), self.next(index))
         } else {
-            (meta.guests(), self.previous(index))
+            (bits.guests(), self.previous(index))
         };
         if movable == 0 {
             return Ok(None);
@@ -500,7 +507,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let mut to = Guarded::new(to);
         let slot = movable.trailing_zeros() as usize;
         let words = self.words(&bucket.slots[slot]);
-        let free = self.meta(to.bucket).free_slot(0);
+        let free = self.bits(to.bucket).free_slot(0);
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
@@ -529,7 +536,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[expect(clippy::too_many_arguments, reason = "from where, what, to where")]
     fn copy_record(
         &self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         from: BucketRef<'_>,
         slot: usize,
         words: SlotWords,
@@ -544,9 +551,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.core.memory.persist(&from.slots[slot], &points::DISPLACE_FILL);
         }
         self.fill(&to.slots[free], words, empty, &points::DISPLACE_COPY);
-        let prints = from.notes.prints(seam);
-        let print = (prints[slot / 8] >> (slot % 8 * 8)) as u8;
-        self.publish(to, free, print, from_before);
-        from.notes.set_meta(seam, self.meta(from).without(slot));
+        let fingerprints = from.metadata.fingerprints(seam);
+        let fingerprint = (fingerprints[slot / 8] >> (slot % 8 * 8)) as u8;
+        self.publish(to, free, fingerprint, from_before);
+        from.metadata.set_bits(seam, self.bits(from).without(slot));
     }
 }

@@ -5,7 +5,7 @@
 //! eighth of the size of the slots. So the metadata of a large table still fit the caches, and a
 //! lookup that finds nothing reads nothing else.
 
-use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_PRINTS, SLOTS, Slot};
+use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_FINGERPRINTS, SLOTS, Slot};
 use crate::index::kit::lock::VersionLock;
 use crate::index::version::OTHER_BITS;
 use crate::pmem::{Seam, Shadow, SharedWord};
@@ -13,31 +13,31 @@ use std::sync::atomic::Ordering;
 
 /// The metadata of one bucket.
 #[repr(C, align(32))]
-pub(crate) struct Notes {
+pub(crate) struct Metadata {
     /// The version lock, see [`lock`](super::lock). Its low bits are an [`Overflow`].
     lock: SharedWord,
-    /// See [`Meta`].
-    meta: SharedWord,
+    /// See [`Bits`].
+    bits: SharedWord,
     /// One byte of the hash for each slot.
-    prints: [SharedWord; 2],
+    fingerprints: [SharedWord; 2],
 }
 // SAFETY: consists of `SharedWord`s, which are atomics; 32 bytes.
-unsafe impl Shadow for Notes {}
+unsafe impl Shadow for Metadata {}
 
 /// A bucket: its slots in the pool, and its metadata.
 #[derive(Clone, Copy)]
 pub(crate) struct BucketRef<'m> {
     pub(super) slots: &'m [Slot; SLOTS],
-    pub(super) notes: &'m Notes,
+    pub(super) metadata: &'m Metadata,
 }
 
 impl<'m> BucketRef<'m> {
-    pub(super) fn new(bucket: &'m Bucket, notes: &'m Notes) -> Self {
-        BucketRef { slots: &bucket.slots, notes }
+    pub(super) fn new(bucket: &'m Bucket, metadata: &'m Metadata) -> Self {
+        BucketRef { slots: &bucket.slots, metadata }
     }
 }
 
-impl Notes {
+impl Metadata {
     /// Returns the version lock.
     #[inline(always)]
     pub(super) fn lock<'m, S: Seam>(&'m self, seam: &'m S) -> VersionLock<'m, S> {
@@ -45,29 +45,29 @@ impl Notes {
     }
 
     #[inline(always)]
-    pub(super) fn meta(&self, seam: &impl Seam) -> Meta {
-        // Acquire: pairs with the Release in `set_meta`. For each bit that is visible, its
+    pub(super) fn bits(&self, seam: &impl Seam) -> Bits {
+        // Acquire: pairs with the Release in `set_bits`. For each bit that is visible, its
         // fingerprint and record are visible too.
-        Meta(self.meta.load(seam, Ordering::Acquire))
+        Bits(self.bits.load(seam, Ordering::Acquire))
     }
 
     /// Sets the bits. The bucket is locked, or not in use yet.
     #[inline(always)]
-    pub(super) fn set_meta(&self, seam: &impl Seam, meta: Meta) {
-        // Release: pairs with the Acquire in `meta`.
-        self.meta.store(seam, meta.0, Ordering::Release);
+    pub(super) fn set_bits(&self, seam: &impl Seam, bits: Bits) {
+        // Release: pairs with the Acquire in `bits`.
+        self.bits.store(seam, bits.0, Ordering::Release);
     }
 
     #[inline(always)]
-    pub(super) fn prints(&self, seam: &impl Seam) -> [u64; 2] {
-        let [low, high] = &self.prints;
+    pub(super) fn fingerprints(&self, seam: &impl Seam) -> [u64; 2] {
+        let [low, high] = &self.fingerprints;
         [low.load(seam, Ordering::Relaxed), high.load(seam, Ordering::Relaxed)]
     }
 
     /// Sets one word of the fingerprints. The bucket is locked, or not in use yet.
     #[inline(always)]
-    pub(super) fn set_prints(&self, seam: &impl Seam, word: usize, prints: u64) {
-        self.prints[word].store(seam, prints, Ordering::Relaxed);
+    pub(super) fn set_fingerprints(&self, seam: &impl Seam, word: usize, fingerprints: u64) {
+        self.fingerprints[word].store(seam, fingerprints, Ordering::Relaxed);
     }
 }
 
@@ -83,12 +83,12 @@ impl Notes {
 /// `own`: the record's home is this bucket (or this is a bucket of the stash or of a node).
 /// `guests`: the record's home is the bucket before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Meta(pub(super) u64);
+pub(crate) struct Bits(pub(super) u64);
 
 /// A bit for each slot of the first line.
 const LINE: u32 = (1 << LINE_SLOTS) - 1;
 
-impl Meta {
+impl Bits {
     /// Returns a bit for each slot that holds a record.
     #[inline(always)]
     pub(super) fn allocated(self) -> u32 {
@@ -115,7 +115,7 @@ impl Meta {
 
     /// Returns whether this bucket has at most as many records as the other one.
     #[inline(always)]
-    pub(super) fn is_no_fuller_than(self, other: Meta) -> bool {
+    pub(super) fn is_no_fuller_than(self, other: Bits) -> bool {
         // Counts both at once, one in each half, because not every processor has an instruction
         // that counts bits.
         let mut bits = self.allocated() | other.allocated() << SLOTS;
@@ -144,35 +144,35 @@ impl Meta {
     /// Adds a record in this slot.
     #[must_use]
     #[inline(always)]
-    pub(super) fn with(self, slot: usize, from_before: bool) -> Meta {
-        Meta(self.without(slot).0 | 1 << (slot + if from_before { SLOTS } else { 0 }))
+    pub(super) fn with(self, slot: usize, from_before: bool) -> Bits {
+        Bits(self.without(slot).0 | 1 << (slot + if from_before { SLOTS } else { 0 }))
     }
 
     /// Removes the records in these slots.
     #[must_use]
     #[inline(always)]
-    pub(super) fn without_all(self, slots: u32) -> Meta {
-        Meta(self.0 & !(u64::from(slots) | u64::from(slots) << SLOTS))
+    pub(super) fn without_all(self, slots: u32) -> Bits {
+        Bits(self.0 & !(u64::from(slots) | u64::from(slots) << SLOTS))
     }
 
     /// Removes the record in this slot.
     #[must_use]
     #[inline(always)]
-    pub(super) fn without(self, slot: usize) -> Meta {
+    pub(super) fn without(self, slot: usize) -> Bits {
         self.without_all(1 << slot)
     }
 
     /// Returns the overflow fingerprint at an index.
     #[inline(always)]
-    pub(super) fn overflow_print(self, index: usize) -> u8 {
+    pub(super) fn overflow_fingerprint(self, index: usize) -> u8 {
         (self.0 >> (32 + 8 * index)) as u8
     }
 
     /// Replaces the overflow fingerprint at an index.
     #[must_use]
-    pub(super) fn with_overflow_print(self, index: usize, print: u8) -> Meta {
+    pub(super) fn with_overflow_fingerprint(self, index: usize, fingerprint: u8) -> Bits {
         let shift = 32 + 8 * index;
-        Meta(self.0 & !(0xff << shift) | u64::from(print) << shift)
+        Bits(self.0 & !(0xff << shift) | u64::from(fingerprint) << shift)
     }
 }
 
@@ -186,7 +186,7 @@ impl Meta {
 /// +--------+-----------------------+--------------+
 /// ```
 ///
-/// The numbers and the valid bits belong to the overflow fingerprints in [`Meta`]. `others` counts
+/// The numbers and the valid bits belong to the overflow fingerprints in [`Bits`]. `others` counts
 /// the records that have no fingerprint. The value 15 means 15 or more, and stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Overflow(u64);
@@ -236,26 +236,31 @@ impl Overflow {
 
     /// Adds a record in a stash bucket, or (`None`) in an overflow node.
     #[must_use]
-    pub(super) fn noting(self, meta: Meta, print: u8, stash: Option<u32>) -> (Overflow, Meta) {
-        let free = (0..OVERFLOW_PRINTS).find(|index| self.valid() & 1 << index == 0);
+    pub(super) fn noting(
+        self,
+        bits: Bits,
+        fingerprint: u8,
+        stash: Option<u32>,
+    ) -> (Overflow, Bits) {
+        let free = (0..OVERFLOW_FINGERPRINTS).find(|index| self.valid() & 1 << index == 0);
         match (stash, free) {
             (Some(stash), Some(index)) => {
                 debug_assert!(stash < 4);
                 let shift = 4 + 2 * index;
                 let word = self.0 & !(3 << shift) | u64::from(stash) << shift | 1 << index;
-                (Overflow(word), meta.with_overflow_print(index, print))
+                (Overflow(word), bits.with_overflow_fingerprint(index, fingerprint))
             }
-            _ => (self.with_others(self.others() + 1), meta),
+            _ => (self.with_others(self.others() + 1), bits),
         }
     }
 
     /// Undoes [`noting`](Overflow::noting).
     #[must_use]
-    pub(super) fn forgetting(self, meta: Meta, print: u8, stash: Option<u32>) -> Overflow {
+    pub(super) fn forgetting(self, bits: Bits, fingerprint: u8, stash: Option<u32>) -> Overflow {
         let noted = stash.and_then(|stash| {
-            (0..OVERFLOW_PRINTS).find(|&index| {
+            (0..OVERFLOW_FINGERPRINTS).find(|&index| {
                 self.valid() & 1 << index != 0
-                    && meta.overflow_print(index) == print
+                    && bits.overflow_fingerprint(index) == fingerprint
                     && self.stash(index) == stash
             })
         });
@@ -275,19 +280,19 @@ mod tests {
 
     #[test]
     fn fields_are_apart() {
-        let mut meta = Meta::default();
+        let mut bits = Bits::default();
         for slot in 0..SLOTS {
-            assert_eq!(meta.free_slot(0), Some(slot));
-            meta = meta.with(slot, slot % 3 == 0);
+            assert_eq!(bits.free_slot(0), Some(slot));
+            bits = bits.with(slot, slot % 3 == 0);
         }
-        assert_eq!((meta.count(), meta.free_slot(0)), (16, None));
-        for index in 0..OVERFLOW_PRINTS {
-            meta = meta.with_overflow_print(index, 0xf0 + index as u8);
+        assert_eq!((bits.count(), bits.free_slot(0)), (16, None));
+        for index in 0..OVERFLOW_FINGERPRINTS {
+            bits = bits.with_overflow_fingerprint(index, 0xf0 + index as u8);
         }
-        assert_eq!(meta.overflow_print(3), 0xf3);
+        assert_eq!(bits.overflow_fingerprint(3), 0xf3);
         let guests = (0..SLOTS).step_by(3).map(|i| 1 << i).sum::<u32>();
-        assert_eq!((meta.guests(), meta.own()), (guests, ALL_SLOTS & !guests));
-        assert_eq!(meta.without(0).allocated(), ALL_SLOTS - 1);
+        assert_eq!((bits.guests(), bits.own()), (guests, ALL_SLOTS & !guests));
+        assert_eq!(bits.without(0).allocated(), ALL_SLOTS - 1);
     }
 
     #[test]
@@ -296,34 +301,34 @@ mod tests {
         for a in masks {
             for b in masks {
                 // Own records and guests count equally.
-                let (meta, other) = (Meta(a & 0xff | (a & !0xff) << 16), Meta(b));
-                let expected = meta.count() <= other.count();
-                assert_eq!(meta.is_no_fuller_than(other), expected, "{a:x} {b:x}");
+                let (bits, other) = (Bits(a & 0xff | (a & !0xff) << 16), Bits(b));
+                let expected = bits.count() <= other.count();
+                assert_eq!(bits.is_no_fuller_than(other), expected, "{a:x} {b:x}");
             }
         }
     }
 
     #[test]
     fn what_is_noted_is_forgotten() {
-        let mut meta = Meta::default();
+        let mut bits = Bits::default();
         let mut noted = Overflow::default();
         for (i, stash) in [Some(0), Some(3), None, Some(1), Some(2), Some(2)].iter().enumerate() {
             assert_eq!(noted.is_none(), i == 0);
-            (noted, meta) = noted.noting(meta, i as u8, *stash);
+            (noted, bits) = noted.noting(bits, i as u8, *stash);
         }
-        assert_eq!((noted.valid(), noted.others()), (0b1111, 2), "four prints, and others");
-        assert_eq!((noted.stash(1), meta.overflow_print(1)), (3, 1));
+        assert_eq!((noted.valid(), noted.others()), (0b1111, 2), "four fingerprints, and others");
+        assert_eq!((noted.stash(1), bits.overflow_fingerprint(1)), (3, 1));
         let lock = noted.within(u64::MAX);
         assert_eq!((Overflow::of(lock), lock >> 16), (noted, u64::MAX >> 16));
         for (i, stash) in [Some(0), Some(3), None, Some(1), Some(2), Some(2)].iter().enumerate() {
             assert!(!noted.is_none());
-            noted = noted.forgetting(meta, i as u8, *stash);
+            noted = noted.forgetting(bits, i as u8, *stash);
         }
         assert!(noted.is_none());
         for _ in 0..40 {
-            (noted, meta) = noted.noting(meta, 0, None);
+            (noted, bits) = noted.noting(bits, 0, None);
         }
         assert_eq!(noted.others(), OTHERS_MAX);
-        assert_eq!(noted.forgetting(meta, 0, None).others(), OTHERS_MAX, "it stays");
+        assert_eq!(noted.forgetting(bits, 0, None).others(), OTHERS_MAX, "it stays");
     }
 }

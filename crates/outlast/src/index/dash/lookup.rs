@@ -1,8 +1,8 @@
 //! Lookups of keys.
 
 use super::layout::{SLOTS, Slot};
-use super::notes::{BucketRef, Meta, Overflow};
-use super::{DashEh, Route, Segment};
+use super::metadata::{Bits, BucketRef, Overflow};
+use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
@@ -10,7 +10,7 @@ use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
-use crate::index::{RecordForm, prints};
+use crate::index::{RecordForm, fingerprints};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
@@ -52,7 +52,7 @@ pub(crate) enum Staged<'m, S: Seam> {
     Slot(Likely<'m, S>),
 }
 
-impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
     type Batch<'t> = ();
     type Staged<'b> = Option<Staged<'b, S>>;
 
@@ -84,9 +84,9 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
         let home = self.home(hash);
         let here = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
-        self.seam().prefetch(here.notes);
-        self.seam().prefetch(next.notes);
-        self.expect_at_home(&route, hash);
+        self.seam().prefetch(here.metadata);
+        self.seam().prefetch(next.metadata);
+        self.prefetch_home(&route, hash);
         Ok(Some(Staged::Pair(here, next)))
     }
 
@@ -97,11 +97,11 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
         let Some(Staged::Pair(here, next)) = staged.take() else { return };
         let lock = self.lock_of(here);
         let Some(before) = version(&lock) else { return };
-        let at_home = self.candidates(here, self.meta(here).own(), hash as u8);
+        let at_home = self.candidates(here, self.bits(here).own(), hash as u8);
         let slot = match ones::<usize>(at_home).next() {
             Some(slot) => &here.slots[slot],
             None => {
-                let in_next = self.candidates(next, self.meta(next).guests(), hash as u8);
+                let in_next = self.candidates(next, self.bits(next).guests(), hash as u8);
                 let Some(slot) = ones::<usize>(in_next).next() else { return };
                 &next.slots[slot]
             }
@@ -140,7 +140,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for DashEh<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Reading ----------------------------------------------------------------
 
     /// Reads the words of a slot. They are consistent if the bucket's version did not change.
@@ -150,20 +150,21 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     }
 
     #[inline(always)]
-    pub(super) fn meta(&self, bucket: BucketRef<'_>) -> Meta {
-        bucket.notes.meta(self.core.memory.seam())
+    pub(super) fn bits(&self, bucket: BucketRef<'_>) -> Bits {
+        bucket.metadata.bits(self.core.memory.seam())
     }
 
-    /// Returns the slots among `mask` whose fingerprint is `print`.
+    /// Returns the slots among `mask` whose fingerprint is `fingerprint`.
     #[inline(always)]
-    fn candidates(&self, bucket: BucketRef<'_>, mask: u32, print: u8) -> u32 {
-        prints::matching(bucket.notes.prints(self.core.memory.seam()), print) & mask
+    fn candidates(&self, bucket: BucketRef<'_>, mask: u32, fingerprint: u8) -> u32 {
+        fingerprints::matching(bucket.metadata.fingerprints(self.core.memory.seam()), fingerprint)
+            & mask
     }
 
     /// Prefetches the line where a record of this hash most likely is, or will be. It arrives
     /// together with the metadata.
     #[inline(always)]
-    pub(super) fn expect_at_home(&self, route: &Route<'_>, hash: u64) {
+    pub(super) fn prefetch_home(&self, route: &Route<'_, A>, hash: u64) {
         let bucket = self.bucket(route.segment, self.home(hash));
         self.core.memory.seam().prefetch(&bucket.slots[Self::first_slot(hash)]);
     }
@@ -175,13 +176,13 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     pub(super) fn probe_pair<'m>(
         &self,
-        (bucket, meta): (BucketRef<'m>, Meta),
-        (next, next_meta): (BucketRef<'m>, Meta),
+        (bucket, bits): (BucketRef<'m>, Bits),
+        (next, next_bits): (BucketRef<'m>, Bits),
         key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'m>>, Damage> {
-        let print = key.hash as u8;
-        let here = self.candidates(bucket, meta.own(), print);
-        let there = self.candidates(next, next_meta.guests(), print);
+        let fingerprint = key.hash as u8;
+        let here = self.candidates(bucket, bits.own(), fingerprint);
+        let there = self.candidates(next, next_bits.guests(), fingerprint);
         for bit in ones::<usize>(here | there << SLOTS) {
             let (part, bucket, slot) = if bit < SLOTS {
                 (Part::Home, bucket, bit)
@@ -208,10 +209,10 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let home = self.home(key.hash);
         let bucket = self.bucket(segment, home);
         let next = self.bucket(segment, self.next(home));
-        let meta = self.meta(bucket);
-        match self.probe_pair((bucket, meta), (next, self.meta(next)), key)? {
+        let bits = self.bits(bucket);
+        match self.probe_pair((bucket, bits), (next, self.bits(next)), key)? {
             None if !Overflow::of(lock).is_none() => {
-                self.search_overflow(segment, meta, Overflow::of(lock), key)
+                self.search_overflow(segment, bits, Overflow::of(lock), key)
             }
             found => Ok(found),
         }
@@ -221,13 +222,14 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn search_overflow(
         &self,
         segment: Segment,
-        meta: Meta,
+        bits: Bits,
         overflow: Overflow,
         key: HashedKey<'_, R>,
     ) -> Result<Option<Place<'_>>, Damage> {
-        let print = key.hash as u8;
+        let fingerprint = key.hash as u8;
         let probe = |bucket, part| {
-            for slot in ones::<usize>(self.candidates(bucket, self.meta(bucket).allocated(), print))
+            for slot in
+                ones::<usize>(self.candidates(bucket, self.bits(bucket).allocated(), fingerprint))
             {
                 let words = self.words(&bucket.slots[slot]);
                 if R::matches(&self.core, words, key.key, key.hash)? {
@@ -238,7 +240,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         };
         for index in ones::<usize>(overflow.valid()) {
             let stash = overflow.stash(index);
-            if meta.overflow_print(index) == print && stash < self.shape.stash {
+            if bits.overflow_fingerprint(index) == fingerprint && stash < self.size.stash {
                 let bucket = self.stash_bucket(segment, stash);
                 if let Some(place) = probe(bucket, Part::Stash(stash))? {
                     return Ok(Some(place));
@@ -287,12 +289,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     #[inline(always)]
     fn read_once<T>(
         &self,
-        route: &Route<'_>,
+        route: &Route<'_, A>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>> {
         let home = self.home(key.hash);
-        self.expect_at_home(route, key.hash);
+        self.prefetch_home(route, key.hash);
         let bucket = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
         let lock = self.lock_of(bucket);
@@ -300,12 +302,12 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             None if self.seeded(&bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
             before => before?,
         };
-        let (meta, next_meta) = (self.meta(bucket), self.meta(next));
+        let (bits, next_bits) = (self.bits(bucket), self.bits(next));
         // A split takes the records that leave a segment out of its metadata before the version
         // changes. So a record that is found belongs there, and the route need not be checked. If
         // nothing is found, the route is checked after the version: the fence in `is_unchanged`
         // also pairs with the split's Release store of the directory entry.
-        let found = match self.probe_pair((bucket, meta), (next, next_meta), key) {
+        let found = match self.probe_pair((bucket, bits), (next, next_bits), key) {
             Ok(Some(place)) => {
                 let found = read(place.words).map(Some);
                 return is_unchanged(&lock, before).then_some(found);
@@ -313,7 +315,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             Ok(None) if Overflow::of(before).is_none() => {
                 return (is_unchanged(&lock, before) && self.is_current(route)).then_some(Ok(None));
             }
-            Ok(None) => self.search_overflow(route.segment, meta, Overflow::of(before), key),
+            Ok(None) => self.search_overflow(route.segment, bits, Overflow::of(before), key),
             damaged => damaged,
         };
         let found = found.and_then(|place| place.map(|place| read(place.words)).transpose());

@@ -4,9 +4,9 @@ const LOW: u64 = 0x0101_0101_0101_0101;
 const SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
 #[inline(always)]
-pub(super) fn matching(words: [u64; 2], print: u8) -> u32 {
-    zero_bytes(words[0] ^ (LOW * u64::from(print)))
-        | zero_bytes(words[1] ^ (LOW * u64::from(print))) << 8
+pub(super) fn matching(words: [u64; 2], fingerprint: u8) -> u32 {
+    zero_bytes(words[0] ^ (LOW * u64::from(fingerprint)))
+        | zero_bytes(words[1] ^ (LOW * u64::from(fingerprint))) << 8
 }
 
 /// Sets bit i if byte i is zero. This is exact, because the sum cannot carry from byte to byte.

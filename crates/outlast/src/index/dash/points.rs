@@ -1,0 +1,42 @@
+//! The commit points of segments. [`super`] says what each is for.
+
+crate::commit_points! { "dash":
+    /// A new record's block.
+    RECORD = "record block": store, flush, fence;
+    /// Insert into a bucket.
+    INSERT = "insert: slot": store, flush, fence;
+    /// Insert into a stash bucket or an overflow node.
+    INSERT_OVERFLOW = "insert into the stash: slot": store, flush, fence;
+    /// Displacement, first half: the copy.
+    DISPLACE_COPY = "displacement: copy": store, flush, fence;
+    /// Displacement, second half: the new record over the moved one.
+    DISPLACE_FILL = "displacement: slot": store, flush, fence;
+    /// Update in place: the value.
+    UPDATE = "update: slot": store, flush, fence;
+    /// Update of the link to the record.
+    UPDATE_LINK = "update: link": store, flush, fence;
+    /// Remove.
+    REMOVE = "remove: slot": store, flush, fence;
+    /// A split's new segment. The fence also covers its overflow nodes.
+    SPLIT_NEW = "split: new segment": store, flush, fence;
+    /// A split's overflow nodes. Fenced by [`SPLIT_NEW`].
+    SPLIT_NODE = "split: new overflow nodes": store, flush;
+    /// A split's commit: the old segment's state.
+    SPLIT_COMMIT = "split: state": store, flush, fence;
+    /// The old segment's state once the directory is durable. Not flushed: it only saves recovery
+    /// from checking the directory.
+    SPLIT_DONE = "split: done": volatile;
+    /// Compaction after a split: the copies of the records that move.
+    COMPACT_COPY = "compaction: copy": store, flush, fence;
+    /// Compaction after a split: the slots that they leave.
+    COMPACT_CLEAR = "compaction: slot": store, flush, fence;
+    /// A new overflow node.
+    NODE_NEW = "overflow: new node": store, flush, fence;
+    /// The link to a new overflow node.
+    NODE_COMMIT = "overflow: link": store, flush, fence;
+    /// Recovery: what a segment holds, before any operation uses it. If an earlier process died
+    /// between a store and its flush, the store is still in the processor's caches.
+    REPAIR_FOUND = "repair: what was found": flush, fence;
+    /// Recovery: removal of second copies of records. One fence for all of a segment.
+    REPAIR_DUPLICATE = "repair: duplicate": store, flush, fence;
+}
