@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use watch::{AtFault, Event, FaultAt, Of, Outcome};
 
 /// How many of the contents that a power loss can leave are tried each time.
-const IMAGES: usize = 6;
+const IMAGES: usize = 8;
 /// With how many of these the work continues after the check.
 const GO_ON: usize = 2;
 
@@ -108,7 +108,7 @@ fn is_needless(event: &Event, events: &[Event]) -> Option<&'static str> {
             Some("the dirty mark is that of the process that died, and durable")
         }
         Step::Kill => Some("as above: a map that is mended when it is opened is a change"),
-        Step::MakeMap if event.call == Call::Msync => Some(
+        Step::MakeMap | Step::MakeOther if event.call == Call::Msync => Some(
             "of mark and feature bit, one writes the header back for both; dirty, it is refused",
         ),
         Step::Verify if event.nth < 2 => {

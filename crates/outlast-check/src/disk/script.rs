@@ -19,6 +19,8 @@ pub enum Step {
     Create,
     /// Creates a map in it.
     MakeMap,
+    /// Creates a map of another scheme, which needs a feature bit that the pool does not have.
+    MakeOther,
     /// Inserts, updates and removes.
     Change,
     /// Inserts until the file has grown.
@@ -38,11 +40,13 @@ pub enum Step {
 }
 
 /// All steps in order: each kind of call in each situation.
-pub const STEPS: [Step; 19] = {
-    use Step::{Change, Close, Create, Grow, Kill, MakeMap, Open, Snapshot, Sync, Verify};
+pub const STEPS: [Step; 20] = {
+    use Step::{
+        Change, Close, Create, Grow, Kill, MakeMap, MakeOther, Open, Snapshot, Sync, Verify,
+    };
     [
         Create, MakeMap, Change, Sync, Change, Grow, Snapshot, Change, Snapshot, Close, Open,
-        Change, Kill, Change, Kill, Sync, Verify, Change, Close,
+        Change, MakeOther, Kill, Change, Kill, Sync, Verify, Change, Close,
     ]
 };
 
@@ -79,6 +83,14 @@ impl Subject {
         };
         let options = MapOptions::new().scheme(self.scheme).form(self.form);
         pool.raw_map_with("m", schema, schema, &options)
+    }
+
+    /// Opens or creates a map of another scheme in the pool.
+    fn other_map(self, pool: &Pool) -> Result<RawMap, Error> {
+        let has_another =
+            |scheme: &Scheme| scheme.row().features & !self.scheme.row().features != 0;
+        let other = Scheme::ALL.iter().copied().find(has_another).expect("one of them has");
+        pool.raw_map_with("other", "u64", "u64", &MapOptions::new().scheme(other))
     }
 
     fn key(self, number: u64) -> Vec<u8> {
@@ -255,6 +267,7 @@ impl<'p> Play<'p> {
                 self.pool.as_mut().expect("it is open").1 = Some(map);
                 Ok(())
             }
+            Step::MakeOther => self.subject.other_map(self.pool()?).map(drop),
             Step::Change => self.change(),
             Step::Grow => self.grow(),
             Step::Sync => self.pool()?.sync(),

@@ -108,7 +108,8 @@ impl Held {
     }
 
     /// Returns a content that a power loss can leave: each page as it was at some moment since it
-    /// was last made durable. The first contents are the extremes.
+    /// was last made durable. The first contents are the extremes. In the contents 6 and 7, one copy
+    /// of the header was being written when the power went, and the other is as it was durable.
     pub fn after_power_loss(&self, nth: usize, random: &mut Random) -> Vec<u8> {
         let (durable, now) = (&self.durable[..], self.now());
         // The length is not durable before an fsync, whichever pages are.
@@ -121,6 +122,7 @@ impl Held {
                 1 => true,
                 2 => at < HEADER,
                 3 => at >= HEADER,
+                6 | 7 if at < HEADER => false,
                 _ => random.below(2) == 0,
             };
             let pick = random.below(self.since.len().max(1) as u64) as usize;
@@ -130,6 +132,10 @@ impl Held {
                 (true, _) => self.since.get(pick).map_or(now, |content| content),
             };
             image[at..at + PAGE].copy_from_slice(Self::page(content, at));
+            if nth.checked_sub(6) == Some(at / PAGE) {
+                let cut = 8 * (1 + random.below(62)) as usize;
+                image[at..at + cut].copy_from_slice(&Self::page(now, at)[..cut]);
+            }
         }
         image
     }

@@ -13,12 +13,21 @@ pub struct Header {
     /// The damage in a copy that was found damaged at open and has not been rewritten since. The
     /// other copy may be older than the last one written.
     pub copy_damaged: Option<Damage>,
+    /// Whether the kernel writes the header back at some time after it was written.
+    is_cached: bool,
+    /// Whether the copy written last may not be on the disk yet.
+    unsynced: bool,
 }
 
 impl Header {
     /// Builds the header of a new pool.
     pub fn new(geometry: Geometry, hash_function: u32, seed: u64, id: u128) -> Self {
-        let mut h = Header { words: [0; HEADER_WORDS], copy_damaged: None };
+        let mut h = Header {
+            words: [0; HEADER_WORDS],
+            copy_damaged: None,
+            is_cached: false,
+            unsynced: false,
+        };
         h.set(field::MAGIC, layout::MAGIC);
         let version = u64::from(layout::FORMAT_VERSION) | (HEADER_WORDS as u64 * 8) << 32;
         h.set(field::VERSION, version);
@@ -135,11 +144,34 @@ impl Header {
         u64::from(super::alloc::checksum(&words[..field::CHECKSUM]))
     }
 
+    /// Sets what the header's medium is, for a header that was just read or created under this
+    /// boot.
+    ///
+    /// If this boot has left the pool dirty, the other copy holds a dirty mark that is on the disk,
+    /// and the newer copy may be in the page cache alone.
+    #[must_use]
+    pub fn of_medium(mut self, medium: MediumKind, boot: u128) -> Self {
+        self.is_cached = medium.needs_fsync();
+        let left = self.is_dirty() && self.boot() == boot && self.copy_damaged.is_none();
+        self.unsynced = self.is_cached && left;
+        self
+    }
+
+    /// Notes that the write with this sequence number is on the disk.
+    pub fn now_durable(&mut self, sequence: u64) {
+        self.unsynced &= self.get(field::SEQUENCE) != sequence;
+    }
+
     /// Writes the header over the older of its copies, and makes it durable as far as flushes can.
+    /// If the newer copy may not be on the disk yet, writes over that one instead.
     ///
     /// A crash during the write leaves that copy with a wrong checksum, and the other copy whole.
+    /// So a dirty mark on the disk stays there until a later copy is there too. Otherwise a power
+    /// loss could leave a copy from before the mark, which says that the pool is clean.
     pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
-        let sequence = self.get(field::SEQUENCE) + 1;
+        // The sequence number tells the copy.
+        let sequence = self.get(field::SEQUENCE) + if self.unsynced { 2 } else { 1 };
+        self.unsynced = self.is_cached;
         self.set(field::SEQUENCE, sequence);
         self.set(field::CHECKSUM, Self::checksum(&self.words));
         let offset = HEADER_OFFSETS[(sequence % 2) as usize];
@@ -183,7 +215,12 @@ impl Header {
             let sequence = words[field::SEQUENCE];
             let own = sequence % 2 == copy as u64 && sequence < 1 << 63;
             if magic && words[field::CHECKSUM] == sum && own {
-                copies.push(Header { words, copy_damaged: None });
+                copies.push(Header {
+                    words,
+                    copy_damaged: None,
+                    is_cached: false,
+                    unsynced: false,
+                });
             } else {
                 let found = format!(
                     "magic {:#x}, checksum {:#x}, sequence number {sequence}",

@@ -258,9 +258,11 @@ impl<S: Seam> Core<S> {
         if self.options.read_only {
             return Ok(());
         }
+        let written = self.header().get(field::SEQUENCE);
         let answer = sync(&self.backing);
-        if answer.is_err() {
-            self.note_suspect();
+        match answer {
+            Ok(()) => self.memory.seam().lock(&self.header).now_durable(written),
+            Err(_) => self.note_suspect(),
         }
         answer
     }

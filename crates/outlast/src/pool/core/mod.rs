@@ -113,8 +113,8 @@ impl<S: Seam> Core<S> {
             return Err(Error::Invalid {
                 what: "size of a new pool",
                 why: format!(
-                    "{size} bytes, by whole pages (initial size, or max size if that is less); \
-                     from {least} to {} can be",
+                    "{size} bytes (the initial size, or the max size if that is less, in whole \
+                     pages); allowed are {least} to {} bytes",
                     backing.reserved()
                 ),
             });
@@ -162,6 +162,7 @@ impl<S: Seam> Core<S> {
         backing: Backing,
         options: CoreOptions,
     ) -> Self {
+        let header = header.of_medium(options.medium, options.boot);
         Core {
             memory,
             geometry: header.geometry(),
