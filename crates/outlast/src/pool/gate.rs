@@ -249,7 +249,12 @@ impl Gate {
             self.check()?;
             return Err(Error::NotOpen("it is being closed"));
         }
-        self.state.store(HELD, Ordering::SeqCst);
+        // An exchange, because a thread that panics may have poisoned the gate since.
+        let held = self.state.compare_exchange(before, HELD, Ordering::SeqCst, Ordering::SeqCst);
+        if held.is_err() {
+            self.check()?;
+            return Err(Error::NotOpen("it is being closed"));
+        }
         // Created before the fence, so that the gate opens again should the fence fail.
         let held = Held { gate: self, after: before, dirty: before == OPEN };
         heavy_fence(self.asymmetric);
@@ -259,6 +264,8 @@ impl Gate {
             seam.wait(&mut turn);
             self.check()?;
         }
+        // The last thread to leave may have panicked. It poisons the gate before it leaves.
+        self.check()?;
         Ok(held)
     }
 }
@@ -288,5 +295,45 @@ impl Drop for Held<'_> {
         // A panic in another thread may have poisoned the gate meanwhile; it stays poisoned.
         let _ =
             self.gate.state.compare_exchange(HELD, self.after, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::{FlushMode, Real};
+    use std::sync::atomic::AtomicBool;
+
+    /// A thread panics inside an operation while another one begins to hold the gate. The holder
+    /// must not get it, because it would make the pool clean.
+    #[test]
+    fn a_panic_reaches_a_thread_that_is_waiting_to_hold_the_gate() {
+        let asymmetric = crate::reclaim::threads::asymmetric();
+        let (mut held, mut refused) = (0, 0);
+        for round in 0..2_000 {
+            let gate = Gate::new(true, asymmetric);
+            let inside = AtomicBool::new(false);
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        let Ok(Entered::Writing(_writing)) = gate.try_enter() else { return };
+                        inside.store(true, Ordering::SeqCst);
+                        (0..round).for_each(|_| std::hint::spin_loop());
+                        // Without the message that a panic prints.
+                        std::panic::resume_unwind(Box::new(()));
+                    }));
+                    assert!(panicked.is_err());
+                });
+                while !inside.load(Ordering::SeqCst) {
+                    std::hint::spin_loop();
+                }
+                match gate.hold(&Real::new(FlushMode::None)) {
+                    Ok(_) => held += 1,
+                    Err(_) => refused += 1,
+                }
+            });
+            assert!(gate.check().is_err(), "the gate stays poisoned");
+        }
+        assert_eq!((held, refused), (0, 2_000));
     }
 }
