@@ -63,13 +63,18 @@ impl Alloc {
         }
         let mut in_use = 0;
         let mut free_from = self.geometry.first_page();
+        let mut run_pages = 0;
         for (page, pages, class, used) in self.runs_in_use(seam) {
             in_use += used;
+            run_pages += pages;
             self.check_free_descriptors(core, (free_from, page), &mut account.damage);
             self.check_descriptors(core, page, pages, class, &mut account.damage)?;
             free_from = page + pages;
         }
-        let frontier = seam.lock(&self.space).frontier;
+        let (frontier, free_pages, saved_pages) = {
+            let space = seam.lock(&self.space);
+            (space.frontier, space.free_pages, space.saved.map_or(0, |(_, pages)| pages))
+        };
         self.check_free_descriptors(core, (free_from, frontier), &mut account.damage);
         for shard in &self.shards {
             let shard = seam.lock(shard);
@@ -79,8 +84,33 @@ impl Alloc {
                 in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
             }
         }
-        account.leaked_bytes = Some(in_use.saturating_sub(account.used_bytes));
+        // Pages that are in no run, and that no claim can take either.
+        let pages = self.geometry.first_page()..frontier;
+        let all = pages.filter(|&page| !self.geometry.is_system(page)).count() as u64;
+        let known = u64::from(run_pages) + u64::from(free_pages) + u64::from(saved_pages);
+        let lost_pages = all.saturating_sub(known) * self.geometry.page_bytes();
+        let unlisted = self.unlisted_bytes(seam);
+        account.leaked_bytes =
+            Some(in_use.saturating_sub(account.used_bytes) + lost_pages + unlisted);
         Ok(account)
+    }
+
+    /// Returns the bytes of free blocks that no allocation can find, because their runs are not
+    /// listed.
+    fn unlisted_bytes(&self, seam: &impl Seam) -> u64 {
+        let mut listed = BTreeSet::new();
+        for (class, heads) in self.partial.iter().enumerate() {
+            listed.extend(seam.lock(heads).iter().map(|&head| (class, head)));
+        }
+        let mut bytes = 0;
+        for (head, _, class, _) in self.runs_in_use(seam) {
+            if !listed.contains(&(usize::from(class), head))
+                && let Slot::Run(run) = &*seam.lock(self.slot(head))
+            {
+                bytes += u64::from(run.free) * run.block_bytes;
+            }
+        }
+        bytes
     }
 
     /// Returns the first page, pages, class and bytes in use of every run.
