@@ -581,6 +581,66 @@ fn a_full_pool_says_so_and_serves_again_after_removals() {
     assert!(open(&path).unwrap().verify().unwrap().is_sound());
 }
 
+/// The slot of a dropped map looks like that of a lost one, and comes first here.
+#[test]
+fn a_lost_root_is_told_from_a_dropped_map() {
+    let (_dir, path) = dir();
+    let pool = create(&path);
+    for name in ["a", "b", "c"] {
+        pool.map::<u64, u64>(name).unwrap().insert(&1, &2).unwrap();
+    }
+    pool.drop_map("a").unwrap();
+    pool.close().unwrap();
+    let roots = outlast::pool::core::root_offset(0).raw();
+    let lost = outlast::pool::core::root_offset(1).raw();
+    assert!(lost > roots);
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 8], lost).unwrap();
+    let pool = open(&path).unwrap();
+    let told: Vec<_> = pool.maps().into_iter().filter_map(Result::err).collect();
+    assert!(
+        matches!(&told[..], [Error::DamagedRoot { slot: 1, damage }] if damage.offset() == lost),
+        "{told:?}"
+    );
+    assert!(pool.map::<u64, u64>("d").is_err() && !pool.verify().unwrap().is_sound());
+}
+
+#[test]
+fn the_slots_of_dropped_maps_are_free_once_their_handles_are_gone() {
+    let pool = PoolOptions::new().background(false).anonymous().unwrap();
+    let mut handles = Vec::new();
+    let full = loop {
+        match pool.map::<u64, u64>("m") {
+            Ok(map) => handles.push(map),
+            Err(error) => break error,
+        }
+        pool.drop_map("m").unwrap();
+    };
+    assert!(matches!(full, Error::TooManyMaps { max: 128 }), "{full}");
+    assert_eq!(handles.len(), 128);
+    drop(handles);
+    pool.map::<u64, u64>("m").unwrap();
+}
+
+/// An allocator that keeps a run for each size must give them back before it says that a pool is
+/// full.
+#[test]
+fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
+    for &scheme in Scheme::ALL {
+        let options = PoolOptions::new().max_size(4 << 20).background(false);
+        let pool = options.anonymous().unwrap();
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme).small());
+        let map = map.unwrap();
+        for len in (500..60_000).step_by(500) {
+            let inserted = map.insert(&1, &vec![7; len]);
+            assert!(inserted.unwrap_or_else(|e| panic!("{scheme}, {len} bytes: {e}")));
+            map.remove(&1).unwrap();
+        }
+        let found = pool.verify().unwrap();
+        assert!(found.is_sound() && found.used_bytes < 1 << 19, "{scheme}: {found:?}");
+    }
+}
+
 /// Growth takes several pages in a row. Where there are none, a map goes on in single pages.
 #[test]
 fn a_map_grows_in_pages_that_are_not_in_a_row() {

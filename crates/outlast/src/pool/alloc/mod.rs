@@ -447,6 +447,46 @@ impl Alloc {
         Ok(())
     }
 
+    /// Releases runs that are kept although all their blocks are free, and those whose last blocks
+    /// in use are at some shard's hand. Returns whether that yielded pages.
+    pub(in crate::pool) fn give_back<S: Seam>(&self, core: &Core<S>) -> Result<bool> {
+        let seam = core.memory.seam();
+        let before = self.stats(core).free_pages;
+        self.empty_hands(core)?;
+        for (class, list) in self.partial.iter().enumerate() {
+            // The list may keep entries of released runs; see `refill`.
+            let heads = seam.lock(list).clone();
+            for head in heads {
+                let mut slot = seam.lock(self.slot(head));
+                if let Slot::Run(run) = &*slot
+                    && usize::from(run.class) == class
+                    && run.listed
+                    && run.free == run.blocks
+                {
+                    let pages = run.pages;
+                    *slot = Slot::Free;
+                    drop(slot);
+                    self.release(core, head, pages)?;
+                }
+            }
+        }
+        Ok(self.stats(core).free_pages > before)
+    }
+
+    /// Frees the blocks that are at the shards' hands.
+    fn empty_hands<S: Seam>(&self, core: &Core<S>) -> Result<()> {
+        for shard in &self.shards {
+            let in_hand: Vec<u64> = {
+                let mut shard = core.memory.seam().lock(shard);
+                shard.in_hand.iter_mut().flat_map(|class| class.drain(..)).collect()
+            };
+            for offset in in_hand {
+                self.free(core, offset)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Locks the slot of the run that contains `offset`.
     fn run_of<'a, S: Seam>(
         &'a self,

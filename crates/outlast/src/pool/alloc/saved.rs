@@ -22,13 +22,7 @@ impl Alloc {
             return Ok(None);
         }
         let seam = core.memory.seam();
-        for shard in &self.shards {
-            for class in &mut seam.lock(shard).in_hand {
-                for offset in class.drain(..) {
-                    self.free(core, offset)?;
-                }
-            }
-        }
+        self.empty_hands(core)?;
         self.forget_saved(core);
         let frontier = seam.lock(&self.space).frontier;
         let mut words = vec![SAVED_MAGIC, 0, 0];

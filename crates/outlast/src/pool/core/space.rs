@@ -190,7 +190,12 @@ impl<S: Seam> Core<S> {
             // place does not show that space is scarce.
             let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
             if let Err(error) = self.grow(total, bytes, unreclaimed, scattered) {
-                if unreclaimed && self.help()? || self.wait_for_space(of_class)? {
+                let is_full = matches!(error, Error::PoolFull { .. } | Error::DiskFull { .. });
+                if is_full
+                    && (self.alloc.give_back(self)?
+                        || unreclaimed && self.help()?
+                        || self.wait_for_space(of_class)?)
+                {
                     return Ok(None);
                 }
                 return Err(error);
@@ -366,7 +371,9 @@ impl<S: Seam> Core<S> {
         }
         let held = match self.epochs().limbo_bytes() {
             0 => String::new(),
-            bytes => format!("; {} guards keep {bytes} bytes from reuse", self.epochs().pins()),
+            bytes => {
+                format!("; guards keep {bytes} bytes from reuse ({} of them)", self.epochs().pins())
+            }
         };
         Err(Error::PoolFull { needed: bytes, limit, held })
     }
