@@ -788,6 +788,10 @@ fn check_closed(file: &[u8], records: u64) -> Checked {
     let held = report.records == records && report.leaked_bytes == 0 && report.problems.is_empty();
     ensure(held && report.sum() == report.file_bytes, || {
         format!("offline walk: {records} records expected, {report:?}")
+    })?;
+    report.maps.iter().try_for_each(|map| {
+        let scheme: Scheme = map.scheme.parse().map_err(Fault)?;
+        (parts(scheme).closed)(map)
     })
 }
 

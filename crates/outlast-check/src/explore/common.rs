@@ -244,7 +244,8 @@ pub(super) fn collide(play: &mut Play) -> Checked {
         play.session.background()?;
         play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
     }
-    Ok(())
+    // The walk finds a map that has grown all the same.
+    play.session.reopen_and(true)
 }
 
 pub(super) fn blocks(play: &mut Play) -> Checked {

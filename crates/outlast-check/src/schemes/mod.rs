@@ -20,6 +20,7 @@ use crate::planted::table::Line;
 use crate::schedule::workload::Workload;
 use crate::state::Checked;
 use outlast::index::IndexStats;
+use outlast::offline::MapReport;
 use outlast::pmem::{Event, Point};
 use outlast::{Config, MapOptions, RecordForm, Scheme};
 use std::collections::BTreeSet;
@@ -45,6 +46,8 @@ pub struct Parts {
     pub config: fn(u32, u32) -> Config,
     /// Checks what must hold for a map once all background work is done.
     pub at_rest: fn(&IndexStats) -> Checked,
+    /// Checks a map of a closed pool, as the offline walk finds it.
+    pub closed: fn(&MapReport) -> Checked,
     /// Finds the phases in a trace that no single commit point shows.
     pub phases: fn(&[Event], Config) -> BTreeSet<Phase>,
     /// Finds the words of records that a trace moves from one place to another.

@@ -23,6 +23,7 @@ pub const PARTS: Parts = Parts {
     small: |_, options| options.bucket_bits(1),
     config,
     at_rest,
+    closed: |_| Ok(()),
     phases: phases::found,
     moved: phases::moved,
     expected: scenarios::expected,

@@ -8,8 +8,10 @@ mod workloads;
 
 use super::Parts;
 use crate::session::Shape;
+use crate::state::{Checked, ensure};
 use outlast::index::dash_eh::layout::SLOTS;
 use outlast::index::dash_eh::{self, points};
+use outlast::offline::MapReport;
 use outlast::{Config, MapOptions, RecordForm};
 
 /// What Dash-EH adds.
@@ -27,6 +29,7 @@ pub const PARTS: Parts = Parts {
     small,
     config,
     at_rest: |_| Ok(()),
+    closed,
     phases: phases::found,
     moved: phases::moved,
     expected: scenarios::expected,
@@ -57,6 +60,15 @@ pub fn buckets(config: Config) -> u64 {
 /// Returns the shape of a map with segments of 2^`bucket_bits` buckets and `stash` stash buckets.
 pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
     Shape { form, config: config(bucket_bits, stash) }
+}
+
+/// Checks that the directory has not been doubled for keys that no split separates: from depth 6
+/// on, one entry in 64 is a segment of its own.
+fn closed(map: &MapReport) -> Checked {
+    let entries = 1u64 << map.depth;
+    ensure(entries <= (map.segments * 64).max(64), || {
+        format!("a directory of {entries} entries for {} segments", map.segments)
+    })
 }
 
 /// A new map has two segments.

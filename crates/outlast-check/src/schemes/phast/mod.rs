@@ -25,6 +25,7 @@ pub const PARTS: Parts = Parts {
     small,
     config: |bits, partitions| config(4 << bits, 4, partitions),
     at_rest: |_| Ok(()),
+    closed: |_| Ok(()),
     phases: phases::found,
     moved: phases::moved,
     expected: scenarios::expected,
