@@ -243,7 +243,14 @@ impl<S: Seam> Store<S> {
             let _writing = self.core.enter_to_change()?;
             let _creating = self.core.memory.seam().lock(&self.creating);
             if self.find(&asked.name)?.is_none() {
-                let slot = self.free_slot()?;
+                let slot = match self.free_slot() {
+                    // The last handle of a dropped map may be gone by now.
+                    Err(Error::TooManyMaps { .. }) => {
+                        self.free_dropped()?;
+                        self.free_slot()?
+                    }
+                    found => found?,
+                };
                 let words = match asked.form {
                     RecordForm::Inline => asked.config.create::<S, Inline>(&self.core)?,
                     RecordForm::Bytes => asked.config.create::<S, Bytes>(&self.core)?,

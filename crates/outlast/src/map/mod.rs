@@ -56,8 +56,8 @@ impl Pool {
     /// [`PoolOptions::recovery_threads`]: crate::PoolOptions::recovery_threads
     ///
     /// # Errors
-    /// As [`map`](Pool::map). Also [`Error::Invalid`] if the map exists and its scheme keeps no key
-    /// order.
+    /// As [`map`](Pool::map). Also [`Error::MapMismatch`] if the map exists and its scheme keeps no
+    /// key order.
     pub fn ordered_map<K: OrderedKey + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,

@@ -47,11 +47,36 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
 
 /// Returns the checksum over the commit words of all slots.
 pub fn commits<S: Seam>(core: &Core<S>) -> Result<u32> {
+    Ok(checksum(&commit_words(core)?))
+}
+
+fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
     let mut words = [0; ROOT_SLOTS];
     for (slot, word) in words.iter_mut().enumerate() {
         *word = core.memory.load(&slot_of(core, slot)?.commit);
     }
-    Ok(checksum(&words))
+    Ok(words)
+}
+
+/// Returns the slot of a root that was lost, if it can be told. The slot of a dropped map has
+/// fixed words too, but with its commit word back in place the checksum would not be the one that
+/// the header was `told`.
+fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<Option<usize>> {
+    let words = commit_words(core)?;
+    let mut with_fixed_words = Vec::new();
+    for slot in (0..ROOT_SLOTS).filter(|&slot| words[slot] == 0) {
+        let fixed = slot_of(core, slot)?.fixed.each_ref().map(|word| core.memory.load(word));
+        if fixed[0] == 0 {
+            continue;
+        }
+        with_fixed_words.push(slot);
+        let mut whole = words;
+        whole[slot] = commit_word(&fixed);
+        if checksum(&whole) == told {
+            return Ok(Some(slot));
+        }
+    }
+    Ok(with_fixed_words.first().copied().filter(|_| with_fixed_words.len() == 1))
 }
 
 /// Checks the roots of a pool against its header. Returns the slot and the damage if a root was
@@ -69,15 +94,7 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     if !differs && !header.lacks_root() {
         return Ok(None);
     }
-    let mut lost = 0;
-    for slot in 0..ROOT_SLOTS {
-        let root = slot_of(core, slot)?;
-        // The slot of a dropped map looks the same.
-        if core.memory.load(&root.commit) == 0 && core.memory.load(&root.fixed[0]) != 0 {
-            lost = slot;
-            break;
-        }
-    }
+    let lost = lost_slot(core, told as u32)?.unwrap_or(0);
     let expected = match differs {
         true => format!("roots whose commit words have the checksum {:#x}", told as u32),
         false => "all roots that there were at the last clean end".into(),
