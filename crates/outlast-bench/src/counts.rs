@@ -11,7 +11,7 @@ use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::systems::{NodeSizes, Setup, map_options};
 use outlast::db::store::{AnyIndex, OpenMap, Store};
-use outlast::index::{Bytes, Change, Inline};
+use outlast::index::{Bytes, Change, Inline, Previous};
 use outlast::pmem::{Access, Alive, Event, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
@@ -217,7 +217,7 @@ impl Recorded {
                     Do::Update(_) => Change::Update(word),
                     Do::Remove => Change::Remove,
                 };
-                index.change(key, change, false)?.applied
+                index.change(key, change, Previous::Unwanted)?.applied
             }
             AnyIndex::Bytes(index) => {
                 let (key, value) = self.hand.pair_bytes(key, word);
@@ -226,7 +226,7 @@ impl Recorded {
                     Do::Update(_) => Change::Update(value),
                     Do::Remove => Change::Remove,
                 };
-                index.change(key, change, false)?.applied
+                index.change(key, change, Previous::Unwanted)?.applied
             }
         })
     }

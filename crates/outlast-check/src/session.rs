@@ -8,7 +8,7 @@ use crate::with_form;
 use outlast::Config;
 use outlast::db::roots::MapInfo;
 use outlast::db::store::{MapRequest, OpenMap, ReclaimState, Store};
-use outlast::index::{Change, Cursor, Index};
+use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::pmem::{Alive, Control, Event, Mark, MediumKind, Seam, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
@@ -826,7 +826,7 @@ fn apply<R: Form>(
         Do::Swap(..) => Change::Swap { expected: first, new: second },
         Do::Remove => Change::Remove,
     };
-    let done = index.change(R::key_of(&key), change, true)?;
+    let done = index.change(R::key_of(&key), change, Previous::Wanted)?;
     ensure(done.applied == applies, || {
         format!("answered applied: {}, expected {applies}", done.applied)
     })?;

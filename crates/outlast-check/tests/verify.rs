@@ -4,7 +4,7 @@
 //! damage, in pools that were closed and, where it can be told, in pools that a kill left.
 
 use outlast::db::store::AnyIndex;
-use outlast::index::Change;
+use outlast::index::{Change, Previous};
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
 use outlast::pool::layout::{DIRTY, HEADER_OFFSETS, LACKS_ROOT, field};
@@ -258,9 +258,11 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     let store = open(&bytes, &ALIVE).unwrap();
                     let map = store.open_map(&other.name).unwrap();
                     match map.index() {
-                        AnyIndex::Inline(index) => index.change(1, Change::Put(2), false).map(drop),
+                        AnyIndex::Inline(index) => {
+                            index.change(1, Change::Put(2), Previous::Unwanted).map(drop)
+                        }
                         AnyIndex::Bytes(index) => {
-                            index.change(b"1", Change::Put(&b"2"[..]), false).map(drop)
+                            index.change(b"1", Change::Put(&b"2"[..]), Previous::Unwanted).map(drop)
                         }
                     }
                     .unwrap();

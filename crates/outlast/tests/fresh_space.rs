@@ -6,7 +6,7 @@
 use outlast::db::roots::MapInfo;
 use outlast::db::store::{AnyIndex, MapRequest, ReclaimState, Store};
 use outlast::db::verify::verify;
-use outlast::index::{Change, Cursor, dash_eh};
+use outlast::index::{Change, Cursor, Previous, dash_eh};
 use outlast::pmem::{FlushMode, Real};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
@@ -63,7 +63,9 @@ fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
         let AnyIndex::Bytes(index) = map.index() else { unreachable!() };
         for n in 0..40u64 {
             let value = vec![n as u8; 300_000 + n as usize * 5000];
-            index.change(&n.to_le_bytes()[..], Change::Put(&value[..]), false).unwrap();
+            index
+                .change(&n.to_le_bytes()[..], Change::Put(&value[..]), Previous::Unwanted)
+                .unwrap();
         }
         let killed = bytes_of(&store);
         check(&killed);

@@ -9,9 +9,9 @@ use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at}
 use outlast::db::roots::MapInfo;
 use outlast::db::store::AnyIndex;
 use outlast::db::verify::verify;
-use outlast::index::Change;
 use outlast::index::dash_eh::layout as dash;
 use outlast::index::phast::layout as phast;
+use outlast::index::{Change, Previous};
 use outlast::offline::{self, Region, What};
 use outlast::{RecordForm, Scheme};
 use std::collections::BTreeMap;
@@ -86,10 +86,12 @@ fn put(index: &AnyIndex, known: &mut Records, key: Vec<u8>, value: Vec<u8>) {
     match index {
         AnyIndex::Inline(index) => {
             let (key, value) = (word_at(&key, 0), word_at(&value, 0));
-            index.change(key, Change::Put(value), false).expect("a sound pool");
+            index.change(key, Change::Put(value), Previous::Unwanted).expect("a sound pool");
         }
         AnyIndex::Bytes(index) => {
-            index.change(&key[..], Change::Put(&value[..]), false).expect("a sound pool");
+            index
+                .change(&key[..], Change::Put(&value[..]), Previous::Unwanted)
+                .expect("a sound pool");
         }
     }
     known.insert(key, value);
@@ -98,10 +100,12 @@ fn put(index: &AnyIndex, known: &mut Records, key: Vec<u8>, value: Vec<u8>) {
 fn remove(index: &AnyIndex, known: &mut Records, key: &[u8]) {
     match index {
         AnyIndex::Inline(index) => {
-            index.change(word_at(key, 0), Change::Remove, false).expect("a sound pool");
+            index
+                .change(word_at(key, 0), Change::Remove, Previous::Unwanted)
+                .expect("a sound pool");
         }
         AnyIndex::Bytes(index) => {
-            index.change(key, Change::Remove, false).expect("a sound pool");
+            index.change(key, Change::Remove, Previous::Unwanted).expect("a sound pool");
         }
     }
     known.remove(key);

@@ -6,7 +6,7 @@ use super::watch::{CASE, PANIC, WORKER};
 use crate::random::Random;
 use outlast::db::store::AnyIndex;
 use outlast::db::verify::verify;
-use outlast::index::{Bytes, Change, Cursor, Index, Inline, Record};
+use outlast::index::{Bytes, Change, Cursor, Index, Inline, Previous, Record};
 use outlast::pmem::Alive;
 use outlast::{Error, RecordForm, Scheme};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -97,7 +97,11 @@ pub fn use_pool(
             && let AnyIndex::Bytes(index) = map.index()
         {
             for n in 0..20u64 {
-                let done = index.change(&n.to_le_bytes()[..], Change::Put(&[5; 70][..]), false);
+                let done = index.change(
+                    &n.to_le_bytes()[..],
+                    Change::Put(&[5; 70][..]),
+                    Previous::Unwanted,
+                );
                 found.note(done);
             }
         }
@@ -183,13 +187,17 @@ fn operate<R: Record>(
                     3 => Change::Swap { expected: value, new: value },
                     _ => Change::Remove,
                 };
-                attempt!(index.change(key, change, random.below(2) == 0));
+                attempt!(index.change(key, change, Previous::when(random.below(2) == 0)));
                 if let Some(Some(guard)) = attempt!(index.get_ref(key)) {
                     let _ = std::hint::black_box(guard.to_vec());
                 }
             }
             for key in fresh {
-                attempt!(index.change(R::key_of(key), Change::Insert(R::value_of(value)), false));
+                attempt!(index.change(
+                    R::key_of(key),
+                    Change::Insert(R::value_of(value)),
+                    Previous::Unwanted
+                ));
             }
             let some: Vec<_> = keys.iter().take(20).map(R::key_of).collect();
             attempt!(index.get_many(&some, &mut vec![None; some.len()]));

@@ -8,7 +8,7 @@ use super::pool::{Opening, Pool, bytes_of, open_by, word_at};
 use crate::random::Random;
 use outlast::db::store::{AnyIndex, OpenMap};
 use outlast::db::verify::verify;
-use outlast::index::{Bytes, Change, Cursor, Index, Inline};
+use outlast::index::{Bytes, Change, Cursor, Index, Inline, Previous};
 use outlast::offline;
 use outlast::pmem::Alive;
 use outlast::{Error, RecordForm};
@@ -164,10 +164,10 @@ fn change(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> 
     match map.index() {
         AnyIndex::Inline(index) => {
             let change = value.map_or(Change::Remove, |value| Change::Put(word_at(value, 0)));
-            index.change(word_at(key, 0), change, false)?;
+            index.change(word_at(key, 0), change, Previous::Unwanted)?;
         }
         AnyIndex::Bytes(index) => {
-            index.change(key, value.map_or(Change::Remove, Change::Put), false)?;
+            index.change(key, value.map_or(Change::Remove, Change::Put), Previous::Unwanted)?;
         }
     }
     Ok(())

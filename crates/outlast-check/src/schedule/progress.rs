@@ -12,7 +12,7 @@ use crate::session::{Do, PoolShape, Session, Shape, alive};
 use crate::state::{Checked, Fault, ensure};
 use crate::with_form;
 use outlast::db::store::Store;
-use outlast::index::{Change, Cursor, Index};
+use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::pmem::Traced;
 use outlast::pool::threads;
 use outlast::{RecordForm, Scheme};
@@ -68,8 +68,8 @@ impl Victim {
     fn reserve<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
         for n in 60_000..60_003 {
             let (key, value) = (R::nth_key(n), R::nth_value(n + 1));
-            index.change(R::key_of(&key), Change::Put(R::value_of(&value)), false)?;
-            index.change(R::key_of(&key), Change::Remove, false)?;
+            index.change(R::key_of(&key), Change::Put(R::value_of(&value)), Previous::Unwanted)?;
+            index.change(R::key_of(&key), Change::Remove, Previous::Unwanted)?;
         }
         let _writing = store.core().enter()?;
         // As much as a block of the index's structure; it stays in hand with others.
@@ -79,7 +79,8 @@ impl Victim {
     fn act<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
         let key = |n| R::nth_key(n);
         let value = R::nth_value(77);
-        let change = |n, change| index.change(R::key_of(&key(n)), change, false).map(|_| ());
+        let change =
+            |n, change| index.change(R::key_of(&key(n)), change, Previous::Unwanted).map(|_| ());
         match self {
             Victim::Get => {
                 for n in [3, 9_999] {
@@ -110,7 +111,11 @@ impl Victim {
             Victim::Change => {
                 for n in [3, 50_000] {
                     let value = R::nth_value(n + 1);
-                    index.change(R::key_of(&key(n)), Change::Put(R::value_of(&value)), true)?;
+                    index.change(
+                        R::key_of(&key(n)),
+                        Change::Put(R::value_of(&value)),
+                        Previous::Wanted,
+                    )?;
                 }
             }
         }
@@ -135,7 +140,7 @@ fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast:
             1 => Change::Update(R::value_of(&value)),
             _ => Change::Put(R::value_of(&value)),
         };
-        index.change(R::key_of(&key), change, false)?;
+        index.change(R::key_of(&key), change, Previous::Unwanted)?;
         if i % 9 == 0 {
             index.get(R::key_of(&key))?;
         }

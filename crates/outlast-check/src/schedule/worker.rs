@@ -12,7 +12,7 @@ use crate::state::{Checked, Fault};
 use crate::with_form;
 use outlast::Error;
 use outlast::db::store::MapRequest;
-use outlast::index::{Change, Cursor, Index};
+use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::pmem::{Mark, Seam, Traced};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +103,7 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
             Do::Swap(..) => Change::Swap { expected: first, new: second },
             Do::Remove => Change::Remove,
         },
-        wanted,
+        Previous::when(wanted),
     )?;
     let before = done.before.as_ref().map(number::<R>).transpose()?;
     if wanted && done.present && before.is_none() {

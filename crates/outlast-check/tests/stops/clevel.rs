@@ -8,7 +8,7 @@ use super::{create, inline, map};
 use outlast::RecordForm;
 use outlast::db::store::{OpenMap, Store};
 use outlast::index::clevel::{self, points};
-use outlast::index::{Change, Index, Inline};
+use outlast::index::{Change, Index, Inline, Previous};
 use outlast::pmem::Traced;
 use outlast_check::stop::{Role, Stops};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Table {
     }
 
     fn insert(&self, key: u64, steps: bool) {
-        let changed = self.index().change(key, Change::Insert(key + 7), false);
+        let changed = self.index().change(key, Change::Insert(key + 7), Previous::Unwanted);
         assert!(changed.unwrap().applied, "{key} was there");
         if steps {
             self.rest();

@@ -9,7 +9,7 @@ use super::clevel::SMALLEST;
 use super::{create, inline, map};
 use outlast::RecordForm;
 use outlast::db::store::{OpenMap, Store};
-use outlast::index::{Change, clevel};
+use outlast::index::{Change, Previous, clevel};
 use outlast::pmem::{Point, Traced};
 use outlast_check::stop::{Exchange, Role, Stops};
 use std::sync::Arc;
@@ -36,11 +36,18 @@ impl Run {
         let map = map(&store, RecordForm::Inline, SMALLEST);
         let mut key = 1;
         while inline(&map).stats().unwrap().segments < 3 {
-            assert!(inline(&map).change(key, Change::Insert(key + 7), false).unwrap().applied);
+            assert!(
+                inline(&map)
+                    .change(key, Change::Insert(key + 7), Previous::Unwanted)
+                    .unwrap()
+                    .applied
+            );
             key += 1;
         }
         for other in (1..key).filter(|key| only.is_some_and(|only| *key != only)) {
-            assert!(inline(&map).change(other, Change::Remove, false).unwrap().applied);
+            assert!(
+                inline(&map).change(other, Change::Remove, Previous::Unwanted).unwrap().applied
+            );
         }
         Run { stops, store, map }
     }
@@ -110,7 +117,7 @@ fn a_copy_is_confirmed_by_its_maker_alone() {
         run.stops.await_stop(A, &a);
         let b = scope.spawn(|| run.rehash(B));
         run.stops.await_stop(B, &b);
-        assert!(inline(&run.map).change(key, Change::Remove, false).unwrap().applied);
+        assert!(inline(&run.map).change(key, Change::Remove, Previous::Unwanted).unwrap().applied);
         assert_eq!(run.word(copy.offset), 0);
         // A copies into the slot, and stops before it looks at the record again.
         assert!(run.stops.run_to(A, copy.access + 1, &a));

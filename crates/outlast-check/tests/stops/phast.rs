@@ -5,7 +5,7 @@ use super::{bytes as index, create, left_by, map, open};
 use outlast::RecordForm;
 use outlast::db::store::{OpenMap, Store};
 use outlast::index::phast::bugs;
-use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, phast};
+use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, Previous, phast};
 use outlast::pmem::{Seeded, Traced};
 use outlast_check::session::recorder;
 use outlast_check::stop::{Role, Stops};
@@ -46,7 +46,7 @@ fn records(index: &dyn Index<Bytes>) -> outlast::Result<Vec<(Vec<u8>, Vec<u8>)>>
 }
 
 fn change(index: &dyn Index<Bytes>, key: &[u8], change: Change<'_, Bytes>) -> bool {
-    index.change(key, change, false).unwrap().applied
+    index.change(key, change, Previous::Unwanted).unwrap().applied
 }
 
 /// Tries each pair of moments of this thread's insert. At the first, another thread inserts the

@@ -6,8 +6,10 @@ use super::store::OpenMap;
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
-    Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, KeyRange, Record, RecordForm,
+    Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, KeyRange, Previous, Record,
+    RecordForm,
 };
+use crate::pool::core::root_offset;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -45,6 +47,11 @@ impl RawMap {
     /// The map's description in its root.
     pub fn info(&self) -> &MapInfo {
         self.map.info()
+    }
+
+    /// Returns the offset of the map's root in the pool.
+    pub(crate) fn root(&self) -> u64 {
+        root_offset(self.map.slot).raw()
     }
 
     /// Returns the value of `key`.
@@ -90,20 +97,46 @@ impl RawMap {
         kind: Kind,
         want_before: bool,
     ) -> Result<(bool, Option<Vec<u8>>)> {
-        let value = value.unwrap_or_default();
         Ok(match self.map.form()? {
             Form::Inline(index) => {
                 let key = word(key, "key")?;
-                let value = if kind == Kind::Remove { 0 } else { word(value, "value")? };
-                let done = index.change(key, kind.of::<Inline>(value), want_before)?;
+                let value = value.map(|value| word(value, "value")).transpose()?;
+                let done =
+                    self.change_in(index, key, value, kind.of(value.unwrap_or(0)), want_before)?;
                 (done.applied, done.before.map(bytes_of))
             }
             Form::Bytes(index) => {
-                let Changed { applied, before, .. } =
-                    index.change(key, kind.of::<Bytes>(value), want_before)?;
-                (applied, before)
+                let change = kind.of(value.unwrap_or_default());
+                let done = self.change_in(index, key, value, change, want_before)?;
+                (done.applied, done.before)
             }
         })
+    }
+
+    /// Makes a change, if the map's schemas allow the key and the new value.
+    fn change_in<R: Record>(
+        &self,
+        index: &dyn Index<R>,
+        key: R::Key<'_>,
+        value: Option<R::Value<'_>>,
+        change: Change<'_, R>,
+        want_before: bool,
+    ) -> Result<Changed<R>> {
+        let info = self.info();
+        let allowed = info.schemas::<R>();
+        let refuse = |what, schema: &str| {
+            Err(Error::Invalid { what, why: format!("it is not one of type {schema}") })
+        };
+        // A removal may name any key, so that a damaged record can be removed.
+        if let Some(value) = value {
+            if !allowed.allows_key(key) {
+                return refuse("key", &info.key_schema);
+            }
+            if !allowed.allows_value(value) {
+                return refuse("value", &info.value_schema);
+            }
+        }
+        index.change(key, change, Previous::when(want_before))
     }
 
     /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).
@@ -216,7 +249,7 @@ impl Iterator for RawIter {
             match self.fill() {
                 Ok(records) => self.ready = records.into_iter(),
                 Err(error) => {
-                    self.cursor.finish();
+                    self.finish();
                     return Some(Err(error));
                 }
             }
@@ -225,6 +258,17 @@ impl Iterator for RawIter {
 }
 
 impl RawIter {
+    /// Returns the offset of the map's root in the pool.
+    pub(crate) fn root(&self) -> u64 {
+        self.map.root()
+    }
+
+    /// Ends the iteration.
+    pub(crate) fn finish(&mut self) {
+        self.cursor.finish();
+        self.ready = Vec::new().into_iter();
+    }
+
     fn fill(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         match self.map.map.form()? {
             Form::Inline(index) => {
@@ -355,6 +399,11 @@ impl RawRange {
             }
             _ => return Err(unordered()),
         })
+    }
+
+    /// Returns the offset of the map's root in the pool.
+    pub(crate) fn root(&self) -> u64 {
+        self.map.root()
     }
 
     /// Ends the scan.

@@ -1,7 +1,7 @@
 //! Named roots: the maps that a pool holds.
 
 use crate::error::{Damage, Error, Result};
-use crate::index::{Config, RecordForm, Scheme};
+use crate::index::{Config, Record, RecordForm, Schemas, Scheme};
 use crate::pmem::Seam;
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES};
@@ -35,6 +35,11 @@ impl MapInfo {
     /// The map's scheme.
     pub fn scheme(&self) -> Scheme {
         self.config.scheme()
+    }
+
+    /// Returns which keys and values the schemas allow, in a map of the record form `R`.
+    pub(crate) fn schemas<R: Record>(&self) -> Schemas<R> {
+        Schemas::new(&self.key_schema, &self.value_schema)
     }
 
     /// Checks that the name and the schemas fit into a root.

@@ -208,8 +208,12 @@ impl<S: Seam> Store<S> {
             return Ok(None);
         }
         let index = match info.form {
-            RecordForm::Inline => AnyIndex::Inline(info.config.open(&self.core, slot)?),
-            RecordForm::Bytes => AnyIndex::Bytes(info.config.open(&self.core, slot)?),
+            RecordForm::Inline => {
+                AnyIndex::Inline(info.config.open(&self.core, slot, info.schemas())?)
+            }
+            RecordForm::Bytes => {
+                AnyIndex::Bytes(info.config.open(&self.core, slot, info.schemas())?)
+            }
         };
         let open = Arc::new(OpenMap {
             info,

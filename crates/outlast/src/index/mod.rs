@@ -18,6 +18,7 @@ mod ordered;
 pub mod phast;
 pub mod record;
 mod registry;
+mod schema;
 mod settings;
 mod version;
 
@@ -25,6 +26,7 @@ pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
 pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};
+pub use schema::Schemas;
 pub use settings::Settings;
 
 /// What [`version`] depends on; the model checker substitutes its own.
@@ -52,6 +54,53 @@ pub enum Change<'a, R: Record> {
     },
     /// Remove if present.
     Remove,
+}
+
+/// Whether the caller of a change wants the previous value.
+#[derive(Debug)]
+pub enum Previous<R: Record> {
+    /// It does not.
+    Unwanted,
+    /// It does.
+    Wanted,
+    /// It does, if this accepts the value. Otherwise the change fails with
+    /// [`Damaged`](crate::Error::Damaged), and has no effect.
+    Checked(for<'a> fn(R::Value<'a>) -> Result<(), Damage>),
+}
+
+impl<R: Record> Clone for Previous<R> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Record> Copy for Previous<R> {}
+
+impl<R: Record> Previous<R> {
+    /// The caller wants the value if this is so.
+    #[inline(always)]
+    pub fn when(wanted: bool) -> Self {
+        if wanted { Previous::Wanted } else { Previous::Unwanted }
+    }
+
+    /// Returns the value before a change if the caller wants it. `read` reads it, from offset `at`.
+    #[inline(always)]
+    pub(crate) fn take(
+        self,
+        at: impl FnOnce() -> u64,
+        read: impl FnOnce() -> Result<R::Owned, Damage>,
+    ) -> Result<Option<R::Owned>, Damage> {
+        match self {
+            Previous::Unwanted => Ok(None),
+            Previous::Wanted => read().map(Some),
+            Previous::Checked(check) => {
+                let value = read()?;
+                check(R::value_of(&value)).map_err(|damage| damage.at(at()))?;
+                Ok(Some(value))
+            }
+        }
+    }
 }
 
 /// The effect of a [`Change`].
@@ -190,12 +239,12 @@ pub trait Index<R: Record>: Send + Sync {
     /// As `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
-    /// Applies a change of one key. With `want_before`, the result has the value before it.
+    /// Applies a change of one key.
     fn change(
         &self,
         key: R::Key<'_>,
         change: Change<'_, R>,
-        want_before: bool,
+        before: Previous<R>,
     ) -> Result<Changed<R>>;
 
     /// Appends the next records of an iteration to `out` and advances the cursor.

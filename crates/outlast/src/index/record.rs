@@ -21,6 +21,7 @@
 //!
 //! The checksum covers the block's own offset, the lengths, the key and the value.
 
+use super::schema;
 use crate::error::{Damage, Error, Result};
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
@@ -84,6 +85,11 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
 
     /// Returns the key's hash.
     fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
+
+    /// Returns the check of the keys of a schema; see [`Schemas`](super::Schemas).
+    fn key_check(schema: &str) -> Option<for<'a> fn(Self::Key<'a>) -> bool>;
+    /// Returns the check of the values of a schema.
+    fn value_check(schema: &str) -> Option<for<'a> fn(Self::Value<'a>) -> bool>;
 
     /// Fails if the key or the value is too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
@@ -224,6 +230,12 @@ impl Record for Inline {
     }
     fn value_of(value: &u64) -> u64 {
         *value
+    }
+    fn key_check(schema: &str) -> Option<fn(u64) -> bool> {
+        schema::of_words(schema)
+    }
+    fn value_check(schema: &str) -> Option<fn(u64) -> bool> {
+        schema::of_words(schema)
     }
     #[inline(always)]
     fn hash(hasher: &Hasher, key: u64) -> u64 {
@@ -487,6 +499,12 @@ impl Record for Bytes {
     }
     fn value_of(value: &Vec<u8>) -> &[u8] {
         value
+    }
+    fn key_check(schema: &str) -> Option<fn(&[u8]) -> bool> {
+        schema::of_bytes(schema)
+    }
+    fn value_check(schema: &str) -> Option<fn(&[u8]) -> bool> {
+        schema::of_bytes(schema)
     }
     #[inline]
     fn hash(hasher: &Hasher, key: &[u8]) -> u64 {

@@ -2,7 +2,7 @@
 //! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
 use super::settings::Settings;
-use super::{Index, OrderedRecord, WhileOpen, clevel, dash_eh, phast};
+use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, phast};
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -141,11 +141,12 @@ macro_rules! schemes {
                 self,
                 core: &Arc<Core<S>>,
                 slot: usize,
+                schemas: Schemas<R>,
             ) -> Result<Box<dyn Index<R>>> {
                 Ok(match self {
                     $(Config::$scheme(config) => {
                         let table = $module::$table::<S, R>::open(core, slot, config)?;
-                        Box::new(WhileOpen::new(Arc::clone(core), table))
+                        Box::new(WhileOpen::new(Arc::clone(core), table, schemas))
                     })*
                 })
             }

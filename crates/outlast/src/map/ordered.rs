@@ -152,7 +152,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         from_the_end: bool,
     ) -> Result<Option<(K::Owned, V::Owned)>> {
         let found = self.bounded(bounds).raw.end(from_the_end)?;
-        found.map(typed::<K, V>).transpose()
+        found.map(|record| typed::<K, V>(record, self.map.raw().root())).transpose()
     }
 
     /// Iterates over the records whose keys lie within `bounds`, in key order, from either end.
@@ -237,7 +237,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
             Ok(record) => record,
             Err(error) => return Some(Err(error)),
         };
-        let record = typed::<K, V>(record);
+        let record = typed::<K, V>(record, self.raw.root());
         if record.is_err() {
             self.raw.finish();
         }
@@ -246,14 +246,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
 }
 
 #[inline]
-fn typed<K: Key + ?Sized, V: Value + ?Sized>(record: FormRecord) -> Result<(K::Owned, V::Owned)> {
+fn typed<K: Key + ?Sized, V: Value + ?Sized>(
+    record: FormRecord,
+    root: u64,
+) -> Result<(K::Owned, V::Owned)> {
     let record = match record {
         FormRecord::Inline(key, value) => (K::from_word(key), V::from_word(value)),
         FormRecord::Bytes(key, value) => (K::from_bytes(key), V::from_bytes(value)),
     };
     match record {
         (Ok(key), Ok(value)) => Ok((key, value)),
-        (Err(damage), _) | (_, Err(damage)) => Err(undecodable(damage)),
+        (Err(damage), _) | (_, Err(damage)) => Err(undecodable(damage, root)),
     }
 }
 

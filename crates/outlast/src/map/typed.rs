@@ -5,7 +5,7 @@ use crate::db::raw::{Form, RawIter, RawMap};
 use crate::db::roots::MapInfo;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{BATCH, Change, IndexStats, Inline, Record};
+use crate::index::{BATCH, Bytes, Change, IndexStats, Inline, Previous, Record};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -35,9 +35,18 @@ impl<K: ?Sized, V: ?Sized> fmt::Debug for Map<K, V> {
     }
 }
 
+/// Returns the error of bytes that are no value of their type, in the map whose root is at this
+/// offset.
 #[cold]
-pub(super) fn undecodable(damage: Damage) -> Error {
-    Error::Damaged(damage)
+pub(super) fn undecodable(damage: Damage, root: u64) -> Error {
+    Error::Damaged(damage.at(root))
+}
+
+fn check_text(bytes: &[u8]) -> Result<(), Damage> {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Damage::new(0, "a value of type str", error.to_string())),
+    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
@@ -50,12 +59,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         self.raw.info()
     }
 
-    fn word(word: u64) -> Result<V::Owned> {
-        V::from_word(word).map_err(undecodable)
+    fn word(&self, word: u64) -> Result<V::Owned> {
+        V::from_word(word).map_err(|damage| undecodable(damage, self.raw.root()))
     }
 
-    fn bytes(bytes: Vec<u8>) -> Result<V::Owned> {
-        V::from_bytes(bytes).map_err(undecodable)
+    fn bytes(&self, bytes: Vec<u8>) -> Result<V::Owned> {
+        V::from_bytes(bytes).map_err(|damage| undecodable(damage, self.raw.root()))
+    }
+
+    /// Asks for the value before a change. The change fails if that is no value of this type.
+    #[inline(always)]
+    fn before_word() -> Previous<Inline> {
+        match V::SCHEMA {
+            // Every word is a value.
+            "u64" | "i64" => Previous::Wanted,
+            _ => Previous::Checked(|word| V::from_word(word).map(drop)),
+        }
+    }
+
+    /// Like [`before_word`](Self::before_word), for byte strings.
+    #[inline(always)]
+    fn before_bytes() -> Previous<Bytes> {
+        match V::SCHEMA {
+            "bytes" => Previous::Wanted,
+            "str" => Previous::Checked(|bytes| check_text(bytes)),
+            _ => Previous::Checked(|bytes| V::from_bytes(bytes.to_vec()).map(drop)),
+        }
     }
 
     /// Returns the value of `key`.
@@ -67,9 +96,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     #[inline]
     pub fn get(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
-            Form::Inline(index) => index.get(key.to_word())?.map(Self::word).transpose(),
+            Form::Inline(index) => {
+                index.get(key.to_word())?.map(|word| self.word(word)).transpose()
+            }
             Form::Bytes(index) => {
-                key.with_bytes(|key| index.get(key))?.map(Self::bytes).transpose()
+                key.with_bytes(|key| index.get(key))?.map(|bytes| self.bytes(bytes)).transpose()
             }
         }
     }
@@ -87,7 +118,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
             Form::Bytes(index) => key.with_bytes(|key| index.get_ref(key))?,
         };
         let inline = self.raw.info().form == Inline::FORM;
-        Ok(record.map(|record| Ref { record, inline, types: PhantomData }))
+        let root = self.raw.root();
+        Ok(record.map(|record| Ref { record, inline, root, types: PhantomData }))
     }
 
     /// Returns the values of many keys, in the order of `keys`. The memory accesses for different
@@ -105,7 +137,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
                     let found = &mut found[..keys.len()];
                     index.get_many(&words[..keys.len()], found)?;
                     for word in found {
-                        values.push(word.map(Self::word).transpose()?);
+                        values.push(word.map(|word| self.word(word)).transpose()?);
                     }
                 }
             }
@@ -129,7 +161,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
                     let found = &mut found[..keys.len()];
                     index.get_many(&parts[..keys.len()], found)?;
                     for value in found {
-                        values.push(value.take().map(Self::bytes).transpose()?);
+                        values.push(value.take().map(|value| self.bytes(value)).transpose()?);
                     }
                 }
             }
@@ -181,14 +213,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
                 let change = how.change(value.to_word());
-                let done = index.change(key.to_word(), change, want_before)?;
-                Ok((done.applied, done.before.map(Self::word).transpose()?))
+                let before = if want_before { Self::before_word() } else { Previous::Unwanted };
+                let done = index.change(key.to_word(), change, before)?;
+                Ok((done.applied, done.before.map(|word| self.word(word)).transpose()?))
             }
             Form::Bytes(index) => {
+                let before = if want_before { Self::before_bytes() } else { Previous::Unwanted };
                 let done = key.with_bytes(|key| {
-                    value.with_bytes(|value| index.change(key, how.change(value), want_before))
+                    value.with_bytes(|value| index.change(key, how.change(value), before))
                 })?;
-                Ok((done.applied, done.before.map(Self::bytes).transpose()?))
+                Ok((done.applied, done.before.map(|bytes| self.bytes(bytes)).transpose()?))
             }
         }
     }
@@ -202,12 +236,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
                 let change = Change::Swap { expected: expected.to_word(), new: new.to_word() };
-                Ok(index.change(key.to_word(), change, false)?.applied)
+                Ok(index.change(key.to_word(), change, Previous::Unwanted)?.applied)
             }
             Form::Bytes(index) => key.with_bytes(|key| {
                 expected.with_bytes(|expected| {
                     new.with_bytes(|new| {
-                        Ok(index.change(key, Change::Swap { expected, new }, false)?.applied)
+                        let change = Change::Swap { expected, new };
+                        Ok(index.change(key, change, Previous::Unwanted)?.applied)
                     })
                 })
             }),
@@ -240,12 +275,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     pub fn remove(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
-                let done = index.change(key.to_word(), Change::Remove, true)?;
-                done.before.map(Self::word).transpose()
+                let done = index.change(key.to_word(), Change::Remove, Self::before_word())?;
+                done.before.map(|word| self.word(word)).transpose()
             }
             Form::Bytes(index) => {
-                let done = key.with_bytes(|key| index.change(key, Change::Remove, true))?;
-                done.before.map(Self::bytes).transpose()
+                let done =
+                    key.with_bytes(|key| index.change(key, Change::Remove, Self::before_bytes()))?;
+                done.before.map(|bytes| self.bytes(bytes)).transpose()
             }
         }
     }
@@ -302,6 +338,7 @@ impl Store {
 pub struct Ref<V: ?Sized> {
     record: RecordRef,
     inline: bool,
+    root: u64,
     types: PhantomData<fn() -> V>,
 }
 
@@ -312,7 +349,7 @@ impl<V: Value + ?Sized> Ref<V> {
     /// [`Error::Damaged`] if the bytes are not a value of this type; [`Error::NotOpen`] if the pool
     /// was closed.
     pub fn to_owned(&self) -> Result<V::Owned> {
-        decode::<V>(self.record.to_vec()?, self.inline)
+        decode::<V>(self.record.to_vec()?, self.inline, self.root)
     }
 
     /// Returns the value's bytes, to be copied piece by piece.
@@ -321,15 +358,16 @@ impl<V: Value + ?Sized> Ref<V> {
     }
 }
 
-pub(super) fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned> {
-    if inline {
-        let word = bytes.try_into().map_err(|b: Vec<u8>| {
-            undecodable(Damage::new(0, "a word of 8 bytes", format!("{}", b.len())))
-        })?;
-        V::from_word(u64::from_le_bytes(word)).map_err(undecodable)
+fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool, root: u64) -> Result<V::Owned> {
+    let value = if inline {
+        match bytes.as_slice().try_into() {
+            Ok(word) => V::from_word(u64::from_le_bytes(word)),
+            Err(_) => Err(Damage::new(0, "a word of 8 bytes", format!("{}", bytes.len()))),
+        }
     } else {
-        V::from_bytes(bytes).map_err(undecodable)
-    }
+        V::from_bytes(bytes)
+    };
+    value.map_err(|damage| undecodable(damage, root))
 }
 
 /// An iterator over the records of a [`Map`]; see [`Map::iter`].
@@ -347,8 +385,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Iterator for Iter<K, V> {
             Ok(record) => record,
             Err(error) => return Some(Err(error)),
         };
-        let decoded = decode::<K>(key, self.inline)
-            .and_then(|key| Ok((key, decode::<V>(value, self.inline)?)));
+        let (inline, root) = (self.inline, self.raw.root());
+        let decoded = decode::<K>(key, inline, root)
+            .and_then(|key| Ok((key, decode::<V>(value, inline, root)?)));
+        if decoded.is_err() {
+            self.raw.finish();
+        }
         Some(decoded)
     }
 }

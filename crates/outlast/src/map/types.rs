@@ -15,7 +15,8 @@ pub trait Key: Value {}
 /// The schema is recorded when a map is created and compared when it is opened, so a map opens only
 /// with the types it was created with.
 pub trait Value {
-    /// The permanent name of the type and its layout. At most 128 bytes.
+    /// The permanent name of the type and its layout. A map's name and its two schemas together
+    /// have at most 408 bytes.
     const SCHEMA: &'static str;
     /// Whether the value fits an 8-byte word.
     const WORD: bool;
@@ -27,14 +28,15 @@ pub trait Value {
     /// Decodes a value from its word. Called only where [`WORD`](Value::WORD) is `true`.
     ///
     /// # Errors
-    /// [`Damage`] if no value has this word. The caller fills in the offset.
+    /// [`Damage`] if no value has this word. The caller replaces the offset by that of the map's
+    /// root.
     fn from_word(word: u64) -> Result<Self::Owned, Damage>;
     /// Calls `with` with the value's bytes.
     fn with_bytes<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T;
     /// Decodes a value from its bytes.
     ///
     /// # Errors
-    /// [`Damage`] if no value has these bytes.
+    /// [`Damage`] if no value has these bytes. As above.
     fn from_bytes(bytes: Vec<u8>) -> Result<Self::Owned, Damage>;
     /// Borrows an owned value, to pass it to the map again.
     fn borrow(owned: &Self::Owned) -> &Self;

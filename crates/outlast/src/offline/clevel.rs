@@ -78,6 +78,7 @@ enum Part {
 struct Found {
     offset: u64,
     key: Vec<u8>,
+    value: Vec<u8>,
     bytes: u64,
     hash: u64,
 }
@@ -283,6 +284,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             map.records += 1;
+            self.check_types(map, found.offset, &found.key, &found.value);
             records.push((hash, found.offset));
             match self.claim(found.offset, found.bytes, Owner::Record) {
                 Ok(_) => self.region(found.offset, found.bytes, What::ClevelRecord),
@@ -324,9 +326,10 @@ impl Walk<'_, '_> {
                 let expected = format!("a record with checksum {sum:#x}");
                 return Err(damage(expected, format!("{:#x}", head[1])));
             }
-            let key = body[..key_len as usize].to_vec();
+            let (key, value) = body.split_at(key_len as usize);
+            let (key, value) = (key.to_vec(), value.to_vec());
             let hash = self.hash.of(&key);
-            return Ok(Some(Found { offset, key, bytes: 16 + key_len + value_len, hash }));
+            return Ok(Some(Found { offset, key, value, bytes: 16 + key_len + value_len, hash }));
         }
         Err(Damage::new(first, "a chain that ends", "one that does not").into())
     }

@@ -245,10 +245,10 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
-        let key = match map.form {
-            RecordForm::Inline => first.to_le_bytes().to_vec(),
+        let (key, value) = match map.form {
+            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
             RecordForm::Bytes => match self.record(place, first, second) {
-                Ok(key) => key,
+                Ok(record) => record,
                 Err(error) => {
                     map.torn += 1;
                     map.records += 1;
@@ -261,13 +261,14 @@ impl Walk<'_, '_> {
             Some(_) => Part::Next,
             None => Part::Overflow,
         };
-        let copies = keys.entry(key).or_default();
+        let copies = keys.entry(key.clone()).or_default();
         copies.push(Copy { place, part, first });
         if copies.len() > 1 {
             // The block of the key's first copy was claimed. All copies are judged together.
             return Ok(());
         }
         map.records += 1;
+        self.check_types(map, place, &key, &value);
         if map.form == RecordForm::Bytes {
             self.claim_record(first, Owner::Record)?;
         }

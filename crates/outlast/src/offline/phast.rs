@@ -179,7 +179,7 @@ impl Walk<'_, '_> {
         let low = match form {
             RecordForm::Inline => low_words[0].to_be_bytes().to_vec(),
             RecordForm::Bytes if low_words == [0, 0] => Vec::new(),
-            RecordForm::Bytes => self.record(at + 80, low_words[0], low_words[1])?,
+            RecordForm::Bytes => self.record(at + 80, low_words[0], low_words[1])?.0,
         };
         Ok(Leaf { bits, next: low48 & !1, moving: low48 & 1 == 1, low, low_words })
     }
@@ -233,12 +233,13 @@ impl Walk<'_, '_> {
         high: Option<&Vec<u8>>,
         keys: &mut HashSet<Vec<u8>>,
     ) -> Result<()> {
-        let (key, hash) = match map.form {
+        let (key, value, hash) = match map.form {
             RecordForm::Inline => {
-                (first.to_be_bytes().to_vec(), self.hash.of(&first.to_le_bytes()))
+                let (key, value) = (first.to_be_bytes().to_vec(), second.to_le_bytes().to_vec());
+                (key, value, self.hash.of(&first.to_le_bytes()))
             }
             RecordForm::Bytes => match self.record(place, first, second) {
-                Ok(key) => (key, second),
+                Ok((key, value)) => (key, value, second),
                 Err(error) => {
                     map.torn += 1;
                     map.records += 1;
@@ -256,8 +257,12 @@ impl Walk<'_, '_> {
         }
         self.region(place, 16, What::Pair { form: map.form });
         map.records += 1;
-        if map.form == RecordForm::Bytes {
-            self.claim_record(first, Owner::Record)?;
+        match map.form {
+            RecordForm::Inline => self.check_types(map, place, &first.to_le_bytes(), &value),
+            RecordForm::Bytes => {
+                self.check_types(map, place, &key, &value);
+                self.claim_record(first, Owner::Record)?;
+            }
         }
         if fingerprint != hash as u8 {
             let expected = format!("a pair whose fingerprint is {:#x}", hash as u8);

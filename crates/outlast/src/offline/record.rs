@@ -1,17 +1,17 @@
 //! Record blocks, for schemes whose slots have two words.
 
 use super::image::{LOW48, crc};
-use super::{Owner, Walk, What};
+use super::{MapReport, Owner, Walk, What};
 use crate::error::{Damage, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
-use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 
 impl Walk<'_, '_> {
-    /// Checks a record block and returns its key.
-    pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<Vec<u8>> {
+    /// Checks a record block and returns its key and its value.
+    pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<(Vec<u8>, Vec<u8>)> {
         let offset = first & LOW48;
         let class = (first >> 48) as u8;
-        let bad = |expected: &str, found: String| -> Result<Vec<u8>> {
+        let bad = |expected: &str, found: String| -> Result<(Vec<u8>, Vec<u8>)> {
             Err(Damage::new(offset, format!("{expected} (slot at {place:#x})"), found).into())
         };
         if first >> 56 != 0 {
@@ -40,12 +40,23 @@ impl Walk<'_, '_> {
         if head[1] != u64::from(sum) {
             return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
         }
-        let key = body[..key_len].to_vec();
-        let hash = self.hash.of(&key);
+        let (key, value) = body.split_at(key_len);
+        let hash = self.hash.of(key);
         if hash != second {
             return bad(&format!("hash {hash:#x} of its key"), format!("{second:#x}"));
         }
-        Ok(key)
+        Ok((key.to_vec(), value.to_vec()))
+    }
+
+    /// Reports a key or a value that no program with the map's types has written.
+    pub(super) fn check_types(&mut self, map: &MapReport, place: u64, key: &[u8], value: &[u8]) {
+        let parts = [("key", &map.key_schema, key), ("value", &map.value_schema, value)];
+        for (what, schema, bytes) in parts {
+            if !is_of_type(schema, map.form, bytes) {
+                let expected = format!("a {what} of type {schema}");
+                self.problem(Damage::new(place, expected, format!("{bytes:x?}")));
+            }
+        }
     }
 
     /// Claims the block of a record that was checked before.
@@ -56,5 +67,22 @@ impl Walk<'_, '_> {
         self.claim(offset, bytes, owner)?;
         self.region(offset, bytes, What::Record);
         Ok(())
+    }
+}
+
+/// Returns whether bytes can be of a type: integers have their width, and words nothing above it;
+/// strings are UTF-8. Of other types, nothing is known.
+fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
+    let width = match schema {
+        "str" if form == RecordForm::Bytes => return std::str::from_utf8(bytes).is_ok(),
+        "u8" | "i8" => 1,
+        "u16" | "i16" => 2,
+        "u32" | "i32" => 4,
+        "u64" | "i64" => 8,
+        _ => return true,
+    };
+    match form {
+        RecordForm::Inline => bytes[width..].iter().all(|&byte| byte == 0),
+        RecordForm::Bytes => bytes.len() == width,
     }
 }

@@ -10,7 +10,7 @@ use crate::state::{Checked, Fault, State};
 use crate::stop::{Role, Stops};
 use crate::with_form;
 use outlast::db::store::{OpenMap, Store};
-use outlast::index::{Change, Index, Record};
+use outlast::index::{Change, Index, Previous, Record};
 use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Op {
                     Do::Put(_) => Change::Put(R::value_of(&value)),
                     Do::Update(_) | Do::Swap(..) => Change::Update(R::value_of(&value)),
                 };
-                let done = Index::<R>::change(&**index, R::key_of(&R::nth_key(key)), change, false)?;
+                let done = Index::<R>::change(&**index, R::key_of(&R::nth_key(key)), change, Previous::Unwanted)?;
                 Told::Changed(done.applied, done.present)
             }
         }))

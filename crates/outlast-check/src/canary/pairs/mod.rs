@@ -19,7 +19,7 @@ use crate::state::{Checked, Fault, MapState, State};
 use crate::stop::Stops;
 use crate::with_form;
 use outlast::db::store::{MapRequest, OpenMap};
-use outlast::index::{Change, Index, Record};
+use outlast::index::{Change, Index, Previous, Record};
 use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
@@ -269,7 +269,7 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
             Do::Insert(_) => Change::Insert(R::value_of(&value)),
             _ => Change::Update(R::value_of(&value)),
         };
-        let done = Index::<R>::change(&**index, R::key_of(&key), change, false)?;
+        let done = Index::<R>::change(&**index, R::key_of(&key), change, Previous::Unwanted)?;
         crate::state::ensure(done.applied, || format!("{what:?} was not applied"))
     })
 }

@@ -75,7 +75,8 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
             };
         };
         let memory = &self.core.memory;
-        let before = plan.want_before.then(|| R::read_value(memory, place.body));
+        let value = || Ok(R::read_value(memory, place.body));
+        let before = plan.before.take(|| place.offset, value)?;
         let applied = plan.replaces
             && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
         if applied {

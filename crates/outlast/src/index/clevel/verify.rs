@@ -7,14 +7,14 @@ use super::scan::{Home, Part};
 use crate::error::{Damage, Result};
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{HashedKey, Verify, Walk};
-use crate::index::record::{Record, body_checksum};
-use crate::index::{Cursor, Verified, Visitor};
+use crate::index::record::{Body, Record, body_checksum};
+use crate::index::{Cursor, Schemas, Verified, Visitor};
 use crate::pmem::{Seam, Word};
 use std::collections::HashSet;
 
 impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        let mut audit = Audit::new();
+    fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
+        let mut audit = Audit::new(schemas);
         audit.report(self.verify_ready())?;
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
@@ -66,16 +66,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let found = self.verify_slot(&guard, (level, home), place, word, range);
             let Some(found) = audit.report_torn(found)? else { return Ok(()) };
             // Two slots can lead to one record, because rehashing can leave them.
-            if let Some((offset, key)) = found
+            if let Some((offset, key, body)) = found
                 && offsets.insert(offset)
             {
-                audit.count(offset, &key);
+                audit.count(offset, &key, || Ok(R::read_value(&self.core.memory, body)));
             }
             Ok(())
         })
     }
 
-    /// Checks what a slot leads to. Returns offset and key of the record, if it belongs to this
+    /// Checks what a slot leads to. Returns offset, key and body of the record, if it belongs to this
     /// range.
     fn verify_slot(
         &self,
@@ -84,7 +84,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         place: &Word,
         word: u64,
         (low, high): (u64, u64),
-    ) -> Result<Option<(u64, R::OwnedKey)>> {
+    ) -> Result<Option<(u64, R::OwnedKey, Body<'_>)>> {
         let memory = &self.core.memory;
         let at = memory.offset_of(place).raw();
         let (offset, head, found) = self.tail(slot::offset(word))?;
@@ -126,6 +126,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let found = "one that they do not";
             return Err(Damage::new(at, "a record that lookups find", found).into());
         }
-        Ok(Some((offset, key)))
+        Ok(Some((offset, key, body)))
     }
 }

@@ -8,13 +8,13 @@ use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
 use crate::index::record::Record;
 use crate::index::version::LockWord;
-use crate::index::{Cursor, Verified, Visitor};
+use crate::index::{Cursor, Schemas, Verified, Visitor};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        let mut audit = Audit::new();
+    fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
+        let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             // First touch checks header, directory range and slots. The trace follows the links.

@@ -2,8 +2,8 @@
 
 use super::table::HashedKey;
 use crate::error::{Damage, Error, Result};
-use crate::index::Verified;
 use crate::index::record::{Record, SlotWords};
+use crate::index::{Schemas, Verified};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::collections::HashMap;
@@ -13,11 +13,12 @@ pub(crate) struct Audit<R: Record> {
     pub(crate) verified: Verified,
     /// The keys of the current part, and where each was found.
     keys: HashMap<R::OwnedKey, u64>,
+    schemas: Schemas<R>,
 }
 
 impl<R: Record> Audit<R> {
-    pub(crate) fn new() -> Self {
-        Audit { verified: Verified::default(), keys: HashMap::new() }
+    pub(crate) fn new(schemas: Schemas<R>) -> Self {
+        Audit { verified: Verified::default(), keys: HashMap::new(), schemas }
     }
 
     /// Begins another part of the index. None of its keys can be in the earlier parts.
@@ -49,9 +50,25 @@ impl<R: Record> Audit<R> {
         Ok(found)
     }
 
-    /// Counts a record and checks that its key was not found before.
-    pub(crate) fn count(&mut self, at: u64, key: &R::OwnedKey) {
+    /// Counts a record. Checks that its key was not found before, and that the map's schemas allow
+    /// key and value.
+    pub(crate) fn count(
+        &mut self,
+        at: u64,
+        key: &R::OwnedKey,
+        value: impl FnOnce() -> Result<R::Owned, Damage>,
+    ) {
         self.verified.records += 1;
+        if !self.schemas.allows_key(R::key_of(key)) {
+            self.wrong(at, "a key of the map's type", format!("{key:?}"));
+        }
+        if self.schemas.value.is_some() {
+            match value() {
+                Ok(value) if self.schemas.allows_value(R::value_of(&value)) => {}
+                Ok(value) => self.wrong(at, "a value of the map's type", format!("{value:?}")),
+                Err(damage) => self.verified.damage.push(damage),
+            }
+        }
         if let Some(other) = self.keys.insert(key.clone(), at) {
             self.verified.duplicated += 1;
             let found = format!("key {key:?} a second time, also at {other:#x}");
@@ -84,7 +101,7 @@ impl<R: Record> Audit<R> {
                 return None;
             }
         };
-        self.count(at, &key);
+        self.count(at, &key, || R::value(core, words));
         let found = find(HashedKey::new(core, R::key_of(&key)));
         if !matches!(found, Ok(Some(found)) if found == words) {
             self.wrong(at, "a record that lookups find", "one that they do not");

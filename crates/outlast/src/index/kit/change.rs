@@ -6,7 +6,7 @@
 use super::table::{HashedKey, Table};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Change, Changed};
+use crate::index::{Change, Changed, Previous};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 
@@ -21,7 +21,7 @@ pub(crate) struct Plan<'a, R: Record> {
     /// Whether the change applies to a present key.
     pub(crate) replaces: bool,
     /// Whether the caller wants the value before the change.
-    pub(crate) want_before: bool,
+    pub(crate) before: Previous<R>,
 }
 
 impl<R: Record> Clone for Plan<'_, R> {
@@ -35,7 +35,7 @@ impl<R: Record> Copy for Plan<'_, R> {}
 
 impl<'a, R: Record> Plan<'a, R> {
     #[inline(always)]
-    fn of(change: Change<'a, R>, want_before: bool) -> Self {
+    fn of(change: Change<'a, R>, before: Previous<R>) -> Self {
         let (value, expected, inserts, replaces) = match change {
             Change::Insert(value) => (Some(value), None, true, false),
             Change::Put(value) => (Some(value), None, true, true),
@@ -43,7 +43,7 @@ impl<'a, R: Record> Plan<'a, R> {
             Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
             Change::Remove => (None, None, false, true),
         };
-        Plan { value, expected, inserts, replaces, want_before }
+        Plan { value, expected, inserts, replaces, before }
     }
 }
 
@@ -125,18 +125,18 @@ pub(crate) fn change<S: Seam, R: Record>(
     table: &impl Update<S, R>,
     key: R::Key<'_>,
     change: Change<'_, R>,
-    want_before: bool,
+    before: Previous<R>,
 ) -> Result<Changed<R>> {
     // One arm for each kind, so that the compiler knows the kind inside it. (A closure for the
     // common part would not be inlined.)
     match change {
-        Change::Insert(new) => enter(table, key, Plan::of(Change::Insert(new), want_before)),
-        Change::Put(new) => enter(table, key, Plan::of(Change::Put(new), want_before)),
-        Change::Update(new) => enter(table, key, Plan::of(Change::Update(new), want_before)),
+        Change::Insert(new) => enter(table, key, Plan::of(Change::Insert(new), before)),
+        Change::Put(new) => enter(table, key, Plan::of(Change::Put(new), before)),
+        Change::Update(new) => enter(table, key, Plan::of(Change::Update(new), before)),
         Change::Swap { expected, new } => {
-            enter(table, key, Plan::of(Change::Swap { expected, new }, want_before))
+            enter(table, key, Plan::of(Change::Swap { expected, new }, before))
         }
-        Change::Remove => enter(table, key, Plan::of(Change::Remove, want_before)),
+        Change::Remove => enter(table, key, Plan::of(Change::Remove, before)),
     }
 }
 
@@ -206,14 +206,15 @@ pub(crate) struct Decision<R: Record> {
     pub(crate) applied: bool,
 }
 
-/// Decides a change of a key whose record is in a slot with these words.
+/// Decides a change of a key whose record is in a slot with these words, at this offset.
 #[inline(always)]
 pub(crate) fn decide<S: Seam, R: Record>(
     core: &Core<S>,
     plan: &Plan<'_, R>,
     words: SlotWords,
+    at: impl FnOnce() -> u64,
 ) -> Result<Decision<R>, Damage> {
-    let before = if plan.want_before { Some(R::value(core, words)?) } else { None };
+    let before = plan.before.take(at, || R::value(core, words))?;
     let old_block = R::block(core, words)?;
     let applied = plan.replaces
         && match plan.expected {

@@ -6,8 +6,8 @@ use super::table::{Lookup, Verify};
 use crate::error::Result;
 use crate::index::record::{Record, RecordRef};
 use crate::index::{
-    Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Scheme, Verified,
-    Visitor,
+    Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Previous, Schemas,
+    Scheme, Verified, Visitor,
 };
 use crate::pmem::Seam;
 use crate::pool::core::Core;
@@ -20,15 +20,16 @@ use std::sync::Arc;
 /// has read. If the pool was still open, the result is good. Otherwise the result is thrown away,
 /// even if it is an error. Changes, the trace and background work run inside the gate, so `close`
 /// waits for them.
-pub struct WhileOpen<S: Seam, T> {
+pub struct WhileOpen<S: Seam, R: Record, T> {
     core: Arc<Core<S>>,
     table: T,
+    schemas: Schemas<R>,
 }
 
-impl<S: Seam, T> WhileOpen<S, T> {
+impl<S: Seam, R: Record, T> WhileOpen<S, R, T> {
     /// Wraps `table`, which lies in the pool of `core`.
-    pub fn new(core: Arc<Core<S>>, table: T) -> Self {
-        WhileOpen { core, table }
+    pub fn new(core: Arc<Core<S>>, table: T, schemas: Schemas<R>) -> Self {
+        WhileOpen { core, table, schemas }
     }
 
     /// Returns the result of `read`, if the pool is still open after it.
@@ -38,7 +39,7 @@ impl<S: Seam, T> WhileOpen<S, T> {
     }
 }
 
-impl<S: Seam, R: Record, T> Index<R> for WhileOpen<S, T>
+impl<S: Seam, R: Record, T> Index<R> for WhileOpen<S, R, T>
 where
     T: Lookup<S, R> + Update<S, R> + Verify<S, R>,
 {
@@ -63,9 +64,9 @@ where
         &self,
         key: R::Key<'_>,
         change: Change<'_, R>,
-        want_before: bool,
+        before: Previous<R>,
     ) -> Result<Changed<R>> {
-        change::change(&self.table, key, change, want_before)
+        change::change(&self.table, key, change, before)
     }
 
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
@@ -101,7 +102,7 @@ where
     }
 
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.table.verify(visit)
+        self.table.verify(visit, self.schemas)
     }
 
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
@@ -109,7 +110,7 @@ where
     }
 }
 
-impl<S: Seam, R: Record, T> OrderedIndex<R> for WhileOpen<S, T>
+impl<S: Seam, R: Record, T> OrderedIndex<R> for WhileOpen<S, R, T>
 where
     T: Lookup<S, R> + Update<S, R> + Verify<S, R>,
 {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::index::record::{Record, RecordRef};
-use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Scheme, Verified, Visitor};
+use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Schemas, Scheme, Verified, Visitor};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::sync::Arc;
@@ -136,5 +136,5 @@ pub(crate) trait Walk<S: Seam, R: Record>: Table<S, R> {
 /// The offline check.
 pub(crate) trait Verify<S: Seam, R: Record>: Walk<S, R> {
     /// Checks every structure and record. The caller holds the gate, so nothing else runs.
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;
+    fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified>;
 }

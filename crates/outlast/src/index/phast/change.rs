@@ -127,8 +127,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Returns the result of an insert whose key is present.
     fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {
-        let before = self
-            .find(key, |words| plan.want_before.then(|| R::value(&self.core, words)).transpose())?;
+        let value = |words| plan.before.take(|| 0, || R::value(&self.core, words));
+        let before = self.find(key, value)?;
         Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
 
@@ -389,7 +389,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // The pair may come from an insert whose bit is not durable yet.
             self.help(offset, std::iter::empty());
         }
-        let decision = decide(core, plan, words)?;
+        let at = || core.memory.offset_of(self.pair(offset, slot)).raw();
+        let decision = decide(core, plan, words, at)?;
         if !decision.applied {
             return Ok(Met::Done(decision.finish(core)));
         }

@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
 use crate::index::ordered::separator_is_whole;
-use crate::index::{Cursor, Verified, Visitor};
+use crate::index::{Cursor, Schemas, Verified, Visitor};
 use crate::pmem::Seam;
 use std::collections::HashSet;
 
 impl<S: Seam, R: OrderedRecord> Verify<S, R> for Phast<S, R> {
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        let mut audit = Audit::new();
+    fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
+        let mut audit = Audit::new(schemas);
         let mut chain = HashSet::new();
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
