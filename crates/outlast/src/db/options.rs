@@ -67,7 +67,7 @@ impl PoolOptions {
     /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
     /// [`max_size`](Self::max_size). Default: 2 MiB. A size without room for the pool's own tables
     /// (about 128 KiB, or two pages if those are larger) is refused with
-    /// [`Error::Invalid`](crate::Error::Invalid), which names the least one.
+    /// [`Error::Invalid`], which names the least one.
     #[must_use]
     pub fn initial_size(mut self, bytes: u64) -> Self {
         self.core.initial_size = bytes;

@@ -272,7 +272,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Returns whether a route still leads to the same segment.
     fn is_current<S: Seam>(&self, seam: &S, way: Self::Way<'_>) -> bool;
 
-    /// Makes a hash's segment [ready](Dash::make_ready), unless another thread already has. The
+    /// Makes a hash's segment ready (`Dash::make_ready`), unless another thread already has. The
     /// caller has passed the gate.
     fn first_touch<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
