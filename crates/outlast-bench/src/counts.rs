@@ -217,7 +217,7 @@ impl Recorded {
                     Do::Update(_) => Change::Update(word),
                     Do::Remove => Change::Remove,
                 };
-                index.change(key, change, Previous::Unwanted)?.applied
+                index.change(key, change, Previous::UNWANTED)?.applied
             }
             AnyIndex::Bytes(index) => {
                 let (key, value) = self.hand.pair_bytes(key, word);
@@ -226,7 +226,7 @@ impl Recorded {
                     Do::Update(_) => Change::Update(value),
                     Do::Remove => Change::Remove,
                 };
-                index.change(key, change, Previous::Unwanted)?.applied
+                index.change(key, change, Previous::UNWANTED)?.applied
             }
         })
     }

@@ -826,7 +826,7 @@ fn apply<R: Form>(
         Do::Swap(..) => Change::Swap { expected: first, new: second },
         Do::Remove => Change::Remove,
     };
-    let done = index.change(R::key_of(&key), change, Previous::Wanted)?;
+    let done = index.change(R::key_of(&key), change, Previous::WANTED)?;
     ensure(done.applied == applies, || {
         format!("answered applied: {}, expected {applies}", done.applied)
     })?;

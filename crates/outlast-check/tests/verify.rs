@@ -259,10 +259,10 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     let map = store.open_map(&other.name).unwrap();
                     match map.index() {
                         AnyIndex::Inline(index) => {
-                            index.change(1, Change::Put(2), Previous::Unwanted).map(drop)
+                            index.change(1, Change::Put(2), Previous::UNWANTED).map(drop)
                         }
                         AnyIndex::Bytes(index) => {
-                            index.change(b"1", Change::Put(&b"2"[..]), Previous::Unwanted).map(drop)
+                            index.change(b"1", Change::Put(&b"2"[..]), Previous::UNWANTED).map(drop)
                         }
                     }
                     .unwrap();

@@ -64,7 +64,7 @@ fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
         for n in 0..40u64 {
             let value = vec![n as u8; 300_000 + n as usize * 5000];
             index
-                .change(&n.to_le_bytes()[..], Change::Put(&value[..]), Previous::Unwanted)
+                .change(&n.to_le_bytes()[..], Change::Put(&value[..]), Previous::UNWANTED)
                 .unwrap();
         }
         let killed = bytes_of(&store);

@@ -86,11 +86,11 @@ fn put(index: &AnyIndex, known: &mut Records, key: Vec<u8>, value: Vec<u8>) {
     match index {
         AnyIndex::Inline(index) => {
             let (key, value) = (word_at(&key, 0), word_at(&value, 0));
-            index.change(key, Change::Put(value), Previous::Unwanted).expect("a sound pool");
+            index.change(key, Change::Put(value), Previous::UNWANTED).expect("a sound pool");
         }
         AnyIndex::Bytes(index) => {
             index
-                .change(&key[..], Change::Put(&value[..]), Previous::Unwanted)
+                .change(&key[..], Change::Put(&value[..]), Previous::UNWANTED)
                 .expect("a sound pool");
         }
     }
@@ -101,11 +101,11 @@ fn remove(index: &AnyIndex, known: &mut Records, key: &[u8]) {
     match index {
         AnyIndex::Inline(index) => {
             index
-                .change(word_at(key, 0), Change::Remove, Previous::Unwanted)
+                .change(word_at(key, 0), Change::Remove, Previous::UNWANTED)
                 .expect("a sound pool");
         }
         AnyIndex::Bytes(index) => {
-            index.change(key, Change::Remove, Previous::Unwanted).expect("a sound pool");
+            index.change(key, Change::Remove, Previous::UNWANTED).expect("a sound pool");
         }
     }
     known.remove(key);

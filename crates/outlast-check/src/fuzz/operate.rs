@@ -100,7 +100,7 @@ pub fn use_pool(
                 let done = index.change(
                     &n.to_le_bytes()[..],
                     Change::Put(&[5; 70][..]),
-                    Previous::Unwanted,
+                    Previous::UNWANTED,
                 );
                 found.note(done);
             }
@@ -196,7 +196,7 @@ fn operate<R: Record>(
                 attempt!(index.change(
                     R::key_of(key),
                     Change::Insert(R::value_of(value)),
-                    Previous::Unwanted
+                    Previous::UNWANTED
                 ));
             }
             let some: Vec<_> = keys.iter().take(20).map(R::key_of).collect();

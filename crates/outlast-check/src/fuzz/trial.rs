@@ -164,10 +164,10 @@ fn change(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> 
     match map.index() {
         AnyIndex::Inline(index) => {
             let change = value.map_or(Change::Remove, |value| Change::Put(word_at(value, 0)));
-            index.change(word_at(key, 0), change, Previous::Unwanted)?;
+            index.change(word_at(key, 0), change, Previous::UNWANTED)?;
         }
         AnyIndex::Bytes(index) => {
-            index.change(key, value.map_or(Change::Remove, Change::Put), Previous::Unwanted)?;
+            index.change(key, value.map_or(Change::Remove, Change::Put), Previous::UNWANTED)?;
         }
     }
     Ok(())

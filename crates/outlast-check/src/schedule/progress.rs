@@ -68,8 +68,8 @@ impl Victim {
     fn reserve<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
         for n in 60_000..60_003 {
             let (key, value) = (R::nth_key(n), R::nth_value(n + 1));
-            index.change(R::key_of(&key), Change::Put(R::value_of(&value)), Previous::Unwanted)?;
-            index.change(R::key_of(&key), Change::Remove, Previous::Unwanted)?;
+            index.change(R::key_of(&key), Change::Put(R::value_of(&value)), Previous::UNWANTED)?;
+            index.change(R::key_of(&key), Change::Remove, Previous::UNWANTED)?;
         }
         let _writing = store.core().enter()?;
         // As much as a block of the index's structure; it stays in hand with others.
@@ -80,7 +80,7 @@ impl Victim {
         let key = |n| R::nth_key(n);
         let value = R::nth_value(77);
         let change =
-            |n, change| index.change(R::key_of(&key(n)), change, Previous::Unwanted).map(|_| ());
+            |n, change| index.change(R::key_of(&key(n)), change, Previous::UNWANTED).map(|_| ());
         match self {
             Victim::Get => {
                 for n in [3, 9_999] {
@@ -114,7 +114,7 @@ impl Victim {
                     index.change(
                         R::key_of(&key(n)),
                         Change::Put(R::value_of(&value)),
-                        Previous::Wanted,
+                        Previous::WANTED,
                     )?;
                 }
             }
@@ -140,7 +140,7 @@ fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast:
             1 => Change::Update(R::value_of(&value)),
             _ => Change::Put(R::value_of(&value)),
         };
-        index.change(R::key_of(&key), change, Previous::Unwanted)?;
+        index.change(R::key_of(&key), change, Previous::UNWANTED)?;
         if i % 9 == 0 {
             index.get(R::key_of(&key))?;
         }

@@ -45,7 +45,7 @@ impl Table {
     }
 
     fn insert(&self, key: u64, steps: bool) {
-        let changed = self.index().change(key, Change::Insert(key + 7), Previous::Unwanted);
+        let changed = self.index().change(key, Change::Insert(key + 7), Previous::UNWANTED);
         assert!(changed.unwrap().applied, "{key} was there");
         if steps {
             self.rest();

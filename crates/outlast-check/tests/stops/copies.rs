@@ -38,7 +38,7 @@ impl Run {
         while inline(&map).stats().unwrap().segments < 3 {
             assert!(
                 inline(&map)
-                    .change(key, Change::Insert(key + 7), Previous::Unwanted)
+                    .change(key, Change::Insert(key + 7), Previous::UNWANTED)
                     .unwrap()
                     .applied
             );
@@ -46,7 +46,7 @@ impl Run {
         }
         for other in (1..key).filter(|key| only.is_some_and(|only| *key != only)) {
             assert!(
-                inline(&map).change(other, Change::Remove, Previous::Unwanted).unwrap().applied
+                inline(&map).change(other, Change::Remove, Previous::UNWANTED).unwrap().applied
             );
         }
         Run { stops, store, map }
@@ -117,7 +117,7 @@ fn a_copy_is_confirmed_by_its_maker_alone() {
         run.stops.await_stop(A, &a);
         let b = scope.spawn(|| run.rehash(B));
         run.stops.await_stop(B, &b);
-        assert!(inline(&run.map).change(key, Change::Remove, Previous::Unwanted).unwrap().applied);
+        assert!(inline(&run.map).change(key, Change::Remove, Previous::UNWANTED).unwrap().applied);
         assert_eq!(run.word(copy.offset), 0);
         // A copies into the slot, and stops before it looks at the record again.
         assert!(run.stops.run_to(A, copy.access + 1, &a));

@@ -26,7 +26,7 @@ fn is(event: &Event, name: &str, flush: bool) -> bool {
 }
 
 fn insert(map: &OpenMap, key: u64, value: u64) -> bool {
-    inline(map).change(key, Change::Insert(value), Previous::Unwanted).unwrap().applied
+    inline(map).change(key, Change::Insert(value), Previous::UNWANTED).unwrap().applied
 }
 
 /// Makes a map of words with these keys.
@@ -63,7 +63,7 @@ fn an_overflow_node_is_used_once_its_link_is_durable() {
     let seam = stops.seam();
     seam.start(false);
     let (_store, map) = words(&seam, hash, first..key);
-    let act = || inline(&map).change(key, Change::Insert(key + 7), Previous::Unwanted).is_ok();
+    let act = || inline(&map).change(key, Change::Insert(key + 7), Previous::UNWANTED).is_ok();
     let (_, events) = stops.during(access, act, |stopped| {
         assert!(stopped && insert(&map, first + 5000, 99));
         seam.take()
@@ -126,7 +126,7 @@ fn new_space_is_used_once_the_size_is_durable() {
     let seam = stops.seam();
     seam.start(false);
     let (_store, map) = setup(&seam, key);
-    let act = || inline(&map).change(key, Change::Insert(key + 7), Previous::Unwanted).is_ok();
+    let act = || inline(&map).change(key, Change::Insert(key + 7), Previous::UNWANTED).is_ok();
     let more = 100_000..100_400;
     let (_, events) = stops.during(access, act, |stopped| {
         assert!(stopped);
@@ -152,7 +152,7 @@ fn texts(seam: &Traced, keys: u64) -> (Arc<Store<Traced>>, Arc<OpenMap>) {
     let map = map(&store, Bytes, SMALLEST);
     for key in 0..keys {
         let value = [key as u8; 40];
-        bytes(&map).change(&text(key), Change::Insert(&value[..]), Previous::Unwanted).unwrap();
+        bytes(&map).change(&text(key), Change::Insert(&value[..]), Previous::UNWANTED).unwrap();
     }
     (store, map)
 }
@@ -174,7 +174,7 @@ fn the_trace_misses_no_record_that_a_split_takes_back() {
             let (done, stopped) = stops.during(access, trace, |stopped| {
                 for key in 1000..1060 {
                     let change = Change::Insert(&[7; 40][..]);
-                    bytes(&map).change(&text(key), change, Previous::Unwanted).unwrap();
+                    bytes(&map).change(&text(key), change, Previous::UNWANTED).unwrap();
                 }
                 stopped
             });
@@ -234,9 +234,9 @@ fn a_scan_reports_no_record_twice_beside_changes_of_the_stash() {
             let (found, stopped) = stops.during(access, scan, |stopped| {
                 // The latest keys are those most likely in the stash.
                 for key in fill - 12..fill {
-                    bytes(&map).change(&text(key), Change::Remove, Previous::Unwanted).unwrap();
+                    bytes(&map).change(&text(key), Change::Remove, Previous::UNWANTED).unwrap();
                     let change = Change::Insert(&[1; 40][..]);
-                    bytes(&map).change(&text(key + 5000), change, Previous::Unwanted).unwrap();
+                    bytes(&map).change(&text(key + 5000), change, Previous::UNWANTED).unwrap();
                 }
                 stopped
             });

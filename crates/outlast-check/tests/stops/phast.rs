@@ -46,7 +46,7 @@ fn records(index: &dyn Index<Bytes>) -> outlast::Result<Vec<(Vec<u8>, Vec<u8>)>>
 }
 
 fn change(index: &dyn Index<Bytes>, key: &[u8], change: Change<'_, Bytes>) -> bool {
-    index.change(key, change, Previous::Unwanted).unwrap().applied
+    index.change(key, change, Previous::UNWANTED).unwrap().applied
 }
 
 /// Tries each pair of moments of this thread's insert. At the first, another thread inserts the

@@ -56,17 +56,15 @@ pub enum Change<'a, R: Record> {
     Remove,
 }
 
-/// Whether the caller of a change wants the previous value.
+/// Whether the caller of a change wants the previous value, and which ones it accepts.
 #[derive(Debug)]
-pub enum Previous<R: Record> {
-    /// It does not.
-    Unwanted,
-    /// It does.
-    Wanted,
-    /// It does, if this accepts the value. Otherwise the change fails with
-    /// [`Damaged`](crate::Error::Damaged), and has no effect.
-    Checked(for<'a> fn(R::Value<'a>) -> Result<(), Damage>),
+pub struct Previous<R: Record> {
+    wanted: bool,
+    check: Option<Check<R>>,
 }
+
+/// A check of a value. It returns the damage if the caller does not accept the value.
+type Check<R> = for<'a> fn(<R as Record>::Value<'a>) -> Result<(), Damage>;
 
 impl<R: Record> Clone for Previous<R> {
     #[inline(always)]
@@ -78,28 +76,38 @@ impl<R: Record> Clone for Previous<R> {
 impl<R: Record> Copy for Previous<R> {}
 
 impl<R: Record> Previous<R> {
-    /// The caller wants the value if this is so.
+    /// The caller does not want it.
+    pub const UNWANTED: Self = Previous { wanted: false, check: None };
+
+    /// The caller wants it, whatever it is.
+    pub const WANTED: Self = Previous { wanted: true, check: None };
+
+    /// The caller wants it, if `check` accepts it. Otherwise the change fails with
+    /// [`Damaged`](crate::Error::Damaged), and has no effect.
     #[inline(always)]
-    pub fn when(wanted: bool) -> Self {
-        if wanted { Previous::Wanted } else { Previous::Unwanted }
+    pub const fn checked(check: for<'a> fn(R::Value<'a>) -> Result<(), Damage>) -> Self {
+        Previous { wanted: true, check: Some(check) }
     }
 
-    /// Returns the value before a change if the caller wants it. `read` reads it, from offset `at`.
+    /// The caller wants it, whatever it is, if `wanted`.
+    pub fn when(wanted: bool) -> Self {
+        if wanted { Self::WANTED } else { Self::UNWANTED }
+    }
+
+    /// Returns the value before a change if the caller wants it.
     #[inline(always)]
     pub(crate) fn take(
         self,
-        at: impl FnOnce() -> u64,
         read: impl FnOnce() -> Result<R::Owned, Damage>,
     ) -> Result<Option<R::Owned>, Damage> {
-        match self {
-            Previous::Unwanted => Ok(None),
-            Previous::Wanted => read().map(Some),
-            Previous::Checked(check) => {
-                let value = read()?;
-                check(R::value_of(&value)).map_err(|damage| damage.at(at()))?;
-                Ok(Some(value))
-            }
+        if !self.wanted {
+            return Ok(None);
         }
+        let value = read()?;
+        if let Some(check) = self.check {
+            check(R::value_of(&value))?;
+        }
+        Ok(Some(value))
     }
 }
 

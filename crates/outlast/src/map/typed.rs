@@ -59,12 +59,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         self.raw.info()
     }
 
+    #[inline(always)]
     fn word(&self, word: u64) -> Result<V::Owned> {
-        V::from_word(word).map_err(|damage| undecodable(damage, self.raw.root()))
+        V::from_word(word).map_err(|damage| self.undecodable(damage))
     }
 
+    #[inline(always)]
     fn bytes(&self, bytes: Vec<u8>) -> Result<V::Owned> {
-        V::from_bytes(bytes).map_err(|damage| undecodable(damage, self.raw.root()))
+        V::from_bytes(bytes).map_err(|damage| self.undecodable(damage))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn undecodable(&self, damage: Damage) -> Error {
+        undecodable(damage, self.raw.root())
+    }
+
+    /// Gives a previous value that is none of this type a place: [`Value`] knows none.
+    #[cold]
+    #[inline(never)]
+    fn located(&self, error: Error) -> Error {
+        match error {
+            Error::Damaged(damage) if damage.offset() == 0 => self.undecodable(damage),
+            other => other,
+        }
     }
 
     /// Asks for the value before a change. The change fails if that is no value of this type.
@@ -72,8 +90,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     fn before_word() -> Previous<Inline> {
         match V::SCHEMA {
             // Every word is a value.
-            "u64" | "i64" => Previous::Wanted,
-            _ => Previous::Checked(|word| V::from_word(word).map(drop)),
+            "u64" | "i64" => Previous::WANTED,
+            _ => Previous::checked(|word| V::from_word(word).map(drop)),
         }
     }
 
@@ -81,9 +99,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     #[inline(always)]
     fn before_bytes() -> Previous<Bytes> {
         match V::SCHEMA {
-            "bytes" => Previous::Wanted,
-            "str" => Previous::Checked(|bytes| check_text(bytes)),
-            _ => Previous::Checked(|bytes| V::from_bytes(bytes.to_vec()).map(drop)),
+            "bytes" => Previous::WANTED,
+            "str" => Previous::checked(|bytes| check_text(bytes)),
+            _ => Previous::checked(|bytes| V::from_bytes(bytes.to_vec()).map(drop)),
         }
     }
 
@@ -93,7 +111,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// lookup meets a change by another thread that is not durable yet, it waits for that change or
     /// persists it, depending on the scheme. After a crash, the first lookup in a part of the map
     /// also repairs that part.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
@@ -203,6 +221,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Ok(self.store(key, value, Store::Update, false)?.0)
     }
 
+    #[inline(always)]
     fn store(
         &self,
         key: &K,
@@ -213,16 +232,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
                 let change = how.change(value.to_word());
-                let before = if want_before { Self::before_word() } else { Previous::Unwanted };
-                let done = index.change(key.to_word(), change, before)?;
-                Ok((done.applied, done.before.map(|word| self.word(word)).transpose()?))
+                let before = if want_before { Self::before_word() } else { Previous::UNWANTED };
+                let done = index
+                    .change(key.to_word(), change, before)
+                    .map_err(|error| self.located(error))?;
+                let before = done.before.filter(|_| want_before);
+                Ok((done.applied, before.map(|word| self.word(word)).transpose()?))
             }
             Form::Bytes(index) => {
-                let before = if want_before { Self::before_bytes() } else { Previous::Unwanted };
-                let done = key.with_bytes(|key| {
-                    value.with_bytes(|value| index.change(key, how.change(value), before))
-                })?;
-                Ok((done.applied, done.before.map(|bytes| self.bytes(bytes)).transpose()?))
+                let before = if want_before { Self::before_bytes() } else { Previous::UNWANTED };
+                let done = key
+                    .with_bytes(|key| {
+                        value.with_bytes(|value| index.change(key, how.change(value), before))
+                    })
+                    .map_err(|error| self.located(error))?;
+                let before = done.before.filter(|_| want_before);
+                Ok((done.applied, before.map(|bytes| self.bytes(bytes)).transpose()?))
             }
         }
     }
@@ -236,13 +261,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
                 let change = Change::Swap { expected: expected.to_word(), new: new.to_word() };
-                Ok(index.change(key.to_word(), change, Previous::Unwanted)?.applied)
+                Ok(index.change(key.to_word(), change, Previous::UNWANTED)?.applied)
             }
             Form::Bytes(index) => key.with_bytes(|key| {
                 expected.with_bytes(|expected| {
                     new.with_bytes(|new| {
                         let change = Change::Swap { expected, new };
-                        Ok(index.change(key, change, Previous::Unwanted)?.applied)
+                        Ok(index.change(key, change, Previous::UNWANTED)?.applied)
                     })
                 })
             }),
@@ -275,12 +300,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     pub fn remove(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
-                let done = index.change(key.to_word(), Change::Remove, Self::before_word())?;
+                let done = index
+                    .change(key.to_word(), Change::Remove, Self::before_word())
+                    .map_err(|e| self.located(e))?;
                 done.before.map(|word| self.word(word)).transpose()
             }
             Form::Bytes(index) => {
-                let done =
-                    key.with_bytes(|key| index.change(key, Change::Remove, Self::before_bytes()))?;
+                let done = key
+                    .with_bytes(|key| index.change(key, Change::Remove, Self::before_bytes()))
+                    .map_err(|e| self.located(e))?;
                 done.before.map(|bytes| self.bytes(bytes)).transpose()
             }
         }

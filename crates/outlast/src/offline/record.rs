@@ -82,7 +82,9 @@ fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
         _ => return true,
     };
     match form {
-        RecordForm::Inline => bytes[width..].iter().all(|&byte| byte == 0),
+        RecordForm::Inline => {
+            bytes.get(width..).is_some_and(|above| above.iter().all(|&byte| byte == 0))
+        }
         RecordForm::Bytes => bytes.len() == width,
     }
 }

@@ -93,7 +93,7 @@ impl Op {
                     Do::Put(_) => Change::Put(R::value_of(&value)),
                     Do::Update(_) | Do::Swap(..) => Change::Update(R::value_of(&value)),
                 };
-                let done = Index::<R>::change(&**index, R::key_of(&R::nth_key(key)), change, Previous::Unwanted)?;
+                let done = Index::<R>::change(&**index, R::key_of(&R::nth_key(key)), change, Previous::UNWANTED)?;
                 Told::Changed(done.applied, done.present)
             }
         }))

@@ -269,7 +269,7 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
             Do::Insert(_) => Change::Insert(R::value_of(&value)),
             _ => Change::Update(R::value_of(&value)),
         };
-        let done = Index::<R>::change(&**index, R::key_of(&key), change, Previous::Unwanted)?;
+        let done = Index::<R>::change(&**index, R::key_of(&key), change, Previous::UNWANTED)?;
         crate::state::ensure(done.applied, || format!("{what:?} was not applied"))
     })
 }

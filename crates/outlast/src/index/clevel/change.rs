@@ -76,7 +76,7 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         };
         let memory = &self.core.memory;
         let value = || Ok(R::read_value(memory, place.body));
-        let before = plan.before.take(|| place.offset, value)?;
+        let before = plan.before.take(value)?;
         let applied = plan.replaces
             && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
         if applied {

@@ -556,7 +556,7 @@ mod tests {
         let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for n in 0..RECORDS {
             let insert = Change::Insert(n + 1);
-            assert!(change::change(&table, key(n), insert, Previous::Unwanted).unwrap().applied);
+            assert!(change::change(&table, key(n), insert, Previous::UNWANTED).unwrap().applied);
             seen.look(&table);
             let newest = seen.known.last().unwrap();
             // Every second level is made ready while the oldest one is being emptied.

@@ -9,11 +9,10 @@ use crate::error::Result;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
 use crate::index::kit::lock::{Guarded, Held};
-use crate::index::kit::media::LOW48;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Changed, Previous, RecordForm, fingerprints};
+use crate::index::{Changed, RecordForm, fingerprints};
 use crate::pmem::{Point, Seam};
 
 /// The most records that move to make room for one. More moves fill a segment further before it is
@@ -71,7 +70,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
         if R::FORM == RecordForm::Bytes
             && plan.value.is_some()
             && plan.inserts != plan.replaces
-            && let Some(changed) = self.decide_early(key, plan.inserts, plan.before)?
+            && let Some(changed) = self.decide_early(key, plan)?
         {
             return Ok(Some(changed));
         }
@@ -144,17 +143,17 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     fn decide_early(
         &self,
         key: HashedKey<'_, R>,
-        inserts: bool,
-        before: Previous<R>,
+        plan: &Plan<'_, R>,
     ) -> Attempt<Option<Changed<R>>> {
-        let before = if inserts { before } else { Previous::Unwanted };
-        let read =
-            |words: SlotWords| before.take(|| words.first & LOW48, || R::value(&self.core, words));
+        let read = |words| match plan.inserts {
+            true => plan.before.take(|| R::value(&self.core, words)),
+            false => Ok(None),
+        };
         let found = self.find(key, 1, read)?;
-        Ok((found.is_some() == inserts).then(|| Changed {
+        Ok((found.is_some() == plan.inserts).then(|| Changed {
             applied: false,
             before: found.flatten(),
-            present: inserts,
+            present: plan.inserts,
         }))
     }
 
@@ -191,9 +190,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             let both = (bits, next_bits);
             return self.insert_absent::<FIRST>(route, here, next_lock, both, key.hash, new);
         };
-        let decision = decide(&self.core, plan, place.words, || {
-            self.core.memory.offset_of(&place.bucket.slots[place.slot]).raw()
-        })?;
+        let decision = decide(&self.core, plan, place.words)?;
         if !decision.applied {
             return Ok(Step::Done(decision.finish(&self.core)));
         }

@@ -206,15 +206,14 @@ pub(crate) struct Decision<R: Record> {
     pub(crate) applied: bool,
 }
 
-/// Decides a change of a key whose record is in a slot with these words, at this offset.
+/// Decides a change of a key whose record is in a slot with these words.
 #[inline(always)]
 pub(crate) fn decide<S: Seam, R: Record>(
     core: &Core<S>,
     plan: &Plan<'_, R>,
     words: SlotWords,
-    at: impl FnOnce() -> u64,
 ) -> Result<Decision<R>, Damage> {
-    let before = plan.before.take(at, || R::value(core, words))?;
+    let before = plan.before.take(|| R::value(core, words))?;
     let old_block = R::block(core, words)?;
     let applied = plan.replaces
         && match plan.expected {

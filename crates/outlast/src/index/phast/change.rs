@@ -127,7 +127,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Returns the result of an insert whose key is present.
     fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {
-        let value = |words| plan.before.take(|| 0, || R::value(&self.core, words));
+        let value = |words| plan.before.take(|| R::value(&self.core, words));
         let before = self.find(key, value)?;
         Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
@@ -389,8 +389,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // The pair may come from an insert whose bit is not durable yet.
             self.help(offset, std::iter::empty());
         }
-        let at = || core.memory.offset_of(self.pair(offset, slot)).raw();
-        let decision = decide(core, plan, words, at)?;
+        let decision = decide(core, plan, words)?;
         if !decision.applied {
             return Ok(Met::Done(decision.finish(core)));
         }

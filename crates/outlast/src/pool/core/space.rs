@@ -371,9 +371,10 @@ impl<S: Seam> Core<S> {
         }
         let held = match self.epochs().limbo_bytes() {
             0 => String::new(),
-            bytes => {
-                format!("; guards keep {bytes} bytes from reuse ({} of them)", self.epochs().pins())
-            }
+            bytes => match self.epochs().pins() {
+                1 => format!("; 1 guard keeps {bytes} bytes from reuse"),
+                pins => format!("; {pins} guards keep {bytes} bytes from reuse"),
+            },
         };
         Err(Error::PoolFull { needed: bytes, limit, held })
     }
