@@ -1,0 +1,109 @@
+//! The workloads that every scheme has.
+
+use super::{Aim, Before, Beside, PLAIN, Start, Workload};
+use outlast::pool::points as pool;
+
+/// The workloads of every scheme, beside those in [`closing`](super::closing).
+pub(super) const ALL: &[Workload] = &[
+    Workload {
+        name: "growth",
+        about: "an insert makes the table grow",
+        before: Before::Growth,
+        ..PLAIN
+    },
+    Workload {
+        name: "growth-removals",
+        about: "removals beside growth",
+        before: Before::Growth,
+        beside: Beside::Removals,
+        ..PLAIN
+    },
+    Workload {
+        name: "growth-scan",
+        about: "an iteration beside growth",
+        before: Before::Growth,
+        beside: Beside::Scan,
+        ..PLAIN
+    },
+    Workload {
+        name: "one-key",
+        about: "several changes of one key at once",
+        aim: Aim::OneKey,
+        ..PLAIN
+    },
+    Workload {
+        name: "duel",
+        about: "two or three changes and lookups of one key, and nothing else",
+        aim: Aim::Duel,
+        ..PLAIN
+    },
+    Workload { name: "race", about: "two or three inserts of one key", aim: Aim::Race, ..PLAIN },
+    Workload {
+        name: "duel-growth",
+        about: "lookups and changes of a key beside an insert that makes its table grow",
+        before: Before::Growth,
+        aim: Aim::Duel,
+        ..PLAIN
+    },
+    Workload {
+        name: "apart",
+        about: "inserts and removals of different keys in the same buckets",
+        aim: Aim::Apart,
+        ..PLAIN
+    },
+    Workload {
+        name: "repair",
+        about: "first touches after a crash, before an insert that makes the table grow",
+        before: Before::Growth,
+        start: Start::Crashed,
+        ..PLAIN
+    },
+    Workload {
+        name: "reclaim",
+        about: "the reclaim after a crash beside operations",
+        before: Before::Growth,
+        start: Start::Crashed,
+        beside: Beside::Background,
+        ..PLAIN
+    },
+    Workload {
+        name: "sync",
+        about: "the pool made clean beside operations",
+        before: Before::Growth,
+        beside: Beside::Sync,
+        ..PLAIN
+    },
+    Workload {
+        name: "close",
+        about: "the pool closed beside operations",
+        before: Before::Growth,
+        beside: Beside::Close,
+        ..PLAIN
+    },
+    Workload {
+        name: "pool-growth",
+        about: "an insert makes the pool grow",
+        before: Before::Point(&pool::HEADER_SIZE),
+        pages: Some(40),
+        ..PLAIN
+    },
+    Workload {
+        name: "maps",
+        about: "other maps created and dropped beside operations",
+        beside: Beside::Maps,
+        ..PLAIN
+    },
+    Workload {
+        name: "maps-freed",
+        about: "maps that were dropped while they were held, freed while others are created",
+        beside: Beside::MapsFreed,
+        ..PLAIN
+    },
+    Workload {
+        name: "maps-reclaim",
+        about: "other maps created and dropped beside the reclaim after a crash",
+        start: Start::Crashed,
+        beside: Beside::Maps,
+        ..PLAIN
+    },
+];

@@ -1,0 +1,147 @@
+//! One run of a workload.
+
+use super::{Beside, Keys, Start, Workload, value_of};
+use crate::model::{Image, Timeline, stored};
+use crate::schedule::act::{Act, MAP, other};
+use crate::session::{Do, Session, Shape};
+use crate::state::{Checked, Fault};
+use outlast::RecordForm;
+use outlast::pmem::{Alive, Point};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What one run does.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    /// Its kind.
+    pub workload: Workload,
+    /// What the map looks like.
+    pub shape: Shape,
+    pub(super) keys: Keys,
+    /// Records that are there at first, but for those that are removed again.
+    pub fill: u64,
+    /// So many of the first ones.
+    pub(super) removed: u64,
+    /// Other maps that are there at first.
+    pub others: Vec<u64>,
+    /// Whether the process has died since, and where.
+    pub(crate) crashed: Start,
+    /// Whether freed blocks are used again at once.
+    pub reuses: bool,
+    /// By which of all ways its first operation looks a key up, or asks for what was there.
+    pub way: u64,
+    /// Whether, where threads are held, the second one is held too.
+    pub holds_two: bool,
+    /// The number of its first thread in the process: gate and epochs know only so many.
+    pub first_thread: usize,
+    /// What each thread does.
+    pub scripts: Vec<Vec<Act>>,
+}
+
+impl Instance {
+    /// The records that are there at first.
+    pub fn initial(&self) -> BTreeMap<u64, u64> {
+        self.workload
+            .filled(self.fill, self.removed)
+            .map(|n| (self.keys.key(n), value_of(n)))
+            .collect()
+    }
+
+    /// Makes the pool and fills it.
+    ///
+    /// # Errors
+    /// If an operation fails, or answers what is not so.
+    pub fn fill(&self, alive: &Arc<Alive>, seam: outlast::pmem::Traced) -> Checked<Session> {
+        let mut session = Session::create(self.workload.pool(), alive, seam.clone())?;
+        session.create_map(MAP, self.shape)?;
+        for &n in &self.others {
+            session.create_map(&other(n), self.shape)?;
+            for (key, value) in self.other_records() {
+                session.change(&other(n), key, Do::Insert(value))?;
+            }
+        }
+        if self.workload.beside == Beside::HoldDropped {
+            // It is freed once the threads have let it go.
+            session.let_all_go();
+        }
+        if self.workload.beside == Beside::MapsFreed {
+            session.create_map(&other(0), self.shape)?;
+            session.drop_map(&other(0), true)?;
+            session.let_go();
+        }
+        for number in 0..self.fill {
+            self.workload.fill_in(&mut session, &self.keys, number)?;
+        }
+        for number in 0..self.removed {
+            session.change(MAP, self.keys.key(number), Do::Remove)?;
+        }
+        match self.crashed {
+            Start::Open => Ok(session),
+            Start::Crashed => session.crash().map(|()| session),
+            Start::CrashedIn(point) => self.crash_in(session, point, alive, seam),
+        }
+    }
+
+    /// Opens what a process leaves that dies in an update, behind its last store at a point.
+    /// The update is one that leaves the record as it was.
+    fn crash_in(
+        &self,
+        mut session: Session,
+        point: &'static Point,
+        alive: &Arc<Alive>,
+        seam: outlast::pmem::Traced,
+    ) -> Checked<Session> {
+        let file = session.file();
+        let initial = self.initial();
+        let (&key, &value) = initial.iter().next_back().expect("a table that is filled");
+        seam.start(false);
+        session.change(MAP, key, Do::Update(value))?;
+        let events = seam.take();
+        let last = events.iter().rposition(|e| e.point == Some(point) && stored(e).is_some());
+        let last = last.ok_or_else(|| Fault(format!("an update without {}", point.name)))?;
+        let len = file.len() as u64;
+        let mut timeline = Timeline::new(&Image::of_file(&file, self.capacity()), len, &events);
+        timeline.advance(last + 1);
+        let mut image = Image::default();
+        timeline.all_but(&[], &mut image);
+        Ok(Session::open(&image.bytes, self.capacity(), alive, seam, None)?)
+    }
+
+    /// Bytes that the pool can grow to.
+    pub fn capacity(&self) -> u64 {
+        self.workload.pool().max_pages << crate::session::PAGE_BITS
+    }
+
+    /// Operations of all threads.
+    pub fn operations(&self) -> usize {
+        self.scripts.iter().map(Vec::len).sum()
+    }
+
+    /// The same without some operations, by their numbers in the order of the scripts.
+    #[must_use]
+    pub fn without(&self, dropped: &[usize]) -> Instance {
+        let mut instance = self.clone();
+        let mut number = 0;
+        for script in &mut instance.scripts {
+            script.retain(|_| {
+                number += 1;
+                !dropped.contains(&(number - 1))
+            });
+        }
+        instance
+    }
+
+    /// The same with one thread alone.
+    #[must_use]
+    pub fn alone(&self, thread: usize) -> Instance {
+        let mut instance = self.clone();
+        let others = instance.scripts.iter_mut().enumerate().filter(|(other, _)| *other != thread);
+        others.for_each(|(_, script)| script.clear());
+        instance
+    }
+
+    /// The form of its records.
+    pub fn form(&self) -> RecordForm {
+        self.shape.form
+    }
+}

@@ -1,0 +1,30 @@
+//! The keys of a workload.
+
+use std::sync::Arc;
+
+/// The keys of a workload, by number.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    /// Those of the first numbers, if they matter.
+    pub(super) chosen: Arc<[u64]>,
+    /// What is added to the other numbers.
+    pub(super) first: u64,
+}
+
+impl Keys {
+    /// Those that are their numbers.
+    pub(super) fn plain() -> Keys {
+        Keys { chosen: Arc::new([]), first: 0 }
+    }
+
+    pub(super) fn key(&self, number: u64) -> u64 {
+        match self.chosen.get(number as usize) {
+            Some(&key) => key,
+            None if self.chosen.is_empty() => self.first + number,
+            None => UNCHOSEN + number,
+        }
+    }
+}
+
+/// More than any key that is chosen.
+const UNCHOSEN: u64 = 10_000;

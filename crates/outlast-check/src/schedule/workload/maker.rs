@@ -1,0 +1,201 @@
+//! Makes the scripts of a workload's threads from a seed.
+
+use super::{Aim, Before, Beside, Keys, Workload, value_of};
+use crate::history::Call;
+use crate::random::Random;
+use crate::schedule::act::Act;
+use crate::session::Do;
+
+/// Makes scripts.
+pub(super) struct Maker<'w> {
+    pub(super) workload: &'w Workload,
+    pub(super) random: Random,
+    pub(super) keys: Keys,
+    pub(super) fill: u64,
+    /// The record that the workload is about.
+    pub(super) target: u64,
+    pub(super) moved: Vec<u64>,
+    pub(super) value: u64,
+}
+
+impl Maker<'_> {
+    pub(super) fn scripts(&mut self) -> Vec<Vec<Act>> {
+        if let Some(scripts) = self.closing() {
+            return scripts;
+        }
+        let beside = self.workload.beside;
+        if matches!(self.workload.aim, Aim::Duel | Aim::Race | Aim::Moved) {
+            let mut scripts = self.duel();
+            if beside == Beside::Background {
+                let steps = 1 + self.random.below(2);
+                scripts.push((0..steps).map(|_| Act::Background).collect());
+            }
+            return scripts;
+        }
+        if beside == Beside::MapsFreed {
+            // The one who drops the second map leaves it to others to free it, as the first one.
+            let change = vec![Act::Call(self.call())];
+            let maps = vec![Act::CreateMap(1), Act::DropHeld(1), Act::CreateMap(0)];
+            let steps = vec![Act::Background; 2 + self.random.below(3) as usize];
+            return vec![maps, steps, change];
+        }
+        let busy = beside != Beside::Nothing;
+        let threads = 2 + self.random.below(if busy { 2 } else { 3 });
+        let mut scripts = Vec::new();
+        for thread in 0..threads {
+            let count = 2 + self.random.below(if threads > 2 { 3 } else { 5 });
+            let mut script: Vec<Act> = (0..count).map(|_| Act::Call(self.call())).collect();
+            if thread == 0 && self.workload.before != Before::Nothing {
+                // What the workload is for, at a moment that is not always the first.
+                let at = self.random.below(2) as usize;
+                let value = self.fresh();
+                script[at] = Act::Call(self.work(value));
+            }
+            scripts.push(script);
+        }
+        if busy {
+            let count = 2 + self.random.below(3);
+            scripts.push((0..count).map(|_| self.beside(beside)).collect());
+        }
+        if beside == Beside::Close {
+            // Once is enough.
+            if let Some(last) = scripts.last_mut() {
+                last.truncate(1);
+            }
+        }
+        scripts
+    }
+
+    /// Two or three threads with one or two operations each, on one key.
+    pub(super) fn duel(&mut self) -> Vec<Vec<Act>> {
+        let races = self.workload.aim == Aim::Race;
+        let number = match self.random.below(4) {
+            _ if races => self.target,
+            0 => self.target,
+            1 => self.random.below(self.fill.max(1)),
+            _ => self.some_moved().unwrap_or(self.fill - 1),
+        };
+        let key = self.key(number);
+        let threads = 2 + self.random.below(2);
+        let mut scripts = Vec::new();
+        for thread in 0..threads {
+            let value = self.fresh();
+            let first = if races {
+                let put = self.random.below(3) == 0;
+                Call::Change(key, if put { Do::Put(value) } else { Do::Insert(value) })
+            } else if thread == 0 && self.workload.before != Before::Nothing {
+                // What the workload is for.
+                self.work(value)
+            } else if thread == threads - 1 {
+                Call::Get(key)
+            } else {
+                let change = match self.random.below(6) {
+                    0 => Do::Insert(value),
+                    1 => Do::Put(value),
+                    2 => Do::Update(value),
+                    3 => Do::Swap(value_of(number), value),
+                    _ => Do::Remove,
+                };
+                Call::Change(key, change)
+            };
+            let mut script = vec![Act::Call(first)];
+            match self.random.below(6) {
+                0 | 1 => script.push(Act::Call(Call::Get(key))),
+                2 if races => script.push(Act::Call(Call::Change(key, Do::Remove))),
+                _ => {}
+            }
+            scripts.push(script);
+        }
+        scripts
+    }
+
+    /// What the workload is for.
+    pub(super) fn work(&self, value: u64) -> Call {
+        let change = if self.workload.emptied { Do::Remove } else { Do::Insert(value) };
+        Call::Change(self.key(self.target), change)
+    }
+
+    /// One of the records that the next insert moves.
+    pub(super) fn some_moved(&mut self) -> Option<u64> {
+        let n = self.random.below(self.moved.len().max(1) as u64);
+        self.moved.get(n as usize).copied()
+    }
+
+    pub(super) fn beside(&mut self, beside: Beside) -> Act {
+        match beside {
+            Beside::Nothing => Act::Call(self.call()),
+            Beside::Scan if self.random.below(3) != 0 => Act::Call(Call::Scan),
+            Beside::Scan => Act::Call(self.call()),
+            Beside::BackgroundAndScan if self.random.below(3) == 0 => Act::Call(Call::Scan),
+            Beside::Background | Beside::BackgroundAndScan => Act::Background,
+            Beside::Sync if self.random.below(2) == 0 => Act::Sync,
+            Beside::Sync => Act::Call(self.call()),
+            Beside::Close => Act::Close,
+            Beside::Reopen | Beside::Hold | Beside::HoldDropped => unreachable!("see `closing`"),
+            Beside::MapsFreed => Act::Background,
+            Beside::Maps => {
+                let n = self.random.below(2);
+                if self.random.below(2) == 0 { Act::CreateMap(n) } else { Act::DropMap(n) }
+            }
+            Beside::Removals => {
+                let number = self.random.below(self.fill.max(1));
+                Act::Call(Call::Change(self.key(number), Do::Remove))
+            }
+        }
+    }
+
+    pub(super) fn key(&self, number: u64) -> u64 {
+        self.keys.key(number)
+    }
+
+    pub(super) fn fresh(&mut self) -> u64 {
+        self.value += 1;
+        self.value
+    }
+
+    /// A key: often the one that the next insert is about, or one of the next; else one of
+    /// a few that are there.
+    pub(super) fn some_number(&mut self) -> u64 {
+        match self.random.below(8) {
+            _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.target,
+            _ if self.workload.aim == Aim::Last && self.random.below(3) != 0 => self.fill - 1,
+            0..4 => self.target,
+            4 => self.target + 1,
+            5 => self.target.saturating_sub(1),
+            6 => 0,
+            _ => self.random.below(self.fill + 1),
+        }
+    }
+
+    pub(super) fn call(&mut self) -> Call {
+        if self.workload.aim == Aim::Apart {
+            let value = self.fresh();
+            let some = self.random.below(self.fill);
+            let (number, change) = match self.random.below(4) {
+                0..2 => (self.fill + self.random.below(8), Do::Insert(value)),
+                2 => (some, Do::Remove),
+                _ => (self.some_moved().unwrap_or(some), Do::Remove),
+            };
+            return Call::Change(self.key(number), change);
+        }
+        let number = self.some_number();
+        let key = self.key(number);
+        let value = self.fresh();
+        match self.random.below(100) {
+            0..22 => Call::Get(key),
+            22..44 => Call::Change(key, Do::Insert(value)),
+            44..59 => Call::Change(key, Do::Put(value)),
+            59..71 => Call::Change(key, Do::Update(value)),
+            71..80 => {
+                // One that may well be there.
+                let expected = match self.random.below(2) {
+                    0 => value_of(number),
+                    _ => value - 1 - self.random.below(4),
+                };
+                Call::Change(key, Do::Swap(expected, value))
+            }
+            80..96 => Call::Change(key, Do::Remove),
+            _ => Call::Scan,
+        }
+    }
+}
