@@ -1,15 +1,16 @@
-//! One step of a thread's script, and the maps that it is about.
+//! One step of a thread's script, and the names of the maps.
 
 use crate::history::Call;
 use crate::session::Do;
 use std::fmt;
 
-/// The map that is worked on.
+/// The map that the threads work on.
 pub const MAP: &str = "m";
-/// The map of the maps: key `n` is there as long as the map of [`other`] is.
+/// A map of the histories that stands for the pool's maps: key `n` is present as long as the map
+/// [`other(n)`](other) exists.
 pub const MAPS: &str = "(maps)";
 
-/// The name of another map.
+/// Returns the name of another map.
 pub fn other(number: u64) -> String {
     format!("other {number}")
 }
@@ -19,31 +20,32 @@ pub fn other(number: u64) -> String {
 pub enum Act {
     /// An operation on the map.
     Call(Call),
-    /// A step of the pool's background work.
+    /// Does a step of the pool's background work.
     Background,
     /// Makes the pool clean and durable.
     Sync,
-    /// Closes the pool: whoever comes later is refused.
+    /// Closes the pool. Later operations are refused.
     Close,
-    /// Opens the memory of the closed pool again: later operations go there.
+    /// Opens the memory of the closed pool again. Later operations go there.
     Reopen,
     /// Gets a reference (`Get`), or reads the first part of an iteration (`Scan`), and keeps it
     /// until [`Act::Read`].
     Hold(Call),
-    /// The same, of another map.
+    /// The same for another map.
     HoldOther(u64, Call),
-    /// Reads through what the thread keeps, or the rest of it, and lets it go.
+    /// Reads through the reference that the thread keeps, or the rest of the iteration, and drops
+    /// it.
     Read,
     /// Opens another map, or creates it.
     CreateMap(u64),
     /// Drops another map.
     DropMap(u64),
-    /// The same, with a handle of it that is let go of afterwards.
+    /// Drops another map while the thread has a handle to it, which it drops afterwards.
     DropHeld(u64),
 }
 
 impl Act {
-    /// The call that it is in the history, and on which map.
+    /// Returns the call that stands for this in a history, and its map.
     pub fn call(self) -> Option<(&'static str, Call)> {
         match self {
             Act::Call(call) | Act::Hold(call) => Some((MAP, call)),
@@ -54,7 +56,7 @@ impl Act {
         }
     }
 
-    /// What kind of operation it is, for counting.
+    /// Returns the kind of operation, for counting.
     pub fn kind(self) -> &'static str {
         match self {
             Act::Call(Call::Get(_)) => "get",

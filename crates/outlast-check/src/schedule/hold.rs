@@ -1,4 +1,4 @@
-//! What a thread keeps across its next operations: a reference, or an iteration that has begun.
+//! What a thread keeps across later operations: a reference, or an iteration that has begun.
 
 use super::worker::{Asked, scanned};
 use crate::codec::Form;
@@ -14,19 +14,19 @@ use std::sync::Arc;
 
 /// See the module's documentation.
 pub(super) struct Held {
-    /// The pool that it is of.
+    /// Its pool.
     core: Arc<Core<Traced>>,
     what: What,
 }
 
 enum What {
-    /// A reference keeps its block, and neither its map nor its pool.
+    /// A reference keeps its block, but neither its map nor its pool.
     Reference { reference: RecordRef, value: u64, form: RecordForm },
     /// An iteration keeps its map.
     Iteration { map: Arc<OpenMap>, cursor: Cursor, records: Vec<(u64, u64)> },
 }
 
-/// Gets what a lookup refers to, or begins an iteration. An iteration has no answer yet.
+/// Gets a reference, or begins an iteration. An iteration has no result yet.
 pub(super) fn hold(
     store: &Store<Traced>,
     map: Arc<OpenMap>,
@@ -46,7 +46,7 @@ pub(super) fn hold(
     Ok((Some(answer), held))
 }
 
-/// A reference to the value of a key, and the value.
+/// Returns a reference to the value of a key, and the value.
 pub(super) fn reference<R: Form>(
     index: &dyn Index<R>,
     key: u64,
@@ -60,8 +60,8 @@ pub(super) fn reference<R: Form>(
 }
 
 impl Held {
-    /// Reads through a reference: it must read what it has read before. Or reads the rest of an
-    /// iteration, and returns what it has reported. Once the pool is closed, both must fail.
+    /// Reads through a reference, which must give the same value as before; or reads the rest of an
+    /// iteration, and returns all that it has reported. Once the pool is closed, both must fail.
     pub(super) fn read(self) -> Result<Option<Answer>, Asked> {
         let was_open = self.core.check().is_ok();
         let (answer, has_read) = match self.what {
@@ -74,7 +74,7 @@ impl Held {
                 if reads != Some(value) {
                     return Err(Asked::Wrong(format!("a reference to {value} reads {bytes:02x?}")));
                 }
-                // A word was copied when it was got.
+                // The reference to a word holds a copy of it.
                 (None, form == RecordForm::Bytes)
             }
             What::Iteration { map, mut cursor, mut records } => {

@@ -1,4 +1,4 @@
-//! The pool of a run, which its threads close and open again.
+//! The pool of a run, which threads close and open again.
 
 use super::act::{Act, MAP};
 use super::workload::Instance;
@@ -9,10 +9,10 @@ use outlast::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Turns for which a thread that opens the pool again waits for somebody to close it.
+/// How many turns a thread that opens the pool again waits for another one to close it.
 const TURNS: u32 = 100;
 
-/// One opening of the pool: what a process gets of it.
+/// One opening of the pool: what a process would have.
 pub(super) struct Opened {
     pub(super) store: Arc<Store<Traced>>,
     pub(super) map: Arc<OpenMap>,
@@ -20,20 +20,20 @@ pub(super) struct Opened {
 
 /// The pool of a run.
 ///
-/// `close` gives the file's lock up while references, iterations and lookups of the closed pool
-/// are still there: they keep its mapping and not its lock. So an opener need not wait for them,
-/// and they share the memory with everything that it does. The same holds here: each opening has
-/// a mapping of the one memory, its own DRAM beside it, and the lock.
+/// `close` gives up the file's lock while references, iterations and lookups of the closed pool
+/// still exist. They keep its mapping, but not its lock. So the next opener need not wait for them,
+/// and shares the memory with them. It is the same here: each opening has its own mapping of the
+/// one memory, its own DRAM, and the lock.
 pub(super) struct Pool<'r> {
     seam: Traced,
     alive: &'r Arc<Alive>,
     current: Mutex<Arc<Opened>>,
-    /// Reopenings that the scripts have left.
+    /// How many reopenings are left in the scripts.
     left: AtomicUsize,
 }
 
 impl<'r> Pool<'r> {
-    /// The pool as it is when the threads begin.
+    /// Makes the pool of a run as it is when the threads begin.
     pub(super) fn new(
         opened: Opened,
         instance: &Instance,
@@ -46,17 +46,17 @@ impl<'r> Pool<'r> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Opened>> {
-        // Never held at a scheduling point.
+        // No thread holds it at a scheduling point.
         self.current.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The latest opening.
+    /// Returns the latest opening.
     pub(super) fn now(&self) -> Arc<Opened> {
         Arc::clone(&self.lock())
     }
 
-    /// Opens the pool again, once somebody has closed it. If nobody does, that fails as it does
-    /// for a second opener, and nothing has happened.
+    /// Opens the pool again once another thread has closed it. If none does, this fails as it does
+    /// for a second opener, without effect.
     pub(super) fn reopen(&self) -> Result<()> {
         let mut turn = 0;
         let opened = loop {
@@ -75,7 +75,7 @@ impl<'r> Pool<'r> {
         opened
     }
 
-    /// The opening after this one, which was closed; `None` if there will be none.
+    /// Returns the opening after this one, which was closed; `None` if there will be none.
     pub(super) fn after(&self, closed: &Arc<Opened>) -> Option<Arc<Opened>> {
         let mut turn = 0;
         loop {

@@ -1,4 +1,4 @@
-//! What one thread of a run does: its script, one operation after the other.
+//! One thread of a run: it executes its script, one operation after the other.
 
 use super::act::{Act, other};
 use super::baton::Baton;
@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Why an operation has no answer.
+/// Why an operation has no result.
 pub(super) enum Asked {
-    /// The pool was closed: nothing was answered, nor will be.
+    /// The pool was closed, for good.
     Refused,
     Failed(Error),
     Wrong(String),
@@ -35,12 +35,12 @@ impl From<Error> for Asked {
     }
 }
 
-/// The number of a value, which somebody must have written.
+/// Returns the number of a value. A value that no thread wrote is an error.
 fn number<R: Form>(value: &R::Owned) -> Result<u64, Asked> {
     R::value_number(value).ok_or_else(|| Asked::Wrong(format!("nobody wrote {value:?}")))
 }
 
-/// The next records of an iteration.
+/// Reads the next records of an iteration.
 pub(super) fn scanned<R: Form>(
     index: &dyn Index<R>,
     cursor: &mut Cursor,
@@ -55,7 +55,7 @@ pub(super) fn scanned<R: Form>(
     batch.iter().map(record).collect()
 }
 
-/// The value of a key, looked up by the ways that there are in turn.
+/// Looks up a key, by each way in turn.
 fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u64>, Asked> {
     let bytes = R::nth_key(key);
     let asked = R::key_of(&bytes);
@@ -70,10 +70,10 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u
     }
 }
 
-/// Asks an index, all ways that there are of looking a key up in turn.
+/// Makes a call on an index. Lookups take each way in turn.
 ///
 /// # Errors
-/// The index's; whatever it holds that nobody wrote is one, too.
+/// Those of the index, and a value that no thread wrote.
 fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
     let (key, change) = match call {
         Call::Get(key) => return Ok(Answer::Value(look_up(index, key, way)?)),
@@ -112,29 +112,29 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
     Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 pub(super) struct Shared<'r> {
     pub(super) baton: Baton,
     pub(super) seam: Traced,
     pub(super) pool: Pool<'r>,
     pub(super) instance: &'r Instance,
-    /// By number of the operation.
+    /// The results, by the number of the operation.
     pub(super) answers: Mutex<Vec<Option<Answer>>>,
     /// Whether an operation has failed because the pool was full.
     pub(super) full: AtomicBool,
 }
 
 impl Shared<'_> {
-    /// The answers, once all threads are done.
+    /// Returns the results, once all threads are done.
     pub(super) fn into_answers(self) -> Vec<Option<Answer>> {
         self.answers.into_inner().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// Of which map a held thing is.
+/// The map that a held reference or iteration belongs to.
 #[derive(Clone, Copy)]
 enum Of {
-    /// The one that is worked on: an iteration is the operation of this number.
+    /// The map that the threads work on. A held iteration is the operation with this number.
     Map(usize),
     Other,
 }
@@ -142,7 +142,7 @@ enum Of {
 /// One thread.
 pub(super) struct Worker<'r> {
     shared: &'r Shared<'r>,
-    /// The opening of the pool that it works with.
+    /// The opening of the pool that it uses.
     opened: Arc<Opened>,
     held: Option<(Of, Held)>,
 }
@@ -156,10 +156,10 @@ impl<'r> Worker<'r> {
         Worker { shared, opened: shared.pool.now(), held: None }
     }
 
-    /// Runs a script, whose first operation has this number.
+    /// Executes a script whose first operation has this number.
     pub(super) fn run(&mut self, first: usize, script: &[Act]) -> Checked {
         let done = self.play(first, script);
-        // Now, while it is scheduled: to let go is an access, too.
+        // Dropped while the thread is scheduled, because dropping accesses memory too.
         self.held = None;
         done
     }
@@ -170,7 +170,7 @@ impl<'r> Worker<'r> {
             self.shared.seam.mark(|| Mark::Begin(name(op, act)));
             let reopens = script[i..].contains(&Act::Reopen);
             match self.attempt(op, act, reopens) {
-                // The rest of the iteration comes with `Read`.
+                // `Read` does the rest of the iteration.
                 Ok(None) if act == Act::Hold(Call::Scan) => self.shared.baton.answered(),
                 Ok(answer) => self.answer(op, act, answer),
                 Err(Asked::Refused) if reopens || self.is_open() => {}
@@ -197,9 +197,9 @@ impl<'r> Worker<'r> {
         self.shared.baton.answered();
     }
 
-    /// Makes an operation. A thread that is refused goes over to the next opening of the pool, if
-    /// there is one to come, and asks once more: a refused operation has had no effect. It does
-    /// not wait for itself, if it is the one that reopens.
+    /// Makes an operation. If it is refused, it has had no effect, and the thread repeats it on the
+    /// next opening of the pool, if there will be one. A thread that reopens does not wait for
+    /// itself.
     fn attempt(&mut self, op: usize, act: Act, reopens: bool) -> Result<Option<Answer>, Asked> {
         loop {
             let was_open = self.is_open() || matches!(act, Act::Reopen | Act::Read);
@@ -270,8 +270,8 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// As [`hold`], of another map, if it is there. Its records are always the same; those of one
-    /// that was created meanwhile are none.
+    /// As [`hold`], for another map, if it exists. Its records never change; one that was created
+    /// meanwhile has none.
     fn hold_other(&mut self, n: u64, call: Call) -> Result<(), Asked> {
         let map = match self.opened.store.open_map(&other(n)) {
             Ok(map) => map,
@@ -289,7 +289,7 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// Reads what is held. What fails because the pool was closed is only let go.
+    /// Reads what is held, and drops it. Fails if the pool was closed.
     fn read(&mut self) -> Result<(), Asked> {
         let Some((of, held)) = self.held.take() else { return Ok(()) };
         let records = match held.read() {

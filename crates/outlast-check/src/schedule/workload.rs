@@ -28,61 +28,61 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// What the run begins with.
+/// The state of the pool when a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// The pool as it was filled.
+    /// Open, as it was filled.
     Open,
-    /// The same, opened again after its process died.
+    /// Opened again after its process died.
     Crashed,
-    /// The same, where it died in an update of a record, behind its last store at this point.
+    /// Opened again after its process died in an update, just after the last store at this point.
     CrashedIn(&'static Point),
 }
 
-/// A kind of workload. The seed makes one of it.
+/// A kind of workload. A seed makes a run of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
     /// Its name.
     pub name: &'static str,
-    /// What it is for.
+    /// What it tests, for people.
     pub about: &'static str,
-    /// The table is filled until its next insert goes through this.
+    /// The table is filled until its next insert would pass this.
     pub(crate) before: Before,
     pub(crate) start: Start,
-    /// What the map is, if not the smallest.
+    /// The map's configuration, if it is not the smallest.
     pub(crate) config: Option<Config>,
-    /// Pages that the pool begins with, if not as many as usual.
+    /// The pool's initial pages, if there are not as many as usual.
     pub(crate) pages: Option<u64>,
-    /// All keys have one hash.
+    /// Whether all keys have the same hash.
     pub(crate) degenerate: bool,
-    /// Some of the records that the table is filled with are removed again on the way.
+    /// Whether some records are removed again while the table is filled.
     pub(crate) holes: bool,
-    /// What the workload is for is a removal: the table is filled, and emptied until the next
-    /// one goes through `before`.
+    /// Whether the tested operation is a removal. Then the table is filled, and emptied until the
+    /// next removal would pass `before`.
     pub(crate) emptied: bool,
-    /// What the table is filled with.
+    /// Chooses the keys that fill the table, if they matter.
     pub(crate) filling: Option<&'static dyn Filling>,
-    /// Which keys, and what with them.
+    /// Which keys the threads work on.
     pub(crate) aim: Aim,
-    /// What one thread does besides.
+    /// What one thread does besides operations on keys.
     pub(crate) beside: Beside,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
-    /// Often the key of the next insert, else one of a few.
+    /// Often the key of the next insert, otherwise one of a few.
     Mixed,
-    /// Every key but a few is the same one.
+    /// Nearly always the same key.
     OneKey,
-    /// One key, and so few operations that each of their moments is likely to be chosen.
+    /// One key, and few operations, so that each of their steps is likely to be chosen.
     Duel,
-    /// The same, of a key that is not there and that each thread begins to insert.
+    /// A duel over an absent key that each thread begins by inserting.
     Race,
-    /// A duel, of a key that is moved to where nothing was when its lookup began.
+    /// A duel over a key that moves to a place that was empty when its lookup began.
     Moved,
-    /// Often the record that a crash came upon in the middle of a change: the last one.
+    /// Often the last record, which a crash interrupted in the middle of a change.
     Last,
-    /// Many keys: inserts and removals that meet in a bucket and not at a key.
+    /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
 }
 
@@ -94,27 +94,27 @@ pub(crate) enum Beside {
     BackgroundAndScan,
     Sync,
     Close,
-    /// It is closed and opened again.
+    /// Closes the pool and opens it again.
     Reopen,
-    /// A thread holds references and iterations, see [`closing`].
+    /// Holds references and iterations; see [`closing`].
     Hold,
-    /// The same of another map, which is dropped.
+    /// Holds them in another map, which is dropped.
     HoldDropped,
     Maps,
     MapsFreed,
     Removals,
 }
 
-/// What the next insert of a filled table goes through.
+/// What the next insert into a filled table passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing that matters.
+    /// Nothing in particular.
     Nothing,
     /// The scheme's growth.
     Growth,
     /// A commit point.
     Point(&'static Point),
-    /// A phase that the scheme's folder names.
+    /// A phase that the scheme's folder defines.
     Phase(&'static str),
 }
 
@@ -129,21 +129,21 @@ impl Before {
     }
 }
 
-/// Which keys a table is filled with, and which go again, where that has to be chosen.
+/// Chooses the keys that fill a table, and those that are removed again meanwhile.
 pub(crate) trait Filling: std::fmt::Debug + Sync {
-    /// The keys, by their hashes: those that fill the table, and then some more.
+    /// Returns keys with suitable hashes: enough to fill the table, and some more.
     fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64>;
 
-    /// Which of them, by their numbers, are removed once one was inserted.
+    /// Returns the numbers of the keys to remove once key `number` was inserted.
     fn removed_after(&self, number: usize) -> Range<usize>;
 
-    /// How many fill it, if it is not the next insert that tells.
+    /// Returns how many fill the table, if that is known without trying an insert.
     fn records(&self) -> Option<u64> {
         None
     }
 }
 
-/// A workload without anything special.
+/// A workload with nothing special.
 pub(crate) const PLAIN: Workload = Workload {
     name: "",
     about: "",
@@ -159,18 +159,18 @@ pub(crate) const PLAIN: Workload = Workload {
     beside: Beside::Nothing,
 };
 
-/// Every kind of workload of a scheme.
+/// Lists the workloads of a scheme.
 pub fn all(scheme: Scheme) -> impl Iterator<Item = &'static Workload> {
     parts(scheme).workloads.iter().chain(common::ALL).chain(&closing::ALL)
 }
 
-/// The names of all of them.
+/// Lists the names of a scheme's workloads.
 pub fn names(scheme: Scheme) -> Vec<&'static str> {
     all(scheme).map(|workload| workload.name).collect()
 }
 
 impl Workload {
-    /// The workload of this name.
+    /// Returns the workload with this name.
     pub fn named(scheme: Scheme, name: &str) -> Option<&'static Workload> {
         all(scheme).find(|workload| workload.name == name)
     }
@@ -187,7 +187,7 @@ impl Workload {
         Keys { chosen: chosen.unwrap_or_default().into(), first }
     }
 
-    /// Fills in one record, and takes others out where there are to be holes.
+    /// Inserts one record of the fill, and removes others if the workload has holes.
     fn fill_in(&self, session: &mut Session, keys: &Keys, number: u64) -> Checked {
         session.change(MAP, keys.key(number), Do::Insert(value_of(number)))?;
         for hole in self.holes(number) {
@@ -196,7 +196,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Which records are removed after this one was filled in.
+    /// Returns the records that are removed after record `number` was inserted.
     fn holes(&self, number: u64) -> Range<u64> {
         if let Some(filling) = self.filling {
             let removed = filling.removed_after(number as usize);
@@ -208,24 +208,26 @@ impl Workload {
         }
     }
 
-    /// The records of a table that is filled with so many, of which the first ones are removed.
+    /// Lists the records of a table after `records` were inserted, of which the first `removed` are
+    /// removed again.
     fn filled(&self, records: u64, removed: u64) -> impl Iterator<Item = u64> {
         let holes: BTreeSet<u64> = (0..records).flat_map(|number| self.holes(number)).collect();
         (removed..records).filter(move |number| !holes.contains(number))
     }
 
-    /// What the map looks like.
+    /// Returns the shape of the workload's map.
     pub fn shape(&self, scheme: Scheme, form: RecordForm) -> Shape {
         let smallest = Shape::smallest(scheme, form);
         Shape { config: self.config.unwrap_or(smallest.config), ..smallest }
     }
 
-    /// After how many records the next insert goes through the phase; and the keys of all.
+    /// Finds the numbers of records after which the next insert passes `before`. Also returns the
+    /// keys.
     fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<(Vec<Fill>, Keys)> {
         type Known = BTreeMap<(&'static str, String), (Vec<Fill>, Keys)>;
         static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
-        // Held while it is found out, so that it is once.
+        // Locked meanwhile, so that each is found out only once.
         let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
         let name = (self.name, format!("{shape:?}"));
         if let Some(fills) = known.get(&name) {
@@ -251,7 +253,7 @@ impl Workload {
             return Ok(known.entry(name).or_insert((fills, keys)).clone());
         };
         let mut fills: Vec<Fill> = Vec::new();
-        // Which record a word was stored with at first.
+        // The record that each word was first stored with.
         let mut stored_with = HashMap::new();
         let filled = if self.emptied { EMPTIED_FROM } else { 0 };
         for number in 0..filled {
@@ -275,11 +277,11 @@ impl Workload {
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {
-                    // Of those that were copied, some came there since.
+                    // Some of the records that were copied came there since.
                     moved.retain(|&other| other > number);
                     moved.push(number);
                 } else {
-                    // What went through the phase before is as good.
+                    // A record that passed the phase earlier is as good.
                     moved.extend(fills.iter().map(|fill| fill.records));
                 }
                 moved.sort_unstable();
@@ -302,10 +304,10 @@ impl Workload {
         Ok(known.entry(name).or_insert((fills, keys)).clone())
     }
 
-    /// The workload that a seed names.
+    /// Makes the run that a seed names.
     ///
     /// # Errors
-    /// If the table never comes to what the workload is for.
+    /// If no number of records brings the table to what the workload tests.
     pub fn make(&self, shape: Shape, seed: u64, alive: &Arc<Alive>) -> Checked<Instance> {
         let mut random = Random::new(seed);
         let (fills, keys) = self.fills(shape, alive)?;
@@ -341,21 +343,22 @@ impl Workload {
         })
     }
 
-    /// Two threads, of which one does what the workload is for.
+    /// Makes runs of two threads. The first does what the workload tests:
     ///
-    /// That is an insert, or a removal, and the other one looks up or removes a record that it
-    /// moves, for each of them, or iterates. Or a step of background work, and the other one looks
-    /// up, replaces or removes a record, of a few, inserts one, or iterates; or an insert and then
-    /// such steps. Or both insert one key, or the other one asks for it. Or the step frees a map
-    /// that was dropped, and the other one creates one.
+    /// - an insert or a removal that moves records. The other thread looks up or removes one of
+    ///   those (a run for each), or iterates;
+    /// - a background step, or an insert and then such steps. The other thread looks up, replaces,
+    ///   removes or inserts one of a few records, or iterates;
+    /// - an insert of a key that the other thread inserts or looks up;
+    /// - a step that frees a dropped map. The other thread creates a map.
     ///
     /// # Errors
-    /// If the table never comes to what the workload is for.
+    /// As [`make`](Workload::make).
     pub fn pairs(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
         let frees = self.beside == Beside::MapsFreed;
         let works = self.beside == Beside::Background || frees;
-        // Where there has been some growth, there is something to do.
+        // After some growth, there is background work.
         let Fill { records: fill, removed, moved } =
             if works { &fills[fills.len() / 2] } else { &fills[0] };
         let new = keys.key(*fill);
@@ -392,7 +395,7 @@ impl Workload {
                 };
                 let mut besides: Vec<Call> = moved.iter().flat_map(each).collect();
                 if self.emptied {
-                    // Into what is left, of which there is one less then.
+                    // It goes into the records that are left, which are one fewer then.
                     besides.push(Call::Change(keys.key(*removed), Do::Insert(2_000)));
                     besides.extend(moved.iter().map(|&n| Call::Change(keys.key(n), Do::Update(2))));
                 }
@@ -419,20 +422,23 @@ impl Workload {
         Ok(besides.into_iter().map(instance).collect())
     }
 
-    /// Three threads. The first makes one operation, before a step of which it is held. The second
-    /// does meanwhile the whole of what the workload is for: a split, an expansion and the
-    /// emptying of a level, a merge, the reclaim, a sync, a close; and then other changes, which
-    /// use what that has freed. The third looks at what is there.
+    /// Makes runs of three threads, for directed schedules:
+    ///
+    /// 1. The first thread makes one operation, and is held before one of its steps.
+    /// 2. Meanwhile the second does all of what the workload tests (a split, an expansion and the
+    ///    emptying of a level, a merge, the reclaim, a sync, a close), and then makes changes that
+    ///    reuse what that has freed.
+    /// 3. The third reads.
     ///
     /// # Errors
-    /// If the table never comes to what the workload is for.
+    /// As [`make`](Workload::make).
     pub fn held(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
         let Fill { records, removed, moved } = &fills[fills.len() / 2];
         let there: Vec<u64> = self.filled(*records, *removed).collect();
         let target = if self.emptied { *removed } else { *records };
         let nth = |n: usize| there[n % there.len()];
-        // One that the work moves, and some that it need not.
+        // A record that the work moves, and some that it may leave in place.
         let is_there = |number: &&u64| there.contains(number) && **number != target;
         let one = moved.iter().rev().find(is_there).copied().unwrap_or(nth(there.len() / 2));
         let last = there.last().copied().filter(|_| self.aim == Aim::Last);
@@ -487,7 +493,7 @@ impl Workload {
             change(records + 2, Do::Insert(1_004)),
             change(nth(1), Do::Update(1_005)),
         ]);
-        // The same after the record that the first thread is about was removed.
+        // The same after the first thread's record was removed.
         let mut emptied = vec![change(one, Do::Remove)];
         emptied.extend(&work);
         if self.beside == Beside::Close {
@@ -517,13 +523,13 @@ impl Workload {
         let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
         changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
         for beside in [&work, &emptied] {
-            // A reference, many at once, one.
+            // The ways of a lookup: a reference, many at once, one.
             [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
         }
-        // A lookup is held, and then a change of its key, or one after it, which is held too.
+        // A lookup is held, and also a change of its key, or of a later one.
         let once = scripts.len();
         if self.aim == Aim::Duel {
-            // Blocks of the size of the one that is replaced.
+            // Blocks of the same size as the replaced one.
             let alike = |n: u64| 41 * (24 + n) + value_of(one) % 41;
             let others = [
                 change(nth(1), Do::Update(alike(0))),
@@ -539,7 +545,7 @@ impl Workload {
                 twice(one, &[change(one, by)]);
             }
             if self.emptied {
-                // What it frees, the pairs that the work moves can take at once.
+                // The pairs that the work moves can take the freed places at once.
                 twice(target, &[aim(target, 1_000)]);
             }
             for &one in moved.iter().filter(is_there).take(3) {
@@ -555,31 +561,31 @@ impl Workload {
 #[derive(Debug, Clone)]
 struct Fill {
     records: u64,
-    /// So many of the first ones are removed again.
+    /// How many of the first ones are removed again.
     removed: u64,
-    /// Those that the next insert or removal moves, or that came the same way as it does.
+    /// The records that the next insert or removal moves, or that took the same way as it.
     moved: Vec<u64>,
 }
 
-/// How many records are filled in before one is removed where there are to be holes.
+/// In a workload with holes, a record may be removed once this many more were inserted.
 const HOLE_AGE: u64 = 24;
 
-/// Records of a table that is emptied.
+/// How many records a table has before it is emptied.
 const EMPTIED_FROM: u64 = 60;
 
-/// Background steps that another thread makes while one is held.
+/// Background steps of another thread while one is held.
 const HELD_STEPS: usize = 6;
 
-/// The same where the workload is about them: so many that all there is to do is done.
+/// The same in a workload that tests them: enough to finish all work.
 const HELD_STEPS_WORKING: usize = 40;
 
-/// The same after a crash: the trace takes a step for each root there can be.
+/// The same after a crash: the trace takes a step for each slot of the root table.
 const HELD_STEPS_RECLAIMING: usize = 160;
 
-/// Background steps in which most of what growth has left to do is done.
+/// Background steps that do most of the work that growth leaves.
 const MOVED_BY: usize = 4;
 
-/// The value that a record is filled in with.
+/// Returns the value that record `number` has at first.
 fn value_of(number: u64) -> u64 {
     500_000 + number
 }

@@ -1,5 +1,5 @@
-//! Workloads in which the pool is closed and opened again, or a thread holds something: a
-//! reference or an iteration, across its next operations and those of others.
+//! Workloads in which the pool is closed and opened again, or a thread holds a reference or an
+//! iteration across later operations.
 
 use super::{Before, Beside, Instance, Keys, Maker, PLAIN, Workload, value_of};
 use crate::history::Call;
@@ -30,12 +30,12 @@ pub(super) const ALL: [Workload; 3] = [
     },
 ];
 
-/// Records of the other map that is held.
+/// How many records the other map has, in which things are held.
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {
-    /// How many times as often a thread is held before its accesses that are at no commit point
-    /// as elsewhere: what is held is only read.
+    /// Returns how many times as often as elsewhere a thread is held before accesses that are at no
+    /// commit point. What these workloads hold is only read.
     pub(in crate::schedule) fn held_share(&self) -> u64 {
         match self.beside {
             Beside::Hold | Beside::HoldDropped => 8,
@@ -46,7 +46,7 @@ impl Workload {
 }
 
 impl Instance {
-    /// What the other maps hold that are there at first.
+    /// Returns the records of the other maps that exist at first.
     pub(in crate::schedule) fn other_records(&self) -> BTreeMap<u64, u64> {
         match self.workload.beside {
             Beside::HoldDropped => (0..OTHER_RECORDS).map(|n| (n, value_of(n))).collect(),
@@ -56,7 +56,7 @@ impl Instance {
 }
 
 impl Maker<'_> {
-    /// The scripts of these workloads; `None` for all others.
+    /// Makes the scripts of these workloads; `None` for all others.
     pub(super) fn closing(&mut self) -> Option<Vec<Vec<Act>>> {
         match self.workload.beside {
             Beside::Reopen => Some(self.reopened()),
@@ -71,7 +71,7 @@ impl Maker<'_> {
         (0..count).map(|_| Act::Call(self.call())).collect()
     }
 
-    /// Closes the pool and opens it again.
+    /// Makes scripts that close the pool and open it again.
     fn closer(&mut self) -> Vec<Act> {
         [self.calls(0, 1), vec![Act::Close, Act::Reopen], self.calls(1, 2)].concat()
     }
@@ -83,7 +83,7 @@ impl Maker<'_> {
         scripts[0][self.random.below(2) as usize] = Act::Call(self.work(value));
         let mut closer = self.closer();
         if self.random.below(4) == 0 {
-            // Another thread opens it than the one that closes it.
+            // One thread closes it, and another one opens it.
             closer.retain(|act| *act != Act::Reopen);
             let at = self.random.below(scripts[0].len() as u64 + 1);
             scripts[0].insert(at as usize, Act::Reopen);
@@ -92,7 +92,7 @@ impl Maker<'_> {
         scripts
     }
 
-    /// Holds something for some operations.
+    /// Makes scripts that hold something for some operations.
     fn holder(&mut self, hold: impl Fn(Call) -> Act, keys: &Keys, records: u64) -> Vec<Act> {
         let call = match self.random.below(3) {
             0 => Call::Scan,
@@ -128,12 +128,12 @@ impl Maker<'_> {
     }
 }
 
-/// The records, by number, that a directed schedule is about.
+/// The records, by number, that a directed schedule works on.
 pub(super) struct Numbers<'k> {
     pub(super) keys: &'k Keys,
-    /// Records that the table was filled with; the next insert is that of this number.
+    /// How many records the table has at first. The next insert has this number.
     pub(super) records: u64,
-    /// The one that the first thread is about.
+    /// The first thread's record.
     pub(super) one: u64,
     /// Some others.
     pub(super) others: [u64; 2],
@@ -148,8 +148,8 @@ impl Numbers<'_> {
         Call::Get(self.keys.key(number))
     }
 
-    /// Changes that free the block of the record, and of others, and use them again: records of
-    /// the same length come there.
+    /// Returns changes that free the blocks of this record and of others, and reuse them for records
+    /// of the same length.
     fn reuse(&self, length_of: u64) -> Vec<Act> {
         let alike = |n: u64| 41 * (24 + n) + value_of(length_of) % 41;
         let [some, gone] = self.others;
@@ -163,8 +163,8 @@ impl Numbers<'_> {
         ]
     }
 
-    /// The scripts of the directed schedules of these workloads, see [`Workload::held`]; `None`
-    /// for all others.
+    /// Makes the scripts of the directed schedules of these workloads; see [`Workload::held`].
+    /// `None` for all others.
     pub(super) fn scripts(&self, beside: Beside) -> Option<Vec<[Vec<Act>; 3]>> {
         let look = vec![Act::Call(self.get(self.one)), Act::Call(Call::Scan)];
         let each = |victims: &[Vec<Act>], work: &[Act]| {
@@ -178,7 +178,7 @@ impl Numbers<'_> {
                 let insert = self.change(self.records, Do::Insert(1_000));
                 let work = [vec![insert, Act::Background], reopened(&reuse)].concat();
                 let opener = [&[Act::Reopen], &reuse[..]].concat();
-                // A close is held; and a change, which a close waits for: nobody can open the
+                // Holds a close; and a change, which a close waits for. No thread can open the
                 // pool meanwhile.
                 let update = self.change(self.one, Do::Update(2_000));
                 let closing = [
@@ -208,7 +208,7 @@ impl Numbers<'_> {
         })
     }
 
-    /// Operations that a close and a reopening come upon.
+    /// Returns operations that a close and a reopening interrupt.
     fn victims(&self) -> Vec<Vec<Act>> {
         let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(self.one), 2_000)];
         let mut victims = vec![
@@ -219,7 +219,7 @@ impl Numbers<'_> {
             Act::CreateMap(1),
         ];
         victims.extend(changes.map(|by| self.change(self.one, by)));
-        // A reference, many at once, one.
+        // The ways of a lookup: a reference, many at once, one.
         victims.extend([Act::Call(self.get(self.one)); 4]);
         victims.push(Act::Call(Call::Scan));
         victims.into_iter().map(|victim| vec![victim]).collect()

@@ -10,36 +10,36 @@ use outlast::pmem::{Alive, Point};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What one run does.
+/// A run: the pool that it begins with, and the script of each thread.
 #[derive(Debug, Clone)]
 pub struct Instance {
-    /// Its kind.
+    /// The kind of workload.
     pub workload: Workload,
-    /// What the map looks like.
+    /// The shape of the map.
     pub shape: Shape,
     pub(super) keys: Keys,
-    /// Records that are there at first, but for those that are removed again.
+    /// How many records are inserted at first.
     pub fill: u64,
-    /// So many of the first ones.
+    /// How many of the first ones are removed again.
     pub(super) removed: u64,
-    /// Other maps that are there at first.
+    /// The other maps that exist at first.
     pub others: Vec<u64>,
-    /// Whether the process has died since, and where.
+    /// Whether and where the process has died since.
     pub(crate) crashed: Start,
-    /// Whether freed blocks are used again at once.
+    /// Whether freed blocks are reused at once.
     pub reuses: bool,
-    /// By which of all ways its first operation looks a key up, or asks for what was there.
+    /// Chooses how the first operation looks a key up, or whether it wants the previous value.
     pub way: u64,
-    /// Whether, where threads are held, the second one is held too.
+    /// Whether a directed schedule also holds the second thread.
     pub holds_two: bool,
-    /// The number of its first thread in the process: gate and epochs know only so many.
+    /// The process-wide number of the first thread. Gate and epochs treat high numbers differently.
     pub first_thread: usize,
-    /// What each thread does.
+    /// The script of each thread.
     pub scripts: Vec<Vec<Act>>,
 }
 
 impl Instance {
-    /// The records that are there at first.
+    /// Returns the records that exist at first.
     pub fn initial(&self) -> BTreeMap<u64, u64> {
         self.workload
             .filled(self.fill, self.removed)
@@ -47,10 +47,10 @@ impl Instance {
             .collect()
     }
 
-    /// Makes the pool and fills it.
+    /// Creates the pool and fills it.
     ///
     /// # Errors
-    /// If an operation fails, or answers what is not so.
+    /// If an operation fails or returns something wrong.
     pub fn fill(&self, alive: &Arc<Alive>, seam: outlast::pmem::Traced) -> Checked<Session> {
         let mut session = Session::create(self.workload.pool(), alive, seam.clone())?;
         session.create_map(MAP, self.shape)?;
@@ -61,7 +61,7 @@ impl Instance {
             }
         }
         if self.workload.beside == Beside::HoldDropped {
-            // It is freed once the threads have let it go.
+            // It is freed once the threads have dropped their handles.
             session.let_all_go();
         }
         if self.workload.beside == Beside::MapsFreed {
@@ -82,8 +82,8 @@ impl Instance {
         }
     }
 
-    /// Opens what a process leaves that dies in an update, behind its last store at a point.
-    /// The update is one that leaves the record as it was.
+    /// Opens the pool as a process leaves it that dies in an update, just after the last store at
+    /// `point`. The update stores the value that the record already has.
     fn crash_in(
         &self,
         mut session: Session,
@@ -107,17 +107,17 @@ impl Instance {
         Ok(Session::open(&image.bytes, self.capacity(), alive, seam, None)?)
     }
 
-    /// Bytes that the pool can grow to.
+    /// Returns the size in bytes that the pool can grow to.
     pub fn capacity(&self) -> u64 {
         self.workload.pool().max_pages << crate::session::PAGE_BITS
     }
 
-    /// Operations of all threads.
+    /// Returns the number of operations of all threads.
     pub fn operations(&self) -> usize {
         self.scripts.iter().map(Vec::len).sum()
     }
 
-    /// The same without some operations, by their numbers in the order of the scripts.
+    /// Returns the same run without some operations, numbered in the order of the scripts.
     #[must_use]
     pub fn without(&self, dropped: &[usize]) -> Instance {
         let mut instance = self.clone();
@@ -131,7 +131,7 @@ impl Instance {
         instance
     }
 
-    /// The same with one thread alone.
+    /// Returns the same run with one thread only.
     #[must_use]
     pub fn alone(&self, thread: usize) -> Instance {
         let mut instance = self.clone();
@@ -140,7 +140,7 @@ impl Instance {
         instance
     }
 
-    /// The form of its records.
+    /// Returns the record form.
     pub fn form(&self) -> RecordForm {
         self.shape.form
     }

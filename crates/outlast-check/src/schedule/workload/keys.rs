@@ -5,14 +5,14 @@ use std::sync::Arc;
 /// The keys of a workload, by number.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
-    /// Those of the first numbers, if they matter.
+    /// The keys of the first numbers, if they matter.
     pub(super) chosen: Arc<[u64]>,
-    /// What is added to the other numbers.
+    /// What is added to the other numbers to make their keys.
     pub(super) first: u64,
 }
 
 impl Keys {
-    /// Those that are their numbers.
+    /// Returns keys that equal their numbers.
     pub(super) fn plain() -> Keys {
         Keys { chosen: Arc::new([]), first: 0 }
     }
@@ -26,5 +26,5 @@ impl Keys {
     }
 }
 
-/// More than any key that is chosen.
+/// Greater than every chosen key.
 const UNCHOSEN: u64 = 10_000;

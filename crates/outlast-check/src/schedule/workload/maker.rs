@@ -6,13 +6,13 @@ use crate::random::Random;
 use crate::schedule::act::Act;
 use crate::session::Do;
 
-/// Makes scripts.
+/// The state of making one run's scripts.
 pub(super) struct Maker<'w> {
     pub(super) workload: &'w Workload,
     pub(super) random: Random,
     pub(super) keys: Keys,
     pub(super) fill: u64,
-    /// The record that the workload is about.
+    /// The record that the workload works on.
     pub(super) target: u64,
     pub(super) moved: Vec<u64>,
     pub(super) value: u64,
@@ -33,7 +33,7 @@ impl Maker<'_> {
             return scripts;
         }
         if beside == Beside::MapsFreed {
-            // The one who drops the second map leaves it to others to free it, as the first one.
+            // The thread that drops a map leaves it to other threads to free it.
             let change = vec![Act::Call(self.call())];
             let maps = vec![Act::CreateMap(1), Act::DropHeld(1), Act::CreateMap(0)];
             let steps = vec![Act::Background; 2 + self.random.below(3) as usize];
@@ -46,7 +46,7 @@ impl Maker<'_> {
             let count = 2 + self.random.below(if threads > 2 { 3 } else { 5 });
             let mut script: Vec<Act> = (0..count).map(|_| Act::Call(self.call())).collect();
             if thread == 0 && self.workload.before != Before::Nothing {
-                // What the workload is for, at a moment that is not always the first.
+                // The tested operation does not always come first.
                 let at = self.random.below(2) as usize;
                 let value = self.fresh();
                 script[at] = Act::Call(self.work(value));
@@ -58,7 +58,7 @@ impl Maker<'_> {
             scripts.push((0..count).map(|_| self.beside(beside)).collect());
         }
         if beside == Beside::Close {
-            // Once is enough.
+            // One such thread is enough.
             if let Some(last) = scripts.last_mut() {
                 last.truncate(1);
             }
@@ -66,7 +66,7 @@ impl Maker<'_> {
         scripts
     }
 
-    /// Two or three threads with one or two operations each, on one key.
+    /// Makes two or three threads with one or two operations each, on one key.
     pub(super) fn duel(&mut self) -> Vec<Vec<Act>> {
         let races = self.workload.aim == Aim::Race;
         let number = match self.random.below(4) {
@@ -84,7 +84,7 @@ impl Maker<'_> {
                 let put = self.random.below(3) == 0;
                 Call::Change(key, if put { Do::Put(value) } else { Do::Insert(value) })
             } else if thread == 0 && self.workload.before != Before::Nothing {
-                // What the workload is for.
+                // The tested operation.
                 self.work(value)
             } else if thread == threads - 1 {
                 Call::Get(key)
@@ -109,13 +109,13 @@ impl Maker<'_> {
         scripts
     }
 
-    /// What the workload is for.
+    /// Returns the tested operation.
     pub(super) fn work(&self, value: u64) -> Call {
         let change = if self.workload.emptied { Do::Remove } else { Do::Insert(value) };
         Call::Change(self.key(self.target), change)
     }
 
-    /// One of the records that the next insert moves.
+    /// Draws one of the records that the next insert moves.
     pub(super) fn some_moved(&mut self) -> Option<u64> {
         let n = self.random.below(self.moved.len().max(1) as u64);
         self.moved.get(n as usize).copied()
@@ -153,8 +153,8 @@ impl Maker<'_> {
         self.value
     }
 
-    /// A key: often the one that the next insert is about, or one of the next; else one of
-    /// a few that are there.
+    /// Draws a key: often that of the next insert or of a following one, otherwise one of a few
+    /// that are present.
     pub(super) fn some_number(&mut self) -> u64 {
         match self.random.below(8) {
             _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.target,
@@ -187,7 +187,7 @@ impl Maker<'_> {
             44..59 => Call::Change(key, Do::Put(value)),
             59..71 => Call::Change(key, Do::Update(value)),
             71..80 => {
-                // One that may well be there.
+                // A value that may well be there.
                 let expected = match self.random.below(2) {
                     0 => value_of(number),
                     _ => value - 1 - self.random.below(4),
