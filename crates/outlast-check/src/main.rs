@@ -12,6 +12,7 @@ use outlast_check::torture::life::Subject;
 use outlast_check::{
     canary, disk, full, fuzz, growth, guard, history, planted, schedule, suite, torture, vm,
 };
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -169,7 +170,8 @@ fn run_suite(args: &RunArgs) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
-        // The bar draws nothing if stderr is not a terminal.
+        // The bar draws nothing if stderr is not a terminal. Then each stage has a line of its own.
+        let draws = std::io::stderr().is_terminal();
         let bar = indicatif::ProgressBar::no_length();
         let style = "{elapsed_precise} {wide_bar} {human_pos} of {human_len} {msg}";
         if let Ok(style) = indicatif::ProgressStyle::with_template(style) {
@@ -180,6 +182,9 @@ fn run_suite(args: &RunArgs) -> ExitCode {
             let mut stage = stage.lock().unwrap_or_else(|e| e.into_inner());
             if *stage != name {
                 *stage = name;
+                if !draws {
+                    eprintln!("{}, {form}: {name}", args.scheme);
+                }
                 bar.set_position(0);
                 bar.set_message(name);
                 length.map_or_else(|| bar.unset_length(), |length| bar.set_length(length));
