@@ -45,9 +45,21 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
     Ok(Some(words[ROOT_FIXED..].try_into().expect("the words behind the scheme's")))
 }
 
-/// Returns the checksum over the commit words of all slots.
-pub fn commits<S: Seam>(core: &Core<S>) -> Result<u32> {
-    Ok(checksum(&commit_words(core)?))
+/// Returns the checksum over the commit words of all slots. A lost root counts as if it were there,
+/// so that the next open misses it too.
+pub fn commits<S: Seam>(core: &Core<S>, lost: Option<usize>) -> Result<u32> {
+    let mut words = commit_words(core)?;
+    match lost {
+        None => {}
+        Some(slot) if words[slot] == 0 => words[slot] = commit_word(&fixed_words(core, slot)?),
+        // The slot was a wrong guess. Any other checksum says that a root is missing.
+        Some(_) => return Ok(checksum(&words) ^ 1),
+    }
+    Ok(checksum(&words))
+}
+
+fn fixed_words<S: Seam>(core: &Core<S>, slot: usize) -> Result<FixedWords> {
+    Ok(slot_of(core, slot)?.fixed.each_ref().map(|word| core.memory.load(word)))
 }
 
 fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
@@ -58,25 +70,22 @@ fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
     Ok(words)
 }
 
-/// Returns the slot of a root that was lost, if it can be told. The slot of a dropped map has
-/// fixed words too, but with its commit word back in place the checksum would not be the one that
-/// the header was `told`.
-fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<Option<usize>> {
+/// Returns the slot of a root that was lost. The slot of a dropped map has fixed words too, but with
+/// its commit word back in place the checksum would not be the one that the header was `told`. If
+/// that of no slot is, guesses.
+fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<usize> {
     let words = commit_words(core)?;
-    let mut with_fixed_words = Vec::new();
+    let mut guess = None;
     for slot in (0..ROOT_SLOTS).filter(|&slot| words[slot] == 0) {
-        let fixed = slot_of(core, slot)?.fixed.each_ref().map(|word| core.memory.load(word));
-        if fixed[0] == 0 {
+        if fixed_words(core, slot)?[0] == 0 {
             continue;
         }
-        with_fixed_words.push(slot);
-        let mut whole = words;
-        whole[slot] = commit_word(&fixed);
-        if checksum(&whole) == told {
-            return Ok(Some(slot));
+        if commits(core, Some(slot))? == told {
+            return Ok(slot);
         }
+        guess = guess.or(Some(slot));
     }
-    Ok(with_fixed_words.first().copied().filter(|_| with_fixed_words.len() == 1))
+    Ok(guess.unwrap_or(0))
 }
 
 /// Checks the roots of a pool against its header. Returns the slot and the damage if a root was
@@ -85,7 +94,7 @@ fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<Option<usize>> {
 /// was last clean.
 pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<(usize, Damage)>> {
     let told = header.get(field::ROOTS);
-    let commits = commits(core)?;
+    let commits = commits(core, None)?;
     let expected = pack_roots(commits, header.get(field::SEQUENCE));
     // A different sequence number means that the field was left by a build that does not know it.
     // The check also runs if the other header copy is damaged: if that copy is a dirty mark that a
@@ -94,7 +103,7 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     if !differs && !header.lacks_root() {
         return Ok(None);
     }
-    let lost = lost_slot(core, told as u32)?.unwrap_or(0);
+    let lost = lost_slot(core, told as u32)?;
     let expected = match differs {
         true => format!("roots whose commit words have the checksum {:#x}", told as u32),
         false => "all roots that there were at the last clean end".into(),

@@ -408,7 +408,8 @@ impl<S: Seam> Core<S> {
             header.set(field::SAVED, offset);
             header.set(field::SAVED_BYTES, bytes);
             // A lost root stays lost, and the next open reports it too.
-            let commits = roots::commits(self)? ^ u32::from(self.lost_root.is_some());
+            let lost = self.lost_root.as_ref().map(|(slot, _)| *slot);
+            let commits = roots::commits(self, lost)?;
             let roots = pack_roots(commits, header.get(field::SEQUENCE) + 1);
             header.set(field::ROOTS, roots);
             header.write(&self.memory, &points::HEADER_CLEAN)?;
