@@ -1,0 +1,242 @@
+//! Copies of a pool's file, boots, other processes, forks, panics.
+
+mod files;
+
+use files::{check_filled, child_path, create, dir, filled, in_child, open};
+use outlast::{Error, Pool, PoolOptions, TornReason};
+use std::fs::{self};
+use std::process::Command;
+
+#[test]
+fn a_copy_of_a_live_pool_is_refused() {
+    let (dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    map.update(&3, &10).unwrap();
+    let copy = dir.path().join("copy.pool");
+    fs::copy(&path, &copy).unwrap();
+    let torn = open(&copy).unwrap_err();
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
+    // The user can open it all the same, verify it, and salvage its contents.
+    // SAFETY: the file belongs to this test.
+    let salvage = unsafe { PoolOptions::new().accept_possibly_torn(true).open(&copy).unwrap() };
+    assert!(salvage.verify().unwrap().is_sound());
+    assert_eq!(salvage.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    drop(salvage);
+    open(&copy).expect("once it was closed it is a pool of its own");
+    // Copies of a pool that is in sync are pools, and so are snapshots.
+    pool.sync().unwrap();
+    let synced = dir.path().join("synced.pool");
+    fs::copy(&path, &synced).unwrap();
+    assert_eq!(
+        open(&synced).unwrap().map::<u64, u64>("numbers").unwrap().get(&3).unwrap(),
+        Some(10)
+    );
+    map.update(&3, &11).unwrap();
+    let snapshot = dir.path().join("snapshot.pool");
+    fs::write(&snapshot, b"an older file").unwrap();
+    pool.snapshot(&snapshot).unwrap();
+    map.update(&3, &12).unwrap();
+    let restored = open(&snapshot).unwrap();
+    assert_eq!(restored.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(11));
+    assert_eq!(restored.verify().unwrap().leaked_bytes, Some(0));
+    assert_eq!(map.get(&3).unwrap(), Some(12));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "and nothing else is left");
+}
+
+#[test]
+fn a_live_copy_in_the_place_of_the_original_is_refused() {
+    use std::os::unix::fs::MetadataExt;
+    let (dir, path) = filled();
+    let pool = open(&path).unwrap();
+    pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
+    let live = fs::read(&path).unwrap();
+    drop(pool);
+    let original = fs::metadata(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    // Most file systems give the inode number to one of the next files.
+    let took_it = (0..64).map(|n| dir.path().join(n.to_string())).find(|file| {
+        fs::write(file, b"").unwrap();
+        fs::metadata(file).unwrap().ino() == original.ino()
+    });
+    let copy = took_it.unwrap_or_else(|| dir.path().join("0"));
+    fs::write(&copy, live).unwrap();
+    if original.created().is_err() && fs::metadata(&copy).unwrap().ino() == original.ino() {
+        println!("skipped: this file system does not tell when a file was made");
+        return;
+    }
+    let torn = open(&copy).unwrap_err();
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
+}
+
+#[test]
+fn a_snapshot_replaces_no_pool_that_is_open() {
+    let (dir, path) = filled();
+    let pool = open(&path).unwrap();
+    let link = dir.path().join("link.pool");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for own in [&path, &link] {
+        assert!(matches!(pool.snapshot(own), Err(Error::Invalid { .. })));
+    }
+    let other = dir.path().join("other.pool");
+    let second = create(&other);
+    assert!(matches!(pool.snapshot(&other), Err(Error::Locked)));
+    assert!(matches!(pool.snapshot(dir.path()), Err(Error::Invalid { .. } | Error::Io { .. })));
+    second.close().unwrap();
+    pool.snapshot(&other).unwrap();
+    check_filled(&open(&other).unwrap());
+    check_filled(&pool);
+}
+
+#[test]
+fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
+    let (dir, path) = dir();
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // SAFETY: there is no file.
+    let refused = unsafe { PoolOptions::new().open_read_only(&pipe) };
+    assert!(matches!(refused, Err(Error::NotAPool { .. })));
+    assert!(matches!(open(&pipe), Err(Error::NotAPool { .. } | Error::Io { .. })));
+    if let Some(path) = child_path() {
+        let pool = create(&path);
+        let map = pool.map::<u64, [u8]>("m").unwrap();
+        let full = (0..).find_map(|n| map.insert(&n, &[1; 1000]).err()).unwrap();
+        assert!(matches!(full, Error::DiskFull { .. }), "{full}");
+        assert!(matches!(pool.snapshot(path.with_extension("copy")), Ok(())));
+        assert!(map.remove(&0).unwrap().is_some());
+        return;
+    }
+    let me = std::env::current_exe().unwrap();
+    let script = "ulimit -f 16384; exec \"$0\" --exact \
+                  a_pipe_is_no_pool_and_a_file_size_limit_no_end --test-threads 1";
+    let child = Command::new("bash")
+        .args(["-c", script])
+        .arg(&me)
+        .env("OUTLAST_TEST_CHILD", &path)
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+#[test]
+fn an_unclean_pool_of_an_earlier_boot_is_refused() {
+    let (dir, path) = filled();
+    let with_boot = |boot| PoolOptions::new().boot_id(boot);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { with_boot(1).open(&path).unwrap() };
+    pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
+    // Imitate what a kill leaves: the file as it is now, under the same inode.
+    let killed = fs::read(&path).unwrap();
+    drop(pool);
+    fs::write(&path, &killed).unwrap();
+    // SAFETY: the file belongs to this test.
+    let torn = unsafe { with_boot(2).open(&path) }.unwrap_err();
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::EarlierBoot }), "{torn}");
+    // SAFETY: the file belongs to this test.
+    let same = unsafe { with_boot(1).open(&path).unwrap() };
+    assert_eq!(same.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    // After a sync or a close, an orderly reboot is no problem.
+    same.sync().unwrap();
+    let synced = fs::read(&path).unwrap();
+    drop(same);
+    fs::write(&path, &synced).unwrap();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { with_boot(3).open(&path).unwrap() };
+    assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    drop((pool, dir));
+}
+
+#[test]
+fn a_second_process_is_locked_out() {
+    if let Some(path) = child_path() {
+        assert!(matches!(open(&path), Err(Error::Locked)));
+        // SAFETY: the file belongs to this test.
+        let reader = unsafe { PoolOptions::new().open_read_only(&path) };
+        assert!(matches!(reader, Err(Error::Locked)));
+        return;
+    }
+    let (_dir, path) = filled();
+    let pool = open(&path).unwrap();
+    assert!(matches!(open(&path), Err(Error::Locked)), "nor a second time in this one");
+    let child = in_child("a_second_process_is_locked_out", &path).status().unwrap();
+    assert!(child.success());
+    check_filled(&pool);
+}
+
+#[test]
+fn a_closed_pool_is_unlocked_though_children_are_being_started() {
+    let (_dir, path) = filled();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // Do not use `output`, which may start the child without a fork.
+                let mut child = Command::new("true");
+                // SAFETY: the closure does nothing. Its presence makes the start use a fork.
+                unsafe { std::os::unix::process::CommandExt::pre_exec(&mut child, || Ok(())) };
+                child.status().unwrap();
+            }
+        });
+        let opened: Vec<_> = (0..300).map(|_| open(&path).map(Pool::close)).collect();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(opened.into_iter().all(|o| matches!(o, Ok(Ok(())))));
+    });
+}
+
+#[test]
+fn a_forked_child_gets_errors_and_harms_nothing() {
+    if child_path().is_none() {
+        let (_dir, path) = filled();
+        // Run in a process of its own, because forking one with many threads is no fair test.
+        let child = in_child("a_forked_child_gets_errors_and_harms_nothing", &path);
+        let status = { child }.status().unwrap();
+        assert!(status.success());
+        check_filled(&open(&path).unwrap());
+        return;
+    }
+    let path = child_path().unwrap();
+    let pool = open(&path).unwrap();
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    map.update(&1, &1).unwrap();
+    // SAFETY: the child calls nothing for which another thread could hold a lock, and ends with
+    // _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let refused = matches!(map.get(&1), Err(Error::NotOpen(_)))
+            && matches!(map.put(&1, &9), Err(Error::NotOpen(_)))
+            && matches!(pool.map::<u64, u64>("numbers"), Err(Error::NotOpen(_)))
+            && matches!(pool.sync(), Err(Error::NotOpen(_)));
+        drop((map, pool));
+        // SAFETY: `_exit` ends the child without running anything else.
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: `pid` is a child of this process.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "the child got what it should not");
+    assert_eq!(map.get(&1).unwrap(), Some(1));
+    map.update(&1, &8).unwrap();
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_panic_in_a_closure_leaves_the_pool_usable() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let words = pool.map::<u64, u64>("w").unwrap();
+    let texts = pool.map::<str, str>("t").unwrap();
+    words.insert(&1, &2).unwrap();
+    texts.insert("a", "b").unwrap();
+    for _ in 0..3 {
+        let words = words.clone();
+        let texts = texts.clone();
+        std::thread::spawn(move || words.fetch_update(&1, |_| panic!("on purpose")))
+            .join()
+            .unwrap_err();
+        std::thread::spawn(move || texts.fetch_update("a", |_| panic!("on purpose")))
+            .join()
+            .unwrap_err();
+    }
+    assert_eq!(words.fetch_update(&1, |n| Some(n + 1)).unwrap(), Some(2));
+    assert_eq!(texts.put("a", "c").unwrap().as_deref(), Some("b"));
+    assert!(pool.verify().unwrap().is_sound());
+}
