@@ -273,7 +273,7 @@ pub(crate) struct CanaryArgs {
 pub(crate) struct PlantedArgs {
     #[command(flatten)]
     pub(crate) of: CanaryArgs,
-    /// Prints the table of published bugs and what stands for each, and does nothing else.
+    /// Only prints the table of published bugs, with the seeded bug for each.
     #[arg(long)]
     pub(crate) markdown: bool,
     /// Only the bugs whose name in the report contains this.

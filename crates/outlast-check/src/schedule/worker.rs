@@ -289,7 +289,8 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// Reads what is held, and drops it. Fails if the pool was closed.
+    /// Reads through the held reference or iteration, and then drops it. A closed pool makes the
+    /// read fail.
     fn read(&mut self) -> Result<(), Asked> {
         let Some((of, held)) = self.held.take() else { return Ok(()) };
         let records = match held.read() {

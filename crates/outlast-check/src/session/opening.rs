@@ -62,8 +62,8 @@ pub fn recorder(recording: bool) -> Traced {
     seam
 }
 
-/// As [`recorder`], but also keeps a digest of what is read in a pool of `bytes`, and records at
-/// once.
+/// Makes a recorder that starts at once, and that also keeps a digest of all reads in a pool of
+/// `bytes` bytes.
 pub fn watcher(bytes: u64) -> Traced {
     let seam = Traced::watching(Box::new(Alone::default()), bytes);
     seam.start(false);
@@ -100,7 +100,7 @@ fn open_heap(
 }
 
 /// Opens the memory of a store as the next opener of its file does. Handles and references from
-/// the old store stay, and see what is stored from now on.
+/// the old store share that memory, so they see the new store's changes.
 ///
 /// # Errors
 /// [`Locked`](outlast::Error::Locked) while the store is open; otherwise as opening a file.

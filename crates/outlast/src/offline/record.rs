@@ -35,17 +35,17 @@ impl Walk<'_, '_> {
                 format!("class {class}"),
             );
         }
-        let body = self.image.bytes(offset + 16, bytes - 16)?;
+        let mut body = self.image.bytes(offset + 16, bytes - 16)?;
         let sum = crc(&[&offset.to_le_bytes(), &head[0].to_le_bytes(), &body]);
         if head[1] != u64::from(sum) {
             return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
         }
-        let (key, value) = body.split_at(key_len);
-        let hash = self.hash.of(key);
+        let value = body.split_off(key_len);
+        let hash = self.hash.of(&body);
         if hash != second {
             return bad(&format!("hash {hash:#x} of its key"), format!("{second:#x}"));
         }
-        Ok((key.to_vec(), value.to_vec()))
+        Ok((body, value))
     }
 
     /// Reports a key or a value that no program with the map's types has written.

@@ -162,6 +162,11 @@ impl Header {
         self.unsynced &= self.get(field::SEQUENCE) != sequence;
     }
 
+    /// Returns the sequence number of the next write. It tells the copy that the write goes to.
+    pub fn next_sequence(&self) -> u64 {
+        self.get(field::SEQUENCE) + if self.unsynced { 2 } else { 1 }
+    }
+
     /// Writes the header over the older of its copies, and makes it durable as far as flushes can.
     /// If the newer copy may not be on the disk yet, writes over that one instead.
     ///
@@ -169,8 +174,7 @@ impl Header {
     /// So a dirty mark on the disk stays there until a later copy is there too. Otherwise a power
     /// loss could leave a copy from before the mark, which says that the pool is clean.
     pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
-        // The sequence number tells the copy.
-        let sequence = self.get(field::SEQUENCE) + if self.unsynced { 2 } else { 1 };
+        let sequence = self.next_sequence();
         self.unsynced = self.is_cached;
         self.set(field::SEQUENCE, sequence);
         self.set(field::CHECKSUM, Self::checksum(&self.words));
@@ -341,6 +345,23 @@ mod tests {
         for (medium, boot, file, verdict) in cases {
             let found = dirty(medium).possibly_torn(file, boot);
             assert_eq!(found, verdict, "{medium}, boot {boot}, {file:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_spares_the_dirty_mark_that_is_on_the_disk() {
+        let copy = |header: &Header| header.get(field::SEQUENCE) % 2;
+        let next = |header: &Header| header.next_sequence() % 2;
+        let mut header = dirty(MediumKind::PageCache).of_medium(MediumKind::PageCache, 1);
+        assert_eq!(next(&header), copy(&header), "the newer copy may be in the page cache alone");
+        header.now_durable(header.get(field::SEQUENCE) + 1);
+        assert_eq!(next(&header), copy(&header), "another write was made durable");
+        header.now_durable(header.get(field::SEQUENCE));
+        assert_ne!(next(&header), copy(&header));
+        // What an earlier boot left was read from the disk, and flushes make it durable on DAX.
+        for (medium, boot) in [(MediumKind::PageCache, 2), (MediumKind::Dax, 1)] {
+            let header = dirty(medium).of_medium(medium, boot);
+            assert_ne!(next(&header), copy(&header), "{medium}, boot {boot}");
         }
     }
 

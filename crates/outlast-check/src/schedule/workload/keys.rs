@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(super) struct Keys {
     /// The keys of the first numbers, if they matter.
     pub(super) chosen: Arc<[u64]>,
-    /// What is added to the other numbers to make their keys.
+    /// If no keys are chosen: the key of number 0, which the others follow.
     pub(super) first: u64,
 }
 

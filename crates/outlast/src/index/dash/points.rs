@@ -34,7 +34,7 @@ crate::commit_points! { "dash":
     NODE_NEW = "overflow: new node": store, flush, fence;
     /// The link to a new overflow node.
     NODE_COMMIT = "overflow: link": store, flush, fence;
-    /// Recovery: what a segment holds, before any operation uses it. If an earlier process died
+    /// Recovery: flushes a whole segment before any operation uses it. If an earlier process died
     /// between a store and its flush, the store is still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;
     /// Recovery: removal of second copies of records. One fence for all of a segment.

@@ -258,7 +258,7 @@ impl<S: Seam> Core<S> {
         if self.options.read_only {
             return Ok(());
         }
-        let written = self.header().get(field::SEQUENCE);
+        let written = self.memory.seam().lock(&self.header).get(field::SEQUENCE);
         let answer = sync(&self.backing);
         match answer {
             Ok(()) => self.memory.seam().lock(&self.header).now_durable(written),
@@ -410,7 +410,7 @@ impl<S: Seam> Core<S> {
             // A lost root stays lost, and the next open reports it too.
             let lost = self.lost_root.as_ref().map(|(slot, _)| *slot);
             let commits = roots::commits(self, lost)?;
-            let roots = pack_roots(commits, header.get(field::SEQUENCE) + 1);
+            let roots = pack_roots(commits, header.next_sequence());
             header.set(field::ROOTS, roots);
             header.write(&self.memory, &points::HEADER_CLEAN)?;
         }
