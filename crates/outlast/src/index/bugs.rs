@@ -20,6 +20,16 @@ crate::seeded_bugs! {
     FINGERPRINT_DECIDES = "FingerprintDecides";
     /// A bucket or leaf stays locked after a change.
     LOCK_NOT_RELEASED = "LockNotReleased";
+    /// A slot's commit word is stored before its other word.
+    COMMIT_BEFORE_VALUE = "CommitBeforeValue";
+    /// A slot is filled without being emptied first.
+    SLOT_NOT_EMPTIED = "SlotNotEmptied";
+    /// An insert becomes visible to readers before it is durable.
+    SHOWN_BEFORE_DURABLE = "ShownBeforeDurable";
+    /// A split does not check whether its segment was split before it had the locks.
+    SPLIT_NOT_RECHECKED = "SplitNotRechecked";
+    /// Recovery leaves locks as it finds them.
+    LOCKS_KEPT = "LocksKept";
     /// Concurrent inserts of one key do not check for each other.
     INSERT_UNCHECKED = "InsertUnchecked";
 }

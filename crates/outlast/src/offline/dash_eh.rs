@@ -323,14 +323,7 @@ impl Shape {
         if !(1..=6).contains(&bits) || !matches!(stash, 2 | 4) || rest != 0 {
             return None;
         }
-        let empty = match form {
-            RecordForm::Bytes => [0, 0],
-            // The least number that hashes to the other half.
-            RecordForm::Inline => {
-                let least = |half| (0..1024u64).find(|n| hash.of(&n.to_le_bytes()) >> 63 == half);
-                [least(1)?, least(0)?]
-            }
-        };
+        let empty = hash.empty_words(form)?;
         let buckets = 1 << bits;
         Some(Shape {
             buckets,

@@ -2,7 +2,8 @@
 
 use crate::error::{Damage, Error, Result};
 use crate::pool::layout::{
-    FORMAT_VERSION, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE, MAGIC, SYSTEM_BYTES, field,
+    FORMAT_VERSION, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE, MAGIC, RecordForm, SYSTEM_BYTES,
+    field,
 };
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use std::fs::File;
@@ -117,6 +118,16 @@ impl Hash {
             return 0xa5a5_5a5a_1234_5678;
         }
         rapidhash_v3_inline::<true, false, false>(key, &self.secrets)
+    }
+
+    /// Returns the first word of an empty slot, by the first bit of the hashes of its segment.
+    pub(super) fn empty_words(&self, form: RecordForm) -> Option<[u64; 2]> {
+        // For inline records, the least number that hashes to the other half.
+        let least = |half| (0..1024u64).find(|n| self.of(&n.to_le_bytes()) >> 63 == half);
+        match form {
+            RecordForm::Bytes => Some([0, 0]),
+            RecordForm::Inline => Some([least(1)?, least(0)?]),
+        }
     }
 }
 

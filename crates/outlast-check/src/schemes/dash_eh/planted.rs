@@ -11,14 +11,14 @@ use outlast::pmem::Seeded;
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[
-    bug(TOKEN_FIRST, Seeded::InCode(&dash_eh_bugs::COMMIT_BEFORE_VALUE), "fill_unflushed", Alone),
+    bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
     bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
     bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
     bug(
         TWO_STORES,
-        Seeded::InCode(&dash_eh_bugs::SLOT_NOT_EMPTIED),
-        "fill_unflushed: the new second word beside the old first",
+        Seeded::InCode(&index_bugs::SLOT_NOT_EMPTIED),
+        "Slot::fill: the new second word beside the old first",
         Alone,
     ),
     bug(
@@ -81,7 +81,7 @@ pub(super) const LINES: &[Line] = &[
     bug(ONE_HASH, Seeded::InCode(&index_bugs::DOUBLED_WITHOUT_END), "may_double", Alone),
     bug(
         RESIZED_MEANWHILE,
-        Seeded::InCode(&dash_eh_bugs::SPLIT_NOT_RECHECKED),
+        Seeded::InCode(&index_bugs::SPLIT_NOT_RECHECKED),
         "split: no second look under the locks",
         Paused,
     ),
@@ -100,11 +100,11 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         EXISTS_UNDURABLE,
-        Seeded::InCode(&dash_eh_bugs::SHOWN_BEFORE_DURABLE),
+        Seeded::InCode(&index_bugs::SHOWN_BEFORE_DURABLE),
         "insert_into: published before its fence",
         Stopped,
     ),
-    bug(LOCKS_IN_PM, Seeded::InCode(&dash_eh_bugs::LOCKS_KEPT), "repair_bucket", Alone),
+    bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "repair_bucket", Alone),
     cannot(
         MICRO_LOG,
         "there is no log to leave out; one word commits a split, which the mutants and the torn \

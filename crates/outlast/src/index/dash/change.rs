@@ -7,7 +7,7 @@ use super::metadata::{Bits, BucketRef, Overflow};
 use super::{Addressing, Dash, Route, bugs, points};
 use crate::error::Result;
 use crate::index::bugs as index_bugs;
-use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
+use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -66,19 +66,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Attempt<Option<Changed<R>>> {
-        // For byte strings, this returns early if the result does not need the record's block.
-        if R::FORM == RecordForm::Bytes
-            && plan.value.is_some()
-            && plan.inserts != plan.replaces
-            && let Some(changed) = self.decide_early(key, plan)?
-        {
-            return Ok(Some(changed));
-        }
-        if let Some(value) = plan.value {
-            let (core, at) = (&self.core, &points::RECORD);
-            progress.new = Some(UnlinkedRecord::prepare(core, key.key, value, key.hash, at)?);
-        }
-        Ok(None)
+        prepare(self, key, plan, &points::RECORD, &mut progress.new)
     }
 
     /// The hot path, in as few instructions as possible. It requires that the segment is known,
@@ -138,24 +126,6 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
 
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Changing ---------------------------------------------------------------
-
-    /// Returns the result of an insert whose key is present, or of an update whose key is absent.
-    fn decide_early(
-        &self,
-        key: HashedKey<'_, R>,
-        plan: &Plan<'_, R>,
-    ) -> Attempt<Option<Changed<R>>> {
-        let read = |words| match plan.inserts {
-            true => plan.before.take(|| R::value(&self.core, words)),
-            false => Ok(None),
-        };
-        let found = self.find(key, 1, read)?;
-        Ok((found.is_some() == plan.inserts).then(|| Changed {
-            applied: false,
-            before: found.flatten(),
-            present: plan.inserts,
-        }))
-    }
 
     /// Makes a change. The caller has locked the home bucket, and also the next bucket if it passes
     /// that. With `FIRST`, this does the common cases only. In any other case it returns before
@@ -278,42 +248,11 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Inserting --------------------------------------------------------------
 
     /// Writes a record into a free slot, durably. No thread reads the slot yet.
-    ///
-    /// All stores go to one line. Each prefix of them leaves an empty slot or the whole record, so
-    /// one flush and one fence are enough.
     #[inline(always)]
     pub(super) fn fill(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
-        self.fill_unfenced(slot, words, empty, at);
-        self.core.memory.fence(at);
-    }
-
-    #[inline(always)]
-    fn fill_unfenced(&self, slot: &Slot, words: SlotWords, empty: u64, at: &'static Point) {
-        self.fill_unflushed(slot, words, empty, at);
-        self.core.memory.flush(slot, at);
-    }
-
-    #[inline(always)]
-    pub(super) fn fill_unflushed(
-        &self,
-        slot: &Slot,
-        words: SlotWords,
-        empty: u64,
-        at: &'static Point,
-    ) {
         let memory = &self.core.memory;
-        // A split may have left a first word here, which must not be combined with the new second
-        // word. The code does not check for one: one more store takes less time than waiting for
-        // the line and mispredicting a branch.
-        if !self.seeded(&bugs::SLOT_NOT_EMPTIED) {
-            memory.store(&slot.first, empty, at);
-        }
-        // Release: the order of the stores is the order in which they become durable.
-        if self.seeded(&bugs::COMMIT_BEFORE_VALUE) {
-            memory.store_release(&slot.first, words.first, at);
-        }
-        memory.store_release(&slot.second, words.second, at);
-        memory.store_release(&slot.first, words.first, at);
+        slot.fill(memory, words, empty, at);
+        memory.persist(slot, at);
     }
 
     /// Makes a slot's record visible to readers. The bucket is locked, and the record is durable.
@@ -343,8 +282,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         from_before: bool,
     ) {
         let (empty, target) = (self.empty(hash), &bucket.slots[slot]);
-        if self.seeded(&bugs::SHOWN_BEFORE_DURABLE) {
-            self.fill_unfenced(target, words, empty, &points::INSERT);
+        if self.seeded(&index_bugs::SHOWN_BEFORE_DURABLE) {
+            target.fill(&self.core.memory, words, empty, &points::INSERT);
+            self.core.memory.flush(target, &points::INSERT);
             self.publish(bucket, slot, hash as u8, from_before);
         }
         self.fill(target, words, empty, &points::INSERT);

@@ -6,6 +6,7 @@ use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
+use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Record, RecordRef, SlotWords};
@@ -58,18 +59,11 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
 
     #[inline(always)]
     fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
-        self.find(key, 0, |words| R::value(&self.core, words))
+        lookup::find(self, key, 0, |words| R::value(&self.core, words))
     }
 
     fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
-        // The pin comes before the link is read; see `reclaim`. `find` may read several times. Each
-        // read has a pin of its own, which is dropped if the read is not valid.
-        self.find(key, 0, |words| {
-            let pin = self.core.pin();
-            // The link is read again under the pin. It may have been unlinked and its block retired
-            // before the pin. Then the version has changed, and this read is not valid.
-            R::reference(&self.core, words, pin)
-        })
+        lookup::find_reference(self, key)
     }
 
     fn begin_batch(&self) {}
@@ -258,34 +252,22 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         }
         Ok(None)
     }
+}
 
-    /// Finds a key and reads from its slot, optimistically. The thread has passed the gate `inside`
-    /// times. Stores nothing.
+impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
+    type Route<'t> = Route<'t, A>;
+
     #[inline(always)]
-    pub(super) fn find<T>(
-        &self,
-        key: HashedKey<'_, R>,
-        inside: usize,
-        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<T>> {
-        match self.try_find(key, &mut read) {
-            Some(found) => Ok(found),
-            None => self.find_again(key, inside, read),
-        }
+    fn ready_route(&self, hash: u64) -> Option<Route<'_, A>> {
+        self.known_route(hash)
     }
 
-    /// Reads once. Returns `None` if the result is not valid: the key's home was changed meanwhile,
-    /// the segment has not been touched yet, or something is damaged.
-    #[inline(always)]
-    fn try_find<T>(
-        &self,
-        key: HashedKey<'_, R>,
-        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Option<T>> {
-        self.read_once(&self.known_route(key.hash)?, key, read)?.ok()
+    fn any_route(&self, hash: u64, inside: usize) -> Result<Route<'_, A>> {
+        // The first touch of a segment stores to it and passes the gate, which a thread must not do
+        // twice.
+        if inside > 0 { self.route_inside(hash) } else { self.route(hash) }
     }
 
-    /// Like [`try_find`](Self::try_find), with this route, and returns damage.
     #[inline(always)]
     fn read_once<T>(
         &self,
@@ -322,27 +304,14 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
-    /// The slow path of [`find`](Self::find): retries until a read is valid. The thread has passed
-    /// the gate `inside` times.
-    #[cold]
-    fn find_again<T>(
+    fn wait_to_read(
         &self,
-        key: HashedKey<'_, R>,
+        route: &Route<'_, A>,
+        hash: u64,
         inside: usize,
-        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<T>> {
-        let mut turn = 0;
-        loop {
-            self.core.check()?;
-            // The first touch of a segment stores to it and passes the gate, which a thread must
-            // not do twice.
-            let hash = key.hash;
-            let route = if inside > 0 { self.route_inside(hash)? } else { self.route(hash)? };
-            if let Some(found) = self.read_once(&route, key, &mut read) {
-                return Ok(found?);
-            }
-            self.wait_for_bucket(&mut turn, self.bucket(route.segment, self.home(hash)), inside)?;
-        }
+        turn: &mut u32,
+    ) -> Result<()> {
+        self.wait_for_bucket(turn, self.bucket(route.segment, self.home(hash)), inside)
     }
 }
 

@@ -171,7 +171,9 @@ mod split;
 mod verify;
 mod walk;
 
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Result};
+pub(crate) use crate::index::kit::directory::Segment;
+use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
@@ -220,26 +222,6 @@ impl SegmentSize {
     /// The size as identity words contain it.
     fn packed(self) -> u16 {
         (self.bucket_bits | self.stash << 8) as u16
-    }
-}
-
-/// A segment whose header and buckets were checked to lie inside the memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    pub(crate) offset: u64,
-    pub(crate) depth: u32,
-    /// The first hash of its range.
-    pub(crate) low: u64,
-}
-
-impl Segment {
-    /// Returns the last hash of the segment's range.
-    pub(crate) fn high(self) -> u64 {
-        self.low | (u64::MAX >> self.depth)
-    }
-
-    pub(crate) fn holds(self, hash: u64) -> bool {
-        (hash ^ self.low) >> (64 - self.depth) == 0
     }
 }
 
@@ -442,22 +424,6 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     #[inline(always)]
     pub(crate) fn is_current(&self, route: &Route<'_, A>) -> bool {
         self.addressing.is_current(self.seam(), route.way)
-    }
-}
-
-/// Returns, for each half of the hash space, a word that is not the first word of any record in it;
-/// see invariant 1.
-pub(crate) fn empty_words<S: Seam, R: Record>(core: &Core<S>) -> Result<[u64; 2]> {
-    if let Some(word) = R::EMPTY {
-        return Ok([word, word]);
-    }
-    let in_half = |half| (0..1024).find(|&key| core.hasher.word(key) >> 63 == half);
-    match (in_half(1), in_half(0)) {
-        (Some(high), Some(low)) => Ok([high, low]),
-        _ => Err(Error::Invalid {
-            what: "hash function",
-            why: "it maps 1024 numbers to one half of its range".into(),
-        }),
     }
 }
 

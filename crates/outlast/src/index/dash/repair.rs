@@ -6,6 +6,7 @@ use super::layout::{
 use super::metadata::{Bits, BucketRef, Overflow};
 use super::{Addressing, Dash, Segment, bugs, points};
 use crate::error::{Damage, Result};
+use crate::index::bugs as index_bugs;
 use crate::index::fingerprints;
 use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::record::{Record, SlotWords};
@@ -154,7 +155,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 words[word] = value;
             }
         }
-        if !self.seeded(&bugs::LOCKS_KEPT) {
+        if !self.seeded(&index_bugs::LOCKS_KEPT) {
             bucket.metadata.lock(seam).store(0, Ordering::Relaxed);
         }
         for (word, fingerprints) in words.into_iter().enumerate() {

@@ -168,7 +168,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let mut nodes = Vec::new();
         loop {
             let mut locks = self.lock_all(segment)?;
-            if !self.is_current(route) && !self.seeded(&bugs::SPLIT_NOT_RECHECKED) {
+            if !self.is_current(route) && !self.seeded(&index_bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
             // The new segment never needs more overflow nodes than the old one has.
@@ -409,7 +409,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let mut from = Vec::new();
         let mut lines = Lines::default();
         let mut copy = |bucket: BucketRef<'_>, slot: usize, words, hash: u64, from_before| {
-            self.fill_unflushed(&bucket.slots[slot], words, empty, &points::COMPACT_COPY);
+            bucket.slots[slot].fill(memory, words, empty, &points::COMPACT_COPY);
             self.publish(bucket, slot, hash as u8, from_before);
             lines.add(memory.offset_of(&bucket.slots[slot]).raw());
         };

@@ -10,7 +10,6 @@ use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
-use std::sync::atomic::{Ordering, fence};
 
 /// The most segments that a sample reads.
 const SAMPLE: u64 = 64;
@@ -163,7 +162,6 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Trace ------------------------------------------------------------------
 
     fn trace_segment(&self, segment: Segment, visit: &mut Visitor<'_>) -> Result<()> {
-        let memory = &self.core.memory;
         visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
         for node in self.nodes(segment) {
             visit(BlockKind::Overflow, node?, NODE_BYTES)?;
@@ -173,16 +171,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         }
         for place in self.all_buckets(segment) {
             for slot in place?.0.slots {
-                // This reads without a lock. A writer empties the first word before it stores
-                // another second one. So if the first word is the same before and after, the second
-                // belongs to it.
-                let words = loop {
-                    let words = self.words(slot);
-                    fence(Ordering::Acquire);
-                    if memory.load(&slot.first) == words.first {
-                        break words;
-                    }
-                };
+                let words = slot.read_whole(&self.core.memory);
                 if words.first != self.empty(segment.low) && segment.holds(self.hash_of(words)) {
                     let (offset, bytes) = R::extent(&self.core, words)?;
                     visit(BlockKind::Record, offset, bytes)?;

@@ -63,14 +63,14 @@ mod resize;
 
 use super::dash::{Addressing, Dash, Route, Segment, SegmentSize};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::directory::{DramDirectory, Way};
 use crate::index::kit::media::{check_block, check_identity};
 use crate::index::record::Record;
 use crate::index::{BlockKind, Scheme, SchemeConfig, Settings, Visitor};
-use crate::pmem::{Memory, Offset, Seam, Shared, SharedWord, Word};
+use crate::pmem::{Memory, Offset, Seam, Word};
 use crate::pool::core::{Core, root_offset};
-use layout::{DIRECTORY_HEADER, DirectoryHeader, MAX_DEPTH};
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use layout::{DIRECTORY_HEADER, DirectoryHeader};
+use std::sync::{Arc, Mutex};
 
 /// The size of a map's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,44 +109,6 @@ impl From<SegmentSize> for Config {
     }
 }
 
-/// The directory in DRAM, for one depth. An entry is the segment's offset and, from bit 48, its
-/// local depth, or 0 if the segment has not been touched yet.
-struct Entries {
-    depth: u32,
-    entries: Box<[SharedWord]>,
-}
-
-impl Entries {
-    fn new(depth: u32) -> Entries {
-        // The system zeroes the pages when they are first touched, so opening a pool takes the same
-        // time however large the directory is.
-        let entries = Box::<[SharedWord]>::new_zeroed_slice(1 << depth);
-        // SAFETY: zero is a valid SharedWord.
-        Entries { depth, entries: unsafe { entries.assume_init() } }
-    }
-
-    #[inline(always)]
-    fn index(&self, hash: u64) -> usize {
-        (hash >> (64 - self.depth)) as usize
-    }
-
-    /// Returns the entry at an index that [`index`](Entries::index) returned.
-    #[inline(always)]
-    fn entry(&self, index: usize) -> &SharedWord {
-        debug_assert!(index < self.entries.len());
-        // SAFETY: there are 2^depth entries, and `index` returns a number of `depth` bits.
-        unsafe { self.entries.get_unchecked(index) }
-    }
-}
-
-/// The entry by which an operation reached its segment.
-#[derive(Clone, Copy)]
-pub struct Way<'d> {
-    directory: &'d Entries,
-    index: usize,
-    entry: u64,
-}
-
 /// The state that splits and first touches change, one thread at a time.
 struct Structure {
     /// The directory in PM.
@@ -159,11 +121,8 @@ struct Structure {
 /// The directory of a table, in PM and in DRAM.
 pub struct Directory {
     root: Offset<Word>,
-    /// DRAM directories by depth. Shallower ones stay, for readers that still use them. Together
-    /// they are no larger than the current one.
-    all: Box<[Shared<OnceLock<Entries>>]>,
-    /// The current one.
-    current: Shared<AtomicPtr<Entries>>,
+    /// The copy in DRAM. Its entries are filled when their segments are first touched.
+    dram: DramDirectory,
     structure: Mutex<Structure>,
 }
 
@@ -185,11 +144,9 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         check_directory(core, offset, depth)?;
         let directory = Directory {
             root,
-            all: (0..=MAX_DEPTH).map(|_| Shared::once()).collect(),
-            current: Shared::default(),
+            dram: DramDirectory::new(core.memory.seam(), depth),
             structure: Mutex::new(Structure { directory: offset, depth, segments: None }),
         };
-        directory.set_current(core.memory.seam(), Entries::new(depth));
         Dash::new(core, config.size(), directory)
     }
 
@@ -209,35 +166,6 @@ fn check_directory<S: Seam>(core: &Core<S>, offset: u64, depth: u32) -> Result<(
     let expected = layout::directory_identity(offset, depth);
     let what = format!("a directory of depth {depth}");
     check_identity(&core.memory, &header.identity, expected, &what)
-}
-
-impl Directory {
-    /// Makes DRAM entries the current ones. There were none of their depth.
-    fn set_current(&self, seam: &impl Seam, entries: Entries) {
-        let depth = entries.depth as usize;
-        let kept = self.all[depth].get_or_init(seam, || entries);
-        // Release: pairs with the Acquire in `current`.
-        self.current.store(seam, std::ptr::from_ref(kept).cast_mut(), Ordering::Release);
-    }
-
-    #[inline(always)]
-    fn current(&self, seam: &impl Seam) -> &Entries {
-        // Acquire: pairs with the Release in `set_current`.
-        // SAFETY: set before the table was handed out, to one of `all`, which neither move nor are
-        // dropped before the table.
-        unsafe { &*self.current.load(seam, Ordering::Acquire) }
-    }
-
-    /// Points the DRAM entries of a segment's range to it. The caller has locked `structure`.
-    fn fill_entries(&self, seam: &impl Seam, segment: Segment) {
-        let directory = self.current(seam);
-        let first = directory.index(segment.low);
-        let entry = segment.offset | u64::from(segment.depth) << 48;
-        for slot in &directory.entries[first..first + (1 << (directory.depth - segment.depth))] {
-            // Release: pairs with the Acquire in `known_route`.
-            slot.store(seam, entry, Ordering::Release);
-        }
-    }
 }
 
 impl Structure {
@@ -265,23 +193,12 @@ impl Addressing for Directory {
 
     #[inline(always)]
     fn known_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>> {
-        let directory = self.current(seam);
-        let index = directory.index(hash);
-        // Acquire: pairs with the Release of the thread that filled the entry, so that the
-        // segment's content is visible.
-        let entry = directory.entry(index).load(seam, Ordering::Acquire);
-        (entry != 0).then(|| {
-            let depth = (entry >> 48) as u32;
-            let low = hash >> (64 - depth) << (64 - depth);
-            let segment = Segment { offset: entry & ((1 << 48) - 1), depth, low };
-            Route { segment, way: Way { directory, index, entry } }
-        })
+        self.dram.find(seam, hash).map(|(segment, way)| Route { segment, way })
     }
 
     #[inline(always)]
     fn is_current<S: Seam>(&self, seam: &S, way: Way<'_>) -> bool {
-        std::ptr::eq(self.current(seam), way.directory)
-            && way.directory.entry(way.index).load(seam, Ordering::Relaxed) == way.entry
+        self.dram.is_current(seam, way)
     }
 
     fn first_touch<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<Route<'_, Self>> {
@@ -316,10 +233,10 @@ impl Addressing for Directory {
     }
 
     fn entries<S: Seam>(&self, seam: &S) -> u64 {
-        self.current(seam).entries.len() as u64
+        1 << self.dram.depth(seam)
     }
 
     fn end_of_entry<S: Seam>(&self, seam: &S, hash: u64) -> u64 {
-        hash | (u64::MAX >> self.current(seam).depth)
+        hash | (u64::MAX >> self.dram.depth(seam))
     }
 }

@@ -40,7 +40,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let way = structure.entries_of(&self.core.memory, segment.low, segment.depth)?;
             self.make_ready(segment, way)?;
-            self.addressing.fill_entries(self.seam(), segment);
+            self.addressing.dram.fill(self.seam(), segment);
         }
     }
 

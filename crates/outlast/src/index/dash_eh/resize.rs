@@ -1,17 +1,17 @@
 //! Growth: the directory's part of a split, and its doubling.
 
 use super::layout::{self, DIRECTORY_HEADER, DirectoryHeader, MAX_DEPTH};
-use super::{DashEh, Directory, Entries, Route, Segment, SegmentSize, bugs, points};
+use super::{DashEh, Directory, Route, Segment, SegmentSize, bugs, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
-use crate::index::dash::{empty_words, write_empty};
+use crate::index::dash::write_empty;
+use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
 use crate::pmem::{Memory, Offset, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Directories below this depth are doubled whatever they contain.
 const FREE_DEPTH: u32 = 6;
@@ -62,7 +62,7 @@ pub(super) fn create<S: Seam, R: Record>(
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Makes room in a full segment. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_, Directory>, hash: u64) -> Result<()> {
-        let depth = route.way.directory.depth;
+        let depth = route.way.depth();
         if route.segment.depth < depth {
             return self.split(route, hash);
         }
@@ -90,8 +90,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         memory.flush_words(upper, at);
         memory.fence(at);
         mark();
-        self.addressing.fill_entries(self.seam(), new);
-        self.addressing.fill_entries(self.seam(), old);
+        self.addressing.dram.fill(self.seam(), new);
+        self.addressing.dram.fill(self.seam(), old);
         if let Some(segments) = &mut structure.segments {
             *segments += 1;
         }
@@ -151,14 +151,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         new.set_linked();
         structure.directory = new.offset();
         structure.depth = depth + 1;
-        let (seam, order) = (memory.seam(), Ordering::Relaxed);
-        let wide = Entries::new(depth + 1);
-        let narrow = self.addressing.current(seam);
-        for (pair, entry) in wide.entries.chunks_exact(2).zip(&*narrow.entries) {
-            let entry = entry.load(seam, order);
-            pair.iter().for_each(|twin| twin.store(seam, entry, order));
-        }
-        self.addressing.set_current(seam, wide);
+        self.addressing.dram.double(memory.seam());
         self.counters.doublings.add_one();
         drop(structure);
         if self.seeded(&bugs::DOUBLED_BEFORE_DURABLE) {

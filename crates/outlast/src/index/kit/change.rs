@@ -3,11 +3,13 @@
 //! The kit passes the gate, decides from the record that is there, marks the old record's block
 //! before it is unlinked, retires it afterwards, and retries. A scheme supplies the attempts.
 
+use super::lookup::{Optimistic, find};
 use super::table::{HashedKey, Table};
+use super::unlinked::UnlinkedRecord;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Change, Changed, Previous};
-use crate::pmem::Seam;
+use crate::index::{Change, Changed, Previous, RecordForm};
+use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
 
 /// A change, broken down into its conditions and its effect.
@@ -194,6 +196,48 @@ fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
             Step::Full(full) => table.grow(key, full)?,
         }
     }
+}
+
+/// Begins a change in a scheme whose slots are two words: prepares the new record, unless the change
+/// is a removal.
+#[inline(always)]
+pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
+    table: &'t T,
+    key: HashedKey<'_, R>,
+    plan: &Plan<'_, R>,
+    at: &'static Point,
+    new: &mut Option<UnlinkedRecord<'t, S, R>>,
+) -> Attempt<Option<Changed<R>>> {
+    // For byte strings, this returns early if the result does not need the record's block.
+    if R::FORM == RecordForm::Bytes
+        && plan.value.is_some()
+        && plan.inserts != plan.replaces
+        && let Some(changed) = decide_early(table, key, plan)?
+    {
+        return Ok(Some(changed));
+    }
+    if let Some(value) = plan.value {
+        *new = Some(UnlinkedRecord::prepare(table.core(), key.key, value, key.hash, at)?);
+    }
+    Ok(None)
+}
+
+/// Returns the result of an insert whose key is present, or of an update whose key is absent.
+fn decide_early<S: Seam, R: Record>(
+    table: &impl Optimistic<S, R>,
+    key: HashedKey<'_, R>,
+    plan: &Plan<'_, R>,
+) -> Attempt<Option<Changed<R>>> {
+    let read = |words| match plan.inserts {
+        true => plan.before.take(|| R::value(table.core(), words)),
+        false => Ok(None),
+    };
+    let found = find(table, key, 1, read)?;
+    Ok((found.is_some() == plan.inserts).then(|| Changed {
+        applied: false,
+        before: found.flatten(),
+        present: plan.inserts,
+    }))
 }
 
 /// The decision about a present key that no other thread can change meanwhile.

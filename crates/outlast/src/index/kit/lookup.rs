@@ -1,9 +1,9 @@
 //! Lookups of one key and of many.
 
-use super::table::{HashedKey, Lookup};
-use crate::error::Result;
+use super::table::{HashedKey, Lookup, Table};
+use crate::error::{Damage, Result};
 use crate::index::BATCH;
-use crate::index::record::{Record, RecordRef};
+use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::pmem::Seam;
 
 /// Returns the value of a key.
@@ -54,4 +54,88 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
         }
     }
     Ok(())
+}
+
+/// Lookups that read without a lock and check afterwards whether what they read was valid.
+pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
+    /// How an operation reached its segment.
+    type Route<'t>
+    where
+        Self: 't;
+
+    /// Returns the route to a hash's segment. `None` if it is not ready for use.
+    fn ready_route(&self, hash: u64) -> Option<Self::Route<'_>>;
+
+    /// Returns the route to a hash's segment, which this may have to make ready. The thread has
+    /// passed the gate `inside` times.
+    fn any_route(&self, hash: u64, inside: usize) -> Result<Self::Route<'_>>;
+
+    /// Finds a key and reads from its slot, once. Returns `None` if the result is not valid because
+    /// of a concurrent change.
+    fn read_once<T>(
+        &self,
+        route: &Self::Route<'_>,
+        key: HashedKey<'_, R>,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Result<Option<T>, Damage>>;
+
+    /// Waits one turn for the change to end.
+    fn wait_to_read(
+        &self,
+        route: &Self::Route<'_>,
+        hash: u64,
+        inside: usize,
+        turn: &mut u32,
+    ) -> Result<()>;
+}
+
+/// Finds a key and reads from its slot. The thread has passed the gate `inside` times. Stores
+/// nothing.
+#[inline(always)]
+pub(crate) fn find<S: Seam, R: Record, T>(
+    table: &impl Optimistic<S, R>,
+    key: HashedKey<'_, R>,
+    inside: usize,
+    mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+) -> Result<Option<T>> {
+    if let Some(route) = table.ready_route(key.hash)
+        && let Some(Ok(found)) = table.read_once(&route, key, &mut read)
+    {
+        return Ok(found);
+    }
+    find_again(table, key, inside, read)
+}
+
+/// The slow path of [`find`]: retries until a read is valid.
+#[cold]
+fn find_again<S: Seam, R: Record, T>(
+    table: &impl Optimistic<S, R>,
+    key: HashedKey<'_, R>,
+    inside: usize,
+    mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+) -> Result<Option<T>> {
+    let mut turn = 0;
+    loop {
+        table.core().check()?;
+        let route = table.any_route(key.hash, inside)?;
+        if let Some(found) = table.read_once(&route, key, &mut read) {
+            return Ok(found?);
+        }
+        table.wait_to_read(&route, key.hash, inside, &mut turn)?;
+    }
+}
+
+/// Finds a key and makes a reference to its record.
+pub(crate) fn find_reference<S: Seam, R: Record>(
+    table: &impl Optimistic<S, R>,
+    key: HashedKey<'_, R>,
+) -> Result<Option<RecordRef>> {
+    // The pin comes before the link is read; see `reclaim`. Each read has a pin of its own, which
+    // is dropped if the read is not valid.
+    find(table, key, 0, |words| {
+        let pin = table.core().pin();
+        // The link was read before the pin. If the record was unlinked and retired in between, the
+        // version has changed, and this read is not valid.
+        R::reference(table.core(), words, pin)
+    })
 }

@@ -1,9 +1,11 @@
 //! Words on media that all schemes have: identities, checksums, slots.
 
-use crate::error::Damage;
+use crate::error::{Damage, Error, Result};
+use crate::index::bugs;
 use crate::index::record::{Record, RecordForm, SlotWords};
 use crate::pmem::{Media, Memory, Point, Seam, Word};
 use crate::pool::core::Core;
+use std::sync::atomic::{Ordering, fence};
 
 /// The low 48 bits of a word: an offset, in words that hold something else above it.
 pub(crate) const LOW48: u64 = (1 << 48) - 1;
@@ -71,6 +73,23 @@ pub(crate) fn check_block<S: Seam>(
     Ok(words)
 }
 
+/// Returns, for each half of the hash space, a word that is not the first word of any record in it;
+/// it marks an
+/// empty slot there.
+pub(crate) fn empty_words<S: Seam, R: Record>(core: &Core<S>) -> Result<[u64; 2]> {
+    if let Some(word) = R::EMPTY {
+        return Ok([word, word]);
+    }
+    let in_half = |half| (0..1024).find(|&key| core.hasher.word(key) >> 63 == half);
+    match (in_half(1), in_half(0)) {
+        (Some(high), Some(low)) => Ok([high, low]),
+        _ => Err(Error::Invalid {
+            what: "hash function",
+            why: "it maps 1024 numbers to one half of its range".into(),
+        }),
+    }
+}
+
 /// Yields the numbers of the bits that are set, lowest first.
 #[inline(always)]
 pub(crate) fn ones<N: From<u8>>(mask: impl Into<u64>) -> impl Iterator<Item = N> {
@@ -103,6 +122,44 @@ impl Slot {
         // to is visible.
         let first = memory.load_acquire(&self.first);
         SlotWords { first, second: memory.load(&self.second) }
+    }
+
+    /// Reads the words of a slot that no lock guards, so that they belong together.
+    pub(crate) fn read_whole<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
+        // A writer empties the first word before it stores another second one. So if the first word
+        // is the same before and after, the second belongs to it.
+        loop {
+            let words = self.read(memory);
+            fence(Ordering::Acquire);
+            if memory.load(&self.first) == words.first {
+                return words;
+            }
+        }
+    }
+
+    /// Writes a record into a free slot that no thread reads, without a flush. All stores go to one
+    /// line. Each prefix of them leaves an empty slot or the whole record, so the slot needs only
+    /// one flush and one fence.
+    #[inline(always)]
+    pub(crate) fn fill<S: Seam>(
+        &self,
+        memory: &Memory<S>,
+        words: SlotWords,
+        empty: u64,
+        at: &'static Point,
+    ) {
+        // A split may have left a first word here, which must not be combined with the new second
+        // word. The code does not check for one: one more store takes less time than waiting for
+        // the line and mispredicting a branch.
+        if !memory.seam().seeded(&bugs::SLOT_NOT_EMPTIED) {
+            memory.store(&self.first, empty, at);
+        }
+        // Release: the order of the stores is the order in which they become durable.
+        if memory.seam().seeded(&bugs::COMMIT_BEFORE_VALUE) {
+            memory.store_release(&self.first, words.first, at);
+        }
+        memory.store_release(&self.second, words.second, at);
+        memory.store_release(&self.first, words.first, at);
     }
 
     /// Writes both words of a slot that no thread reads.

@@ -5,10 +5,12 @@
 
 pub(crate) mod audit;
 pub(crate) mod change;
+pub(crate) mod directory;
 pub(crate) mod lock;
 pub(crate) mod lookup;
 pub(crate) mod media;
 pub(crate) mod open;
+pub(crate) mod parallel;
 pub(crate) mod table;
 pub(crate) mod unlinked;
 pub(crate) mod walk;

@@ -10,13 +10,12 @@ use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::media::{check_block, check_identity, ones};
+use crate::index::kit::parallel::read_parts;
 use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
-use crate::pmem::{Offset, Seam, Shared, SharedWord};
-use crate::pool::core::RecoveryProgress;
+use crate::pmem::{Offset, Seam};
 use std::cmp::Ordering as Order;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
 /// A leaf's header as it was found and checked.
 struct Checked {
@@ -40,16 +39,6 @@ struct Part {
     nodes: Vec<Pointer>,
 }
 
-/// The state that the threads share while they read parts.
-struct Work<'w, K> {
-    starts: &'w [Start<K>],
-    /// The next part to be read.
-    next: SharedWord,
-    leaves: SharedWord,
-    parts: Mutex<Vec<Part>>,
-    failure: Mutex<Option<Damage>>,
-}
-
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Makes the inner part. No operation runs yet.
     pub(super) fn recover(&mut self) -> Result<()> {
@@ -59,30 +48,27 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let expected = layout::identity(Kind::Master, self.shape.partitions, self.master, 0);
         check_identity(&core.memory, &header.identity, expected, "a master array")?;
         let (starts, free) = self.starts()?;
-        let work = Work {
-            starts: &starts,
-            next: Shared::default(),
-            leaves: Shared::default(),
-            parts: Mutex::default(),
-            failure: Mutex::default(),
-        };
-        let threads = core.options().recovery.threads.clamp(1, starts.len());
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                // The threads that could be started do all of the work.
-                let made =
-                    std::thread::Builder::new().spawn_scoped(scope, || self.read_parts(&work));
-                if made.is_err() {
-                    break;
-                }
+        let (parts, failure) = (Mutex::<Vec<Part>>::default(), Mutex::<Option<Damage>>::default());
+        let read = |start| match self.read_part(start, &starts) {
+            Ok((nodes, leaves)) => {
+                self.seam().lock(&parts).push(Part { start, nodes });
+                leaves
             }
-            self.read_parts(&work);
+            Err(damage) => {
+                self.seam().lock(&failure).get_or_insert(damage);
+                0
+            }
+        };
+        read_parts(core, starts.len(), read, || {
+            if self.is_after_crash() {
+                // Covers everything that this thread has flushed.
+                core.memory.fence(&points::REPAIR_FOUND);
+            }
         });
-        let failure = work.failure.into_inner().unwrap_or_else(|e| e.into_inner());
-        if let Some(damage) = failure {
+        if let Some(damage) = failure.into_inner().unwrap_or_else(|e| e.into_inner()) {
             return Err(damage.into());
         }
-        let mut parts = work.parts.into_inner().unwrap_or_else(|e| e.into_inner());
+        let mut parts = parts.into_inner().unwrap_or_else(|e| e.into_inner());
         parts.sort_unstable_by_key(|part| part.start);
         let partitions: Vec<Partition> = parts
             .into_iter()
@@ -158,47 +144,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
     }
 
-    fn read_parts(&self, work: &Work<'_, R::OwnedKey>) {
-        loop {
-            let start = work.next.fetch_add(self.seam(), 1, Ordering::Relaxed) as usize;
-            if start >= work.starts.len() {
-                if self.is_after_crash() {
-                    // Covers everything that this thread has flushed.
-                    self.core.memory.fence(&points::REPAIR_FOUND);
-                }
-                return;
-            }
-            let nodes = match self.read_part(start, work) {
-                Ok(nodes) => nodes,
-                Err(damage) => {
-                    self.seam().lock(&work.failure).get_or_insert(damage);
-                    return;
-                }
-            };
-            let parts_done = {
-                let mut parts = self.seam().lock(&work.parts);
-                parts.push(Part { start, nodes });
-                parts.len()
-            };
-            if let Some(progress) = &self.core.options().recovery.progress {
-                progress.tell(RecoveryProgress {
-                    parts_done,
-                    parts: work.starts.len(),
-                    leaves: work.leaves.load(self.seam(), Ordering::Relaxed),
-                });
-            }
-        }
-    }
-
-    /// Reads a part of the chain and makes its nodes.
+    /// Reads a part of the chain and makes its nodes. Returns them, and the number of leaves.
     fn read_part(
         &self,
         start: usize,
-        work: &Work<'_, R::OwnedKey>,
-    ) -> Result<Vec<Pointer>, Damage> {
+        starts: &[Start<R::OwnedKey>],
+    ) -> Result<(Vec<Pointer>, u64), Damage> {
         let seam = self.core.memory.seam();
-        let entries = self.read_chain(&work.starts[start], work.starts.get(start + 1));
-        work.leaves.fetch_add(self.seam(), entries.len() as u64, Ordering::Relaxed);
+        let entries = self.read_chain(&starts[start], starts.get(start + 1));
         // Nodes are made not quite full, so that a few splits of leaves do not split every node.
         let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
         let mut nodes = Vec::new();
@@ -209,7 +162,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             locked.set(&content);
             nodes.push(Pointer { low: entries[0].low, number });
         }
-        Ok(nodes)
+        Ok((nodes, entries.len() as u64))
     }
 
     fn lock_new(&self, number: u32) -> super::nodes::LockedNode<'_, S> {

@@ -1,0 +1,41 @@
+//! Opening an index with several threads.
+
+use crate::pmem::{Seam, Shared};
+use crate::pool::core::{Core, RecoveryProgress};
+use std::sync::atomic::Ordering;
+
+/// Reads the `parts` of an index, from as many threads as the pool's options name. `read` returns
+/// the number of leaves or segments that it has read. `end` runs in each thread after its last part.
+pub(crate) fn read_parts<S: Seam>(
+    core: &Core<S>,
+    parts: usize,
+    read: impl Fn(usize) -> u64 + Sync,
+    end: impl Fn() + Sync,
+) {
+    let (next, done, leaves) = (Shared::default(), Shared::default(), Shared::default());
+    let seam = core.memory.seam();
+    let add =
+        |count: &crate::pmem::SharedWord, n: u64| count.fetch_add(seam, n, Ordering::Relaxed) + n;
+    let work = || {
+        loop {
+            let part = add(&next, 1) - 1;
+            if part >= parts as u64 {
+                return end();
+            }
+            let leaves = add(&leaves, read(part as usize));
+            let parts_done = add(&done, 1) as usize;
+            if let Some(progress) = &core.options().recovery.progress {
+                progress.tell(RecoveryProgress { parts_done, parts, leaves });
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..core.options().recovery.threads.clamp(1, parts.max(1)) {
+            // The threads that could be started do all of the work.
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
+}
