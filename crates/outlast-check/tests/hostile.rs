@@ -98,6 +98,7 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::ClevelRecord if index == 1 => (image.word(word_offset) ^ word) << 32 != 0,
         What::ClevelRecord => true,
         What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
+        What::GroupRoot | What::GroupSegment { .. } | What::GroupNode { .. } => true,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
         What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
         // The least key is its first word. The second is that word's hash, or means nothing.
@@ -127,6 +128,9 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::PhastRoot
             | What::Master { .. }
             | What::LeafPlace { .. }
+            | What::GroupRoot
+            | What::GroupSegment { .. }
+            | What::GroupNode { .. }
             | What::Node => 1,
             What::Entry | What::MasterEntries | What::SavedState => 3,
             What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,

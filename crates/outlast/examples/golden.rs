@@ -4,6 +4,7 @@
 //! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-clevel.pool clevel
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-group.pool group
 //! ```
 
 use outlast::{MapOptions, PoolOptions, Scheme};

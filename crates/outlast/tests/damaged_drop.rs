@@ -28,6 +28,7 @@ fn is_reclaimed(scheme: Scheme) {
         Scheme::DashEh => matches!(what, What::Segment { .. }),
         Scheme::Clevel => matches!(what, What::ClevelSlot),
         Scheme::Phast => matches!(what, What::LeafPlace { .. }),
+        Scheme::Group => matches!(what, What::GroupSegment { .. }),
         _ => unreachable!("{scheme}"),
     };
     let part = regions.iter().rfind(|r| part(r.what)).unwrap();

@@ -24,10 +24,11 @@ fn open(path: &Path) -> Pool {
 }
 
 /// A pool for each scheme.
-const POOLS: [(&str, Scheme); 3] = [
+const POOLS: [(&str, Scheme); 4] = [
     ("format2.pool", Scheme::DashEh),
     ("format2-clevel.pool", Scheme::Clevel),
     ("format2-phast.pool", Scheme::Phast),
+    ("format2-group.pool", Scheme::Group),
 ];
 
 fn check(pool: &Pool, scheme: Scheme) {

@@ -38,6 +38,8 @@ const VARIATIONS: &[Variation] = &[
     ("stash_buckets", |options| options.stash_buckets(4)),
     ("leaf_slots", |options| options.small().leaf_slots(4)),
     ("leaf_slots", |options| options.leaf_slots(20).node_leaves(6).partitions(1)),
+    ("group_size", |options| options.group_size(32)),
+    ("initial_depth", |options| options.small().initial_depth(3)),
     ("partitions", |options| options.small().partitions(16)),
 ];
 

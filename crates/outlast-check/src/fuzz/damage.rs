@@ -47,7 +47,10 @@ pub fn excused(image: &Image, mutant: &[u8], strict: bool) -> Vec<Excused> {
     for region in &image.regions {
         if region.what == What::RootCommit {
             map = None;
-        } else if matches!(region.what, What::RootScheme | What::ClevelRoot | What::PhastRoot) {
+        } else if matches!(
+            region.what,
+            What::RootScheme | What::ClevelRoot | What::PhastRoot | What::GroupRoot
+        ) {
             let before = maps.iter().flatten().max().map_or(0, |&m: &usize| m + 1);
             map = Some(before);
             // The commit word is just before this region and belongs to the same map.
@@ -83,10 +86,12 @@ impl Hit<'_> {
     fn excuse(&self, what: What, form: RecordForm, strict: bool, excused: &mut Excused) {
         let inline = form == RecordForm::Inline;
         match (what, self.image.scheme) {
-            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh) if inline => {
+            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh | Scheme::Group)
+                if inline =>
+            {
                 self.words_of_slot(self.at & !15, excused);
             }
-            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh) => {
+            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh | Scheme::Group) => {
                 if !strict {
                     self.links_of_slot(self.at & !15, excused);
                 }

@@ -247,11 +247,13 @@ fn check(image: &Image, chains: bool) {
     let count = |is: fn(&What) -> bool| image.regions.iter().filter(|r| is(&r.what)).count();
     let levels = count(|what| matches!(what, What::Level { .. }));
     let deep = count(|what| matches!(what, What::Directory { depth } if *depth > 2));
-    let nodes = count(|what| matches!(what, What::Node | What::ChainNode));
+    let nodes = count(|what| matches!(what, What::Node | What::ChainNode | What::GroupNode { .. }));
+    let segments = count(|what| matches!(what, What::GroupSegment { .. }));
     let name = &image.name;
     match image.scheme {
         Scheme::Clevel => assert!(levels > 6, "{name}: {levels} levels, one is being emptied"),
         Scheme::DashEh => assert!(chains || deep >= 1, "{name}: {deep} deep directories"),
+        Scheme::Group => assert!(segments > 30, "{name}: {segments} segments"),
         _ => assert!(count(|what| matches!(what, What::LeafHead { .. })) > 50, "{name}"),
     }
     assert!(!chains || image.scheme == Scheme::Phast || nodes > 4, "{name}: {nodes} nodes");

@@ -3,6 +3,7 @@
 use super::pool::{set_word, word_at};
 use outlast::index::clevel::layout as clevel;
 use outlast::index::dash_eh::layout as dash;
+use outlast::index::group::layout as group;
 use outlast::index::phast::layout as phast;
 use outlast::offline::{Region, What};
 use outlast::pool::layout::{self, field};
@@ -14,6 +15,13 @@ fn crc(words: &[u64]) -> u64 {
 
 fn words_at(bytes: &[u8], offset: u64, count: u64) -> Vec<u64> {
     (0..count).map(|i| word_at(bytes, offset + i * 8)).collect()
+}
+
+/// Recomputes the checksum of a link of group hashing, which covers the offset `of`.
+fn set_link(bytes: &mut [u8], at: u64, of: u64) {
+    let low = word_at(bytes, at) & ((1 << 48) - 1);
+    let link = group::Link { offset: low & !63, depth: (low & 63) as u32 };
+    set_word(bytes, at, link.pack(of));
 }
 
 /// Recomputes the checksums of a region, so that the library believes its content.
@@ -120,6 +128,18 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             let link = word_at(bytes, at + 8) & ((1 << 48) - 1) & !0x3e;
             let next = phast::Next { offset: link & !63, moving: link & 1 == 1 };
             set_word(bytes, at + 8, next.pack(leaf));
+        }
+        What::GroupRoot => set_link(bytes, at, 0),
+        What::GroupSegment { group } => {
+            let low = word_at(bytes, at + 8);
+            let kind = group::Kind::Segment;
+            set_word(bytes, at, group::identity(kind, at, low, u32::from(group)));
+            set_link(bytes, at + 16, at + 16);
+            set_link(bytes, at + 24, at + 24);
+        }
+        What::GroupNode { group } => {
+            set_word(bytes, at, group::identity(group::Kind::Node, at, 0, u32::from(group)));
+            set_link(bytes, at + 8, at + 8);
         }
         What::Entry
         | What::Bucket { .. }

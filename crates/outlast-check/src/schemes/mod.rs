@@ -11,6 +11,7 @@
 
 pub mod clevel;
 pub mod dash_eh;
+pub mod group;
 pub mod phast;
 
 use crate::canary::equivalent::Equivalent;
@@ -81,6 +82,7 @@ pub fn parts(scheme: Scheme) -> &'static Parts {
         Scheme::DashEh => &dash_eh::PARTS,
         Scheme::Clevel => &clevel::PARTS,
         Scheme::Phast => &phast::PARTS,
+        Scheme::Group => &group::PARTS,
         other => unreachable!("{other} has no folder in the harness"),
     }
 }

@@ -8,6 +8,7 @@
 
 mod clevel;
 mod dash_eh;
+mod group;
 mod phast;
 
 use outlast::pmem::{Access, Counts, Event, Point, Traced};

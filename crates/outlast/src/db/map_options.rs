@@ -67,6 +67,20 @@ impl MapOptions {
         self.set("partitions", partitions)
     }
 
+    /// Group hashing: sets the cells of a group, a power of two from 16 to 1024. Larger groups fill
+    /// further before they split, but inserts, misses and splits take longer. Default: 256.
+    #[must_use]
+    pub fn group_size(self, group_size: u32) -> Self {
+        self.set("group_size", group_size)
+    }
+
+    /// Group hashing: sets the log2 of the segments that a new map has, from 1 (the default) to 20.
+    /// A segment is two groups: with groups of 256 cells, 8 KiB and about 400 records.
+    #[must_use]
+    pub fn initial_depth(self, initial_depth: u32) -> Self {
+        self.set("initial_depth", initial_depth)
+    }
+
     /// Sets the record form. By default, keys and values that both fit 8 bytes are stored inline,
     /// others in record blocks.
     #[must_use]

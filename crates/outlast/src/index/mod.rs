@@ -13,6 +13,7 @@ pub mod clevel;
 pub mod dash;
 pub mod dash_eh;
 mod fingerprints;
+pub mod group;
 mod kit;
 mod ordered;
 pub mod phast;

@@ -2,7 +2,7 @@
 //! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
 use super::settings::Settings;
-use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, phast};
+use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, group, phast};
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -197,6 +197,16 @@ schemes! {
         linear_recovery: true,
         features: phast::layout::FEATURE | phast::layout::FEATURE_SEALED,
         settings: &["leaf_slots", "node_leaves", "partitions"],
+        slot_bytes: 16,
+    }
+    /// Group hashing (Zhang et al., ICPP 2018).
+    Group = 4: group::Group {
+        name: "group",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: true,
+        features: group::layout::FEATURE,
+        settings: &["group_size", "initial_depth"],
         slot_bytes: 16,
     }
 }

@@ -17,6 +17,7 @@
 
 mod clevel;
 mod dash_eh;
+mod group;
 mod image;
 mod phast;
 mod record;
@@ -161,6 +162,9 @@ pub enum What {
     LeafHead { slots: u32 },
     LeafPlace { form: RecordForm, slots: u32 },
     Pair { form: RecordForm },
+    GroupRoot,
+    GroupSegment { group: u16 },
+    GroupNode { group: u16 },
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -229,7 +233,7 @@ struct SchemeWalk {
 /// configuration.
 type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
-static WALKS: [SchemeWalk; 3] = [dash_eh::WALK, clevel::WALK, phast::WALK];
+static WALKS: [SchemeWalk; 4] = [dash_eh::WALK, clevel::WALK, phast::WALK, group::WALK];
 
 /// Numbers and names of the schemes that the walk knows.
 pub fn schemes() -> impl Iterator<Item = (u8, &'static str)> {

@@ -16,3 +16,17 @@ fn zero_bytes(x: u64) -> u32 {
     // Collects the top bits of the eight bytes into one byte.
     ((zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
+
+const LOW_WIDE: u64 = 0x0001_0001_0001_0001;
+const FIFTEEN: u64 = 0x7fff_7fff_7fff_7fff;
+
+#[inline(always)]
+pub(super) fn matching_wide(words: [u64; 2], fingerprint: u16) -> u32 {
+    let zero = |word: u64| {
+        let x = word ^ (LOW_WIDE * u64::from(fingerprint));
+        let zero = !((x & FIFTEEN).wrapping_add(FIFTEEN) | x | FIFTEEN);
+        // Collects the top bits of the four pairs of bytes.
+        ((zero >> 15).wrapping_mul(1 << 48 | 1 << 33 | 1 << 18 | 1 << 3) >> 48) as u32 & 0xf
+    };
+    zero(words[0]) | zero(words[1]) << 4
+}

@@ -1,4 +1,4 @@
-//! Fingerprints: sixteen one-byte hashes in two words, compared at once.
+//! Fingerprints: sixteen one-byte hashes in two words, or eight of two bytes, compared at once.
 //!
 //! They are read from memory as atomic words, and only then become a vector.
 
@@ -13,6 +13,12 @@ mod generic;
 #[inline(always)]
 pub(crate) fn matching(words: [u64; 2], fingerprint: u8) -> u32 {
     arch::matching(words, fingerprint)
+}
+
+/// Does the same for eight fingerprints of two bytes.
+#[inline(always)]
+pub(crate) fn matching_wide(words: [u64; 2], fingerprint: u16) -> u32 {
+    arch::matching_wide(words, fingerprint)
 }
 
 /// Replaces the byte of `words` at `index`. Returns which word changes, and its new value.
@@ -47,6 +53,12 @@ mod tests {
                 expected,
                 "{words:x?} {fingerprint:x}"
             );
+            let wide = u16::from_le_bytes([bytes[0], bytes[1]]);
+            let pairs = bytes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair));
+            let expected =
+                pairs.enumerate().fold(0, |bits, (i, w)| bits | u32::from(w == wide) << i);
+            assert_eq!(matching_wide(words, wide), expected, "{words:x?} {wide:x}");
+            assert_eq!(generic::matching_wide(words, wide), expected, "{words:x?} {wide:x}");
         }
     }
 

@@ -1,0 +1,129 @@
+//! Scenarios for the own paths of group hashing, and what the common scenarios must reach.
+
+use super::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
+use super::{CROWD, shape};
+use crate::codec::SPECIAL;
+use crate::explore::{Play, Scenario};
+use crate::schemes::Expected;
+use crate::session::{Do, PoolShape};
+use crate::state::Checked;
+use outlast::RecordForm;
+use outlast::index::group::points;
+use outlast::pmem::Point;
+
+const SPLIT: &[&Point] = &[&points::SPLIT_NEW, &points::SPLIT_COMMIT];
+const COLLIDE: &[&Point] =
+    &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT, &points::REMOVE];
+
+/// Returns what a common scenario must reach.
+pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
+    let bytes = form == RecordForm::Bytes;
+    let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
+    let mut expected = Expected::default();
+    match name {
+        "fill" => {
+            expected.reaches.extend(SPLIT);
+            expected.reaches.push(&points::INSERT);
+            expected.phases.push(SECOND_LEVEL);
+            expected.mends.push(&points::REPAIR_FOUND);
+        }
+        "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
+        "collide" => {
+            expected.reaches.extend(COLLIDE);
+            expected.reaches.push(update);
+            expected.phases.push(IN_NODE);
+        }
+        _ => {}
+    }
+    if bytes && !["pool", "maps"].contains(&name) {
+        expected.reaches.push(&points::RECORD);
+    }
+    expected
+}
+
+/// Lists its own scenarios.
+pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
+    let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
+    let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
+    let split = Expected { reaches: SPLIT.to_vec(), ..Expected::default() };
+    let carried = Expected { phases: vec![NODE_SPLIT], ..split.clone() };
+    let mut all = vec![
+        Scenario::new("again", "cells that are used again", shape(form, 16, 1), again)
+            .expecting(split.clone()),
+        Scenario::new("carry", "splits of segments with nodes", shape(form, 16, 1), carry)
+            .in_pool(colliding)
+            .expecting(carried)
+            .beginning_at(&points::SPLIT_NEW)
+            .costly(),
+        Scenario::new(
+            "full-size",
+            "a split of a group of 256 cells",
+            shape(form, 256, 1),
+            full_size,
+        )
+        .in_pool(roomy)
+        .expecting(split)
+        .beginning_at(&points::SPLIT_NEW)
+        .costly(),
+    ];
+    if form == RecordForm::Bytes {
+        for scenario in &mut all {
+            scenario.expect(&points::RECORD);
+        }
+    }
+    all
+}
+
+/// Fills cells that splits and removals have left, some of them after a crash.
+fn again(play: &mut Play) -> Checked {
+    play.map()?;
+    let next = play.insert_until_grown(10, 2)?;
+    play.prepared();
+    for key in (10..next).step_by(3) {
+        play.change(key, Do::Remove)?;
+        play.change(key + 1, Do::Put(key + 200_000))?;
+        play.change(key + 1_000, Do::Insert(key + 300_000))?;
+    }
+    play.session.crash()?;
+    for key in (10..next).step_by(6) {
+        play.change(key, Do::Insert(key + 400_000))?;
+        play.session.background()?;
+        play.change(key + 1_000, Do::Remove)?;
+    }
+    play.session.verify()
+}
+
+/// Splits a segment whose nodes hold keys of one hash and others.
+fn carry(play: &mut Play) -> Checked {
+    play.map()?;
+    // All these keys have one hash. Once no split separates them, they get nodes. How far the
+    // directory is doubled depends on the number of segments.
+    for key in 0..CROWD + 12 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.insert_and_remove_until_grown(10, 40)?;
+    play.prepared();
+    // Now there are enough segments, and the next insert splits the one with the nodes.
+    for key in CROWD + 12..CROWD + 24 {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    for key in (0..CROWD + 24).step_by(5) {
+        play.change(SPECIAL + key, Do::Remove)?;
+        play.change(SPECIAL + key + 1, Do::Put(key + 200_000))?;
+    }
+    play.session.crash()?;
+    play.change(SPECIAL, Do::Insert(5))?;
+    play.session.verify()
+}
+
+/// Splits a segment of the usual size, and changes it.
+fn full_size(play: &mut Play) -> Checked {
+    play.map()?;
+    let key = play.insert_until_grown(10, 1)?;
+    for changed in (10..key).step_by(100) {
+        play.change(changed, Do::Remove)?;
+        play.change(changed + 1, Do::Put(changed + 200_000))?;
+        play.change(key + changed, Do::Insert(changed + 300_000))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Schedules for the own paths of group hashing.
+
+use super::phases::SECOND_LEVEL;
+use crate::schedule::workload::{Aim, Before, PLAIN, Workload};
+use outlast::index::group::points;
+
+const SECOND: Before = Before::Phase(SECOND_LEVEL);
+
+/// All its workloads.
+pub(super) const ALL: &[Workload] = &[
+    Workload {
+        name: "second-level",
+        about: "an insert goes to the second level",
+        before: SECOND,
+        ..PLAIN
+    },
+    Workload {
+        name: "overflow",
+        about: "keys that no split separates, and a new overflow node",
+        before: Before::Point(&points::NODE_COMMIT),
+        degenerate: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "duel-second",
+        about: "lookups and changes of a key in the second level",
+        before: SECOND,
+        aim: Aim::Duel,
+        ..PLAIN
+    },
+    Workload {
+        name: "apart-second",
+        about: "inserts and removals of different keys in the second level",
+        before: SECOND,
+        aim: Aim::Apart,
+        ..PLAIN
+    },
+];

@@ -1,0 +1,140 @@
+//! The on-media structs of group hashing and nothing else. Drawn in docs/format.md.
+
+pub use crate::index::kit::media::Slot;
+use crate::index::kit::media::{self, LOW48, seal16};
+use crate::pmem::{Media, Word};
+use std::ops::RangeInclusive;
+
+/// The read-only compatible feature of a pool that has had a map of this scheme.
+pub const FEATURE: u64 = 8;
+
+/// Cells in a chunk.
+pub const CHUNK: usize = 8;
+/// Bytes of a chunk, of a segment's header and of an overflow node's header.
+pub const CHUNK_BYTES: u64 = 128;
+/// Cells of a group of the first level.
+pub const GROUP_SIZES: RangeInclusive<u32> = 16..=1024;
+/// Greatest depth of a segment.
+pub const MAX_DEPTH: u32 = 40;
+
+/// Returns the bytes of an overflow node: header and cells.
+pub const fn node_bytes(group: u32) -> u64 {
+    group as u64 * 16
+}
+
+/// Returns the bytes of a segment: header, first level, second level.
+pub const fn segment_bytes(group: u32) -> u64 {
+    2 * node_bytes(group)
+}
+
+/// Returns the chunks of a group of the second level, or of a node. The header takes the place of
+/// one chunk, so that blocks have sizes that the allocator has.
+pub const fn second_chunks(group: u32) -> u32 {
+    group / CHUNK as u32 - 1
+}
+
+/// Eight cells.
+#[repr(C, align(128))]
+pub struct Chunk {
+    /// The records.
+    pub slots: [Slot; CHUNK],
+}
+// SAFETY: consists of words.
+unsafe impl Media for Chunk {}
+
+/// The first 128 bytes of a segment.
+#[repr(C, align(128))]
+pub struct SegmentHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// The first hash of the segment's range. Fixed.
+    pub low: Word,
+    /// The range's depth, and the next segment; see [`Link`]. The commit word of a split.
+    pub next: Word,
+    /// The first overflow node; see [`Link`].
+    pub chain: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 12],
+}
+// SAFETY: consists of words.
+unsafe impl Media for SegmentHeader {}
+
+/// The first 128 bytes of an overflow node. Its cells follow.
+#[repr(C, align(128))]
+pub struct NodeHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// The next node; see [`Link`].
+    pub next: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 14],
+}
+// SAFETY: consists of words.
+unsafe impl Media for NodeHeader {}
+
+const _: () = {
+    assert!(size_of::<Chunk>() as u64 == CHUNK_BYTES);
+    assert!(size_of::<SegmentHeader>() as u64 == CHUNK_BYTES);
+    assert!(size_of::<NodeHeader>() as u64 == CHUNK_BYTES);
+};
+
+/// The kind of a structure, for [`identity`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// A segment.
+    Segment = 0x6702,
+    /// An overflow node.
+    Node = 0x6703,
+}
+
+/// Returns the identity word of a structure; see `kit::media::identity`. It covers one fixed
+/// property: a segment's first hash, zero for a node.
+pub fn identity(kind: Kind, offset: u64, fixed: u64, group: u32) -> u64 {
+    media::identity(kind as u16, group as u16, &[offset, fixed])
+}
+
+/// A link to another structure, and a depth.
+///
+/// ```text
+///  63      48 47                      6 5       0
+/// +----------+--------------------------+---------+
+/// |  check   |       offset >> 6        |  depth  |
+/// +----------+--------------------------+---------+
+/// ```
+///
+/// `check` is 16 bits of a CRC-32C over the lower 48 bits and the word's own offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Link {
+    /// The structure, 0 if there is none.
+    pub offset: u64,
+    /// In a segment's `next`, its own depth; otherwise 0.
+    pub depth: u32,
+}
+
+impl Link {
+    /// Returns the word on media, for a word at this offset.
+    pub fn pack(self, at: u64) -> u64 {
+        seal16(self.offset | u64::from(self.depth), &[at])
+    }
+
+    /// Reads the word at this offset. Returns `None` if it is damaged.
+    pub fn unpack(at: u64, word: u64) -> Option<Link> {
+        let low = word & LOW48;
+        let link = Link { offset: low & !63, depth: (low & 63) as u32 };
+        (link.pack(at) == word && link.depth <= MAX_DEPTH).then_some(link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_read_back() {
+        let link = Link { offset: 0xff_ff00, depth: 17 };
+        assert_eq!(Link::unpack(256, link.pack(256)), Some(link));
+        assert_eq!(Link::unpack(264, link.pack(256)), None, "tied to its place");
+        assert_eq!(Link::unpack(8, 0), None, "a word of zeros is no link");
+    }
+}

@@ -1,0 +1,418 @@
+//! Group hashing (Zhang et al., ICPP 2018), with the concurrency and the growth that the paper
+//! lacks.
+//!
+//! This is the simplest scheme of the library, and the one to read first.
+//!
+//! # Structure
+//!
+//! ```text
+//!  root (named root, word 1)
+//!   |
+//!   v
+//!  segment ----> segment ----> segment ----> ...                  in the order of their hashes
+//!   [ header | first level: one group | second level: one group ] ---> overflow nodes
+//!
+//!  hash   [ segment .... | fingerprint (20..34) | second level (10..20) | home (0..10) ]
+//! ```
+//!
+//! A *cell* holds one record. Its *home* is the cell of the first level that its hash names. If the
+//! home is taken, the record goes to a cell of the second level, which is shared by all cells of the
+//! group (3.2). The search for a free cell there begins at the chunk of eight cells that the hash
+//! names.
+//!
+//! A first-level group and the second-level group that it shares are one block, a *segment*. Each
+//! segment holds the hashes of one range, those that begin with its *prefix*. The segments form a
+//! list in the order of their ranges. A full segment is split in two by the next bit of the hash.
+//!
+//! In DRAM there are
+//!
+//! - a directory, from the first bits of a hash to its segment;
+//! - for each segment, a version lock;
+//! - for each cell, a *mark* of 16 bits ([`Mark`](cells::Mark)): the fingerprint of its record, and
+//!   how many records of this home are not in the first level. A lookup that finds a count of 0
+//!   does not search the second level.
+//!
+//! # Invariants
+//!
+//! 1. A cell holds a record if and only if its first word is not the *empty word* and the hash of
+//!    the record is in the segment's range. For byte strings the empty word is 0. For inline
+//!    records, where any key can occur, it is a key that hashes to the other half of the hash space.
+//!    That is why there are at least two segments.
+//! 2. A record is in its home, in the second level, or in an overflow node, and only once.
+//! 3. A segment's first hash never changes, and its range only shrinks. So a record that a split
+//!    leaves behind never becomes a record of that segment again.
+//! 4. The ranges of the list follow each other without a gap, from 0 to the greatest hash.
+//! 5. What readers can see is durable.
+//!
+//! # Commit points
+//!
+//! Every change is one store of 8 bytes.
+//!
+//! | operation | stores, in order | lines, fences | a crash in between leaves |
+//! |---|---|---|---|
+//! | insert, inline | cell: empty, value, key (commit) | 1, 1 | an empty cell, or the record |
+//! | insert, bytes | record block; fence; cell: empty, hash, link (commit) | record + 1, 2 | a block that no cell links to, which the trace frees |
+//! | update, inline | value (commit) | 1, 1 | the old value or the new |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
+//! | remove | first word: empty (commit) | 1, 1 | the record or none |
+//! | split | new segment whole; fence; old segment's link: depth + 1 and the new segment (commit) | segment + 1, 2 | before the commit, a block that the trace frees; after it, nothing to do |
+//! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
+//! | map | segments whole; fence, the root's; root's commit word | segments, 0 (+ the root's) | blocks that the trace frees |
+//!
+//! Why a split is one store: the new segment continues the list where the old one did, and holds
+//! copies of the records of the upper half. The store of the old segment's link puts it into the
+//! list and ends the old range before it. From then on, by invariant 1, the copies are the records,
+//! and the originals are nothing.
+//!
+//! Why one fence is enough for a cell: both words lie in one line, and stores to a line become
+//! durable in the order in which they were made. The cell is emptied first, because a split may have
+//! left an old first word there, which must not be seen beside a new second one.
+//!
+//! # Concurrency
+//!
+//! A change locks the segment of its key; nothing else. It then checks that the directory still
+//! leads there.
+//!
+//! A lookup takes no lock and stores nothing. It reads the version, the marks and the cell, and then
+//! checks that version and way are the same. A change that another thread must not see half done, or
+//! not before it is durable (an update, a removal, the end of a split), marks the segment as
+//! changing, and readers wait.
+//!
+//! | operation | linearization point |
+//! |---|---|
+//! | insert | the store of the mark that lets lookups find it, after the fence |
+//! | update, removal | the store that unlocks the segment |
+//! | lookup | its last read of a mark |
+//!
+//! An insert changes no version. A lookup that misses it takes effect before it. A cell is filled
+//! only while its mark says that it is free. A lookup that still has an older mark of it finds the
+//! version changed, by the removal that freed the cell.
+//!
+//! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
+//! commit is durable, it marks the segment as changing, leads the directory to both halves, takes the
+//! marks of the copied records away, and unlocks. No thread changes the new segment before that.
+//!
+//! Lock order: segment, then the directory's. No thread allocates while it holds a lock.
+//!
+//! # After a crash
+//!
+//! Opening follows the list and reads all cells, on as many threads as asked for (3.5). It makes
+//! marks and directory. It repairs nothing, because there is nothing that a crash can leave half
+//! done. After the death of a process its stores may still be in the processor's caches, including
+//! some that it had not flushed. Results will depend on them, so opening flushes all records and
+//! headers that it finds.
+//!
+//! A segment whose cells are damaged is not served: operations on its range return the damage.
+//! Where the list itself cannot be followed, the same holds for all hashes from there on.
+//!
+//! # Deviations from the paper
+//!
+//! - The paper's insert (Algorithm 1) takes the first free cell. It does not look for the key, so a
+//!   key is stored twice.
+//! - Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) compare keys of cells
+//!   whose bit is 0, so a record that was removed, or not yet committed, is found. Here nothing but
+//!   marked cells is compared.
+//! - Its recovery (Algorithm 4) goes over `table_size` cells of each level, which is the number of
+//!   both levels' cells (3.3). It reads beyond both arrays.
+//! - It persists a cell, its bit and a count: three flushes and fences. Here the cell's first word
+//!   is the commit, bits are DRAM state, and nothing is counted.
+//! - It is for one thread, and full when one group is. Here a full segment is split.
+//! - It searches the second level from the beginning, and always. Fingerprints, counts and the named
+//!   chunk replace most reads of persistent memory.
+//! - The second level has one chunk less than the first. The header is in its place, so that a
+//!   segment has a size that fills a page.
+//! - Keys whose hashes no split can separate go to overflow nodes.
+//! - Segments do not merge when records are removed. Their cells are used again.
+
+pub mod bugs;
+mod cells;
+pub mod layout;
+mod ops;
+pub mod points;
+mod recover;
+mod resize;
+mod scan;
+mod verify;
+
+use super::Growth;
+use crate::error::{Damage, Error, Result};
+use crate::index::kit::directory::{DramDirectory, Segment, Way};
+use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
+use crate::index::kit::media::empty_words;
+use crate::index::kit::table::Table;
+use crate::index::kit::walk::Counters;
+use crate::index::record::{Record, SlotWords};
+use crate::index::version::LockWord;
+use crate::index::{Scheme, SchemeConfig, Settings};
+use crate::pmem::{Offset, Seam, SeededBug, Word};
+use crate::pool::core::{Core, root_offset};
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use cells::{Cell, Cells, State};
+use layout::{CHUNK, CHUNK_BYTES, GROUP_SIZES, Link, NodeHeader, SegmentHeader};
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// The layout of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Cells of a group: a power of two from 16 to 1024.
+    pub group_size: u32,
+    /// log2 of the segments that a new map has: from 1 to 20.
+    pub initial_depth: u32,
+}
+
+impl SchemeConfig for Config {
+    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
+        let group_size = settings.take("group_size", [16, 256], GROUP_SIZES, 16)?;
+        if !group_size.is_power_of_two() {
+            let why = format!("group_size is {group_size}; it must be a power of two");
+            return Err(Error::Invalid { what: "map options", why });
+        }
+        let initial_depth = settings.take("initial_depth", [1, 1], 1..=20, 1)?;
+        Ok(Config { group_size, initial_depth })
+    }
+
+    fn from_words([group, depth, rest]: [u64; 3]) -> Option<Config> {
+        let group_size = u32::try_from(group).ok()?;
+        let known = GROUP_SIZES.contains(&group_size) && group_size.is_power_of_two();
+        (known && (1..=20).contains(&depth) && rest == 0)
+            .then_some(Config { group_size, initial_depth: depth as u32 })
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        [u64::from(self.group_size), u64::from(self.initial_depth), 0]
+    }
+
+    fn features(self) -> u64 {
+        layout::FEATURE
+    }
+}
+
+/// How an operation reached its segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Route<'d> {
+    segment: Segment,
+    way: Way<'d>,
+}
+
+/// Hashes that are not served, from the first to the last, and why.
+type Missing = (u64, u64, Damage);
+
+/// A hash table. See the module's documentation.
+pub struct Group<S: Seam, R: Record> {
+    core: Arc<Core<S>>,
+    /// Cells of a group.
+    group: u32,
+    /// The empty word, by the first bit of the hash.
+    empty: [u64; 2],
+    directory: DramDirectory,
+    /// The number of segments. Locked by threads that change the directory.
+    segments: Mutex<u64>,
+    missing: Vec<Missing>,
+    counters: Counters,
+    form: PhantomData<R>,
+}
+
+impl<S: Seam, R: Record> Group<S, R> {
+    /// Opens the table whose root is in `slot`. Reads all of it.
+    pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
+        let place = root_offset(slot).raw() + 8;
+        let word = core.memory.load(core.memory.at(Offset::<Word>::new(place))?);
+        let Some(Link { offset: first @ 1.., depth: 0 }) = Link::unpack(0, word) else {
+            let damage = Damage::new(place, "the first segment's offset", format!("{word:#x}"));
+            return Err(Error::DamagedRoot { slot, damage });
+        };
+        let mut table = Group {
+            core: Arc::clone(core),
+            group: config.group_size,
+            empty: empty_words::<S, R>(core)?,
+            directory: DramDirectory::new(core.memory.seam(), 1),
+            segments: Mutex::default(),
+            missing: Vec::new(),
+            counters: Counters::default(),
+            form: PhantomData,
+        };
+        table.recover(first);
+        Ok(table)
+    }
+
+    /// Makes the segments of a new map and flushes them. They are durable before the root that will
+    /// name them. Returns the root's words.
+    pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        core.use_feature(config.features(), &points::FEATURE)?;
+        resize::create::<S, R>(core, config)
+    }
+
+    #[inline(always)]
+    fn seam(&self) -> &S {
+        self.core.memory.seam()
+    }
+
+    /// See [`Seam::seeded`].
+    #[inline(always)]
+    fn seeded(&self, bug: &'static SeededBug) -> bool {
+        self.seam().seeded(bug)
+    }
+
+    /// Returns the empty word of the segment that holds this hash.
+    #[inline(always)]
+    fn empty(&self, hash: u64) -> u64 {
+        self.empty[(hash >> 63) as usize]
+    }
+
+    fn hash_of(&self, words: SlotWords) -> u64 {
+        R::slot_hash(&self.core.hasher, words)
+    }
+
+    // ---- Addressing -------------------------------------------------------------
+
+    /// Returns the route to a hash's segment.
+    #[inline(always)]
+    fn route(&self, hash: u64) -> Result<Route<'_>> {
+        match self.directory.find(self.seam(), hash) {
+            Some((segment, way)) => Ok(Route { segment, way }),
+            None => Err(self.missing_at(hash).2.clone().into()),
+        }
+    }
+
+    #[cold]
+    fn missing_at(&self, hash: u64) -> &Missing {
+        let missing = self.missing.iter().find(|(low, high, _)| (*low..=*high).contains(&hash));
+        missing.expect("a range without a segment is missing")
+    }
+
+    #[inline(always)]
+    fn is_current(&self, route: &Route<'_>) -> bool {
+        self.directory.is_current(self.seam(), route.way)
+    }
+
+    /// Returns a chunk of cells of a segment, or of an overflow node, by its number after the header.
+    #[inline(always)]
+    fn cells(&self, block: u64, number: u32, first: Option<u32>) -> Cells<'_> {
+        let offset = block + u64::from(1 + number) * CHUNK_BYTES;
+        // SAFETY: offsets of segments and nodes were checked to be aligned, and to lie inside the
+        // memory with their whole extent (`check_segment`, `nodes`), or are from an allocation of
+        // that size. `number` is one of the block's chunks.
+        unsafe {
+            let chunk = self.core.memory.at_unchecked(Offset::new(offset));
+            Cells::new(chunk, self.core.memory.shadow_unchecked(offset), first)
+        }
+    }
+
+    /// Returns the home of a hash.
+    #[inline(always)]
+    fn home(&self, segment: Segment, hash: u64) -> Cell<'_> {
+        let number = hash as u32 & (self.group - 1);
+        let chunk = number / CHUNK as u32;
+        let cells = self.cells(segment.offset, chunk, Some(chunk * CHUNK as u32));
+        cells.cell(number as usize % CHUNK)
+    }
+
+    /// Yields the chunks of the first level.
+    fn first_level(&self, segment: Segment) -> impl Iterator<Item = Cells<'_>> {
+        let chunks = self.group / CHUNK as u32;
+        (0..chunks).map(move |i| self.cells(segment.offset, i, Some(i * CHUNK as u32)))
+    }
+
+    /// Yields the chunks of the second level, beginning with the one that the hash names, and then
+    /// those of the overflow nodes.
+    #[inline(always)]
+    fn second_level(
+        &self,
+        segment: Segment,
+        hash: u64,
+    ) -> impl Iterator<Item = Result<Cells<'_>, Damage>> {
+        let chunks = layout::second_chunks(self.group);
+        let named = (hash >> 10 & 0x3ff) as u32 * chunks >> 10;
+        let before = self.group / CHUNK as u32;
+        let own = (named..chunks).chain(0..named);
+        let own = own.map(move |i| Ok(self.cells(segment.offset, before + i, None)));
+        let in_nodes = self
+            .nodes(segment)
+            .flat_map(move |node| (0..chunks).map(move |i| Ok(self.cells(node.clone()?, i, None))));
+        own.chain(in_nodes)
+    }
+
+    /// Yields all cells of a segment, with those of its overflow nodes.
+    fn all_cells(&self, segment: Segment) -> impl Iterator<Item = Result<Cells<'_>, Damage>> {
+        self.first_level(segment).map(Ok).chain(self.second_level(segment, 0))
+    }
+
+    fn header(&self, segment: Segment) -> &SegmentHeader {
+        // SAFETY: as in `cells`.
+        unsafe { self.core.memory.at_unchecked(Offset::new(segment.offset)) }
+    }
+
+    #[inline(always)]
+    fn state(&self, segment: Segment) -> &State {
+        // SAFETY: as in `cells`.
+        unsafe { self.core.memory.shadow_unchecked(segment.offset) }
+    }
+
+    fn read_link(&self, word: &Word) -> Result<Link, Damage> {
+        let at = self.core.memory.offset_of(word).raw();
+        let found = self.core.memory.load_acquire(word);
+        Link::unpack(at, found).ok_or_else(|| Damage::new(at, "a link", format!("{found:#x}")))
+    }
+
+    /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
+    fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
+        // Release in `link_node`, Acquire here: the count is never ahead of the links.
+        let mut left = self.state(segment).nodes.load(self.seam(), Ordering::Acquire);
+        let mut link = &self.header(segment).chain;
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let next = || {
+                let node = self.read_link(link)?.offset;
+                let header = self.core.memory.at(Offset::<NodeHeader>::new(node))?;
+                self.core.memory.words(node, layout::node_bytes(self.group))?;
+                Ok((node, &header.next))
+            };
+            Some(next().map(|(node, after)| {
+                link = after;
+                node
+            }))
+        })
+    }
+
+    // ---- Locking ----------------------------------------------------------------
+
+    #[inline(always)]
+    fn lock_of(&self, segment: Segment) -> VersionLock<'_, S> {
+        VersionLock::new(self.seam(), &self.state(segment).lock)
+    }
+
+    /// Locks a segment. The thread has passed the gate `inside` times.
+    #[inline(always)]
+    fn lock(&self, segment: Segment, inside: usize) -> Result<Guarded<HeldLock<'_, S>>> {
+        let mut turn = 0;
+        loop {
+            if let Some(held) = self.lock_of(segment).try_hold() {
+                return Ok(Guarded::new(held));
+            }
+            self.wait_for(segment, inside, &mut turn)?;
+        }
+    }
+
+    /// Waits one turn for a segment's lock, or for the end of a change.
+    #[cold]
+    fn wait_for(&self, segment: Segment, inside: usize, turn: &mut u32) -> Result<()> {
+        self.core.wait_for_lock(turn, inside, || {
+            (segment.offset, self.lock_of(segment).load(Ordering::Relaxed))
+        })
+    }
+}
+
+impl<S: Seam, R: Record> Table<S, R> for Group<S, R> {
+    const SCHEME: Scheme = Scheme::Group;
+
+    #[inline(always)]
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
+    }
+
+    fn growth(&self) -> Growth {
+        self.counters.growth()
+    }
+}

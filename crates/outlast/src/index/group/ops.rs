@@ -1,0 +1,291 @@
+//! Lookups and changes of one key.
+
+use super::cells::{Cell, Mark};
+use super::{Group, Route, Segment, bugs, points};
+use crate::error::{Damage, Result};
+use crate::index::Changed;
+use crate::index::bugs as index_bugs;
+use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
+use crate::index::kit::lookup::{self, Optimistic};
+use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::kit::unlinked::UnlinkedRecord;
+use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::version::{LockWord, is_unchanged, version};
+use crate::pmem::Seam;
+use std::sync::atomic::Ordering;
+
+// ---- Lookups --------------------------------------------------------------------
+
+impl<S: Seam, R: Record> Group<S, R> {
+    /// Finds the cell of a key, and the words in it. The caller holds the segment's lock, or checks
+    /// its version afterwards.
+    #[inline(always)]
+    pub(super) fn search(
+        &self,
+        segment: Segment,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<(Cell<'_>, SlotWords)>, Damage> {
+        let (home, sought) = (self.home(segment, key.hash), Mark::of(key.hash));
+        let mark = home.mark(self.seam());
+        let found = match mark.is_like(sought) || self.seeded(&bugs::FREE_CELLS_READ) {
+            true => self.holds(home, key)?,
+            false => None,
+        };
+        if found.is_some() || !mark.has_overflowed() {
+            return Ok(found);
+        }
+        for cells in self.second_level(segment, key.hash) {
+            for cell in cells?.marked(self.seam(), sought) {
+                let found = self.holds(cell, key)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the cell and its words if it holds this key.
+    #[inline(always)]
+    fn holds<'m>(
+        &self,
+        cell: Cell<'m>,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<(Cell<'m>, SlotWords)>, Damage> {
+        let words = cell.slot().read(&self.core.memory);
+        let same = R::matches(&self.core, words, key.key, key.hash)?
+            || self.seeded(&index_bugs::FINGERPRINT_DECIDES);
+        Ok(same.then_some((cell, words)))
+    }
+}
+
+impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
+    type Route<'t> = Route<'t>;
+
+    #[inline(always)]
+    fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
+        self.directory.find(self.seam(), hash).map(|(segment, way)| Route { segment, way })
+    }
+
+    fn any_route(&self, hash: u64, _: usize) -> Result<Route<'_>> {
+        self.route(hash)
+    }
+
+    #[inline(always)]
+    fn read_once<T>(
+        &self,
+        route: &Route<'_>,
+        key: HashedKey<'_, R>,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Result<Option<T>, Damage>> {
+        // The cell arrives together with its mark.
+        self.seam().prefetch(self.home(route.segment, key.hash).slot());
+        let lock = self.lock_of(route.segment);
+        let before = match version(&lock) {
+            None if self.seeded(&index_bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
+            before => before?,
+        };
+        let found = self.search(route.segment, key);
+        let found = found.and_then(|found| found.map(|(_, words)| read(words)).transpose());
+        // In this order: the fence in `is_unchanged` also pairs with the Release of the entry that
+        // a split stores before it changes the version.
+        (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
+    }
+
+    fn wait_to_read(&self, route: &Route<'_>, _: u64, inside: usize, turn: &mut u32) -> Result<()> {
+        self.wait_for(route.segment, inside, turn)
+    }
+}
+
+impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
+    type Batch<'t> = ();
+    type Staged<'b> = Option<Route<'b>>;
+
+    #[inline(always)]
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        lookup::find(self, key, 0, |words| R::value(&self.core, words))
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+        lookup::find_reference(self, key)
+    }
+
+    fn begin_batch(&self) {}
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        (): &'b (),
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<Route<'b>>> {
+        let route = self.ready_route(key.hash);
+        if let Some(route) = &route {
+            let home = self.home(route.segment, key.hash);
+            self.seam().prefetch(home.slot());
+            home.prefetch_mark(self.seam());
+            self.seam().prefetch(self.state(route.segment));
+        }
+        Ok(route)
+    }
+
+    /// Prefetches the named chunk of the second level, if the record is not in its home.
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
+        let Some(route) = route else { return };
+        let mark = self.home(route.segment, hash).mark(self.seam());
+        if mark.has_overflowed()
+            && !mark.is_like(Mark::of(hash))
+            && let Some(Ok(cells)) = self.second_level(route.segment, hash).next()
+        {
+            cells.cell(0).prefetch_mark(self.seam());
+            self.seam().prefetch(cells.cell(0).slot());
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        (): &'b (),
+        _: Option<Route<'b>>,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<R::Owned>> {
+        self.find_value(key)
+    }
+}
+
+// ---- Changes --------------------------------------------------------------------
+
+impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
+    type Progress<'t> = Option<UnlinkedRecord<'t, S, R>>;
+    type Full<'t> = Route<'t>;
+
+    #[inline(always)]
+    fn begin<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        new: &mut Option<UnlinkedRecord<'t, S, R>>,
+    ) -> Attempt<Option<Changed<R>>> {
+        prepare(self, key, plan, &points::RECORD, new)
+    }
+
+    #[inline(always)]
+    fn attempt<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        new: &mut Option<UnlinkedRecord<'t, S, R>>,
+    ) -> Attempt<Step<R, Route<'t>>> {
+        let route = self.route(key.hash)?;
+        let segment = route.segment;
+        self.seam().prefetch(self.home(segment, key.hash).slot());
+        let mut held = self.lock(segment, 1)?;
+        if !self.is_current(&route) {
+            return Ok(Step::Again);
+        }
+        let unsought = plan.inserts && self.seeded(&bugs::KEY_NOT_SOUGHT);
+        let Some((cell, words)) = self.search(segment, key)?.filter(|_| !unsought) else {
+            let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
+                return Ok(Step::absent(false));
+            };
+            let Some(cell) = self.free_cell(segment, key.hash)? else {
+                return Ok(Step::Full(route));
+            };
+            let (slot, at) = (cell.slot(), &points::INSERT);
+            if self.seeded(&index_bugs::SHOWN_BEFORE_DURABLE) {
+                self.publish(segment, cell, key.hash);
+            }
+            slot.fill(&self.core.memory, new.words(), self.empty(key.hash), at);
+            self.core.memory.persist(slot, at);
+            self.publish(segment, cell, key.hash);
+            new.set_linked();
+            return Ok(Step::absent(true));
+        };
+        let decision = decide(&self.core, plan, words)?;
+        if decision.applied {
+            held.changing();
+            match new {
+                Some(new) => {
+                    self.replace(cell, new.words());
+                    new.set_linked();
+                }
+                None => self.remove(segment, cell, key.hash),
+            }
+        }
+        drop(held);
+        Ok(Step::Done(decision.finish(&self.core)))
+    }
+
+    #[cold]
+    fn grow(&self, key: HashedKey<'_, R>, route: Route<'_>) -> Result<()> {
+        self.make_room(&route, key.hash)
+    }
+}
+
+impl<S: Seam, R: Record> Group<S, R> {
+    /// Returns a free cell for a record of this hash: its home, or one of the second level.
+    #[inline(always)]
+    pub(super) fn free_cell(
+        &self,
+        segment: Segment,
+        hash: u64,
+    ) -> Result<Option<Cell<'_>>, Damage> {
+        let home = self.home(segment, hash);
+        if home.mark(self.seam()).is_free() {
+            return Ok(Some(home));
+        }
+        for cells in self.second_level(segment, hash) {
+            let free = cells?.marked(self.seam(), Mark::default()).next();
+            if free.is_some() {
+                return Ok(free);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Marks a cell as holding a record of this hash, so that lookups find it.
+    #[inline(always)]
+    pub(super) fn publish(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
+        cell.set_fingerprint(self.seam(), Mark::of(hash));
+        if cell.home().is_none() {
+            self.home(segment, hash).count_overflow(self.seam());
+        }
+    }
+
+    /// Marks a cell as free that held a record of this hash.
+    pub(super) fn unpublish(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
+        cell.set_fingerprint(self.seam(), Mark::default());
+        if cell.home().is_none() {
+            self.home(segment, hash).forget_overflow(self.seam());
+            if self.seeded(&bugs::OVERFLOW_FORGOTTEN) {
+                self.home(segment, hash).forget_overflow(self.seam());
+            }
+        }
+    }
+
+    /// Replaces a record's value, durably. The segment is marked as changing.
+    #[inline(always)]
+    fn replace(&self, cell: Cell<'_>, words: SlotWords) {
+        let (memory, slot) = (&self.core.memory, cell.slot());
+        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
+            let empty = self.empty(R::slot_hash(&self.core.hasher, slot.read(memory)));
+            memory.store(&slot.first, empty, &points::UPDATE);
+            memory.persist(slot, &points::UPDATE);
+            memory.store(&slot.second, words.second, &points::UPDATE);
+            memory.store(&slot.first, words.first, &points::UPDATE);
+        }
+        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
+    }
+
+    /// Removes a record, durably. The segment is marked as changing.
+    #[inline(always)]
+    fn remove(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
+        if self.seeded(&index_bugs::REMOVES_NOTHING) {
+            return;
+        }
+        let (memory, slot) = (&self.core.memory, cell.slot());
+        memory.store_release(&slot.first, self.empty(hash), &points::REMOVE);
+        memory.persist(slot, &points::REMOVE);
+        self.unpublish(segment, cell, hash);
+    }
+}

@@ -1,0 +1,174 @@
+//! Opening: the list of segments, and what DRAM holds of each.
+
+use super::layout::{self, Kind, NodeHeader, SegmentHeader};
+use super::{Cell, Group, Missing, Segment, bugs, points};
+use crate::error::Damage;
+use crate::index::bugs as index_bugs;
+use crate::index::kit::media::{check_block, check_identity};
+use crate::index::kit::parallel::read_parts;
+use crate::index::record::{Record, SlotWords};
+use crate::index::version::LockWord;
+use crate::pmem::{Offset, Seam};
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+/// Segments that a thread reads at a time.
+const PART: usize = 64;
+
+impl<S: Seam, R: Record> Group<S, R> {
+    /// Makes directory and marks. No operation runs yet.
+    pub(super) fn recover(&mut self, first: u64) {
+        let (found, broken) = self.follow_list(first);
+        while self.directory.depth(self.seam()) < found.iter().map(|s| s.depth).max().unwrap_or(1) {
+            self.directory.double(self.seam());
+        }
+        let missing = Mutex::new(Vec::from_iter(broken));
+        let parts: Vec<_> = found.chunks(PART).collect();
+        let read = |part: usize| {
+            for &segment in parts[part] {
+                match self.make_ready(segment) {
+                    Ok(()) => self.directory.fill(self.seam(), segment),
+                    Err(damage) => {
+                        let range = (segment.low, segment.high(), damage);
+                        self.seam().lock(&missing).push(range);
+                    }
+                }
+            }
+            parts[part].len() as u64
+        };
+        read_parts(&self.core, parts.len(), read, || {
+            if self.is_after_crash() {
+                // Covers everything that this thread has flushed.
+                self.core.memory.fence(&points::REPAIR_FOUND);
+            }
+        });
+        *self.segments.get_mut().unwrap_or_else(|e| e.into_inner()) = found.len() as u64;
+        self.missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
+        for (low, high, damage) in &self.missing {
+            tracing::warn!(%damage, low, high, "hashes that cannot be served");
+        }
+    }
+
+    /// Follows the list. Returns its segments, and the hashes from which on it cannot be followed.
+    fn follow_list(&self, first: u64) -> (Vec<Segment>, Option<Missing>) {
+        let (mut found, mut next, mut low) = (Vec::new(), first, Some(0));
+        // Each segment's range begins where the last one ends, so the list ends.
+        while let Some(begin) = low {
+            match self.check_segment(next, begin) {
+                Ok((segment, after)) => {
+                    low = segment.high().checked_add(1);
+                    next = after;
+                    found.push(segment);
+                }
+                Err(damage) => return (found, Some((begin, u64::MAX, damage))),
+            }
+        }
+        (found, None)
+    }
+
+    /// Checks the header of a segment whose range begins here. Returns it, and the next one's offset.
+    fn check_segment(&self, offset: u64, low: u64) -> Result<(Segment, u64), Damage> {
+        let core = &self.core;
+        let header = core.memory.at(Offset::<SegmentHeader>::new(offset))?;
+        check_block(core, offset, layout::segment_bytes(self.group))?;
+        let expected = layout::identity(Kind::Segment, offset, low, self.group);
+        let what = format!("a segment that begins with hash {low:#x}");
+        check_identity(&core.memory, &header.identity, expected, &what)?;
+        let link = self.read_link(&header.next)?;
+        let fits =
+            link.depth >= 1 && low << link.depth == 0 && core.memory.load(&header.low) == low;
+        let segment = Segment { offset, depth: link.depth, low };
+        if !fits || (link.offset == 0) != (segment.high() == u64::MAX) {
+            let expected = format!("a range from {low:#x} on");
+            return Err(Damage::new(offset + 16, expected, format!("{link:?}")));
+        }
+        Ok((segment, link.offset))
+    }
+
+    /// Returns whether stores of an earlier process may still be only in the caches.
+    fn is_after_crash(&self) -> bool {
+        self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
+    }
+
+    /// Forgets what DRAM holds of a segment: it has no records, and is not locked.
+    pub(super) fn forget(&self, segment: Segment) {
+        if !self.seeded(&index_bugs::LOCKS_KEPT) {
+            self.lock_of(segment).store(0, Ordering::Relaxed);
+        }
+        self.state(segment).nodes.store(self.seam(), 0, Ordering::Relaxed);
+        // Without nodes, these are the chunks of both levels.
+        self.all_cells(segment).flatten().for_each(|cells| cells.clear(self.seam()));
+    }
+
+    /// Makes the marks of a segment from its cells. After a crash, flushes what it finds.
+    fn make_ready(&self, segment: Segment) -> Result<(), Damage> {
+        let (memory, at) = (&self.core.memory, &points::REPAIR_FOUND);
+        self.forget(segment);
+        self.count_nodes(segment)?;
+        for cells in self.all_cells(segment) {
+            for cell in cells?.all() {
+                if let Some((_, hash)) = self.record_in(segment, cell)? {
+                    self.publish(segment, cell, hash);
+                }
+            }
+        }
+        if self.is_after_crash() {
+            memory
+                .flush_words(memory.words(segment.offset, layout::segment_bytes(self.group))?, at);
+            for node in self.nodes(segment) {
+                memory.flush_words(memory.words(node?, layout::node_bytes(self.group))?, at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks and counts the overflow nodes: each must be one, and none may overlap another.
+    fn count_nodes(&self, segment: Segment) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let mut seen = HashSet::new();
+        let mut link = &self.header(segment).chain;
+        loop {
+            let node = self.read_link(link)?.offset;
+            if node == 0 {
+                let count = seen.len() as u64;
+                self.state(segment).nodes.store(self.seam(), count, Ordering::Relaxed);
+                return Ok(());
+            }
+            check_block(&self.core, node, layout::node_bytes(self.group))?;
+            let header = memory.at(Offset::<NodeHeader>::new(node))?;
+            let expected = layout::identity(Kind::Node, node, 0, self.group);
+            check_identity(memory, &header.identity, expected, "an overflow node")?;
+            if !seen.insert(node) {
+                return Err(Damage::new(node, "a chain that ends", "a node for the second time"));
+            }
+            (0..layout::second_chunks(self.group))
+                .for_each(|chunk| self.cells(node, chunk, None).clear(self.seam()));
+            link = &header.next;
+        }
+    }
+
+    /// Returns the words and the hash of the record in a cell, by invariant 1.
+    pub(super) fn record_in(
+        &self,
+        segment: Segment,
+        cell: Cell<'_>,
+    ) -> Result<Option<(SlotWords, u64)>, Damage> {
+        let words = cell.slot().read(&self.core.memory);
+        if words.first == self.empty(segment.low) {
+            return Ok(None);
+        }
+        let hash = self.hash_of(words);
+        // What a split leaves behind is in its home too.
+        if cell.home().is_some() && cell.home() != self.home(segment, hash).home() {
+            let at = self.core.memory.offset_of(cell.slot()).raw();
+            let found = format!("{:#x} {:#x}", words.first, words.second);
+            return Err(Damage::new(at, "an empty cell, or a record at home there", found));
+        }
+        if !segment.holds(hash) && !self.seeded(&bugs::LEFT_BEHIND_KEPT) {
+            return Ok(None);
+        }
+        R::check_link(&self.core, words)?;
+        Ok(Some((words, hash)))
+    }
+}

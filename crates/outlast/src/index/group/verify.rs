@@ -1,0 +1,56 @@
+//! The offline check: every structure, every cell, every record.
+
+use super::cells::Cell;
+use super::{Group, Segment};
+use crate::error::Result;
+use crate::index::kit::audit::Audit;
+use crate::index::kit::table::{Verify, Walk};
+use crate::index::record::Record;
+use crate::index::{Cursor, Schemas, Verified, Visitor};
+use crate::pmem::Seam;
+
+impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
+    fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
+        let mut audit = Audit::new(schemas);
+        let mut cursor = Cursor::start();
+        while !cursor.is_done() {
+            // Opening has checked the headers. The trace follows the links.
+            let at = cursor.low;
+            let step = self.trace(&mut cursor, visit);
+            match (audit.report(step)?, self.route(at)) {
+                (Some(()), Ok(route)) => {
+                    audit.begin_part();
+                    for cells in self.all_cells(route.segment) {
+                        let Some(cells) = audit.report(cells.map_err(Into::into))? else { break };
+                        for cell in cells.all() {
+                            self.verify_cell(route.segment, cell, &mut audit)?;
+                        }
+                    }
+                }
+                // Goes on after what cannot be read.
+                (_, Ok(route)) => cursor.pass(route.segment.high()),
+                (_, Err(_)) => cursor.pass(self.missing_at(at).1),
+            }
+        }
+        Ok(audit.verified)
+    }
+}
+
+impl<S: Seam, R: Record> Group<S, R> {
+    fn verify_cell(&self, segment: Segment, cell: Cell<'_>, audit: &mut Audit<R>) -> Result<()> {
+        let at = self.core.memory.offset_of(cell.slot()).raw();
+        let record = self.record_in(segment, cell).map_err(Into::into);
+        let Some(record) = audit.report(record)? else { return Ok(()) };
+        let free = cell.mark(self.seam()).is_free();
+        if free != record.is_none() {
+            let expected = format!("a cell that is {}", if free { "free" } else { "in use" });
+            audit.wrong(at, &expected, format!("{record:?}"));
+        }
+        if let Some((words, _)) = record {
+            audit.check_slot(&self.core, at, words, |key| {
+                Ok(self.search(segment, key)?.map(|(_, words)| words))
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! The walk of a group hashing table: the list of segments, and their overflow nodes.
+
+use super::image::{LOW48, crc_words, fold16, identity};
+use super::{MapReport, Owner, SchemeWalk, Walk, What};
+use crate::error::{Damage, Error, Result};
+use crate::pool::layout::RecordForm;
+use std::collections::HashSet;
+
+/// The entry in the table of walks.
+pub(super) const WALK: SchemeWalk = SchemeWalk {
+    number: 4,
+    name: "group",
+    root: What::GroupRoot,
+    walk: |walk, map, place, words, config| walk.walk_group(map, place, words[0], config),
+};
+
+const HEADER: u64 = 128;
+const MAX_DEPTH: u32 = 40;
+const FEATURE: u64 = 8;
+
+const SEGMENT: u64 = 0x6702;
+const NODE: u64 = 0x6703;
+
+/// A segment, after its header was checked.
+struct Segment {
+    depth: u32,
+    low: u64,
+    /// The first words of empty cells.
+    empty: u64,
+    /// The number of cells of the first level.
+    group: u64,
+}
+
+/// Reads the link at this offset: where it leads, and a depth.
+fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
+    let low = word & LOW48;
+    let depth = (low & 63) as u32;
+    if word >> 48 != fold16(crc_words(&[low, at])) || depth > MAX_DEPTH {
+        return Err(Damage::new(at, "a link", format!("{word:#x}")).into());
+    }
+    Ok((low & !63, depth))
+}
+
+impl Walk<'_, '_> {
+    fn walk_group(
+        &mut self,
+        map: &mut MapReport,
+        place: u64,
+        word: u64,
+        config: [u64; 3],
+    ) -> Result<()> {
+        let [group, initial_depth, rest] = config;
+        let known = (16..=1024).contains(&group)
+            && group.is_power_of_two()
+            && (1..=20).contains(&initial_depth)
+            && rest == 0;
+        let empties = self.hash.empty_words(map.form).filter(|_| known);
+        let Some(empties) = empties else {
+            return Err(Damage::new(place, "a size of groups", format!("{config:?}")).into());
+        };
+        if self.features & FEATURE == 0 {
+            let found = format!("features {:#x}", self.features);
+            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+        }
+        let (mut at, depth) = unpack(0, word)
+            .map_err(|_| Damage::new(place, "the first segment's offset", format!("{word:#x}")))?;
+        if at == 0 || depth != 0 {
+            return Err(
+                Damage::new(place, "the first segment's offset", format!("{word:#x}")).into()
+            );
+        }
+        // The segments' ranges follow each other without a gap.
+        let mut begin = Some(0);
+        while let Some(low) = begin {
+            let bad = |expected: &str, found: String| Err(Damage::new(at, expected, found).into());
+            if !at.is_multiple_of(HEADER) {
+                return bad("a segment at a multiple of 128", "another".into());
+            }
+            let words = self.image.words(at, 4)?;
+            let expected = identity(SEGMENT, group, at, low);
+            if words[0] != expected {
+                let expected = format!("a segment that begins with hash {low:#x} ({expected:#x})");
+                return bad(&expected, format!("{:#x}", words[0]));
+            }
+            let (next, depth) = unpack(at + 16, words[2])?;
+            let high = if depth == 0 { low } else { low | u64::MAX >> depth };
+            let aligned = depth > 0 && low << depth == 0;
+            if !aligned || (next == 0) != (high == u64::MAX) {
+                return bad("a range that begins there", format!("depth {depth}, next {next:#x}"));
+            }
+            if words[1] != low {
+                return bad(&format!("first hash {low:#x}"), format!("{:#x}", words[1]));
+            }
+            self.claim(at, group * 32, Owner::Structure)?;
+            self.region(at, 32, What::GroupSegment { group: group as u16 });
+            map.segments += 1;
+            map.depth = map.depth.max(depth);
+            let segment = Segment { depth, low, empty: empties[(low >> 63) as usize], group };
+            match self.walk_segment_of_group(map, &segment, at, words[3]) {
+                Ok(()) => {}
+                Err(Error::Damaged(damage)) => {
+                    map.whole = false;
+                    self.problem(damage);
+                }
+                Err(error) => return Err(error),
+            }
+            begin = high.checked_add(1);
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Walks the cells of a segment, and its overflow nodes.
+    fn walk_segment_of_group(
+        &mut self,
+        map: &mut MapReport,
+        segment: &Segment,
+        at: u64,
+        chain: u64,
+    ) -> Result<()> {
+        let (mut keys, mut seen) = (HashSet::new(), HashSet::new());
+        self.walk_cells(map, segment, at + HEADER, 2 * segment.group - 8, true, &mut keys)?;
+        let (mut link, mut word) = (at + 24, chain);
+        loop {
+            let (node, _) = unpack(link, word)?;
+            if node == 0 {
+                return Ok(());
+            }
+            let bad = |found: String| Err(Damage::new(node, "an overflow node", found).into());
+            if !node.is_multiple_of(HEADER) || !seen.insert(node) {
+                return bad("an odd offset, or one for the second time".into());
+            }
+            let words = self.image.words(node, 2)?;
+            if words[0] != identity(NODE, segment.group, node, 0) {
+                return bad(format!("{:#x}", words[0]));
+            }
+            self.claim(node, segment.group * 16, Owner::Structure)?;
+            self.region(node, 16, What::GroupNode { group: segment.group as u16 });
+            map.nodes += 1;
+            self.walk_cells(map, segment, node + HEADER, segment.group - 8, false, &mut keys)?;
+            (link, word) = (node + 8, words[1]);
+        }
+    }
+
+    /// Walks cells, of which the first ones are those of the first level if `homes`.
+    fn walk_cells(
+        &mut self,
+        map: &mut MapReport,
+        segment: &Segment,
+        at: u64,
+        count: u64,
+        homes: bool,
+        keys: &mut HashSet<Vec<u8>>,
+    ) -> Result<()> {
+        self.region(at, count * 16, What::Bucket { form: map.form });
+        let words = self.image.words(at, count * 2)?;
+        for (number, words) in words.as_chunks().0.iter().enumerate() {
+            let home = Some(number as u64).filter(|&number| homes && number < segment.group);
+            match self.walk_cell(map, segment, at + number as u64 * 16, *words, home, keys) {
+                Err(Error::Damaged(damage)) => self.problem(damage),
+                walked => walked?,
+            }
+        }
+        Ok(())
+    }
+
+    fn walk_cell(
+        &mut self,
+        map: &mut MapReport,
+        segment: &Segment,
+        place: u64,
+        [first, second]: [u64; 2],
+        home: Option<u64>,
+        keys: &mut HashSet<Vec<u8>>,
+    ) -> Result<()> {
+        if first == segment.empty {
+            return Ok(());
+        }
+        let hash = match map.form {
+            RecordForm::Inline => self.hash.of(&first.to_le_bytes()),
+            RecordForm::Bytes => second,
+        };
+        if home.is_some_and(|home| hash & (segment.group - 1) != home) {
+            let expected = "an empty cell, or a record at home there";
+            return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
+        }
+        if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
+            // A split has left it behind.
+            return Ok(());
+        }
+        self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
+        map.records += 1;
+        let (key, value) = match map.form {
+            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
+            RecordForm::Bytes => {
+                self.record(place, first, second).inspect_err(|_| map.torn += 1)?
+            }
+        };
+        self.check_types(map, place, &key, &value);
+        if !keys.insert(key) {
+            map.duplicates += 1;
+            return Err(Damage::new(place, "each key once", "one for the second time").into());
+        }
+        if map.form == RecordForm::Bytes {
+            self.claim_record(first, Owner::Record)?;
+        }
+        Ok(())
+    }
+}
