@@ -9,7 +9,8 @@ use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, NodeSizes, Setup};
 use outlast_bench::{
-    Failure, Fallible, counts, load_factor, model, node_sizes, recovery, scratch, space, stalls,
+    Failure, Fallible, counts, first_full, load_factor, model, node_sizes, recovery, scratch,
+    space, stalls,
 };
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -33,6 +34,8 @@ enum Command {
     Kv(KvArgs),
     /// How full a table is while it grows by inserts alone.
     LoadFactor(LoadFactorArgs),
+    /// How full a table of group hashing is when it has to grow, beside a simulation.
+    FirstFull(FirstFullArgs),
     /// How soon a pool returns its first result after its process was killed with SIGKILL.
     Recovery(RecoveryArgs),
     /// Lines flushed, fences, lines and blocks read and written; counted, not timed.
@@ -276,6 +279,21 @@ struct LoadFactorArgs {
 }
 
 #[derive(Args)]
+struct FirstFullArgs {
+    /// Cells of a group, one table for each number.
+    #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
+    group_size: Vec<u32>,
+    /// Cells of both levels, one table for each number.
+    #[arg(long, value_delimiter = ',', default_value = "1048576")]
+    cells: Vec<u64>,
+    /// Seed of the keys and the hash function.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args)]
 struct RecoveryArgs {
     /// The scheme.
     #[arg(long, default_value_t = Scheme::ALL[0])]
@@ -437,6 +455,7 @@ fn main() -> ExitCode {
         Command::Micro(args) => run_micro(args),
         Command::Kv(args) => run_kv(args),
         Command::LoadFactor(args) => run_load_factor(args),
+        Command::FirstFull(args) => run_first_full(args),
         Command::Recovery(args) => run_recovery(args),
         Command::Counts(args) => run_counts(&args),
         Command::Space(args) => run_space(args),
@@ -558,6 +577,13 @@ fn run_load_factor(args: LoadFactorArgs) -> Fallible {
     }
     #[cfg(not(feature = "plot"))]
     let _ = samples;
+    Ok(())
+}
+
+fn run_first_full(args: FirstFullArgs) -> Fallible {
+    let FirstFullArgs { group_size, cells, seed, output } = args;
+    let options = first_full::Options { group_sizes: group_size, cells, seed };
+    first_full::run(&options, &mut output.report())?;
     Ok(())
 }
 

@@ -639,6 +639,8 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     for command in ["micro", "space", "stalls", "counts", "load-factor"] {
         refused(&[command, "--stash", "3"], "--stash 3: 2 or 4");
     }
+    refused(&["first-full", "--group-size", "100"], "not powers of two");
+    refused(&["first-full", "--cells", "64"], "--cells 64: at least");
     refused(&["load-factor", "--every", "0"], "--every 0");
     refused(&["load-factor", "--stash", "2,4,2"], "--stash 2: named twice");
     let without = &["load-factor", "--scheme", "clevel", "--stash", "4"];

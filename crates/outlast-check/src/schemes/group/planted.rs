@@ -2,7 +2,7 @@
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, Paused, Stopped};
-use crate::planted::table::{Line, bug, cannot};
+use crate::planted::table::{Line, bug, bytes, cannot};
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::group::bugs as group_bugs;
@@ -17,7 +17,8 @@ pub(super) const LINES: &[Line] = &[
     bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
     bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
-    bug(
+    // Inline, what a split left behind is not in the segment's range, whatever stands beside it.
+    bytes(
         TWO_STORES,
         Seeded::InCode(&index_bugs::SLOT_NOT_EMPTIED),
         "Slot::fill: the new second word beside the old first",

@@ -119,7 +119,11 @@ fn carry(play: &mut Play) -> Checked {
 /// Splits a segment of the usual size, and changes it.
 fn full_size(play: &mut Play) -> Checked {
     play.map()?;
-    let key = play.insert_until_grown(10, 1)?;
+    let mut key = 10;
+    while play.session.grown("m")? < 1 {
+        play.change(key, Do::Insert(key + 100_000))?;
+        key += 1;
+    }
     for changed in (10..key).step_by(100) {
         play.change(changed, Do::Remove)?;
         play.change(changed + 1, Do::Put(changed + 200_000))?;

@@ -31,9 +31,7 @@ use super::{Addressing, Dash, Segment};
 use crate::error::Result;
 use crate::index::kit::lock::{Guarded, Held, HeldLock, VersionLock};
 use crate::index::record::Record;
-use crate::index::version::LockWord;
 use crate::pmem::Seam;
-use std::sync::atomic::Ordering;
 
 /// A locked bucket.
 #[must_use]
@@ -110,21 +108,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Locks a bucket. The caller unlocks it explicitly.
     #[inline(always)]
     pub(super) fn hold<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
-        match self.try_hold(bucket) {
-            Some(locked) => Ok(locked),
-            None => self.hold_later(bucket),
-        }
-    }
-
-    #[cold]
-    fn hold_later<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Locked<'m, S>> {
-        let mut turn = 0;
-        loop {
-            self.wait_for_bucket(&mut turn, bucket, 1)?;
-            if let Some(locked) = self.try_hold(bucket) {
-                return Ok(locked);
-            }
-        }
+        let offset = self.core.memory.offset_of(bucket.slots).raw();
+        self.lock_of(bucket).hold(&self.core, offset).map(|lock| Locked { bucket, lock })
     }
 
     /// Locks a bucket. Dropping the guard unlocks it.
@@ -140,9 +125,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         bucket: BucketRef<'_>,
         inside: usize,
     ) -> Result<()> {
-        self.core.wait_for_lock(turn, inside, || {
-            let offset = self.core.memory.offset_of(bucket.slots).raw();
-            (offset, self.lock_of(bucket).load(Ordering::Relaxed))
-        })
+        let offset = self.core.memory.offset_of(bucket.slots).raw();
+        self.lock_of(bucket).wait(&self.core, offset, inside, turn)
     }
 }

@@ -6,41 +6,19 @@ use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
+use crate::index::kit::walk::{sample, scan_part};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 
-/// The most segments that a sample reads.
-const SAMPLE: u64 = 64;
-
 impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
-    /// Does one step of an iteration: the records of one home bucket, in the range of hashes that
-    /// its segment had when the iteration reached it.
-    ///
-    /// The range stays the same while the iteration works through its buckets, even if the segment
-    /// is split meanwhile. Then one bucket is read from several segments. So no record is returned
-    /// twice, and no record that stays is missed.
+    /// Does one step of an iteration: the records of one home bucket. See [`scan_part`].
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        if cursor.is_done() {
-            return Ok(());
-        }
-        if cursor.part == 0 {
-            cursor.high = self.route(cursor.low)?.segment.high();
-        }
-        let mut at = cursor.low;
-        loop {
-            let segment = self.collect(at, cursor, out)?;
-            if segment.high() >= cursor.high {
-                break;
-            }
-            at = segment.high() + 1;
-        }
-        cursor.part += 1;
-        if cursor.part == self.size.buckets() {
-            cursor.pass(cursor.high);
-        }
-        Ok(())
+        scan_part(cursor, self.size.buckets(), |at, cursor| match cursor {
+            Some(cursor) => self.collect(at, cursor, out),
+            None => Ok(self.route(at)?.segment),
+        })
     }
 
     /// Does one step of the trace: first the directory, then one segment at a time with everything
@@ -62,31 +40,20 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
 
     /// Counts the records of some segments, spread evenly over the hash space.
     fn stats(&self) -> Result<IndexStats> {
-        let (mut records, mut sampled, mut share) = (0, 0, 0.0);
         let entries = self.addressing.entries(self.seam());
-        let mut at = 0;
-        loop {
-            let segment = self.route(at)?.segment;
+        let (segments, [records]) = sample(entries, |hash| {
+            let segment = self.route(hash)?.segment;
+            let mut records = 0;
             for place in self.all_buckets(segment) {
                 records += u64::from(self.bits(place?.0).count());
             }
-            sampled += 1;
-            share += 0.5f64.powi(segment.depth as i32);
-            // In a table of many segments, the sample skips whole neighbourhoods.
-            let step = (u64::MAX / SAMPLE).max(segment.high() - segment.low);
-            let skip = if entries <= SAMPLE { segment.high() - segment.low } else { step };
-            match at.checked_add(skip).and_then(|a| a.checked_add(1)) {
-                Some(next) => at = next,
-                None => break,
-            }
-        }
-        let whole = |sampled: u64| (sampled as f64 / share).round() as u64;
-        let segments = whole(sampled);
+            Ok((segment, [records]))
+        })?;
         let buckets = u64::from(self.size.buckets() + self.size.stash);
         Ok(IndexStats {
             segments,
             directory_entries: entries,
-            records_estimate: whole(records),
+            records_estimate: records,
             slots: segments * buckets * SLOTS as u64,
             dram_bytes: entries * 16 + segments * buckets * size_of::<Metadata>() as u64,
             ..self.counters.stats()

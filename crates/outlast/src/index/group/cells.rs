@@ -192,8 +192,8 @@ impl<'m> Cell<'m> {
 pub(super) struct State {
     /// The segment's version lock.
     pub(super) lock: SharedWord,
-    /// The number of its overflow nodes.
-    pub(super) nodes: SharedWord,
+    /// 0 if it has no overflow nodes.
+    pub(super) has_nodes: SharedWord,
 }
 // SAFETY: consists of `SharedWord`s, which are atomics; 16 bytes.
 unsafe impl Shadow for State {}

@@ -142,7 +142,6 @@ use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
-use crate::index::version::LockWord;
 use crate::index::{Scheme, SchemeConfig, Settings};
 use crate::pmem::{Offset, Seam, SeededBug, Word};
 use crate::pool::core::{Core, root_offset};
@@ -358,22 +357,26 @@ impl<S: Seam, R: Record> Group<S, R> {
 
     /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
     fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
-        // Release in `link_node`, Acquire here: the count is never ahead of the links.
-        let mut left = self.state(segment).nodes.load(self.seam(), Ordering::Acquire);
-        let mut link = &self.header(segment).chain;
-        std::iter::from_fn(move || {
-            left = left.checked_sub(1)?;
-            let next = || {
-                let node = self.read_link(link)?.offset;
-                let header = self.core.memory.at(Offset::<NodeHeader>::new(node))?;
-                self.core.memory.words(node, layout::node_bytes(self.group))?;
-                Ok((node, &header.next))
-            };
-            Some(next().map(|(node, after)| {
-                link = after;
-                node
-            }))
-        })
+        let memory = &self.core.memory;
+        // So the line of the header is read only if there are any.
+        let any = self.state(segment).has_nodes.load(self.seam(), Ordering::Relaxed) != 0;
+        let mut link = any.then_some(&self.header(segment).chain);
+        // At most as many as there is space for: in a damaged file, something else may have
+        // overwritten the chain.
+        let mut left = memory.len() / layout::node_bytes(self.group);
+        let mut next = move || {
+            let Some(word) = link.take() else { return Ok(None) };
+            let node = self.read_link(word)?.offset;
+            if node == 0 {
+                return Ok(None);
+            }
+            memory.words(node, layout::node_bytes(self.group))?;
+            let endless = || Damage::new(node, "a chain that ends", "more nodes than there can be");
+            left = left.checked_sub(1).ok_or_else(endless)?;
+            link = Some(&memory.at(Offset::<NodeHeader>::new(node))?.next);
+            Ok(Some(node))
+        };
+        std::iter::from_fn(move || next().transpose())
     }
 
     // ---- Locking ----------------------------------------------------------------
@@ -383,24 +386,10 @@ impl<S: Seam, R: Record> Group<S, R> {
         VersionLock::new(self.seam(), &self.state(segment).lock)
     }
 
-    /// Locks a segment. The thread has passed the gate `inside` times.
+    /// Locks a segment. The thread has passed the gate.
     #[inline(always)]
-    fn lock(&self, segment: Segment, inside: usize) -> Result<Guarded<HeldLock<'_, S>>> {
-        let mut turn = 0;
-        loop {
-            if let Some(held) = self.lock_of(segment).try_hold() {
-                return Ok(Guarded::new(held));
-            }
-            self.wait_for(segment, inside, &mut turn)?;
-        }
-    }
-
-    /// Waits one turn for a segment's lock, or for the end of a change.
-    #[cold]
-    fn wait_for(&self, segment: Segment, inside: usize, turn: &mut u32) -> Result<()> {
-        self.core.wait_for_lock(turn, inside, || {
-            (segment.offset, self.lock_of(segment).load(Ordering::Relaxed))
-        })
+    fn lock(&self, segment: Segment) -> Result<Guarded<HeldLock<'_, S>>> {
+        self.lock_of(segment).hold(&self.core, segment.offset).map(Guarded::new)
     }
 }
 

@@ -93,7 +93,7 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
     }
 
     fn wait_to_read(&self, route: &Route<'_>, _: u64, inside: usize, turn: &mut u32) -> Result<()> {
-        self.wait_for(route.segment, inside, turn)
+        self.lock_of(route.segment).wait(&self.core, route.segment.offset, inside, turn)
     }
 }
 
@@ -179,7 +179,7 @@ impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
         let route = self.route(key.hash)?;
         let segment = route.segment;
         self.seam().prefetch(self.home(segment, key.hash).slot());
-        let mut held = self.lock(segment, 1)?;
+        let mut held = self.lock(segment)?;
         if !self.is_current(&route) {
             return Ok(Step::Again);
         }

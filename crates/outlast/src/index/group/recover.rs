@@ -9,7 +9,6 @@ use crate::index::kit::parallel::read_parts;
 use crate::index::record::{Record, SlotWords};
 use crate::index::version::LockWord;
 use crate::pmem::{Offset, Seam};
-use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -96,7 +95,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         if !self.seeded(&index_bugs::LOCKS_KEPT) {
             self.lock_of(segment).store(0, Ordering::Relaxed);
         }
-        self.state(segment).nodes.store(self.seam(), 0, Ordering::Relaxed);
+        self.state(segment).has_nodes.store(self.seam(), 0, Ordering::Relaxed);
         // Without nodes, these are the chunks of both levels.
         self.all_cells(segment).flatten().for_each(|cells| cells.clear(self.seam()));
     }
@@ -105,7 +104,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     fn make_ready(&self, segment: Segment) -> Result<(), Damage> {
         let (memory, at) = (&self.core.memory, &points::REPAIR_FOUND);
         self.forget(segment);
-        self.count_nodes(segment)?;
+        self.check_nodes(segment)?;
         for cells in self.all_cells(segment) {
             for cell in cells?.all() {
                 if let Some((_, hash)) = self.record_in(segment, cell)? {
@@ -123,29 +122,23 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(())
     }
 
-    /// Checks and counts the overflow nodes: each must be one, and none may overlap another.
-    fn count_nodes(&self, segment: Segment) -> Result<(), Damage> {
-        let memory = &self.core.memory;
-        let mut seen = HashSet::new();
-        let mut link = &self.header(segment).chain;
-        loop {
-            let node = self.read_link(link)?.offset;
-            if node == 0 {
-                let count = seen.len() as u64;
-                self.state(segment).nodes.store(self.seam(), count, Ordering::Relaxed);
-                return Ok(());
-            }
+    /// Checks the overflow nodes: each must be one.
+    fn check_nodes(&self, segment: Segment) -> Result<(), Damage> {
+        let has_nodes = &self.state(segment).has_nodes;
+        has_nodes.store(self.seam(), 1, Ordering::Relaxed);
+        let mut count = 0;
+        for node in self.nodes(segment) {
+            let (node, memory) = (node?, &self.core.memory);
             check_block(&self.core, node, layout::node_bytes(self.group))?;
-            let header = memory.at(Offset::<NodeHeader>::new(node))?;
+            let identity = &memory.at(Offset::<NodeHeader>::new(node))?.identity;
             let expected = layout::identity(Kind::Node, node, 0, self.group);
-            check_identity(memory, &header.identity, expected, "an overflow node")?;
-            if !seen.insert(node) {
-                return Err(Damage::new(node, "a chain that ends", "a node for the second time"));
-            }
+            check_identity(memory, identity, expected, "an overflow node")?;
             (0..layout::second_chunks(self.group))
                 .for_each(|chunk| self.cells(node, chunk, None).clear(self.seam()));
-            link = &header.next;
+            count += 1;
         }
+        has_nodes.store(self.seam(), count, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns the words and the hash of the record in a cell, by invariant 1.

@@ -110,7 +110,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let segments = *self.seam().lock(&self.segments);
         depth < wide
             || depth < FREE_DEPTH
-            || self.seeded(&index_bugs::DOUBLED_WITHOUT_END) && depth < MAX_DEPTH
+            || self.seeded(&index_bugs::DOUBLED_WITHOUT_END) && depth < 16
             || depth < MAX_DEPTH && segments * SPARSE >= 1 << wide
     }
 
@@ -119,7 +119,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let mut blocks =
             vec![UnlinkedBlock::allocate(&self.core, layout::segment_bytes(self.group))?];
         loop {
-            let mut held = self.lock(route.segment, 1)?;
+            let mut held = self.lock(route.segment)?;
             if !self.is_current(route) && !self.seeded(&index_bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
@@ -217,7 +217,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     fn extend(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         let segment = route.segment;
         let mut block = UnlinkedBlock::allocate(&self.core, layout::node_bytes(self.group))?;
-        let _held = self.lock(segment, 1)?;
+        let _held = self.lock(segment)?;
         if !self.is_current(route) || self.free_cell(segment, hash)?.is_some() {
             return Ok(());
         }
@@ -255,8 +255,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     fn link_node(&self, segment: Segment, node: u64, at: &'static Point) {
         let chain = &self.header(segment).chain;
         store_link(&self.core.memory, chain, Link { offset: node, depth: 0 }, at);
-        // Release: pairs with the Acquire in `nodes`.
-        self.state(segment).nodes.fetch_add(self.seam(), 1, Ordering::Release);
+        self.state(segment).has_nodes.store(self.seam(), 1, Ordering::Relaxed);
     }
 }
 

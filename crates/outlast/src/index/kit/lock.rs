@@ -1,18 +1,28 @@
 //! Version locks: the protocol of [`version`] over words in DRAM, and their guards.
 
+use crate::error::Result;
 use crate::index::bugs;
 use crate::index::version::{self, CHANGING, LockWord};
 use crate::pmem::{Seam, SharedWord};
+use crate::pool::core::Core;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 /// A version lock whose accesses all go through the seam.
-#[derive(Clone, Copy)]
 pub(crate) struct VersionLock<'m, S: Seam> {
     seam: &'m S,
     word: &'m SharedWord,
 }
+
+impl<S: Seam> Clone for VersionLock<'_, S> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Seam> Copy for VersionLock<'_, S> {}
 
 impl<'m, S: Seam> VersionLock<'m, S> {
     #[inline(always)]
@@ -24,6 +34,39 @@ impl<'m, S: Seam> VersionLock<'m, S> {
     #[inline(always)]
     pub(crate) fn try_hold(self) -> Option<HeldLock<'m, S>> {
         version::try_lock(&self).map(|word| HeldLock { lock: self, word })
+    }
+
+    /// Locks the word, which belongs to the structure at `offset`. The thread has passed the gate.
+    #[inline(always)]
+    pub(crate) fn hold(self, core: &Core<S>, offset: u64) -> Result<HeldLock<'m, S>> {
+        match self.try_hold() {
+            Some(held) => Ok(held),
+            None => self.hold_later(core, offset),
+        }
+    }
+
+    #[cold]
+    fn hold_later(self, core: &Core<S>, offset: u64) -> Result<HeldLock<'m, S>> {
+        let mut turn = 0;
+        loop {
+            self.wait(core, offset, 1, &mut turn)?;
+            if let Some(held) = self.try_hold() {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// Waits one turn for the lock, or for the end of a change. The thread has passed the gate
+    /// `inside` times.
+    #[cold]
+    pub(crate) fn wait(
+        self,
+        core: &Core<S>,
+        offset: u64,
+        inside: usize,
+        turn: &mut u32,
+    ) -> Result<()> {
+        core.wait_for_lock(turn, inside, || (offset, self.load(Ordering::Relaxed)))
     }
 }
 

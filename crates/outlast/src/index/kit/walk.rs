@@ -1,5 +1,7 @@
 //! Walks over ranges of hashes, and counters.
 
+use super::directory::Segment;
+use crate::error::Result;
 use crate::index::{Cursor, CursorState, Growth, IndexStats};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +13,63 @@ impl Cursor {
             Some(low) => (self.low, self.part, self.state) = (low, 0, CursorState::Inside),
         }
     }
+}
+
+/// The most segments that a sample reads.
+const SAMPLE: u64 = 64;
+
+/// Does one step of an iteration: one of the `parts` of a segment, in the range of hashes that the
+/// segment had when the iteration reached it.
+///
+/// The range stays the same while the iteration works through the parts, even if the segment is
+/// split meanwhile. Then one part is read from several segments. So no record is returned twice, and
+/// no record that stays is missed.
+///
+/// `read` returns the segment of a hash. If it gets the cursor, it also collects the records of the
+/// segment's part that are in the cursor's range.
+pub(crate) fn scan_part(
+    cursor: &mut Cursor,
+    parts: u32,
+    mut read: impl FnMut(u64, Option<&Cursor>) -> Result<Segment>,
+) -> Result<()> {
+    if cursor.is_done() {
+        return Ok(());
+    }
+    if cursor.part == 0 {
+        cursor.high = read(cursor.low, None)?.high();
+    }
+    let mut at = Some(cursor.low);
+    while let Some(low) = at.filter(|&low| low <= cursor.high) {
+        at = read(low, Some(cursor))?.high().checked_add(1);
+    }
+    cursor.part += 1;
+    if cursor.part == parts {
+        cursor.pass(cursor.high);
+    }
+    Ok(())
+}
+
+/// Reads some segments, spread evenly over the hash space. `read` returns the segment of a hash and
+/// what it counts there. Returns the number of all segments and the sums for all of them,
+/// extrapolated. They are exact if the directory has few entries.
+pub(crate) fn sample<const N: usize>(
+    entries: u64,
+    mut read: impl FnMut(u64) -> Result<(Segment, [u64; N])>,
+) -> Result<(u64, [u64; N])> {
+    let (mut sums, mut sampled, mut share) = ([0; N], 0, 0.0);
+    let mut at = Some(0u64);
+    while let Some(hash) = at {
+        let (segment, counts) = read(hash)?;
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        sampled += 1;
+        share += 0.5f64.powi(segment.depth as i32);
+        // In a table of many segments, the sample skips whole neighbourhoods.
+        let range = segment.high() - segment.low;
+        let step = if entries <= SAMPLE { range } else { range.max(u64::MAX / SAMPLE) };
+        at = hash.checked_add(step).and_then(|last| last.checked_add(1));
+    }
+    let whole = |count: u64| (count as f64 / share).round() as u64;
+    Ok((whole(sampled), sums.map(whole)))
 }
 
 /// How often an index has grown or was repaired since opening. These are statistics only; no

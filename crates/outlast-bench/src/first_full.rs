@@ -1,0 +1,186 @@
+//! `first-full`: how full a table that does not grow is when the first insert fails, beside a
+//! simulation.
+//!
+//! Group hashing as published does not grow. Here the first split of a table that begins with all
+//! of its segments stands for the first failed insert.
+
+use crate::Fallible;
+use crate::keys::{Draw, Keys};
+use crate::limits;
+use crate::progress::Progress;
+use crate::report::{Report, Show, rounded};
+use crate::run::Run;
+use crate::systems::Setup;
+use outlast::index::group::layout::second_chunks;
+use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
+use serde::{Deserialize, Serialize};
+
+/// Options of the command.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Cells of a group; one table for each number.
+    pub group_sizes: Vec<u32>,
+    /// Cells of the table, in each level half of them; one table for each number.
+    pub cells: Vec<u64>,
+    /// Seed of the keys and the hash function.
+    pub seed: u64,
+}
+
+impl Options {
+    fn check(&self) -> Fallible {
+        limits::each_once("group-size", &self.group_sizes)?;
+        limits::each_once("cells", &self.cells)?;
+        for &size in &self.group_sizes {
+            limits::range("group-size", u64::from(size), 16..=1024)?;
+            for &cells in &self.cells {
+                limits::range("cells", cells, u64::from(size) * 4..=1 << 27)?;
+                limits::fits_memory(cells, 20)?;
+                if !size.is_power_of_two() || !cells.is_power_of_two() {
+                    let why = format!("--group-size {size}, --cells {cells}: not powers of two");
+                    return Err(limits::refused(why));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A table, when its first insert fails.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Full {
+    /// Cells of a group of the first level.
+    pub group_size: u32,
+    /// Cells of both levels.
+    pub cells: u64,
+    /// Records in the table.
+    pub records: u64,
+    /// Records per cell.
+    pub load_factor: f64,
+    /// The same of the simulation.
+    pub simulated: f64,
+    /// The same of a simulation whose second level is as large as the first, as in the paper.
+    pub simulated_equal: f64,
+}
+
+/// How many inserts come between two looks at whether the table has been split.
+const STEP: u64 = 256;
+
+/// Fills the tables and prints how full they are.
+///
+/// # Errors
+/// For invalid options, and as inserting into a map.
+pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
+    options.check()?;
+    #[derive(Serialize)]
+    struct Own {
+        cells: Vec<u64>,
+        group_sizes: Vec<u32>,
+    }
+    let setup = Setup::plain(Scheme::Group, RecordForm::Inline, "".into(), options.seed);
+    let own = Own { cells: options.cells.clone(), group_sizes: options.group_sizes.clone() };
+    report.run(&Run::in_memory("first-full", &setup, "memory of the process"), &own)?;
+    let mut all = Vec::new();
+    let tables = options.cells.len() * options.group_sizes.len();
+    let progress = Progress::new(tables as u64);
+    for &cells in &options.cells {
+        for &group_size in &options.group_sizes {
+            progress.next(&format!("{cells} cells, groups of {group_size}"));
+            let records = fill(group_size, cells, options.seed)?;
+            // As many homes, and a second level that is smaller by a chunk.
+            let own = (second_chunks(group_size) * 8).into();
+            let equal = group_size.into();
+            let segments = cells / (2 * u64::from(group_size));
+            let real = segments * (u64::from(group_size) + own);
+            let simulate = |second| {
+                let records = simulate(segments, group_size.into(), second, options.seed);
+                rounded(records as f64 / (segments * (u64::from(group_size) + second)) as f64, 4)
+            };
+            let full = Full {
+                group_size,
+                cells: real,
+                records,
+                load_factor: rounded(records as f64 / real as f64, 4),
+                simulated: simulate(own),
+                simulated_equal: simulate(equal),
+            };
+            report.row("first_full", &full)?;
+            all.push(full);
+            progress.done(1);
+        }
+    }
+    report.table(
+        "first_full",
+        &[
+            ("group size", "/group_size", Show::Count),
+            ("cells", "/cells", Show::Count),
+            ("records", "/records", Show::Count),
+            ("load factor", "/load_factor", Show::Decimal(3)),
+            ("simulated", "/simulated", Show::Decimal(3)),
+            ("with equal levels", "/simulated_equal", Show::Decimal(3)),
+        ],
+    )?;
+    Ok(all)
+}
+
+/// Inserts until the first split. Returns the number of records before.
+fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
+    let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
+    let depth = (cells / (2 * u64::from(group_size))).trailing_zeros();
+    let options =
+        MapOptions::new().scheme(Scheme::Group).group_size(group_size).initial_depth(depth);
+    let map = pool.map_with::<u64, u64>("bench", &options)?;
+    let keys = Keys::new(seed);
+    let mut records = 0;
+    while map.stats()?.splits == 0 {
+        for _ in 0..STEP {
+            map.insert(&keys.key(records), &records)?;
+            records += 1;
+        }
+    }
+    Ok(records - STEP)
+}
+
+/// Throws balls at homes until a segment has no room for one: its home is taken, and so is all of
+/// the second level. Returns the number of balls before.
+fn simulate(segments: u64, homes: u64, second: u64, seed: u64) -> u64 {
+    let mut draw = Draw::new(seed);
+    let mut taken = vec![false; (segments * homes) as usize];
+    let mut overflowed = vec![0; segments as usize];
+    for balls in 0.. {
+        let home = draw.below(segments * homes);
+        if !std::mem::replace(&mut taken[home as usize], true) {
+            continue;
+        }
+        let overflowed = &mut overflowed[(home / homes) as usize];
+        if *overflowed == second {
+            return balls;
+        }
+        *overflowed += 1;
+    }
+    unreachable!("a table of a fixed size becomes full")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The figures for a uniform hash, of tables of 2^20 cells in all.
+    #[test]
+    fn larger_groups_fill_further() {
+        let of = |homes: u64| {
+            let segments = (1 << 19) / homes;
+            simulate(segments, homes, homes, 1) as f64 / f64::from(1 << 20)
+        };
+        let loads = [64, 256, 1024].map(of);
+        assert!(loads[0] > 0.55 && loads[0] < 0.68, "{loads:?}");
+        assert!(loads[0] + 0.08 < loads[1] && loads[1] + 0.04 < loads[2], "{loads:?}");
+        assert!(loads[2] < 0.9, "{loads:?}");
+    }
+
+    #[test]
+    fn a_table_is_as_full_as_its_simulation() {
+        let records = fill(64, 1 << 14, 3).unwrap() as f64;
+        let simulated = simulate(1 << 7, 64, 56, 3) as f64;
+        assert!((records - simulated).abs() < 0.06 * 15360.0, "{records}, {simulated}");
+    }
+}
