@@ -22,6 +22,8 @@ pub struct Options {
     pub group_sizes: Vec<u32>,
     /// Cells of the table, in each level half of them; one table for each number.
     pub cells: Vec<u64>,
+    /// Number of rounds, each with another seed. The median counts.
+    pub rounds: u64,
     /// Seed of the keys and the hash function.
     pub seed: u64,
 }
@@ -30,6 +32,7 @@ impl Options {
     fn check(&self) -> Fallible {
         limits::each_once("group-size", &self.group_sizes)?;
         limits::each_once("cells", &self.cells)?;
+        limits::range("rounds", self.rounds, 1..=100)?;
         for &size in &self.group_sizes {
             limits::range("group-size", u64::from(size), 16..=1024)?;
             for &cells in &self.cells {
@@ -52,7 +55,7 @@ pub struct Full {
     pub group_size: u32,
     /// Cells of both levels.
     pub cells: u64,
-    /// Records in the table.
+    /// Records in the table, the median of the rounds.
     pub records: u64,
     /// Records per cell.
     pub load_factor: f64,
@@ -75,9 +78,14 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
     struct Own {
         cells: Vec<u64>,
         group_sizes: Vec<u32>,
+        rounds: u64,
     }
     let setup = Setup::plain(Scheme::Group, RecordForm::Inline, "".into(), options.seed);
-    let own = Own { cells: options.cells.clone(), group_sizes: options.group_sizes.clone() };
+    let own = Own {
+        cells: options.cells.clone(),
+        group_sizes: options.group_sizes.clone(),
+        rounds: options.rounds,
+    };
     report.run(&Run::in_memory("first-full", &setup, "memory of the process"), &own)?;
     let mut all = Vec::new();
     let tables = options.cells.len() * options.group_sizes.len();
@@ -85,14 +93,19 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
     for &cells in &options.cells {
         for &group_size in &options.group_sizes {
             progress.next(&format!("{cells} cells, groups of {group_size}"));
-            let records = fill(group_size, cells, options.seed)?;
+            let seeds = options.seed..options.seed + options.rounds;
+            let filled: Fallible<Vec<u64>> =
+                seeds.clone().map(|seed| fill(group_size, cells, seed)).collect();
+            let records = median(filled?);
             // As many homes, and a second level that is smaller by a chunk.
             let own = (second_chunks(group_size) * 8).into();
             let equal = group_size.into();
             let segments = cells / (2 * u64::from(group_size));
             let real = segments * (u64::from(group_size) + own);
             let simulate = |second| {
-                let records = simulate(segments, group_size.into(), second, options.seed);
+                let homes = group_size.into();
+                let rounds = seeds.clone().map(|seed| simulate(segments, homes, second, seed));
+                let records = median(rounds.collect());
                 rounded(records as f64 / (segments * (u64::from(group_size) + second)) as f64, 4)
             };
             let full = Full {
@@ -120,6 +133,12 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
         ],
     )?;
     Ok(all)
+}
+
+/// Returns the middle of some numbers.
+fn median(mut numbers: Vec<u64>) -> u64 {
+    numbers.sort_unstable();
+    numbers[numbers.len() / 2]
 }
 
 /// Inserts until the first split. Returns the number of records before.

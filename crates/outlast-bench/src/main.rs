@@ -286,6 +286,9 @@ struct FirstFullArgs {
     /// Cells of both levels, one table for each number.
     #[arg(long, value_delimiter = ',', default_value = "1048576")]
     cells: Vec<u64>,
+    /// Number of rounds, each with another seed. The median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
     /// Seed of the keys and the hash function.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -581,8 +584,8 @@ fn run_load_factor(args: LoadFactorArgs) -> Fallible {
 }
 
 fn run_first_full(args: FirstFullArgs) -> Fallible {
-    let FirstFullArgs { group_size, cells, seed, output } = args;
-    let options = first_full::Options { group_sizes: group_size, cells, seed };
+    let FirstFullArgs { group_size, cells, rounds, seed, output } = args;
+    let options = first_full::Options { group_sizes: group_size, cells, rounds, seed };
     first_full::run(&options, &mut output.report())?;
     Ok(())
 }

@@ -157,9 +157,11 @@ impl<'m> Cell<'m> {
         Mark((word.load(seam, Ordering::Relaxed) >> shift) as u16)
     }
 
+    /// Prefetches the cell and its mark.
     #[inline(always)]
-    pub(super) fn prefetch_mark(self, seam: &impl Seam) {
+    pub(super) fn prefetch(self, seam: &impl Seam) {
         seam.prefetch(self.cells.marks);
+        seam.prefetch(self.slot());
     }
 
     #[inline(always)]

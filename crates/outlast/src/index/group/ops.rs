@@ -45,6 +45,12 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(None)
     }
 
+    /// Prefetches the home of a hash and its mark, so that they arrive together with the lock.
+    #[inline(always)]
+    fn prefetch_home(&self, segment: Segment, hash: u64) {
+        self.home(segment, hash).prefetch(self.seam());
+    }
+
     /// Returns the cell and its words if it holds this key.
     #[inline(always)]
     fn holds<'m>(
@@ -78,8 +84,7 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>> {
-        // The cell arrives together with its mark.
-        self.seam().prefetch(self.home(route.segment, key.hash).slot());
+        self.prefetch_home(route.segment, key.hash);
         let lock = self.lock_of(route.segment);
         let before = match version(&lock) {
             None if self.seeded(&index_bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
@@ -120,9 +125,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
     ) -> Result<Option<Route<'b>>> {
         let route = self.ready_route(key.hash);
         if let Some(route) = &route {
-            let home = self.home(route.segment, key.hash);
-            self.seam().prefetch(home.slot());
-            home.prefetch_mark(self.seam());
+            self.prefetch_home(route.segment, key.hash);
             self.seam().prefetch(self.state(route.segment));
         }
         Ok(route)
@@ -137,8 +140,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
             && !mark.is_like(Mark::of(hash))
             && let Some(Ok(cells)) = self.second_level(route.segment, hash).next()
         {
-            cells.cell(0).prefetch_mark(self.seam());
-            self.seam().prefetch(cells.cell(0).slot());
+            cells.cell(0).prefetch(self.seam());
         }
     }
 
@@ -178,7 +180,7 @@ impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
     ) -> Attempt<Step<R, Route<'t>>> {
         let route = self.route(key.hash)?;
         let segment = route.segment;
-        self.seam().prefetch(self.home(segment, key.hash).slot());
+        self.prefetch_home(segment, key.hash);
         let mut held = self.lock(segment)?;
         if !self.is_current(&route) {
             return Ok(Step::Again);
