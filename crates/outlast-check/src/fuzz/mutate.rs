@@ -6,6 +6,7 @@ use super::pool::{set_word, word_at};
 use super::repair::repair;
 use crate::random::Random;
 use outlast::index::dash_eh::layout as dash;
+use outlast::index::group::layout as group;
 use outlast::offline::{Region, What};
 use outlast::pool::layout::{HEADER_OFFSETS, HEADER_WORDS, SYSTEM_BYTES};
 use std::collections::HashMap;
@@ -170,13 +171,14 @@ impl<'i> Mutator<'i> {
 
     /// Forges a node where none belongs, and a chain that leads to it.
     fn forged_link(&mut self, bytes: &mut [u8]) -> String {
-        let is_segment = |r: &&Region| matches!(r.what, What::Segment { .. });
+        let is_segment =
+            |r: &&Region| matches!(r.what, What::Segment { .. } | What::GroupSegment { .. });
         let regions = self.image.regions.iter();
         let segments: Vec<Region> = regions.filter(is_segment).copied().collect();
         if segments.is_empty() {
             return self.field(bytes);
         }
-        let segment = self.pick(&segments).offset;
+        let Region { offset: segment, what, .. } = self.pick(&segments);
         let at = match self.below(3) {
             0 => segment + 256 * self.below(12),
             1 => self.region().1.offset & !255,
@@ -190,9 +192,18 @@ impl<'i> Mutator<'i> {
             1 => at,
             _ => 0,
         };
-        set_word(bytes, at, dash::identity(dash::Kind::Node, at, 0, 0));
-        set_word(bytes, at + 8, next);
-        set_word(bytes, segment + 24, at);
+        let words = match what {
+            What::GroupSegment { group: size } => {
+                let link = |offset: u64, place| group::Link { offset, depth: 0 }.pack(place);
+                let next = next & ((1 << 48) - 1) & !63;
+                let identity = group::identity(group::Kind::Node, at, 0, u32::from(size));
+                [identity, link(next, at + 8), link(at, segment + 24)]
+            }
+            _ => [dash::identity(dash::Kind::Node, at, 0, 0), next, at],
+        };
+        for (place, word) in [at, at + 8, segment + 24].into_iter().zip(words) {
+            set_word(bytes, place, word);
+        }
         format!("a node forged at {at:#x}, with next {next:#x}, for the segment at {segment:#x}")
     }
 

@@ -114,9 +114,10 @@ impl PoolOptions {
     }
 
     /// Sets how many threads open a map whose scheme reads the whole map when it is opened
-    /// ([`Scheme::Phast`]). Default: the number of processors.
+    /// ([`Scheme::Phast`], [`Scheme::Group`]). Default: the number of processors.
     ///
     /// [`Scheme::Phast`]: crate::Scheme::Phast
+    /// [`Scheme::Group`]: crate::Scheme::Group
     #[must_use]
     pub fn recovery_threads(mut self, threads: usize) -> Self {
         self.core.recovery.threads = threads;

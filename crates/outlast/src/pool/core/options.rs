@@ -13,7 +13,7 @@ pub struct RecoveryProgress {
     pub parts_done: usize,
     /// Number of parts. They are of about equal size.
     pub parts: usize,
-    /// Leaves that have been read.
+    /// Leaves or segments that have been read.
     pub leaves: u64,
 }
 
