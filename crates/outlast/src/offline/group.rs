@@ -84,7 +84,9 @@ impl Walk<'_, '_> {
             }
             let (next, depth) = unpack(at + 16, words[2])?;
             let high = if depth == 0 { low } else { low | u64::MAX >> depth };
-            let aligned = depth > 0 && low << depth == 0;
+            // A table is split further only if it has many segments.
+            let most = (self.image.len / (group * 32) * 64).max(64);
+            let aligned = depth > 0 && 1 << depth <= most && low << depth == 0;
             if !aligned || (next == 0) != (high == u64::MAX) {
                 return bad("a range that begins there", format!("depth {depth}, next {next:#x}"));
             }
@@ -180,11 +182,13 @@ impl Walk<'_, '_> {
             RecordForm::Inline => self.hash.of(&first.to_le_bytes()),
             RecordForm::Bytes => second,
         };
-        if home.is_some_and(|home| hash & (segment.group - 1) != home) {
+        let here = (hash ^ segment.low) >> (64 - segment.depth) == 0;
+        let elsewhere = home.is_some_and(|home| hash & (segment.group - 1) != home);
+        if elsewhere && (here || map.form == RecordForm::Inline) {
             let expected = "an empty cell, or a record at home there";
             return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
         }
-        if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
+        if !here {
             // A split has left it behind.
             return Ok(());
         }

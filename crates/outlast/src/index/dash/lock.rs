@@ -35,7 +35,7 @@ use crate::pmem::Seam;
 
 /// A locked bucket.
 #[must_use]
-pub(super) struct Locked<'m, S: Seam> {
+pub(crate) struct Locked<'m, S: Seam> {
     pub(super) bucket: BucketRef<'m>,
     lock: HeldLock<'m, S>,
 }

@@ -1,11 +1,12 @@
 //! Lookups of keys.
 
 use super::layout::{SLOTS, Slot};
+use super::lock::Locked;
 use super::metadata::{Bits, BucketRef, Overflow};
 use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::bugs;
-use crate::index::kit::lock::VersionLock;
+use crate::index::kit::lock::{Guarded, VersionLock};
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
@@ -256,6 +257,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
 impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
     type Route<'t> = Route<'t, A>;
+    type Held<'t> = Locked<'t, S>;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_, A>> {
@@ -302,6 +304,14 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
         };
         let found = found.and_then(|place| place.map(|place| read(place.words)).transpose());
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
+    }
+
+    fn lock_to_read<'t>(
+        &'t self,
+        route: &Route<'t, A>,
+        hash: u64,
+    ) -> Result<Guarded<Locked<'t, S>>> {
+        self.lock(self.bucket(route.segment, self.home(hash)))
     }
 
     fn wait_to_read(

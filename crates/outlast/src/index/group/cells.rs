@@ -101,7 +101,8 @@ impl<'m> Cells<'m> {
     #[inline(always)]
     fn marks(self, seam: &impl Seam) -> [u64; 2] {
         let [low, high] = &self.marks.0;
-        [low.load(seam, Ordering::Relaxed), high.load(seam, Ordering::Relaxed)]
+        // Acquire: pairs with the Release in `set_mark`. A cell is read after its mark.
+        [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
     }
 
     /// Yields the cells of the second level with this mark. The default mark is that of free ones.
@@ -154,7 +155,8 @@ impl<'m> Cell<'m> {
     #[inline(always)]
     pub(super) fn mark(self, seam: &impl Seam) -> Mark {
         let (word, shift) = self.word();
-        Mark((word.load(seam, Ordering::Relaxed) >> shift) as u16)
+        // Acquire: as above.
+        Mark((word.load(seam, Ordering::Acquire) >> shift) as u16)
     }
 
     /// Prefetches the cell and its mark.
@@ -168,7 +170,7 @@ impl<'m> Cell<'m> {
     fn set_mark(self, seam: &impl Seam, mark: Mark) {
         let (word, shift) = self.word();
         let others = word.load(seam, Ordering::Relaxed) & !(0xffff << shift);
-        // Release: whoever sees the mark can see the record.
+        // Release: pairs with the Acquire of readers, who then see the record.
         word.store(seam, others | u64::from(mark.0) << shift, Ordering::Release);
     }
 

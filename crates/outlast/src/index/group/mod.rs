@@ -46,7 +46,7 @@
 //!
 //! # Commit points
 //!
-//! Every change is one store of 8 bytes.
+//! One store of 8 bytes commits each change.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
@@ -89,8 +89,9 @@
 //! version changed, by the removal that freed the cell.
 //!
 //! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
-//! commit is durable, it marks the segment as changing, leads the directory to both halves, takes the
-//! marks of the copied records away, and unlocks. No thread changes the new segment before that.
+//! commit is durable, it marks the segment as changing and leads the directory to both halves. From
+//! then on, other threads change the new segment. It takes the marks of the copied records away, and
+//! unlocks.
 //!
 //! Lock order: segment, then the directory's. No thread allocates while it holds a lock.
 //!
@@ -99,8 +100,8 @@
 //! Opening follows the list and reads all cells, on as many threads as asked for (3.5). It makes
 //! marks and directory. It repairs nothing, because there is nothing that a crash can leave half
 //! done. After the death of a process its stores may still be in the processor's caches, including
-//! some that it had not flushed. Results will depend on them, so opening flushes all records and
-//! headers that it finds.
+//! some that it had not flushed. Results will depend on them, so opening flushes all cells and
+//! headers that it finds. The blocks that they link to were durable before them.
 //!
 //! A segment whose cells are damaged is not served: operations on its range return the damage.
 //! Where the list itself cannot be followed, the same holds for all hashes from there on.
@@ -209,6 +210,8 @@ pub struct Group<S: Seam, R: Record> {
     /// The number of segments. Locked by threads that change the directory.
     segments: Mutex<u64>,
     missing: Vec<Missing>,
+    /// The first segment. It never changes.
+    first: u64,
     counters: Counters,
     form: PhantomData<R>,
 }
@@ -229,10 +232,11 @@ impl<S: Seam, R: Record> Group<S, R> {
             directory: DramDirectory::new(core.memory.seam(), 1),
             segments: Mutex::default(),
             missing: Vec::new(),
+            first,
             counters: Counters::default(),
             form: PhantomData,
         };
-        table.recover(first);
+        table.recover();
         Ok(table)
     }
 

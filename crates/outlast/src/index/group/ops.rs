@@ -6,6 +6,7 @@ use crate::error::{Damage, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
+use crate::index::kit::lock::{Guarded, HeldLock};
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -67,6 +68,7 @@ impl<S: Seam, R: Record> Group<S, R> {
 
 impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
     type Route<'t> = Route<'t>;
+    type Held<'t> = HeldLock<'t, S>;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
@@ -95,6 +97,10 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
         // In this order: the fence in `is_unchanged` also pairs with the Release of the entry that
         // a split stores before it changes the version.
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
+    }
+
+    fn lock_to_read<'t>(&'t self, route: &Route<'t>, _: u64) -> Result<Guarded<HeldLock<'t, S>>> {
+        self.lock(route.segment)
     }
 
     fn wait_to_read(&self, route: &Route<'_>, _: u64, inside: usize, turn: &mut u32) -> Result<()> {
@@ -248,10 +254,12 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Marks a cell as holding a record of this hash, so that lookups find it.
     #[inline(always)]
     pub(super) fn publish(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
-        cell.set_fingerprint(self.seam(), Mark::of(hash));
+        // The count comes first, so that one store makes the record visible to both lookups and
+        // iterations.
         if cell.home().is_none() {
             self.home(segment, hash).count_overflow(self.seam());
         }
+        cell.set_fingerprint(self.seam(), Mark::of(hash));
     }
 
     /// Marks a cell as free that held a record of this hash.

@@ -1,12 +1,13 @@
 //! Opening: the list of segments, and what DRAM holds of each.
 
 use super::layout::{self, Kind, NodeHeader, SegmentHeader};
+use super::resize::{FREE_DEPTH, SPARSE};
 use super::{Cell, Group, Missing, Segment, bugs, points};
 use crate::error::Damage;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::media::{check_block, check_identity};
 use crate::index::kit::parallel::read_parts;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{Record, RecordForm, SlotWords};
 use crate::index::version::LockWord;
 use crate::pmem::{Offset, Seam};
 use std::sync::Mutex;
@@ -17,8 +18,15 @@ const PART: usize = 64;
 
 impl<S: Seam, R: Record> Group<S, R> {
     /// Makes directory and marks. No operation runs yet.
-    pub(super) fn recover(&mut self, first: u64) {
-        let (found, broken) = self.follow_list(first);
+    pub(super) fn recover(&mut self) {
+        let (found, broken) = self.follow_list();
+        if self.is_after_crash() {
+            // A segment is served even if one before it, whose link leads to it, is damaged. The
+            // fence is below: this thread also reads parts.
+            for &segment in &found {
+                self.core.memory.flush(&self.header(segment).next, &points::REPAIR_FOUND);
+            }
+        }
         while self.directory.depth(self.seam()) < found.iter().map(|s| s.depth).max().unwrap_or(1) {
             self.directory.double(self.seam());
         }
@@ -50,8 +58,8 @@ impl<S: Seam, R: Record> Group<S, R> {
     }
 
     /// Follows the list. Returns its segments, and the hashes from which on it cannot be followed.
-    fn follow_list(&self, first: u64) -> (Vec<Segment>, Option<Missing>) {
-        let (mut found, mut next, mut low) = (Vec::new(), first, Some(0));
+    pub(super) fn follow_list(&self) -> (Vec<Segment>, Option<Missing>) {
+        let (mut found, mut next, mut low) = (Vec::new(), self.first, Some(0));
         // Each segment's range begins where the last one ends, so the list ends.
         while let Some(begin) = low {
             match self.check_segment(next, begin) {
@@ -75,8 +83,12 @@ impl<S: Seam, R: Record> Group<S, R> {
         let what = format!("a segment that begins with hash {low:#x}");
         check_identity(&core.memory, &header.identity, expected, &what)?;
         let link = self.read_link(&header.next)?;
-        let fits =
-            link.depth >= 1 && low << link.depth == 0 && core.memory.load(&header.low) == low;
+        // A table is split further only if it has many segments; see `may_split`.
+        let most = core.memory.len() / layout::segment_bytes(self.group) * SPARSE * 2;
+        let fits = link.depth >= 1
+            && 1 << link.depth <= most.max(1 << FREE_DEPTH)
+            && low << link.depth == 0
+            && core.memory.load(&header.low) == low;
         let segment = Segment { offset, depth: link.depth, low };
         if !fits || (link.offset == 0) != (segment.high() == u64::MAX) {
             let expected = format!("a range from {low:#x} on");
@@ -128,17 +140,21 @@ impl<S: Seam, R: Record> Group<S, R> {
         has_nodes.store(self.seam(), 1, Ordering::Relaxed);
         let mut count = 0;
         for node in self.nodes(segment) {
-            let (node, memory) = (node?, &self.core.memory);
-            check_block(&self.core, node, layout::node_bytes(self.group))?;
-            let identity = &memory.at(Offset::<NodeHeader>::new(node))?.identity;
-            let expected = layout::identity(Kind::Node, node, 0, self.group);
-            check_identity(memory, identity, expected, "an overflow node")?;
+            let node = node?;
+            self.check_node(node)?;
             (0..layout::second_chunks(self.group))
                 .for_each(|chunk| self.cells(node, chunk, None).clear(self.seam()));
             count += 1;
         }
         has_nodes.store(self.seam(), count, Ordering::Relaxed);
         Ok(())
+    }
+
+    pub(super) fn check_node(&self, node: u64) -> Result<(), Damage> {
+        check_block(&self.core, node, layout::node_bytes(self.group))?;
+        let identity = &self.core.memory.at(Offset::<NodeHeader>::new(node))?.identity;
+        let expected = layout::identity(Kind::Node, node, 0, self.group);
+        check_identity(&self.core.memory, identity, expected, "an overflow node")
     }
 
     /// Returns the words and the hash of the record in a cell, by invariant 1.
@@ -152,13 +168,16 @@ impl<S: Seam, R: Record> Group<S, R> {
             return Ok(None);
         }
         let hash = self.hash_of(words);
-        // What a split leaves behind is in its home too.
-        if cell.home().is_some() && cell.home() != self.home(segment, hash).home() {
+        let here = segment.holds(hash);
+        // What a split leaves behind is in its home too. Inline, that is checked, because a damaged
+        // key can look like one.
+        let elsewhere = cell.home().is_some() && cell.home() != self.home(segment, hash).home();
+        if elsewhere && (here || R::FORM == RecordForm::Inline) {
             let at = self.core.memory.offset_of(cell.slot()).raw();
             let found = format!("{:#x} {:#x}", words.first, words.second);
             return Err(Damage::new(at, "an empty cell, or a record at home there", found));
         }
-        if !segment.holds(hash) && !self.seeded(&bugs::LEFT_BEHIND_KEPT) {
+        if !here && !self.seeded(&bugs::LEFT_BEHIND_KEPT) {
             return Ok(None);
         }
         R::check_link(&self.core, words)?;

@@ -3,7 +3,7 @@
 use super::cells::Cell;
 use super::layout::{self, CHUNK_BYTES, Kind, Link, MAX_DEPTH, NodeHeader, SegmentHeader, Slot};
 use super::{Config, Group, Route, Segment, bugs, points};
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::{Guarded, HeldLock};
 use crate::index::kit::media::empty_words;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Directories below this depth are doubled whatever they contain.
-const FREE_DEPTH: u32 = 6;
+pub(super) const FREE_DEPTH: u32 = 6;
 /// From this depth on, one entry in this many must be a segment of its own.
-const SPARSE: u64 = 32;
+pub(super) const SPARSE: u64 = 32;
 
 /// Stores a link without a flush.
 fn store_link<S: Seam>(memory: &Memory<S>, word: &Word, link: Link, at: &'static Point) {
@@ -100,7 +100,14 @@ pub(super) fn create<S: Seam, R: Record>(
 impl<S: Seam, R: Record> Group<S, R> {
     /// Makes room in a full segment, unless another thread has. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_>, hash: u64) -> Result<()> {
-        if self.may_split(route) { self.split(route) } else { self.extend(route, hash) }
+        if self.may_split(route) {
+            match self.split(route) {
+                // A node takes half as much space.
+                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => {}
+                split => return split,
+            }
+        }
+        self.extend(route, hash)
     }
 
     /// Returns whether a segment may be split. Keys that no split separates must not make the
@@ -176,6 +183,14 @@ impl<S: Seam, R: Record> Group<S, R> {
                 moved.push((cell, hash));
             }
         }
+        {
+            // Lookups go on beside this.
+            let _segments = self.seam().lock(&self.segments);
+            if self.directory.depth(self.seam()) == old.depth {
+                self.directory.double(self.seam());
+                self.counters.doublings.add_one();
+            }
+        }
         flush_block(memory, new.offset, layout::segment_bytes(self.group), at)?;
         for node in &blocks[1..used] {
             flush_block(memory, node.offset(), layout::node_bytes(self.group), at)?;
@@ -193,10 +208,6 @@ impl<S: Seam, R: Record> Group<S, R> {
         held.changing();
         {
             let mut segments = self.seam().lock(&self.segments);
-            if self.directory.depth(self.seam()) == old.depth {
-                self.directory.double(self.seam());
-                self.counters.doublings.add_one();
-            }
             self.directory.fill(self.seam(), new);
             self.directory.fill(self.seam(), stays);
             *segments += 1;

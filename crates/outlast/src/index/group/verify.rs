@@ -13,12 +13,22 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
+        if let (_, Some((_, _, damage))) = self.follow_list()
+            && self.missing.is_empty()
+        {
+            // It was damaged after opening.
+            audit.verified.damage.push(damage);
+        }
         while !cursor.is_done() {
-            // Opening has checked the headers. The trace follows the links.
+            // The trace follows the links.
             let at = cursor.low;
             let step = self.trace(&mut cursor, visit);
             match (audit.report(step)?, self.route(at)) {
                 (Some(()), Ok(route)) => {
+                    for node in self.nodes(route.segment) {
+                        let checked = node.and_then(|node| self.check_node(node));
+                        audit.report(checked.map_err(Into::into))?;
+                    }
                     audit.begin_part();
                     for cells in self.all_cells(route.segment) {
                         let Some(cells) = audit.report(cells.map_err(Into::into))? else { break };

@@ -35,8 +35,8 @@ struct Entries {
 
 impl Entries {
     fn new(depth: u32) -> Entries {
-        // The system zeroes the pages when they are first touched, so opening a pool takes the same
-        // time however large the directory is.
+        // The system zeroes the pages when they are first touched, so this takes the same time
+        // however large the directory is.
         let entries = Box::<[SharedWord]>::new_zeroed_slice(1 << depth);
         // SAFETY: zero is a valid SharedWord.
         Entries { depth, entries: unsafe { entries.assume_init() } }
@@ -132,7 +132,8 @@ impl DramDirectory {
             && way.entries.entry(way.index).load(seam, Ordering::Relaxed) == way.entry
     }
 
-    /// Points the entries of a segment's range to it. One thread at a time fills and doubles.
+    /// Points the entries of a segment's range to it. Threads that fill at a time fill
+    /// different ranges, and none doubles meanwhile.
     pub(crate) fn fill(&self, seam: &impl Seam, segment: Segment) {
         let current = self.current(seam);
         let first = current.index(segment.low);

@@ -1,5 +1,6 @@
 //! Lookups of one key and of many.
 
+use super::lock::{Guarded, Held};
 use super::table::{HashedKey, Lookup, Table};
 use crate::error::{Damage, Result};
 use crate::index::BATCH;
@@ -62,6 +63,10 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     type Route<'t>
     where
         Self: 't;
+    /// A lock that keeps changes away.
+    type Held<'t>: Held
+    where
+        Self: 't;
 
     /// Returns the route to a hash's segment. `None` if it is not ready for use.
     fn ready_route(&self, hash: u64) -> Option<Self::Route<'_>>;
@@ -78,6 +83,13 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>>;
+
+    /// Locks what the changes of this hash lock. The thread has passed the gate.
+    fn lock_to_read<'t>(
+        &'t self,
+        route: &Self::Route<'t>,
+        hash: u64,
+    ) -> Result<Guarded<Self::Held<'t>>>;
 
     /// Waits one turn for the change to end.
     fn wait_to_read(
@@ -106,6 +118,9 @@ pub(crate) fn find<S: Seam, R: Record, T>(
     find_again(table, key, inside, read)
 }
 
+/// How often a lookup tries to read before it takes a lock.
+const PATIENCE: u32 = 1 << 10;
+
 /// The slow path of [`find`]: retries until a read is valid.
 #[cold]
 fn find_again<S: Seam, R: Record, T>(
@@ -117,10 +132,19 @@ fn find_again<S: Seam, R: Record, T>(
     let mut turn = 0;
     loop {
         table.core().check()?;
-        let route = table.any_route(key.hash, inside)?;
+        let mut held = None;
+        if turn >= PATIENCE {
+            // A long value beside constant change would never be read whole. The lock ends that. It
+            // is taken inside the gate, as all locks are.
+            let entered = if inside == 0 { Some(table.core().enter()?) } else { None };
+            let route = table.any_route(key.hash, 1)?;
+            held = Some((table.lock_to_read(&route, key.hash)?, entered));
+        }
+        let route = table.any_route(key.hash, inside.max(usize::from(held.is_some())))?;
         if let Some(found) = table.read_once(&route, key, &mut read) {
             return Ok(found?);
         }
+        drop(held);
         table.wait_to_read(&route, key.hash, inside, &mut turn)?;
     }
 }
