@@ -3,7 +3,7 @@
 //! Method: small tables, so that splits, doublings and expansions run beside everything else.
 //! Values contain their key and their writer, so that a mixture shows.
 
-use outlast::{MapOptions, Pool, PoolOptions, Scheme};
+use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -275,5 +275,36 @@ fn maps_come_and_go(scheme: Scheme) {
         }
         assert!(Instant::now() < end, "{} bytes are never freed", found.used_bytes);
         std::thread::yield_now();
+    }
+}
+
+/// A lookup reads again if a change of another record may have disturbed it. It must not do so for
+/// ever: here each read takes longer than the changes are apart.
+#[test]
+fn a_long_value_is_read_beside_constant_changes() {
+    for &scheme in Scheme::ALL {
+        let pool = pool();
+        let options = usual(scheme).form(RecordForm::Bytes);
+        let map = pool.map_with::<u64, [u8]>("m", &options).unwrap();
+        let long = vec![7; 8 << 20];
+        map.put(&0, &long).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for thread in 0..2 {
+                let (map, done) = (&map, &done);
+                s.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        for key in 1..64 {
+                            map.put(&(key * 2 + thread), &[1; 16]).unwrap();
+                        }
+                    }
+                });
+            }
+            let read = [(); 3].map(|()| map.get(&0));
+            done.store(true, Ordering::Relaxed);
+            for value in read {
+                assert!(value.unwrap().as_deref() == Some(&long[..]), "{scheme}");
+            }
+        });
     }
 }
