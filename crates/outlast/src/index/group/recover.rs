@@ -1,6 +1,6 @@
 //! Opening: the list of segments, and what DRAM holds of each.
 
-use super::layout::{self, Kind, NodeHeader, SegmentHeader};
+use super::layout::{self, CHUNK_BYTES, Kind, NodeHeader, SegmentHeader};
 use super::resize::{FREE_DEPTH, SPARSE};
 use super::{Cell, Group, Missing, Segment, bugs, points};
 use crate::error::Damage;
@@ -125,8 +125,8 @@ impl<S: Seam, R: Record> Group<S, R> {
             }
         }
         if self.is_after_crash() {
-            memory
-                .flush_words(memory.words(segment.offset, layout::segment_bytes(self.group))?, at);
+            let bytes = layout::segment_bytes(self.group) - CHUNK_BYTES;
+            memory.flush_words(memory.words(segment.offset + CHUNK_BYTES, bytes)?, at);
             for node in self.nodes(segment) {
                 memory.flush_words(memory.words(node?, layout::node_bytes(self.group))?, at);
             }
