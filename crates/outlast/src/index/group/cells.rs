@@ -26,6 +26,8 @@ use std::sync::atomic::Ordering;
 pub(super) struct Mark(u16);
 
 const FINGERPRINT: u16 = 0x3fff;
+/// Those bits of four marks.
+const FINGERPRINTS: u64 = FINGERPRINT as u64 * 0x0001_0001_0001_0001;
 /// One record in the count.
 const ONE: u16 = FINGERPRINT + 1;
 /// The count that never decreases.
@@ -113,7 +115,7 @@ impl<'m> Cells<'m> {
 
     /// Yields the cells that hold a record.
     pub(super) fn used(self, seam: &impl Seam) -> impl Iterator<Item = Cell<'m>> {
-        let prints = self.marks(seam).map(|w| w & u64::from(FINGERPRINT) * 0x0001_0001_0001_0001);
+        let prints = self.marks(seam).map(|w| w & FINGERPRINTS);
         ones(!fingerprints::matching_wide(prints, 0) & 0xff).map(move |n| self.cell(n))
     }
 

@@ -327,7 +327,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         hash: u64,
     ) -> impl Iterator<Item = Result<Cells<'_>, Damage>> {
         let chunks = layout::second_chunks(self.group);
-        let named = (hash >> 10 & 0x3ff) as u32 * chunks >> 10;
+        let named = ((hash >> 10 & 0x3ff) as u32 * chunks) >> 10;
         let before = self.group / CHUNK as u32;
         let own = (named..chunks).chain(0..named);
         let own = own.map(move |i| Ok(self.cells(segment.offset, before + i, None)));

@@ -1,6 +1,6 @@
 //! Opening: the list of segments, and what DRAM holds of each.
 
-use super::layout::{self, CHUNK_BYTES, Kind, NodeHeader, SegmentHeader};
+use super::layout::{self, Kind, NodeHeader, SegmentHeader};
 use super::resize::{FREE_DEPTH, SPARSE};
 use super::{Cell, Group, Missing, Segment, bugs, points};
 use crate::error::Damage;
@@ -20,13 +20,6 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Makes directory and marks. No operation runs yet.
     pub(super) fn recover(&mut self) {
         let (found, broken) = self.follow_list();
-        if self.is_after_crash() {
-            // A segment is served even if one before it, whose link leads to it, is damaged. The
-            // fence is below: this thread also reads parts.
-            for &segment in &found {
-                self.core.memory.flush(&self.header(segment).next, &points::REPAIR_FOUND);
-            }
-        }
         while self.directory.depth(self.seam()) < found.iter().map(|s| s.depth).max().unwrap_or(1) {
             self.directory.double(self.seam());
         }
@@ -115,6 +108,11 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Makes the marks of a segment from its cells. After a crash, flushes what it finds.
     fn make_ready(&self, segment: Segment) -> Result<(), Damage> {
         let (memory, at) = (&self.core.memory, &points::REPAIR_FOUND);
+        if self.is_after_crash() {
+            // Even if the segment is damaged: its link leads to the next one.
+            memory
+                .flush_words(memory.words(segment.offset, layout::segment_bytes(self.group))?, at);
+        }
         self.forget(segment);
         self.check_nodes(segment)?;
         for cells in self.all_cells(segment) {
@@ -125,8 +123,6 @@ impl<S: Seam, R: Record> Group<S, R> {
             }
         }
         if self.is_after_crash() {
-            let bytes = layout::segment_bytes(self.group) - CHUNK_BYTES;
-            memory.flush_words(memory.words(segment.offset + CHUNK_BYTES, bytes)?, at);
             for node in self.nodes(segment) {
                 memory.flush_words(memory.words(node?, layout::node_bytes(self.group))?, at);
             }
