@@ -28,7 +28,7 @@
 //!
 //! - a directory, from the first bits of a hash to its segment;
 //! - for each segment, a version lock;
-//! - for each cell, a *mark* of 16 bits ([`Mark`](cells::Mark)): the fingerprint of its record, and
+//! - for each cell, a *mark* of 16 bits (`cells`): the fingerprint of its record, and
 //!   how many records of this home are not in the first level. A lookup that finds a count of 0
 //!   does not search the second level.
 //!
