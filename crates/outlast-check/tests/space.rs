@@ -2,9 +2,17 @@
 
 use outlast::Scheme;
 use outlast_check::{full, growth, guard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_outlast-check");
+
+/// These tests kill processes at moments, and how far a process has come by then depends on what else
+/// runs. So they take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 fn grow(scheme: Scheme, operations: u64, keys: u64, even: bool) -> growth::Summary {
     let dir = tempfile::tempdir().unwrap();
@@ -27,6 +35,7 @@ fn grow(scheme: Scheme, operations: u64, keys: u64, even: bool) -> growth::Summa
 /// quarter.
 #[test]
 fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
+    let _turn = turn();
     for &scheme in Scheme::ALL {
         let summary = grow(scheme, 40, 80_000, true);
         assert!(summary.running >= 90, "{summary:?}");
@@ -38,6 +47,7 @@ fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
 /// there is no other space.
 #[test]
 fn a_pool_killed_100_times_under_heavy_load_stays_within_a_quarter() {
+    let _turn = turn();
     for &scheme in Scheme::ALL {
         let summary = grow(scheme, 600, 6_000, false);
         assert!(summary.ratio() <= 1.25, "{summary:?}");
@@ -46,6 +56,7 @@ fn a_pool_killed_100_times_under_heavy_load_stays_within_a_quarter() {
 
 #[test]
 fn a_full_pool_takes_inserts_at_once_after_a_kill() {
+    let _turn = turn();
     for &scheme in Scheme::ALL {
         let dir = tempfile::tempdir().unwrap();
         let records = full::run(PROGRAM.as_ref(), dir.path(), scheme).unwrap();
@@ -55,6 +66,7 @@ fn a_full_pool_takes_inserts_at_once_after_a_kill() {
 
 #[test]
 fn what_a_guard_holds_is_reported_and_given_back() {
+    let _turn = turn();
     for &scheme in Scheme::ALL {
         let dir = tempfile::tempdir().unwrap();
         let summary = guard::hold(dir.path(), scheme, Duration::from_secs(2)).unwrap();
@@ -64,6 +76,7 @@ fn what_a_guard_holds_is_reported_and_given_back() {
 
 #[test]
 fn a_full_pool_names_the_guards_that_hold_its_space() {
+    let _turn = turn();
     for &scheme in Scheme::ALL {
         let dir = tempfile::tempdir().unwrap();
         guard::hold_when_full(dir.path(), scheme).unwrap();
