@@ -1,7 +1,7 @@
 //! `recovery`: how soon a pool returns results again after its process was killed.
 //!
-//! A child process fills a pool and reports that it is ready. It then inserts and updates records
-//! until the parent kills it with SIGKILL. The parent opens the pool and looks up a key. The file's
+//! A child process fills a pool and says so. It goes on to insert and update records until the
+//! parent kills it with SIGKILL. The parent opens the pool and looks up a key. The file's
 //! pages are in the page cache, as after any restart of a process. Then the parent closes
 //! the pool and repeats this with another child.
 //!

@@ -4,6 +4,7 @@
 //! damage, in pools that were closed and, where it can be told, in pools that a kill left.
 
 use outlast::db::store::AnyIndex;
+use outlast::index::group::layout as group;
 use outlast::index::{Change, Previous};
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
@@ -85,6 +86,22 @@ fn a_changed_bit_of_a_leaf_is_noticed() {
                 noticed(&image, &format!("bit {bit} at {at:#x}"), |b| {
                     set_word(b, at, word ^ 1 << bit)
                 });
+            }
+        }
+    }
+}
+
+/// Opening makes a directory for the deepest segment, so no file may make it believe in a depth that
+/// takes all memory.
+#[test]
+fn a_forged_depth_is_noticed() {
+    for image in small_images(Scheme::Group) {
+        let segments = regions(&image, |what| matches!(what, What::GroupSegment { .. }));
+        for segment in segments.into_iter().step_by(9) {
+            for depth in [20, 31, 40] {
+                let at = segment.offset + 16;
+                let link = group::Link { offset: segment.offset, depth }.pack(at);
+                noticed(&image, &format!("depth {depth} at {at:#x}"), |b| set_word(b, at, link));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What stands for published bugs in the pool, whatever the scheme of its maps.
+//! The seeded bugs of the pool, whatever the scheme of its maps.
 
 use super::published::*;
 use super::table::Checker::{Alone, Guard, Held, Stopped};

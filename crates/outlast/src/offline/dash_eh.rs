@@ -228,10 +228,7 @@ impl Walk<'_, '_> {
         if first == shape.empty[(segment.low >> 63) as usize] {
             return Ok(());
         }
-        let hash = match map.form {
-            RecordForm::Inline => self.hash.of(&first.to_le_bytes()),
-            RecordForm::Bytes => second,
-        };
+        let hash = self.hash.of_slot(map.form, [first, second]);
         let own = (hash >> 8) as u32 & (shape.buckets - 1);
         if let Some(bucket) = home
             && own != bucket

@@ -178,10 +178,7 @@ impl Walk<'_, '_> {
         if first == segment.empty {
             return Ok(());
         }
-        let hash = match map.form {
-            RecordForm::Inline => self.hash.of(&first.to_le_bytes()),
-            RecordForm::Bytes => second,
-        };
+        let hash = self.hash.of_slot(map.form, [first, second]);
         let here = (hash ^ segment.low) >> (64 - segment.depth) == 0;
         let elsewhere = home.is_some_and(|home| hash & (segment.group - 1) != home);
         if elsewhere && (here || map.form == RecordForm::Inline) {

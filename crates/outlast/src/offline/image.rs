@@ -120,6 +120,14 @@ impl Hash {
         rapidhash_v3_inline::<true, false, false>(key, &self.secrets)
     }
 
+    /// Returns the hash of the record in a slot of two words.
+    pub(super) fn of_slot(&self, form: RecordForm, [first, second]: [u64; 2]) -> u64 {
+        match form {
+            RecordForm::Inline => self.of(&first.to_le_bytes()),
+            RecordForm::Bytes => second,
+        }
+    }
+
     /// Returns the first word of an empty slot, by the first bit of the hashes of its segment.
     pub(super) fn empty_words(&self, form: RecordForm) -> Option<[u64; 2]> {
         // For inline records, the least number that hashes to the other half.

@@ -1,4 +1,4 @@
-//! What stands for published bugs in clevel, apart from the pool's.
+//! The seeded bugs of clevel. Those of the pool are in `planted/pool.rs`.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};

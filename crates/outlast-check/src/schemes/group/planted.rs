@@ -1,7 +1,7 @@
-//! What stands for published bugs in group hashing, apart from the pool's.
+//! The seeded bugs of group hashing. Those of the pool are in `planted/pool.rs`.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, Paused, Stopped};
+use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
 use crate::planted::table::{Line, bug, bytes, cannot};
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
@@ -53,7 +53,7 @@ pub(super) const LINES: &[Line] = &[
         "split: no second look under the lock",
         Paused,
     ),
-    bug(SERVED_UNREPAIRED, Seeded::NoFlush(&points::REPAIR_FOUND), "seam: opening", Alone),
+    bug(SERVED_UNREPAIRED, Seeded::NoFlush(&points::OPENING), "seam: opening", Alone),
     bug(UNDURABLE_SIBLING, Seeded::NoFence(&points::NODE_COMMIT), "seam: link of a node", Stopped),
     bug(
         READ_UNDURABLE,
@@ -102,6 +102,12 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&group_bugs::FREE_CELLS_READ),
         "search: the home, whatever its mark",
         Stopped,
+    ),
+    bug(
+        "An iteration reports a record that a lookup after it misses",
+        Seeded::InCode(&group_bugs::COUNTED_LATE),
+        "publish: the mark, then the count",
+        Held("second-scan"),
     ),
     bug(
         "A removal makes lookups miss other records of the same home",

@@ -25,7 +25,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.reaches.extend(SPLIT);
             expected.reaches.push(&points::INSERT);
             expected.phases.push(SECOND_LEVEL);
-            expected.mends.push(&points::REPAIR_FOUND);
+            expected.mends.push(&points::OPENING);
         }
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
         "collide" => {

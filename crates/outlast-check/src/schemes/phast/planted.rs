@@ -1,4 +1,4 @@
-//! What stands for published bugs in PhaST, apart from the pool's.
+//! The seeded bugs of PhaST. Those of the pool are in `planted/pool.rs`.
 
 use crate::planted::published::*;
 use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};

@@ -35,7 +35,7 @@ use crate::pmem::Seam;
 
 /// A locked bucket.
 #[must_use]
-pub(crate) struct Locked<'m, S: Seam> {
+pub(super) struct Locked<'m, S: Seam> {
     pub(super) bucket: BucketRef<'m>,
     lock: HeldLock<'m, S>,
 }
@@ -115,17 +115,5 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Locks a bucket. Dropping the guard unlocks it.
     pub(super) fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Guarded<Locked<'m, S>>> {
         self.hold(bucket).map(Guarded::new)
-    }
-
-    /// Waits one turn for a bucket's lock, or for the end of a change.
-    #[cold]
-    pub(super) fn wait_for_bucket(
-        &self,
-        turn: &mut u32,
-        bucket: BucketRef<'_>,
-        inside: usize,
-    ) -> Result<()> {
-        let offset = self.core.memory.offset_of(bucket.slots).raw();
-        self.lock_of(bucket).wait(&self.core, offset, inside, turn)
     }
 }

@@ -1,12 +1,11 @@
 //! Lookups of keys.
 
 use super::layout::{SLOTS, Slot};
-use super::lock::Locked;
 use super::metadata::{Bits, BucketRef, Overflow};
 use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
 use crate::index::bugs;
-use crate::index::kit::lock::{Guarded, VersionLock};
+use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
@@ -257,7 +256,6 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
 impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
     type Route<'t> = Route<'t, A>;
-    type Held<'t> = Locked<'t, S>;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_, A>> {
@@ -306,22 +304,9 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
-    fn lock_to_read<'t>(
-        &'t self,
-        route: &Route<'t, A>,
-        hash: u64,
-    ) -> Result<Guarded<Locked<'t, S>>> {
-        self.lock(self.bucket(route.segment, self.home(hash)))
-    }
-
-    fn wait_to_read(
-        &self,
-        route: &Route<'_, A>,
-        hash: u64,
-        inside: usize,
-        turn: &mut u32,
-    ) -> Result<()> {
-        self.wait_for_bucket(turn, self.bucket(route.segment, self.home(hash)), inside)
+    fn lock_word(&self, route: &Route<'_, A>, hash: u64) -> (VersionLock<'_, S>, u64) {
+        let bucket = self.bucket(route.segment, self.home(hash));
+        (self.lock_of(bucket), self.core.memory.offset_of(bucket.slots).raw())
     }
 }
 

@@ -4,6 +4,7 @@ use super::layout::{NODE_BYTES, SLOTS};
 use super::metadata::{BucketRef, Metadata, Overflow};
 use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Damage, Result};
+use crate::index::kit::lookup::read_valid;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
 use crate::index::kit::walk::{sample, scan_part};
@@ -73,24 +74,18 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<Segment> {
         let start = out.len();
-        let mut turn = 0;
-        loop {
-            let route = self.route(at)?;
-            let home = self.bucket(route.segment, cursor.part);
-            // As in `find`: version, read, then version and route again.
-            let lock = self.lock_of(home);
-            let Some(before) = version(&lock) else {
-                self.wait_for_bucket(&mut turn, home, 0)?;
-                continue;
-            };
-            let read = self.read_home(&route, Overflow::of(before), cursor, out);
-            if is_unchanged(&lock, before) && self.is_current(&route) {
-                read?;
-                return Ok(route.segment);
-            }
+        // A hash of the same segment, with that home.
+        let hash = at | u64::from(cursor.part) << 8;
+        let read = read_valid(self, hash, 0, |route| {
             out.truncate(start);
-            self.core.wait(&mut turn)?;
-        }
+            // As a lookup: version, read, then version and route again.
+            let lock = self.lock_of(self.bucket(route.segment, cursor.part));
+            let before = version(&lock)?;
+            let read = self.read_home(route, Overflow::of(before), cursor, out);
+            let valid = is_unchanged(&lock, before) && self.is_current(route);
+            valid.then(|| read.map(|()| route.segment))
+        })?;
+        Ok(read?)
     }
 
     fn read_home(

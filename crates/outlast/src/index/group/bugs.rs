@@ -9,6 +9,8 @@ crate::seeded_bugs! {
     LEFT_BEHIND_KEPT = "LeftBehindKept";
     /// A removal in the second level forgets that its home has more records there.
     OVERFLOW_FORGOTTEN = "OverflowForgotten";
+    /// A record in the second level is marked before it is counted.
+    COUNTED_LATE = "CountedLate";
     /// A split's new segment is used before the link to it is durable.
     SPLIT_BEFORE_DURABLE = "SplitBeforeDurable";
 }

@@ -74,7 +74,8 @@
 //! leads there.
 //!
 //! A lookup takes no lock and stores nothing. It reads the version, the marks and the cell, and then
-//! checks that version and way are the same. A change that another thread must not see half done, or
+//! checks that version and way are the same; if not, it reads again. (If others change the segment so
+//! often that 1,024 reads fail, it locks the segment for one.) A change that another thread must not see half done, or
 //! not before it is durable (an update, a removal, the end of a split), marks the segment as
 //! changing, and readers wait.
 //!
@@ -85,8 +86,9 @@
 //! | lookup | its last read of a mark |
 //!
 //! An insert changes no version. A lookup that misses it takes effect before it. A cell is filled
-//! only while its mark says that it is free. A lookup that still has an older mark of it finds the
-//! version changed, by the removal that freed the cell.
+//! only while its mark says that it is free. The removal that freed it has changed the version, so a
+//! lookup that has read an older mark reads again. A record in the second level is counted in its
+//! home's mark first, then marked: one store makes it visible to lookups and iterations.
 //!
 //! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
 //! commit is durable, it marks the segment as changing and leads the directory to both halves. From
@@ -139,6 +141,7 @@ use super::Growth;
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::directory::{DramDirectory, Segment, Way};
 use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
+use crate::index::kit::lookup::Optimistic;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
@@ -273,10 +276,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Returns the route to a hash's segment.
     #[inline(always)]
     fn route(&self, hash: u64) -> Result<Route<'_>> {
-        match self.directory.find(self.seam(), hash) {
-            Some((segment, way)) => Ok(Route { segment, way }),
-            None => Err(self.missing_at(hash).2.clone().into()),
-        }
+        self.ready_route(hash).ok_or_else(|| self.missing_at(hash).2.clone().into())
     }
 
     #[cold]
@@ -335,6 +335,12 @@ impl<S: Seam, R: Record> Group<S, R> {
             .nodes(segment)
             .flat_map(move |node| (0..chunks).map(move |i| Ok(self.cells(node.clone()?, i, None))));
         own.chain(in_nodes)
+    }
+
+    /// Marks all cells of an overflow node as free.
+    fn clear_node(&self, node: u64) {
+        let chunks = 0..layout::second_chunks(self.group);
+        chunks.for_each(|chunk| self.cells(node, chunk, None).clear(self.seam()));
     }
 
     /// Yields all cells of a segment, with those of its overflow nodes.

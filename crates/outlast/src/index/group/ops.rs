@@ -6,7 +6,7 @@ use crate::error::{Damage, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
-use crate::index::kit::lock::{Guarded, HeldLock};
+use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -68,7 +68,6 @@ impl<S: Seam, R: Record> Group<S, R> {
 
 impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
     type Route<'t> = Route<'t>;
-    type Held<'t> = HeldLock<'t, S>;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
@@ -99,12 +98,8 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
-    fn lock_to_read<'t>(&'t self, route: &Route<'t>, _: u64) -> Result<Guarded<HeldLock<'t, S>>> {
-        self.lock(route.segment)
-    }
-
-    fn wait_to_read(&self, route: &Route<'_>, _: u64, inside: usize, turn: &mut u32) -> Result<()> {
-        self.lock_of(route.segment).wait(&self.core, route.segment.offset, inside, turn)
+    fn lock_word(&self, route: &Route<'_>, _: u64) -> (VersionLock<'_, S>, u64) {
+        (self.lock_of(route.segment), route.segment.offset)
     }
 }
 
@@ -256,10 +251,14 @@ impl<S: Seam, R: Record> Group<S, R> {
     pub(super) fn publish(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
         // The count comes first, so that one store makes the record visible to both lookups and
         // iterations.
-        if cell.home().is_none() {
+        let late = self.seeded(&bugs::COUNTED_LATE);
+        if cell.home().is_none() && !late {
             self.home(segment, hash).count_overflow(self.seam());
         }
         cell.set_fingerprint(self.seam(), Mark::of(hash));
+        if cell.home().is_none() && late {
+            self.home(segment, hash).count_overflow(self.seam());
+        }
     }
 
     /// Marks a cell as free that held a record of this hash.

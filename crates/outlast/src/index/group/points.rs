@@ -24,7 +24,7 @@ crate::commit_points! { "group":
     NODE_NEW = "overflow: new node": store, flush, fence;
     /// The link to a new overflow node.
     NODE_COMMIT = "overflow: link": store, flush, fence;
-    /// Recovery: what segments hold, before any operation uses them. If an earlier process died
-    /// between a store and its flush, the store is still in the processor's caches.
-    REPAIR_FOUND = "repair: what was found": flush, fence;
+    /// Opening after a crash: all segments, before any operation uses them. If an earlier process
+    /// died between a store and its flush, the store is still in the processor's caches.
+    OPENING = "opening: segments": flush, fence;
 }

@@ -5,6 +5,7 @@ use super::resize::{FREE_DEPTH, SPARSE};
 use super::{Cell, Group, Missing, Segment, bugs, points};
 use crate::error::Damage;
 use crate::index::bugs as index_bugs;
+use crate::index::kit::directory::DramDirectory;
 use crate::index::kit::media::{check_block, check_identity};
 use crate::index::kit::parallel::read_parts;
 use crate::index::record::{Record, RecordForm, SlotWords};
@@ -20,9 +21,8 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Makes directory and marks. No operation runs yet.
     pub(super) fn recover(&mut self) {
         let (found, broken) = self.follow_list();
-        while self.directory.depth(self.seam()) < found.iter().map(|s| s.depth).max().unwrap_or(1) {
-            self.directory.double(self.seam());
-        }
+        let deepest = found.iter().map(|segment| segment.depth).max().unwrap_or(1);
+        self.directory = DramDirectory::new(self.core.memory.seam(), deepest);
         let missing = Mutex::new(Vec::from_iter(broken));
         let parts: Vec<_> = found.chunks(PART).collect();
         let read = |part: usize| {
@@ -40,7 +40,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         read_parts(&self.core, parts.len(), read, || {
             if self.is_after_crash() {
                 // Covers everything that this thread has flushed.
-                self.core.memory.fence(&points::REPAIR_FOUND);
+                self.core.memory.fence(&points::OPENING);
             }
         });
         *self.segments.get_mut().unwrap_or_else(|e| e.into_inner()) = found.len() as u64;
@@ -107,7 +107,7 @@ impl<S: Seam, R: Record> Group<S, R> {
 
     /// Makes the marks of a segment from its cells. After a crash, flushes what it finds.
     fn make_ready(&self, segment: Segment) -> Result<(), Damage> {
-        let (memory, at) = (&self.core.memory, &points::REPAIR_FOUND);
+        let (memory, at) = (&self.core.memory, &points::OPENING);
         if self.is_after_crash() {
             // Even if the segment is damaged: its link leads to the next one.
             memory
@@ -138,8 +138,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         for node in self.nodes(segment) {
             let node = node?;
             self.check_node(node)?;
-            (0..layout::second_chunks(self.group))
-                .for_each(|chunk| self.cells(node, chunk, None).clear(self.seam()));
+            self.clear_node(node);
             count += 1;
         }
         has_nodes.store(self.seam(), count, Ordering::Relaxed);

@@ -40,7 +40,7 @@ fn write_cells<S: Seam>(
     Ok(())
 }
 
-/// Flushes what is in use of a block: the header's words and the cells.
+/// Flushes the cells of a block, and of its header the line that has the words in use.
 fn flush_block<S: Seam>(
     memory: &Memory<S>,
     block: u64,
@@ -257,8 +257,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         store_link(memory, &header.next, self.read_link(&self.header(segment).chain)?, at);
         let (bytes, empty) = (layout::node_bytes(self.group), self.empty(segment.low));
         write_cells(memory, node, bytes, empty, at)?;
-        (0..layout::second_chunks(self.group))
-            .for_each(|chunk| self.cells(node, chunk, None).clear(self.seam()));
+        self.clear_node(node);
         Ok(())
     }
 

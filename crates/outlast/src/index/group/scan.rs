@@ -3,6 +3,7 @@
 use super::layout::{self, CHUNK_BYTES};
 use super::{Group, Segment};
 use crate::error::{Damage, Result};
+use crate::index::kit::lookup::read_valid;
 use crate::index::kit::table::Walk;
 use crate::index::kit::walk::{sample, scan_part};
 use crate::index::record::Record;
@@ -12,8 +13,6 @@ use crate::pmem::{SHADOW_SHARE, Seam};
 
 /// The most homes whose records one step of an iteration reads.
 const HOMES: u32 = 64;
-/// How often an iteration tries to read before it locks the segment.
-const PATIENCE: u32 = 16;
 
 impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
     /// Does one step of an iteration: the records of some homes. See [`scan_part`].
@@ -86,28 +85,15 @@ impl<S: Seam, R: Record> Group<S, R> {
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<Segment> {
         let start = out.len();
-        let mut turn = 0;
-        loop {
-            let route = self.route(at)?;
-            let mut held = None;
-            if turn >= PATIENCE {
-                // Under constant change, it would never read a whole part. The lock ends that. It is
-                // taken inside the gate, as all locks are.
-                let inside = self.core.enter()?;
-                held = Some((self.lock(route.segment)?, inside));
-            }
+        let read = read_valid(self, at, 0, |route| {
+            out.truncate(start);
             let lock = self.lock_of(route.segment);
-            if let Some(before) = version(&lock) {
-                let read = self.read_part(route.segment, cursor, out);
-                if is_unchanged(&lock, before) && self.is_current(&route) {
-                    read?;
-                    return Ok(route.segment);
-                }
-                out.truncate(start);
-            }
-            drop(held);
-            lock.wait(&self.core, route.segment.offset, 0, &mut turn)?;
-        }
+            let before = version(&lock)?;
+            let read = self.read_part(route.segment, cursor, out);
+            let valid = is_unchanged(&lock, before) && self.is_current(route);
+            valid.then(|| read.map(|()| route.segment))
+        })?;
+        Ok(read?)
     }
 
     fn read_part(

@@ -1,6 +1,6 @@
 //! Lookups of one key and of many.
 
-use super::lock::{Guarded, Held};
+use super::lock::{Guarded, VersionLock};
 use super::table::{HashedKey, Lookup, Table};
 use crate::error::{Damage, Result};
 use crate::index::BATCH;
@@ -63,10 +63,6 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     type Route<'t>
     where
         Self: 't;
-    /// A lock that keeps changes away.
-    type Held<'t>: Held
-    where
-        Self: 't;
 
     /// Returns the route to a hash's segment. `None` if it is not ready for use.
     fn ready_route(&self, hash: u64) -> Option<Self::Route<'_>>;
@@ -84,25 +80,11 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>>;
 
-    /// Locks what the changes of this hash lock. The thread has passed the gate.
-    fn lock_to_read<'t>(
-        &'t self,
-        route: &Self::Route<'t>,
-        hash: u64,
-    ) -> Result<Guarded<Self::Held<'t>>>;
-
-    /// Waits one turn for the change to end.
-    fn wait_to_read(
-        &self,
-        route: &Self::Route<'_>,
-        hash: u64,
-        inside: usize,
-        turn: &mut u32,
-    ) -> Result<()>;
+    /// Returns the lock that the changes of this hash take, and the offset of what it guards.
+    fn lock_word(&self, route: &Self::Route<'_>, hash: u64) -> (VersionLock<'_, S>, u64);
 }
 
-/// Finds a key and reads from its slot. The thread has passed the gate `inside` times. Stores
-/// nothing.
+/// Finds a key and reads from its slot. The thread has passed the gate `inside` times.
 #[inline(always)]
 pub(crate) fn find<S: Seam, R: Record, T>(
     table: &impl Optimistic<S, R>,
@@ -118,10 +100,7 @@ pub(crate) fn find<S: Seam, R: Record, T>(
     find_again(table, key, inside, read)
 }
 
-/// How often a lookup tries to read before it takes a lock.
-const PATIENCE: u32 = 1 << 10;
-
-/// The slow path of [`find`]: retries until a read is valid.
+/// The slow path of [`find`].
 #[cold]
 fn find_again<S: Seam, R: Record, T>(
     table: &impl Optimistic<S, R>,
@@ -129,23 +108,38 @@ fn find_again<S: Seam, R: Record, T>(
     inside: usize,
     mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
 ) -> Result<Option<T>> {
+    Ok(read_valid(table, key.hash, inside, |route| table.read_once(route, key, &mut read))??)
+}
+
+/// How often [`read_valid`] reads before it takes a lock.
+const PATIENCE: u32 = 1 << 10;
+
+/// Reads from the segment of a hash until a read is valid. `once` returns `None` if its result is
+/// not. The thread has passed the gate `inside` times.
+pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
+    table: &'t O,
+    hash: u64,
+    inside: usize,
+    mut once: impl FnMut(&O::Route<'t>) -> Option<T>,
+) -> Result<T> {
+    let core = table.core();
     let mut turn = 0;
     loop {
-        table.core().check()?;
+        core.check()?;
+        let route = table.any_route(hash, inside)?;
+        let (lock, offset) = table.lock_word(&route, hash);
         let mut held = None;
         if turn >= PATIENCE {
             // A long value beside constant change would never be read whole. The lock ends that. It
             // is taken inside the gate, as all locks are.
-            let entered = if inside == 0 { Some(table.core().enter()?) } else { None };
-            let route = table.any_route(key.hash, 1)?;
-            held = Some((table.lock_to_read(&route, key.hash)?, entered));
+            let entered = if inside == 0 { Some(core.enter()?) } else { None };
+            held = Some((Guarded::new(lock.hold(core, offset)?), entered));
         }
-        let route = table.any_route(key.hash, inside.max(usize::from(held.is_some())))?;
-        if let Some(found) = table.read_once(&route, key, &mut read) {
-            return Ok(found?);
+        if let Some(found) = once(&route) {
+            return Ok(found);
         }
         drop(held);
-        table.wait_to_read(&route, key.hash, inside, &mut turn)?;
+        lock.wait(core, offset, inside, &mut turn)?;
     }
 }
 
