@@ -346,7 +346,7 @@ impl Workload {
     /// Makes runs of two threads. The first does what the workload tests:
     ///
     /// - an insert or a removal that moves records. The other thread looks up or removes one of
-    ///   those (a run for each), or iterates;
+    ///   those (a run for each), or iterates, and then looks up the inserted key;
     /// - a background step, or an insert and then such steps. The other thread looks up, replaces,
     ///   removes or inserts one of a few records, or iterates;
     /// - an insert of a key that the other thread inserts or looks up;
@@ -405,7 +405,10 @@ impl Workload {
         let calls = besides.into_iter().chain([Call::Scan]).map(Act::Call);
         let besides = calls.chain(works.then_some(Act::Background));
         let besides: Vec<Act> = if frees { vec![Act::CreateMap(1)] } else { besides.collect() };
-        let instance = |beside| Instance {
+        // A lookup must not miss what an iteration before it has reported.
+        let twice = (!works && !self.emptied).then(|| vec![Call::Scan, Call::Get(new)]);
+        let twice = twice.map(|calls| calls.into_iter().map(Act::Call).collect());
+        let instance = |beside: Vec<Act>| Instance {
             workload: *self,
             shape,
             keys: keys.clone(),
@@ -417,9 +420,9 @@ impl Workload {
             way: 0,
             holds_two: false,
             first_thread: FIRST,
-            scripts: vec![first.clone(), vec![beside]],
+            scripts: vec![first.clone(), beside],
         };
-        Ok(besides.into_iter().map(instance).collect())
+        Ok(besides.into_iter().map(|act| vec![act]).chain(twice).map(instance).collect())
     }
 
     /// Makes runs of three threads, for directed schedules:

@@ -1,7 +1,7 @@
 //! The seeded bugs of group hashing. Those of the pool are in `planted/pool.rs`.
 
 use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
+use crate::planted::table::Checker::{Alone, EachStep, Paused, Stopped};
 use crate::planted::table::{Line, bug, bytes, cannot};
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
@@ -107,7 +107,7 @@ pub(super) const LINES: &[Line] = &[
         "An iteration reports a record that a lookup after it misses",
         Seeded::InCode(&group_bugs::COUNTED_LATE),
         "publish: the mark, then the count",
-        Held("second-scan"),
+        EachStep("second-level"),
     ),
     bug(
         "A removal makes lookups miss other records of the same home",

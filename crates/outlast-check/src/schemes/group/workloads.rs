@@ -1,7 +1,7 @@
 //! Schedules for the own paths of group hashing.
 
 use super::phases::SECOND_LEVEL;
-use crate::schedule::workload::{Aim, Before, Beside, PLAIN, Workload};
+use crate::schedule::workload::{Aim, Before, PLAIN, Workload};
 use outlast::index::group::points;
 
 const SECOND: Before = Before::Phase(SECOND_LEVEL);
@@ -12,14 +12,6 @@ pub(super) const ALL: &[Workload] = &[
         name: "second-level",
         about: "an insert goes to the second level",
         before: SECOND,
-        ..PLAIN
-    },
-    Workload {
-        name: "second-scan",
-        about: "an iteration and lookups beside that",
-        before: SECOND,
-        aim: Aim::Duel,
-        beside: Beside::Scan,
         ..PLAIN
     },
     Workload {
