@@ -87,6 +87,8 @@
 //! | lookup that finds the record | the read of the bits that show it |
 //! | lookup that finds nothing | its first read of bits. A change that takes a record out of a bucket changes the version |
 //!
+//! A reader whose reads 1,024 changes in a row have made invalid locks the home bucket for one.
+//!
 //! The lock of the home bucket serializes two inserts of one key. Lock order: buckets ascending
 //! (home and next, then stash, then nodes), then the scheme's lock. No thread allocates while it
 //! holds a lock.
