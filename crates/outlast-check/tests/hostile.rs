@@ -98,7 +98,9 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::ClevelRecord if index == 1 => (image.word(word_offset) ^ word) << 32 != 0,
         What::ClevelRecord => true,
         What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
-        What::GroupRoot | What::GroupSegment { .. } | What::GroupNode { .. } => true,
+        What::GroupRoot | What::GroupSegment { .. } | What::GroupNode { .. } | What::Turn => true,
+        // Where no segment is yet, an array has any content.
+        What::Array => false,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
         What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
         // The least key is its first word. The second is that word's hash, or means nothing.
@@ -129,12 +131,13 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Master { .. }
             | What::LeafPlace { .. }
             | What::GroupRoot
+            | What::Turn
             | What::GroupSegment { .. }
             | What::GroupNode { .. }
             | What::Node => 1,
             What::Entry | What::MasterEntries | What::SavedState => 3,
             What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
-            What::ReadyLevel => 200,
+            What::ReadyLevel | What::Array => 200,
             What::LeafHead { .. } => 10,
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,

@@ -25,7 +25,7 @@ fn is_reclaimed(scheme: Scheme) {
     let mut bytes = std::fs::read(&path).unwrap();
     let (_, regions) = offline::regions(&bytes).unwrap();
     let part = |what| match scheme {
-        Scheme::DashEh => matches!(what, What::Segment { .. }),
+        Scheme::DashEh | Scheme::DashLh => matches!(what, What::Segment { .. }),
         Scheme::Clevel => matches!(what, What::ClevelSlot),
         Scheme::Phast => matches!(what, What::LeafPlace { .. }),
         Scheme::Group => matches!(what, What::GroupSegment { .. }),

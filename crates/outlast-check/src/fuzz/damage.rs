@@ -86,13 +86,10 @@ impl Hit<'_> {
     fn excuse(&self, what: What, form: RecordForm, strict: bool, excused: &mut Excused) {
         let inline = form == RecordForm::Inline;
         match (what, self.image.scheme) {
-            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh | Scheme::Group)
-                if inline =>
-            {
-                self.words_of_slot(self.at & !15, excused);
-            }
-            (What::Bucket { .. } | What::LiveSlot { .. }, Scheme::DashEh | Scheme::Group) => {
-                if !strict {
+            (What::Bucket { .. } | What::LiveSlot { .. }, scheme) if scheme != Scheme::Clevel => {
+                if inline {
+                    self.words_of_slot(self.at & !15, excused);
+                } else if !strict {
                     self.links_of_slot(self.at & !15, excused);
                 }
             }

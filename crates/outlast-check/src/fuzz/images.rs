@@ -10,6 +10,7 @@ use outlast::db::roots::MapInfo;
 use outlast::db::store::AnyIndex;
 use outlast::db::verify::verify;
 use outlast::index::dash_eh::layout as dash;
+use outlast::index::dash_lh::layout as dash_lh;
 use outlast::index::phast::layout as phast;
 use outlast::index::{Change, Previous};
 use outlast::offline::{self, Region, What};
@@ -253,6 +254,10 @@ fn check(image: &Image, chains: bool) {
     match image.scheme {
         Scheme::Clevel => assert!(levels > 6, "{name}: {levels} levels, one is being emptied"),
         Scheme::DashEh => assert!(chains || deep >= 1, "{name}: {deep} deep directories"),
+        Scheme::DashLh => {
+            let arrays = count(|what| *what == What::Array);
+            assert!(chains || arrays >= 12, "{name}: {arrays} arrays");
+        }
         Scheme::Group => assert!(segments > 30, "{name}: {segments} segments"),
         _ => assert!(count(|what| matches!(what, What::LeafHead { .. })) > 50, "{name}"),
     }
@@ -268,6 +273,7 @@ pub fn small_images(scheme: Scheme) -> Vec<Image> {
         match scheme {
             Scheme::DashEh if !chains => images.push(half_split(&dirty)),
             Scheme::Phast if !chains => images.push(moving(&dirty)),
+            Scheme::DashLh if !chains => images.push(behind_its_turn(&dirty)),
             _ => {}
         }
         images.extend([dirty, clean]);
@@ -325,6 +331,23 @@ fn half_split(image: &Image) -> Image {
     }
     assert!(done > 2, "{done} splits");
     Image { name: format!("{} half-split", image.name), ..image.with_bytes(bytes) }
+}
+
+/// Returns the image as if threads had passed the turn on and died before they split.
+fn behind_its_turn(image: &Image) -> Image {
+    let mut bytes = image.bytes.clone();
+    let mut passed = 0;
+    for region in image.regions.iter().filter(|region| region.what == What::Turn) {
+        let mut turn = dash_lh::Turn::unpack(word_at(&bytes, region.offset)).expect("a turn");
+        // Up to the end of the last array.
+        while turn.next % 4 != 3 {
+            turn = turn.following();
+            passed += 1;
+        }
+        set_word(&mut bytes, region.offset, turn.pack());
+    }
+    assert!(passed > 0);
+    Image { name: format!("{} behind its turn", image.name), ..image.with_bytes(bytes) }
 }
 
 /// Returns the image as if the process had died between the commit of splits, or before that of

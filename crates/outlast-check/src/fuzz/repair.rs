@@ -3,6 +3,7 @@
 use super::pool::{set_word, word_at};
 use outlast::index::clevel::layout as clevel;
 use outlast::index::dash_eh::layout as dash;
+use outlast::index::dash_lh::layout as dash_lh;
 use outlast::index::group::layout as group;
 use outlast::index::phast::layout as phast;
 use outlast::offline::{Region, What};
@@ -129,6 +130,12 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             let next = phast::Next { offset: link & !63, moving: link & 1 == 1 };
             set_word(bytes, at + 8, next.pack(leaf));
         }
+        What::Turn => {
+            let word = word_at(bytes, at);
+            let turn =
+                dash_lh::Turn { depth: (word >> 40) as u32 & 63, next: word & ((1 << 40) - 1) };
+            set_word(bytes, at, turn.pack());
+        }
         What::GroupRoot => set_link(bytes, at, 0),
         What::GroupSegment { group } => {
             let low = word_at(bytes, at + 8);
@@ -146,6 +153,7 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
         | What::LiveSlot { .. }
         | What::ClevelSlot
         | What::ReadyLevel
+        | What::Array
         | What::Pair { .. } => {}
     }
 }

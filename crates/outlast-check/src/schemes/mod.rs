@@ -11,6 +11,7 @@
 
 pub mod clevel;
 pub mod dash_eh;
+pub mod dash_lh;
 pub mod group;
 pub mod phast;
 
@@ -83,6 +84,7 @@ pub fn parts(scheme: Scheme) -> &'static Parts {
         Scheme::Clevel => &clevel::PARTS,
         Scheme::Phast => &phast::PARTS,
         Scheme::Group => &group::PARTS,
+        Scheme::DashLh => &dash_lh::PARTS,
         other => unreachable!("{other} has no folder in the harness"),
     }
 }

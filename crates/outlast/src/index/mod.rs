@@ -12,6 +12,7 @@ pub mod bugs;
 pub mod clevel;
 pub mod dash;
 pub mod dash_eh;
+pub mod dash_lh;
 mod fingerprints;
 pub mod group;
 mod kit;

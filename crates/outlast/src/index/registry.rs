@@ -2,7 +2,7 @@
 //! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
 use super::settings::Settings;
-use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, group, phast};
+use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, dash_lh, group, phast};
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -207,6 +207,16 @@ schemes! {
         linear_recovery: true,
         features: group::layout::FEATURE,
         settings: &["group_size", "initial_depth"],
+        slot_bytes: 16,
+    }
+    /// Dash, linear hashing (Lu et al., VLDB 2020, section 5).
+    DashLh = 5: dash_lh::DashLh {
+        name: "dash-lh",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: false,
+        features: dash_lh::layout::FEATURE,
+        settings: &["bucket_bits", "stash_buckets", "initial_depth"],
         slot_bytes: 16,
     }
 }

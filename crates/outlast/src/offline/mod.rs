@@ -16,7 +16,9 @@
 //! open reclaims it.
 
 mod clevel;
+mod dash;
 mod dash_eh;
+mod dash_lh;
 mod group;
 mod image;
 mod phast;
@@ -162,6 +164,8 @@ pub enum What {
     LeafHead { slots: u32 },
     LeafPlace { form: RecordForm, slots: u32 },
     Pair { form: RecordForm },
+    Turn,
+    Array,
     GroupRoot,
     GroupSegment { group: u16 },
     GroupNode { group: u16 },
@@ -233,7 +237,8 @@ struct SchemeWalk {
 /// configuration.
 type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
-static WALKS: [SchemeWalk; 4] = [dash_eh::WALK, clevel::WALK, phast::WALK, group::WALK];
+static WALKS: [SchemeWalk; 5] =
+    [dash_eh::WALK, clevel::WALK, phast::WALK, group::WALK, dash_lh::WALK];
 
 /// Numbers and names of the schemes that the walk knows.
 pub fn schemes() -> impl Iterator<Item = (u8, &'static str)> {

@@ -33,6 +33,10 @@ impl Walk<'_, '_> {
     pub(super) fn first_descriptors(&self) -> u64 {
         SYSTEM_BYTES.div_ceil(self.page_bytes())
     }
+    /// The bytes of the largest possible block.
+    pub(super) fn largest_block(&self) -> u64 {
+        (self.region_pages() - self.first_descriptors() - 1) << self.page_bits
+    }
     pub(super) fn is_system(&self, page: u64) -> bool {
         page <= self.first_descriptors() || page.is_multiple_of(self.region_pages())
     }

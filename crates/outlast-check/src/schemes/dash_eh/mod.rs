@@ -40,21 +40,25 @@ pub const PARTS: Parts = Parts {
 };
 
 /// The keys of one hash that fit into a home bucket, the next one and two stash buckets.
-const CROWD: u64 = 4 * SLOTS as u64;
+pub(super) const CROWD: u64 = 4 * SLOTS as u64;
 
 /// Makes a configuration from the log2 of a segment's buckets, and the number of its stash buckets.
 const fn config(bucket_bits: u32, stash: u32) -> Config {
     Config::DashEh(dash_eh::Config { bucket_bits, stash })
 }
 
-fn own(config: Config) -> dash_eh::Config {
-    let Config::DashEh(config) = config else { unreachable!("a map of this scheme") };
-    config
+/// Returns the log2 of a segment's buckets, and the number of its stash buckets. Also for Dash-LH.
+fn segment_size(config: Config) -> (u32, u32) {
+    match config {
+        Config::DashEh(config) => (config.bucket_bits, config.stash),
+        Config::DashLh(config) => (config.bucket_bits, config.stash),
+        other => unreachable!("{other:?} has no segments of Dash"),
+    }
 }
 
 /// Returns the number of buckets per segment.
 pub fn buckets(config: Config) -> u64 {
-    1 << own(config).bucket_bits
+    1 << segment_size(config).0
 }
 
 /// Returns the shape of a map with segments of 2^`bucket_bits` buckets and `stash` stash buckets.
@@ -72,8 +76,8 @@ fn closed(map: &MapReport) -> Checked {
 }
 
 /// A new map has two segments.
-fn brim(config: Config) -> u64 {
-    let buckets = buckets(config) + u64::from(own(config).stash);
+pub(super) fn brim(config: Config) -> u64 {
+    let buckets = buckets(config) + u64::from(segment_size(config).1);
     buckets * SLOTS as u64 * 2 * 7 / 10
 }
 

@@ -163,6 +163,7 @@
 
 pub mod bugs;
 mod change;
+mod directory;
 pub mod layout;
 mod lock;
 mod lookup;
@@ -177,11 +178,13 @@ use crate::error::{Damage, Result};
 pub(crate) use crate::index::kit::directory::Segment;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Growth, Scheme, Settings, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
+pub(crate) use directory::Directory;
 use layout::{BUCKET_BYTES, Bucket, LINE_SLOTS, SLOTS, Slot};
 use metadata::BucketRef;
 pub(crate) use split::write_empty;
@@ -247,6 +250,13 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// The scheme that this makes.
     const SCHEME: Scheme;
 
+    /// Whether each segment is a block of its own. Otherwise [`trace`](Self::trace) reports the
+    /// blocks that segments are parts of.
+    const SEGMENTS_ARE_BLOCKS: bool = true;
+
+    /// Bytes of DRAM for each entry of the directory.
+    const ENTRY_BYTES: u64;
+
     /// What a route keeps to find out later whether it still leads to the same segment.
     type Way<'t>: Copy;
 
@@ -262,6 +272,13 @@ pub trait Addressing: Sized + Send + Sync + 'static {
         table: &Dash<S, R, Self>,
         hash: u64,
     ) -> Result<Route<'_, Self>>;
+
+    /// Returns the place of the new segment that a split of `old` makes: a block of its own, or a part
+    /// of one.
+    fn place_new<S: Seam, R: Record>(
+        table: &Dash<S, R, Self>,
+        old: Segment,
+    ) -> Result<UnlinkedBlock<'_, S>>;
 
     /// Makes room in a full segment. The caller retries afterwards.
     fn make_room<S: Seam, R: Record>(
@@ -279,7 +296,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
         mark: impl FnOnce(),
     ) -> Result<()>;
 
-    /// Reports the blocks of the directory to a trace.
+    /// Reports the blocks of the directory, and those that segments are parts of, to a trace.
     fn trace<S: Seam, R: Record>(table: &Dash<S, R, Self>, visit: &mut Visitor<'_>) -> Result<()>;
 
     /// Returns the number of the directory's entries.

@@ -1,6 +1,9 @@
-//! The commit points of segments. [`super`] says what each is for.
+//! The commit points of segments and their directories. [`super`] says what each is for.
 
 crate::commit_points! { "dash":
+    /// A map's first directory and segments. They are fenced together with the root's fixed words,
+    /// before the root's commit word.
+    CREATE = "create: directory and segments": store, flush;
     /// A new record's block.
     RECORD = "record block": store, flush, fence;
     /// Insert into a bucket.
@@ -30,6 +33,12 @@ crate::commit_points! { "dash":
     COMPACT_COPY = "compaction: copy": store, flush, fence;
     /// Compaction after a split: the slots that they leave.
     COMPACT_CLEAR = "compaction: slot": store, flush, fence;
+    /// After a split that has emptied the old segment's overflow nodes: its link to them.
+    NODES_GONE = "split: no overflow nodes": store, flush, fence;
+    /// The doubled directory.
+    DOUBLE_NEW = "doubling: new directory": store, flush, fence;
+    /// Doubling's commit: the root.
+    DOUBLE_COMMIT = "doubling: root": store, flush, fence;
     /// A new overflow node.
     NODE_NEW = "overflow: new node": store, flush, fence;
     /// The link to a new overflow node.

@@ -19,7 +19,11 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Checks a segment's header: its extent, identity and state.
     pub(crate) fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
         let memory = &self.core.memory;
-        check_block(&self.core, offset, self.size.bytes())?;
+        if A::SEGMENTS_ARE_BLOCKS {
+            check_block(&self.core, offset, self.size.bytes())?;
+        } else {
+            memory.words(offset, self.size.bytes())?;
+        }
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let low = memory.load(&header.low);
         let expected = layout::identity(Kind::Segment, offset, low, self.size.packed());

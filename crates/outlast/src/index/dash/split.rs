@@ -164,7 +164,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Splits a full segment in two by the next bit of the hash.
     pub(crate) fn split(&self, route: &Route<'_, A>, hash: u64) -> Result<()> {
         let segment = route.segment;
-        let mut new = UnlinkedBlock::allocate(&self.core, self.size.bytes())?;
+        let mut new = A::place_new(self, segment)?;
         let mut nodes = Vec::new();
         loop {
             let mut locks = self.lock_all(segment)?;
@@ -237,8 +237,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let state = State { depth: new.depth, partner: 0 };
         memory.store_release(&header.state, state.pack(old.offset), &points::SPLIT_DONE);
         self.counters.splits.add_one();
-        self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying);
-        Ok(())
+        self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying)
     }
 
     /// Copies the records of a bucket whose hash has this bit to the same slots of a draft, so each
@@ -380,7 +379,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         moved: &[u32],
         left: &[Overflowed<'_>],
         staying: &[Overflowed<'_>],
-    ) {
+    ) -> Result<()> {
         let memory = &self.core.memory;
         let empty = self.empty(segment.low);
         for (lock, &moved) in locks.iter_mut().zip(moved) {
@@ -393,6 +392,35 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             record.bucket.metadata.set_bits(memory.seam(), bits);
         }
         self.compact(locks, staying, empty);
+        self.free_empty_nodes(segment)
+    }
+
+    /// Gives a segment's overflow nodes back if they hold no record. All buckets are locked, and
+    /// marked as changing.
+    fn free_empty_nodes(&self, segment: Segment) -> Result<()> {
+        let memory = &self.core.memory;
+        let nodes = self.nodes(segment).collect::<Result<Vec<_>, _>>()?;
+        for place in self.overflow_buckets(segment) {
+            let (bucket, stash) = place?;
+            if stash.is_none() && self.bits(bucket).count() > 0 {
+                return Ok(());
+            }
+        }
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        for &node in &nodes {
+            self.core.before_unlink(node)?;
+        }
+        let early = self.seeded(&bugs::NODES_FREED_EARLY);
+        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+        memory.store_release(&header.chain, 0, &points::NODES_GONE);
+        if !early {
+            // A reader that is still in a node reads for a home that is marked, and retries.
+            memory.persist(&header.chain, &points::NODES_GONE);
+        }
+        nodes.into_iter().for_each(|node| self.core.retire(node, NODE_BYTES));
+        Ok(())
     }
 
     /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
@@ -458,14 +486,20 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     // ---- Overflow nodes ---------------------------------------------------------
 
-    /// Adds an overflow node to a full segment.
-    pub(crate) fn extend_chain(&self, route: &Route<'_, A>) -> Result<()> {
+    /// Adds an overflow node to a full segment, unless another thread has. Returns the number of
+    /// nodes if this thread has.
+    pub(crate) fn extend_chain(&self, route: &Route<'_, A>) -> Result<Option<usize>> {
         let memory = &self.core.memory;
         let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
         // No thread can insert into the node before its link is durable.
         let _locks = self.lock_all(route.segment)?;
         if !self.is_current(route) {
-            return Ok(());
+            return Ok(None);
+        }
+        for place in self.overflow_buckets(route.segment) {
+            if self.bits(place?.0).free_slot(0).is_some() {
+                return Ok(None);
+            }
         }
         let header = memory.at(Offset::<SegmentHeader>::new(route.segment.offset))?;
         let next = memory.load(&header.chain);
@@ -477,7 +511,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         memory.store_release(&header.chain, block.offset(), &points::NODE_COMMIT);
         memory.persist(&header.chain, &points::NODE_COMMIT);
         block.set_linked();
-        Ok(())
+        Ok(Some(self.nodes(route.segment).count()))
     }
 
     /// Yields the overflow nodes of a segment, each checked to lie inside the memory.

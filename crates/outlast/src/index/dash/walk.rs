@@ -56,7 +56,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
             directory_entries: entries,
             records_estimate: records,
             slots: segments * buckets * SLOTS as u64,
-            dram_bytes: entries * 16 + segments * buckets * size_of::<Metadata>() as u64,
+            dram_bytes: entries * A::ENTRY_BYTES
+                + segments * buckets * size_of::<Metadata>() as u64,
             ..self.counters.stats()
         })
     }
@@ -124,7 +125,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Trace ------------------------------------------------------------------
 
     fn trace_segment(&self, segment: Segment, visit: &mut Visitor<'_>) -> Result<()> {
-        visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
+        if A::SEGMENTS_ARE_BLOCKS {
+            visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
+        }
         for node in self.nodes(segment) {
             visit(BlockKind::Overflow, node?, NODE_BYTES)?;
         }

@@ -56,20 +56,20 @@
 //!   doubled while fewer than one entry in 32 is a segment of its own.
 
 pub mod bugs;
-pub mod layout;
 pub mod points;
 mod recover;
 mod resize;
 
-use super::dash::{Addressing, Dash, Route, Segment, SegmentSize};
-use crate::error::{Damage, Error, Result};
+pub use super::dash::layout;
+use super::dash::{Addressing, Dash, Directory, Route, Segment, SegmentSize};
+use crate::error::{Damage, Result};
 use crate::index::kit::directory::{DramDirectory, Way};
-use crate::index::kit::media::{check_block, check_identity};
+use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::index::{BlockKind, Scheme, SchemeConfig, Settings, Visitor};
-use crate::pmem::{Memory, Offset, Seam, Word};
-use crate::pool::core::{Core, root_offset};
-use layout::{DIRECTORY_HEADER, DirectoryHeader};
+use crate::index::{Scheme, SchemeConfig, Settings, Visitor};
+use crate::pmem::{Memory, Seam, Word};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::{Arc, Mutex};
 
 /// The size of a map's segments.
@@ -111,69 +111,39 @@ impl From<SegmentSize> for Config {
 
 /// The state that splits and first touches change, one thread at a time.
 struct Structure {
-    /// The directory in PM.
-    directory: u64,
-    depth: u32,
+    /// The directory in PM: for each prefix, the segment.
+    directory: Directory,
     /// The number of segments that the directory points to, once it has been counted.
     segments: Option<u64>,
 }
 
 /// The directory of a table, in PM and in DRAM.
-pub struct Directory {
-    root: Offset<Word>,
+pub struct Prefixes {
     /// The copy in DRAM. Its entries are filled when their segments are first touched.
     dram: DramDirectory,
     structure: Mutex<Structure>,
 }
 
 /// A hash table. See the module's documentation.
-pub type DashEh<S, R> = Dash<S, R, Directory>;
+pub type DashEh<S, R> = Dash<S, R, Prefixes>;
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
-        let scheme_words = root_offset(slot).raw() + 8;
-        let root = Offset::<Word>::new(scheme_words);
-        let word = core.memory.load(core.memory.at(root)?);
-        let damaged_root = |expected: &str, found: String| Error::DamagedRoot {
-            slot,
-            damage: Damage::new(scheme_words, expected, found),
-        };
-        let (offset, depth) = layout::unpack_root(word)
-            .ok_or_else(|| damaged_root("a directory's offset and depth", format!("{word:#x}")))?;
-        check_directory(core, offset, depth)?;
-        let directory = Directory {
-            root,
-            dram: DramDirectory::new(core.memory.seam(), depth),
-            structure: Mutex::new(Structure { directory: offset, depth, segments: None }),
-        };
-        Dash::new(core, config.size(), directory)
+        let directory = Directory::open(core, slot)?;
+        let dram = DramDirectory::new(core.memory.seam(), directory.depth);
+        let structure = Mutex::new(Structure { directory, segments: None });
+        Dash::new(core, config.size(), Prefixes { dram, structure })
     }
 
     /// Makes the directory and the two segments of a new map and flushes them. They are durable
     /// before the root that will name them. Returns the root's words.
-    pub fn create(
-        core: &Arc<Core<S>>,
-        config: Config,
-    ) -> Result<[u64; crate::pool::layout::ROOT_SCHEME_WORDS]> {
+    pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         resize::create::<S, R>(core, config.size())
     }
 }
 
-fn check_directory<S: Seam>(core: &Core<S>, offset: u64, depth: u32) -> Result<(), Damage> {
-    let header = core.memory.at(Offset::<DirectoryHeader>::new(offset))?;
-    check_block(core, offset, layout::directory_bytes(depth))?;
-    let expected = layout::directory_identity(offset, depth);
-    let what = format!("a directory of depth {depth}");
-    check_identity(&core.memory, &header.identity, expected, &what)
-}
-
 impl Structure {
-    /// Returns the entries of the directory in PM.
-    fn entries<'m, S: Seam>(&self, memory: &'m Memory<S>) -> Result<&'m [Word], Damage> {
-        memory.words(self.directory + DIRECTORY_HEADER, 8 << self.depth)
-    }
-
     /// Returns the entries in PM of the hashes that begin with the first `depth` bits of `low`.
     fn entries_of<'m, S: Seam>(
         &self,
@@ -181,13 +151,16 @@ impl Structure {
         low: u64,
         depth: u32,
     ) -> Result<&'m [Word], Damage> {
-        let first = (low >> (64 - self.depth)) as usize;
-        Ok(&self.entries(memory)?[first..first + (1 << (self.depth - depth))])
+        let first = (low >> (64 - self.directory.depth)) as usize;
+        let entries = self.directory.entries(memory)?;
+        Ok(&entries[first..first + (1 << (self.directory.depth - depth))])
     }
 }
 
-impl Addressing for Directory {
+impl Addressing for Prefixes {
     const SCHEME: Scheme = Scheme::DashEh;
+    // Shallower entries stay, and are as many together.
+    const ENTRY_BYTES: u64 = 16;
 
     type Way<'t> = Way<'t>;
 
@@ -203,6 +176,13 @@ impl Addressing for Directory {
 
     fn first_touch<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<Route<'_, Self>> {
         table.first_touch(hash)
+    }
+
+    fn place_new<S: Seam, R: Record>(
+        table: &DashEh<S, R>,
+        _: Segment,
+    ) -> Result<UnlinkedBlock<'_, S>> {
+        UnlinkedBlock::allocate(&table.core, table.size.bytes())
     }
 
     fn make_room<S: Seam, R: Record>(
@@ -223,13 +203,7 @@ impl Addressing for Directory {
     }
 
     fn trace<S: Seam, R: Record>(table: &DashEh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
-        let (offset, depth) = {
-            let structure = table.seam().lock(&table.addressing.structure);
-            (structure.directory, structure.depth)
-        };
-        // If the directory is replaced meanwhile, the replacing thread marks it, and the new one is
-        // a new block.
-        visit(BlockKind::Directory, offset, layout::directory_bytes(depth))
+        table.seam().lock(&table.addressing.structure).directory.trace(visit)
     }
 
     fn entries<S: Seam>(&self, seam: &S) -> u64 {

@@ -1,7 +1,7 @@
 //! First touch: completes a split and makes the segment ready before it is used.
 
 use super::layout::{SegmentHeader, State};
-use super::{DashEh, Directory, Route, Segment, Structure, bugs, points};
+use super::{DashEh, Prefixes, Route, Segment, Structure, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::record::Record;
@@ -10,13 +10,14 @@ use crate::pmem::{Offset, Seam};
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Touches the segment of a hash for the first time. The caller has passed the gate.
     #[cold]
-    pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_, Directory>> {
+    pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_, Prefixes>> {
         let structure = self.seam().lock(&self.addressing.structure);
         loop {
             if let Some(route) = self.known_route(hash) {
                 return Ok(route);
             }
-            let entry = &structure.entries_of(&self.core.memory, hash, structure.depth)?[0];
+            let entry =
+                &structure.entries_of(&self.core.memory, hash, structure.directory.depth)?[0];
             let offset = self.core.memory.load(entry);
             let (low, state) = self.check_segment(offset)?;
             if state.partner != 0 && !self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
@@ -53,7 +54,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         hash: u64,
     ) -> Result<Option<(u64, u64)>, Damage> {
         let Segment { offset, depth, low } = segment;
-        if depth > structure.depth || low << depth != 0 || !segment.holds(hash) {
+        if depth > structure.directory.depth || low << depth != 0 || !segment.holds(hash) {
             return Err(Damage::new(
                 offset + 8,
                 format!("a segment that holds hash {hash:#x}"),
@@ -80,7 +81,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let memory = &self.core.memory;
         let bit = 1 << (64 - state.depth);
         let (partner_low, partner_state) = self.check_segment(state.partner)?;
-        if state.depth > structure.depth
+        if state.depth > structure.directory.depth
             || low & (bit | (bit - 1)) != 0
             || partner_low != low | bit
             || partner_state.depth < state.depth

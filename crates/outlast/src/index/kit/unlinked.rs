@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 /// A block that nothing on media links to yet. Dropping it frees the block, unless it was linked.
 #[must_use]
-pub(crate) struct UnlinkedBlock<'c, S: Seam> {
+pub struct UnlinkedBlock<'c, S: Seam> {
     core: &'c Core<S>,
     offset: u64,
     linked: bool,
@@ -24,6 +24,11 @@ impl<'c, S: Seam> UnlinkedBlock<'c, S> {
     #[inline(always)]
     pub(crate) fn for_record(core: &'c Core<S>, before: usize, value: usize) -> Result<Self> {
         Ok(Self::of(core, core.allocate_record(before, value)?.offset))
+    }
+
+    /// Returns a part of a block that is linked already. Dropping it frees nothing.
+    pub(crate) fn part(core: &'c Core<S>, offset: u64) -> Self {
+        UnlinkedBlock { core, offset, linked: true }
     }
 
     /// Takes over a block that nothing links to any more.

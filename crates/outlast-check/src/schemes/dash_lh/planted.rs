@@ -1,0 +1,143 @@
+//! The seeded bugs of Dash-LH. Those of the pool are in `planted/pool.rs`.
+
+use crate::planted::published::*;
+use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
+use crate::planted::table::{Line, bug, bytes, cannot};
+use outlast::db::bugs as db_bugs;
+use outlast::index::bugs as index_bugs;
+use outlast::index::dash_lh::bugs as dash_lh_bugs;
+use outlast::index::dash_lh::points;
+use outlast::pmem::Seeded;
+
+/// Its lines.
+pub(super) const LINES: &[Line] = &[
+    bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
+    bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
+    bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
+    bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
+    bug(
+        TWO_STORES,
+        Seeded::InCode(&index_bugs::SLOT_NOT_EMPTIED),
+        "Slot::fill: the new second word beside the old first",
+        Alone,
+    ),
+    bug(
+        TORN,
+        Seeded::TornStore(&points::SPLIT_COMMIT),
+        "seam: split's commit in two halves",
+        Alone,
+    ),
+    bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
+    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
+    bug(
+        SET_THEN_CLEAR,
+        Seeded::InCode(&dash_lh_bugs::DISPLACE_REMOVES_FIRST),
+        "copy_record: the other order, which loses it",
+        Alone,
+    ),
+    bug(
+        TWICE_AFTER_MOVE,
+        Seeded::InCode(&dash_lh_bugs::SECOND_COPY_KEPT),
+        "has_copy: recovery keeps both",
+        Alone,
+    ),
+    cannot(HALF_RESIZE_REDONE, "nothing is redone: a split's commit is its last store"),
+    bug(
+        REMOVED_STAYS,
+        Seeded::NoFlush(&points::REPAIR_DUPLICATE),
+        "seam: the second copy's removal is not durable",
+        Alone,
+    ),
+    bug(
+        SEPARATE_WORDS,
+        Seeded::TornStore(&points::TURN),
+        "seam: depth and next in two stores",
+        Alone,
+    ),
+    cannot(DEPTH_FIRST, "the place of the new segment follows from the depth"),
+    bug(NEW_TABLE_UNFLUSHED, Seeded::NoFlush(&points::DOUBLE_NEW), "seam: doubling", Alone),
+    bug(
+        RANGE_OFF_BY_ONE,
+        Seeded::InCode(&dash_lh_bugs::OLD_DEPTH_KEPT),
+        "publish_split: the old segment keeps its range",
+        Alone,
+    ),
+    bug(
+        RESIZE_BEFORE_DURABLE,
+        Seeded::InCode(&dash_lh_bugs::DOUBLED_BEFORE_DURABLE),
+        "double: published before the root is durable",
+        Stopped,
+    ),
+    cannot(ONE_HASH, "an overflow node adds one segment at most, and from the ninth on none"),
+    bug(
+        RESIZED_MEANWHILE,
+        Seeded::InCode(&index_bugs::SPLIT_NOT_RECHECKED),
+        "split: no second look under the locks",
+        Paused,
+    ),
+    bug(
+        SERVED_UNREPAIRED,
+        Seeded::InCode(&index_bugs::HALF_SPLIT_SERVED),
+        "touch: the depth that the turn allows",
+        Alone,
+    ),
+    bug(
+        UNDURABLE_SIBLING,
+        Seeded::NoFence(&points::NODE_COMMIT),
+        "seam: link of an overflow node",
+        Stopped,
+    ),
+    bug(
+        READ_UNDURABLE,
+        Seeded::InCode(&index_bugs::CHANGING_IGNORED),
+        "read_once: lookups do not wait",
+        Stopped,
+    ),
+    bug(
+        EXISTS_UNDURABLE,
+        Seeded::InCode(&index_bugs::SHOWN_BEFORE_DURABLE),
+        "insert_into: published before its fence",
+        Stopped,
+    ),
+    bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "repair_bucket", Alone),
+    cannot(
+        MICRO_LOG,
+        "there is no log to leave out; one word commits a split, which the mutants and the torn \
+         store above test",
+    ),
+    bug(ERASE_DEADLOCKS, Seeded::InCode(&dash_lh_bugs::LOCKED_TWICE), "empty_slot", Alone),
+    bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe_pair", Alone),
+    cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
+    bug(
+        INSERTS_NEVER_END,
+        Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
+        "HeldLock::unlock",
+        Alone,
+    ),
+    bug(REOPEN_HANGS, Seeded::NoFlush(&points::TURN), "seam: turn", Alone),
+    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove_overflowed", Alone),
+    bug(
+        REHASH_NOT_RESUMED,
+        Seeded::InCode(&db_bugs::NOT_RECLAIMED),
+        "Store::with_alive: the reclaim is not resumed",
+        Alone,
+    ),
+    bytes(
+        "The blocks of a map that is dropped beside the reclaim are not marked",
+        Seeded::InCode(&db_bugs::DROPPED_UNMARKED),
+        "Store::drop_map",
+        Held("maps-reclaim"),
+    ),
+    bytes(
+        "A split does not mark, for the reclaim, the overflow records that stay",
+        Seeded::InCode(&dash_lh_bugs::STAYING_UNMARKED),
+        "split_locked",
+        Held("reclaim"),
+    ),
+    bug(
+        "A crash brings back overflow nodes whose blocks are in use again",
+        Seeded::InCode(&dash_lh_bugs::NODES_FREED_EARLY),
+        "free_empty_nodes: the link's removal is not durable",
+        Alone,
+    ),
+];

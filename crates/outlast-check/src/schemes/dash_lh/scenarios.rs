@@ -1,0 +1,141 @@
+//! Scenarios for Dash-LH's own paths, and what the common scenarios must reach.
+
+use super::{CROWD, phases, shape};
+use crate::codec::SPECIAL;
+use crate::explore::{Play, Scenario};
+use crate::schemes::Expected;
+use crate::session::{Do, PoolShape};
+use crate::state::Checked;
+use outlast::RecordForm;
+use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS};
+use outlast::index::dash_lh::points;
+use outlast::pmem::Point;
+
+const SPLIT: &[&Point] = &[&points::TURN, &points::SPLIT_NEW, &points::SPLIT_COMMIT];
+const FILL: &[&Point] = &[
+    &points::INSERT,
+    &points::INSERT_OVERFLOW,
+    &points::NODE_NEW,
+    &points::NODE_COMMIT,
+    &points::NODES_GONE,
+    &points::ARRAY,
+    &points::COMPACT_COPY,
+    &points::COMPACT_CLEAR,
+];
+const COLLIDE: &[&Point] =
+    &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT_OVERFLOW, &points::REMOVE];
+
+/// Returns what a common scenario must reach.
+pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
+    let bytes = form == RecordForm::Bytes;
+    let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
+    let mut expected = Expected::default();
+    match name {
+        "fill" => {
+            expected.reaches.extend(SPLIT);
+            expected.reaches.extend(FILL);
+            expected.phases.push(phases::SPLIT_STASH);
+            expected.mends.extend([&points::REPAIR_DUPLICATE, &points::OPENING]);
+        }
+        "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
+        "collide" => {
+            expected.reaches.extend(COLLIDE);
+            expected.reaches.push(update);
+        }
+        _ => {}
+    }
+    if bytes && !["pool", "maps"].contains(&name) {
+        expected.reaches.push(&points::RECORD);
+    }
+    expected
+}
+
+/// Lists its own scenarios.
+pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
+    let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
+    let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
+    let grown = Expected {
+        reaches: [SPLIT, &[&points::ARRAY, &points::DOUBLE_NEW, &points::DOUBLE_COMMIT]].concat(),
+        ..Expected::default()
+    };
+    let split = Expected { reaches: SPLIT.to_vec(), ..Expected::default() };
+    let carried =
+        Expected { reaches: [SPLIT, &[&points::SPLIT_NODE]].concat(), ..Expected::default() };
+    let mut all = vec![
+        Scenario::new("turns", "three rounds of splits, and arrays", shape(form, 1, 2), turns)
+            .in_pool(roomy)
+            .expecting(grown)
+            .beginning_at(&points::TURN)
+            .costly(),
+        Scenario::new("carry", "splits of chained segments", shape(form, 1, 2), carry)
+            .in_pool(colliding)
+            .expecting(carried)
+            .beginning_at(&points::SPLIT_NEW)
+            .costly(),
+        Scenario::new(
+            "full-size",
+            "a split of a segment of 64 buckets",
+            shape(form, 6, 2),
+            full_size,
+        )
+        .in_pool(roomy)
+        .expecting(split)
+        .beginning_at(&points::SPLIT_NEW)
+        .costly(),
+    ];
+    if form == RecordForm::Bytes {
+        for scenario in &mut all {
+            scenario.expect(&points::RECORD);
+        }
+    }
+    all
+}
+
+/// Passes the turn through three rounds, with a crash in between.
+fn turns(play: &mut Play) -> Checked {
+    play.map()?;
+    play.insert_and_remove_until_grown(10, 5)?;
+    play.prepared();
+    let next = play.insert_until_grown(1_000, 8)?;
+    play.session.crash()?;
+    for key in (1_000..next).step_by(7) {
+        play.change(key, Do::Remove)?;
+        play.change(key + 1_000, Do::Insert(key + 300_000))?;
+        play.session.background()?;
+    }
+    play.insert_until_grown(4_000, 4)?;
+    play.session.verify()
+}
+
+/// Splits a segment of the usual size, and changes it.
+fn full_size(play: &mut Play) -> Checked {
+    play.map()?;
+    let mut next = 10;
+    while play.session.grown("m")? < 1 {
+        play.change(next, Do::Insert(next + 100_000))?;
+        next += 1;
+    }
+    for key in (10..next).step_by(300) {
+        play.change(key, Do::Remove)?;
+        play.change(key + 1, Do::Put(key + 200_000))?;
+        play.change(next + key, Do::Insert(key + 300_000))?;
+    }
+    Ok(())
+}
+
+/// Splits segments of which one has a chain of nodes for keys of one hash.
+fn carry(play: &mut Play) -> Checked {
+    play.map()?;
+    // A whole node in addition. The other half of that segment is the one that is split off.
+    let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
+    for key in 0..chained {
+        play.change(SPECIAL + key, Do::Insert(key))?;
+    }
+    play.insert_and_remove_until_grown(10, 5)?;
+    play.prepared();
+    play.insert_until_grown(2_000, 13)?;
+    for key in (0..chained).step_by(50) {
+        play.change(SPECIAL + key, Do::Remove)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! What the media of Dash-LH have beside segments and a directory: the place of each segment, and
+//! the next split. Drawn in docs/format.md.
+
+pub use crate::index::dash::layout::*;
+use crate::index::kit::media::{LOW48, seal16};
+
+/// The read-only compatible feature of a pool that has had a map of this scheme.
+pub const FEATURE: u64 = 16;
+/// log2 of the segments that the first array can have.
+pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
+/// Depth of a new map's directory of arrays.
+pub const DIRECTORY_DEPTH: u32 = 2;
+/// log2 of the arrays that have the same size.
+const EIGHT: u32 = 3;
+
+/// The segment that is split next: the one whose prefix has the number `next` among those of `depth`
+/// bits. Those before it have been split in this round, or will be without waiting for their turn.
+///
+/// ```text
+///  63      48 47  46 45        40 39                    0
+/// +----------+------+------------+-----------------------+
+/// |  check   |  0   |   depth    |         next          |
+/// +----------+------+------------+-----------------------+
+/// ```
+///
+/// `check` is 16 bits of a CRC-32C over the lower 48 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The round: the depth of the segments that it splits.
+    pub depth: u32,
+    /// The number of the prefix, less than 2^depth.
+    pub next: u64,
+}
+
+impl Turn {
+    /// Returns the word on media: the root's second scheme word.
+    pub fn pack(self) -> u64 {
+        seal16(self.bits(), &[])
+    }
+
+    /// Reads the word. Returns `None` if it is damaged.
+    pub fn unpack(word: u64) -> Option<Turn> {
+        let turn = Turn::of_bits(word & LOW48);
+        let known = (1..=MAX_DEPTH).contains(&turn.depth) && turn.next >> turn.depth == 0;
+        (turn.pack() == word && known).then_some(turn)
+    }
+
+    /// Returns the word without its checksum. A later turn has a greater one.
+    pub(super) fn bits(self) -> u64 {
+        u64::from(self.depth) << 40 | self.next
+    }
+
+    pub(super) fn of_bits(bits: u64) -> Turn {
+        Turn { depth: (bits >> 40) as u32, next: bits & ((1 << 40) - 1) }
+    }
+
+    /// Returns the turn after this one.
+    #[must_use]
+    pub fn following(self) -> Turn {
+        match self.next + 1 {
+            end if end >> self.depth != 0 => Turn { depth: self.depth + 1, next: 0 },
+            next => Turn { next, ..self },
+        }
+    }
+
+    /// Returns the depth of the segment of a hash, if every split has been made whose turn was
+    /// before this one.
+    #[inline(always)]
+    pub fn depth_of(self, hash: u64) -> u32 {
+        self.depth + u32::from(hash >> (64 - self.depth) < self.next)
+    }
+}
+
+/// The segment of a prefix, by the depth at which it was made. A segment keeps its place when it is
+/// split. So a prefix that ends in zeros belongs to the segment of a shorter one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made {
+    /// The depth at which it was made; the initial depth for the first segments.
+    pub depth: u32,
+    /// Its number among the segments that are made at this depth, in the order of their prefixes.
+    pub index: u64,
+}
+
+impl Made {
+    /// Returns the segment that holds the hashes whose first `depth` bits are these, in a map of
+    /// this initial depth.
+    #[inline(always)]
+    pub fn of(prefix: u64, depth: u32, initial: u32) -> Made {
+        let zeros = prefix.trailing_zeros();
+        if zeros >= depth - initial {
+            return Made { depth: initial, index: prefix >> (depth - initial) };
+        }
+        Made { depth: depth - zeros, index: prefix >> zeros >> 1 }
+    }
+
+    /// Returns the first hash of its range.
+    pub fn low(self, initial: u32) -> u64 {
+        let prefix = if self.depth == initial { self.index } else { self.index << 1 | 1 };
+        prefix << (64 - self.depth)
+    }
+
+    /// Returns its number among all segments.
+    fn number(self, initial: u32) -> u64 {
+        if self.depth == initial { self.index } else { (1 << (self.depth - 1)) + self.index }
+    }
+}
+
+/// The arrays that segments are in. The first eight have 2^initial segments each, the next eight
+/// twice as many, and so on up to 2^largest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrays {
+    initial: u32,
+    largest: u32,
+}
+
+impl Arrays {
+    /// Returns the arrays of a map of this initial depth, in a pool whose blocks have at most
+    /// `block` bytes. `None` if such a block cannot hold the first array.
+    pub fn new(initial: u32, segment_bytes: u64, block: u64) -> Option<Arrays> {
+        let largest = (block / segment_bytes).checked_ilog2()?;
+        (largest >= initial).then_some(Arrays { initial, largest })
+    }
+
+    /// Returns the array that a segment is in, and its index there.
+    pub fn place(self, made: Made) -> (usize, u64) {
+        self.place_of(made.number(self.initial))
+    }
+
+    /// Returns the number of arrays that are there before this turn.
+    pub fn count(self, turn: Turn) -> usize {
+        self.place_of((1 << turn.depth) + turn.next - 1).0 + 1
+    }
+
+    fn place_of(self, number: u64) -> (usize, u64) {
+        let first = self.initial + EIGHT;
+        // Eight arrays before the first would make each eight begin with a power of two.
+        let shifted = number + (1 << first);
+        let bits = (shifted.ilog2() - EIGHT).min(self.largest);
+        let rest = shifted - (1 << (bits + EIGHT));
+        let array = u64::from(bits - self.initial) << EIGHT;
+        (array as usize + (rest >> bits) as usize, rest & ((1 << bits) - 1))
+    }
+
+    /// Returns the segments of an array.
+    pub fn len(self, array: usize) -> u64 {
+        1 << (self.initial + (array as u32 >> EIGHT)).min(self.largest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_reads_back_and_passes_on() {
+        let turn = Turn { depth: 6, next: 63 };
+        assert_eq!(Turn::unpack(turn.pack()), Some(turn));
+        assert_eq!(Turn::unpack(turn.pack() ^ 1), None);
+        assert_eq!(Turn::unpack(0), None);
+        assert_eq!(turn.following(), Turn { depth: 7, next: 0 });
+        assert!(turn.following().bits() > turn.bits());
+        let [low, high] = [62, 63].map(|prefix| turn.depth_of(prefix << 58));
+        assert_eq!((low, high), (7, 6));
+    }
+
+    /// In the order in which splits make them, segments follow each other in the arrays.
+    #[test]
+    fn segments_fill_one_array_after_the_other() {
+        for (initial, largest) in [(1, 1), (1, 3), (2, 4), (6, 7)] {
+            let arrays = Arrays { initial, largest };
+            let first = (0..1 << initial).map(|prefix| Made::of(prefix, initial, initial));
+            let split = (initial..initial + 6).flat_map(|depth| {
+                (0..1 << depth).map(move |p| Made::of(p << 1 | 1, depth + 1, initial))
+            });
+            let (mut array, mut index) = (0, 0);
+            for made in first.chain(split) {
+                assert_eq!(arrays.place(made), (array, index), "{arrays:?} {made:?}");
+                let prefix = made.low(initial) >> (64 - made.depth);
+                assert_eq!(Made::of(prefix, made.depth, initial), made);
+                assert_eq!(Made::of(prefix << 3, made.depth + 3, initial), made, "it stays");
+                index += 1;
+                if index == arrays.len(array) {
+                    (array, index) = (array + 1, 0);
+                }
+            }
+        }
+        let arrays = Arrays::new(6, 17_152, 512 << 20).unwrap();
+        assert_eq!((arrays.len(0), arrays.len(8), arrays.largest), (64, 128, 14));
+        assert_eq!(Arrays::new(6, 17_152, 1 << 20), None);
+    }
+}

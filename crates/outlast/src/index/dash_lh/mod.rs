@@ -1,0 +1,247 @@
+//! Dash-LH: linear hashing for persistent memory (Lu et al., VLDB 2020, section 5).
+//!
+//! A way of growing over [segments](super::dash), where everything is said that concerns one segment.
+//!
+//! # Structure
+//!
+//! ```text
+//!  root  [ directory's offset | turn: depth and next ]
+//!          |
+//!          v
+//!  directory  [ array 0 | array 1 | ... | array 8 | ... ]
+//!                  |         |                 \
+//!                  v         v                  v
+//!               64 segments  64 segments ...    128 segments ...        -> overflow nodes
+//! ```
+//!
+//! Segments are split one after the other, in the order of their hashes, whichever is full. The
+//! *turn* says which is next: in the round of depth *d*, the segments of depth *d* are split, from the
+//! first to the last of 2^*d*. Then the next round begins.
+//!
+//! A full segment gets an overflow node (a chained stash bucket, as the paper calls it; here it has
+//! seven buckets). Whoever has added one splits the segment whose turn it is.
+//!
+//! A segment never moves. The upper half of a split goes to the next free place of the last array. So
+//! the place of each segment follows from its prefix ([`Made`](layout::Made),
+//! [`Arrays`](layout::Arrays)), and the directory has an entry for each array only: eight of 64
+//! segments, eight of 128, and so on, up to the largest block of the pool (hybrid expansion). With
+//! segments of 64 buckets in a pool of 1 TiB with pages of 64 KiB, that is about 4,000 entries, 32 kB.
+//!
+//! In DRAM there is, for each segment, its offset and depth, once it was touched (`segments`).
+//!
+//! # Invariants
+//!
+//! 1. A segment exists if it is one of the first ones, or if the depth of the segment that it was split
+//!    off from says so. Nothing else decides, neither the turn nor what is in an array.
+//! 2. No segment is deeper than the turn allows. It may be less deep, if a thread has passed the turn
+//!    on and died before it has split.
+//! 3. The array that the next new segment goes to is in the directory, durably, before the turn
+//!    passes.
+//!
+//! The invariants of segments are in [`dash`](super::dash).
+//!
+//! # Commit points
+//!
+//! | operation | stores, in order | lines, fences | a crash in between leaves |
+//! |---|---|---|---|
+//! | map | directory and first array whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
+//! | turn | root's second word | 1, 1 | a segment whose split is still to be made |
+//! | split, after its commit | nothing | 0, 0 | |
+//! | array | directory's entry | 1, 1 | a block that the trace frees, or an array of which no segment exists yet |
+//! | doubling of the directory | new directory whole; fence; root (commit) | directory + 1, 2 | a block that the trace frees |
+//!
+//! # Concurrency
+//!
+//! The lock `structure` serializes turns, new arrays, doublings and first touches. It is held while
+//! one word of the root is made durable, and comes after all bucket locks. Splits themselves run
+//! beside each other: while one thread splits a segment, the next turns pass on.
+//!
+//! A segment whose turn has passed and whose split has not ended serves both halves, as before. Lookups
+//! begin at the turn of the last split that has ended, and find such a segment by its shorter prefix.
+//! An insert that finds it full splits it, or waits until the thread that has its locks is done. Nobody
+//! else waits.
+//!
+//! # After a crash
+//!
+//! Opening reads the directory, and checks and flushes its entries and the turn. A segment is recovered
+//! by its first touch, after the ones that it was split off from. That makes durable, in this order, the
+//! depth that says that it exists, and its content. First touches are serialized by `structure`.
+//!
+//! A split that a crash has cut short before its commit has left nothing: the segment is less deep than
+//! its turn allows, and is split when it is full, or when its next turn comes.
+//!
+//! # Deviations from the paper
+//!
+//! - In the paper, the bits at the end of the hash number the segments. Here it is those at the
+//!   beginning, as in Dash-EH, so that the hashes of a segment are one range, which iterations and
+//!   recovery need. A segment's number is the same function of its prefix, read backwards.
+//! - The paper advances `Next` after the split of a segment. Then one thread at a time can split. Here
+//!   it is advanced before, and each thread splits the segment that it has taken.
+//! - Overflow nodes that a split has emptied are given back. Otherwise each round would leave a longer
+//!   chain at each segment.
+//! - A segment of more than eight overflow nodes does not make the table grow: it has keys that splits
+//!   hardly separate.
+//! - Segments do not merge when records are removed, which would be possible in the reverse order of
+//!   the turns. A segment's depth only grows: that is why records that a split has left behind need not
+//!   be erased, and why readers need not check whether a segment still exists.
+
+pub mod bugs;
+pub mod layout;
+pub mod points;
+mod recover;
+mod resize;
+mod segments;
+
+use super::dash::{Addressing, Dash, Directory, Route, Segment, SegmentSize};
+use crate::error::Result;
+use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::index::record::Record;
+use crate::index::{BlockKind, Scheme, SchemeConfig, Settings, Visitor};
+use crate::pmem::{Offset, Seam, Word};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use layout::{Arrays, INITIAL_DEPTHS, Turn};
+use segments::{Segments, Unready, Way};
+use std::sync::{Arc, Mutex};
+
+/// The size of a map's segments, and how many it begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// log2 of the buckets of a segment: from 1 to 6.
+    pub bucket_bits: u32,
+    /// Stash buckets of a segment: 2 or 4.
+    pub stash: u32,
+    /// log2 of the segments of the first array: from 1 to 10.
+    pub initial_depth: u32,
+}
+
+impl SchemeConfig for Config {
+    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
+        let SegmentSize { bucket_bits, stash } = SegmentSize::of_settings(settings)?;
+        let initial_depth = settings.take("initial_depth", [1, 6], INITIAL_DEPTHS, 1)?;
+        Ok(Config { bucket_bits, stash, initial_depth })
+    }
+
+    fn from_words([bucket_bits, stash, depth]: [u64; 3]) -> Option<Config> {
+        let SegmentSize { bucket_bits, stash } = SegmentSize::from_words([bucket_bits, stash])?;
+        let initial_depth = u32::try_from(depth).ok().filter(|d| INITIAL_DEPTHS.contains(d))?;
+        Some(Config { bucket_bits, stash, initial_depth })
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        let [bucket_bits, stash] = self.size().to_words();
+        [bucket_bits, stash, u64::from(self.initial_depth)]
+    }
+
+    fn features(self) -> u64 {
+        layout::FEATURE
+    }
+}
+
+impl Config {
+    fn size(self) -> SegmentSize {
+        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash }
+    }
+}
+
+/// The state that turns and first touches change, one thread at a time.
+struct Structure {
+    /// The directory in PM: for each array, its block, or 0.
+    directory: Directory,
+    turn: Turn,
+}
+
+/// Where the segments of a table are.
+pub struct LinearSegments {
+    initial: u32,
+    arrays: Arrays,
+    /// The turn in PM.
+    turn: Offset<Word>,
+    segments: Segments,
+    structure: Mutex<Structure>,
+}
+
+/// A hash table. See the module's documentation.
+pub type DashLh<S, R> = Dash<S, R, LinearSegments>;
+
+impl<S: Seam, R: Record> DashLh<S, R> {
+    /// Makes the directory and the first array of a new map and flushes them. They are durable before
+    /// the root that will name them. Returns the root's words.
+    pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        core.use_feature(config.features(), &points::FEATURE)?;
+        resize::create::<S, R>(core, config)
+    }
+}
+
+impl Addressing for LinearSegments {
+    const SCHEME: Scheme = Scheme::DashLh;
+    const SEGMENTS_ARE_BLOCKS: bool = false;
+    const ENTRY_BYTES: u64 = 8;
+
+    type Way<'t> = Way<'t>;
+
+    #[inline(always)]
+    fn known_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>> {
+        self.segments.find(seam, hash).map(|(segment, way)| Route { segment, way })
+    }
+
+    #[inline(always)]
+    fn is_current<S: Seam>(&self, seam: &S, way: Way<'_>) -> bool {
+        self.segments.is_current(seam, way)
+    }
+
+    fn first_touch<S: Seam, R: Record>(table: &DashLh<S, R>, hash: u64) -> Result<Route<'_, Self>> {
+        table.first_touch(hash)
+    }
+
+    fn place_new<S: Seam, R: Record>(
+        table: &DashLh<S, R>,
+        old: Segment,
+    ) -> Result<UnlinkedBlock<'_, S>> {
+        table.place_new(old)
+    }
+
+    fn make_room<S: Seam, R: Record>(
+        table: &DashLh<S, R>,
+        route: &Route<'_, Self>,
+        hash: u64,
+    ) -> Result<()> {
+        table.make_room(route, hash)
+    }
+
+    fn publish_split<S: Seam, R: Record>(
+        table: &DashLh<S, R>,
+        old: Segment,
+        new: Segment,
+        mark: impl FnOnce(),
+    ) -> Result<()> {
+        table.publish_split(old, new, mark);
+        Ok(())
+    }
+
+    fn trace<S: Seam, R: Record>(table: &DashLh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
+        let structure = table.seam().lock(&table.addressing.structure);
+        structure.directory.trace(visit)?;
+        let entries = structure.directory.entries(&table.core.memory)?;
+        for (array, entry) in entries.iter().enumerate() {
+            let block = table.core.memory.load(entry);
+            if block != 0 {
+                let bytes = table.addressing.arrays.len(array) * table.size.bytes();
+                visit(BlockKind::Segment, block, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entries<S: Seam>(&self, seam: &S) -> u64 {
+        self.segments.count(seam)
+    }
+
+    fn end_of_entry<S: Seam>(&self, seam: &S, hash: u64) -> u64 {
+        match self.segments.follow(seam, hash) {
+            Ok((segment, _)) => segment.high(),
+            // Nothing that was split off from it can be reached either.
+            Err(Unready(made)) => made.low(self.initial) | (u64::MAX >> made.depth),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The commit points of Dash-LH beside those of its segments. [`super`] says what each is for.
+
+pub use crate::index::dash::points::*;
+
+crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
+    /// The header that announces maps of this scheme: durable before there is one.
+    FEATURE = "header copy: feature": store, flush, fence;
+    /// The directory's entry of a new array.
+    ARRAY = "expansion: array": store, flush, fence;
+    /// Opening after a crash: the directory of arrays and the turn, as they were found.
+    OPENING = "opening: arrays and turn": flush, fence;
+    /// The turn passes on to the next segment.
+    TURN = "expansion: turn": store, flush, fence;
+}

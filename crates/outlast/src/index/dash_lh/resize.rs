@@ -1,0 +1,182 @@
+//! Growth: overflow nodes, and the splits that they bring about.
+
+use super::layout::{self, Arrays, DIRECTORY_DEPTH, MAX_DEPTH, Made, Turn};
+use super::{Config, DashLh, Directory, LinearSegments, Route, Segment, bugs, points};
+use crate::error::{Damage, Error, Result};
+use crate::index::dash::write_empty;
+use crate::index::kit::media::empty_words;
+use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::index::record::Record;
+use crate::pmem::Seam;
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use std::iter::{once, repeat};
+use std::sync::Arc;
+
+/// A segment with more overflow nodes than this has keys that splits hardly separate. It no longer
+/// makes the table grow.
+const CROWDED: usize = 8;
+
+/// Writes a new map's directory and first array and flushes them. The fence before the root's commit
+/// word makes them durable.
+pub(super) fn create<S: Seam, R: Record>(
+    core: &Arc<Core<S>>,
+    config: Config,
+) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+    let (size, depth) = (config.size(), config.initial_depth);
+    let empty = empty_words::<S, R>(core)?;
+    let arrays = config.arrays(core)?;
+    let mut array = UnlinkedBlock::allocate(core, arrays.len(0) * size.bytes())?;
+    for prefix in 0..arrays.len(0) {
+        let offset = array.offset() + prefix * size.bytes();
+        let segment = Segment { offset, depth, low: prefix << (64 - depth) };
+        let empty = empty[(segment.low >> 63) as usize];
+        write_empty(&core.memory, size, segment, empty, &points::CREATE)?;
+    }
+    let entries = once(array.offset()).chain(repeat(0)).take(1 << DIRECTORY_DEPTH);
+    let (mut directory, word) = Directory::create(core, DIRECTORY_DEPTH, entries)?;
+    let mut words = [0; ROOT_SCHEME_WORDS];
+    words[0] = word;
+    words[1] = Turn { depth, next: 0 }.pack();
+    array.set_linked();
+    directory.set_linked();
+    Ok(words)
+}
+
+impl<S: Seam, R: Record> DashLh<S, R> {
+    /// Makes room in a full segment. The caller retries afterwards.
+    pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {
+        let turn = self.seam().lock(&self.addressing.structure).turn;
+        if turn.depth_of(route.segment.low) > route.segment.depth {
+            // Its turn has passed: another thread splits it right now, or has died before.
+            match self.split(route, hash) {
+                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => {}
+                split => return split,
+            }
+        }
+        match self.extend_chain(route)? {
+            Some(nodes) if nodes <= CROWDED => match self.split_next() {
+                // There is room for the record all the same.
+                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => Ok(()),
+                split => split,
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Splits the segment whose turn it is.
+    fn split_next(&self) -> Result<()> {
+        let mut spare = None;
+        let turn = loop {
+            match self.pass_turn(&mut spare)? {
+                Pass::End => return Ok(()),
+                Pass::Passed(turn) => break turn,
+                // No thread allocates while it holds a lock.
+                Pass::Needs(bytes) => {
+                    spare = Some((bytes, UnlinkedBlock::allocate(&self.core, bytes)?));
+                }
+            }
+        };
+        let low = turn.next << (64 - turn.depth);
+        loop {
+            // An earlier split of it may not have been made yet, if a thread has died.
+            let route = self.route_inside(low)?;
+            if route.segment.depth > turn.depth {
+                return Ok(());
+            }
+            self.split(&route, low)?;
+        }
+    }
+
+    /// Passes the turn on, durably, once there is a place for the new segment.
+    fn pass_turn(&self, spare: &mut Option<(u64, UnlinkedBlock<'_, S>)>) -> Result<Pass> {
+        let (memory, addressing) = (&self.core.memory, &self.addressing);
+        let mut structure = self.seam().lock(&addressing.structure);
+        let turn = structure.turn;
+        if turn.depth >= MAX_DEPTH {
+            return Ok(Pass::End);
+        }
+        let depth = turn.depth + 1;
+        let made = Made::of(turn.next << 1 | 1, depth, addressing.initial);
+        let (array, _) = addressing.arrays.place(made);
+        let mut allocated = |bytes| spare.take_if(|(of, _)| *of == bytes).map(|(_, block)| block);
+        let bytes = addressing.arrays.len(array) * self.size.bytes();
+        let Some(entry) = structure.directory.entries(memory)?.get(array) else {
+            let larger = layout::directory_bytes(structure.directory.depth + 1);
+            let Some(block) = allocated(larger) else { return Ok(Pass::Needs(larger)) };
+            let twice = |mut old: Vec<u64>| {
+                old.resize(old.len() * 2, 0);
+                old
+            };
+            let doubled = structure.directory.double(&self.core, block, twice)?;
+            self.counters.doublings.add_one();
+            drop(structure);
+            doubled.finish(&self.core)?;
+            return Ok(Pass::Needs(bytes));
+        };
+        if memory.load(entry) == 0 {
+            let Some(mut block) = allocated(bytes) else { return Ok(Pass::Needs(bytes)) };
+            memory.store_release(entry, block.offset(), &points::ARRAY);
+            memory.persist(entry, &points::ARRAY);
+            block.set_linked();
+        }
+        addressing.segments.make_entries(self.seam(), depth);
+        structure.turn = turn.following();
+        let word = memory.at(addressing.turn)?;
+        memory.store_release(word, structure.turn.pack(), &points::TURN);
+        memory.persist(word, &points::TURN);
+        Ok(Pass::Passed(turn))
+    }
+
+    /// Returns the place of the segment that a split of `old` makes.
+    pub(super) fn place_new(&self, old: Segment) -> Result<UnlinkedBlock<'_, S>> {
+        let structure = self.seam().lock(&self.addressing.structure);
+        let prefix = old.low >> (63 - old.depth) | 1;
+        let made = Made::of(prefix, old.depth + 1, self.addressing.initial);
+        Ok(UnlinkedBlock::part(&self.core, self.place(&structure, made)?))
+    }
+
+    /// Leads operations to both halves of a split, which is durable.
+    pub(super) fn publish_split(&self, old: Segment, new: Segment, mark: impl FnOnce()) {
+        let (seam, segments) = (self.seam(), &self.addressing.segments);
+        mark();
+        segments.set(seam, new);
+        if !self.seeded(&bugs::OLD_DEPTH_KEPT) {
+            segments.set(seam, old);
+        }
+        let depth = old.depth - 1;
+        let turn = Turn { depth, next: old.low >> (64 - depth) };
+        segments.reach(seam, turn.following());
+    }
+}
+
+/// What became of passing the turn on.
+enum Pass {
+    /// It was this one's.
+    Passed(Turn),
+    /// That takes a block of this many bytes.
+    Needs(u64),
+    /// The table is as large as can be.
+    End,
+}
+
+impl Config {
+    /// Returns the arrays of a map in this pool.
+    pub(super) fn arrays<S: Seam>(self, core: &Core<S>) -> Result<Arrays> {
+        let (bytes, most) = (self.size().bytes(), core.geometry.large_max());
+        Arrays::new(self.initial_depth, bytes, most).ok_or_else(|| {
+            let segments = 1u64 << self.initial_depth;
+            let why = format!(
+                "{segments} segments of {bytes} bytes do not fit a block of this pool, which has at \
+                 most {most} bytes; a smaller initial_depth or larger pages help"
+            );
+            Error::Invalid { what: "map options", why }
+        })
+    }
+}
+
+/// Returns the damage of an array that is not there.
+#[cold]
+pub(super) fn no_array(at: u64, array: usize) -> Damage {
+    Damage::new(at, format!("entry {array}: an array of segments"), "none")
+}

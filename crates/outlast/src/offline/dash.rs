@@ -1,0 +1,255 @@
+//! The parts of the walks of Dash-EH and Dash-LH that concern a directory's block and one segment.
+
+use super::image::{Hash, LOW48, crc_words, fold16, identity};
+use super::{MapReport, Owner, Walk, What};
+use crate::error::{Damage, Error, Result};
+use crate::pool::layout::RecordForm;
+use std::collections::{HashMap, HashSet};
+
+const SLOTS: usize = 16;
+const BUCKET_BYTES: u64 = 256;
+const NODE_BYTES: u64 = 8 * BUCKET_BYTES;
+const DIRECTORY_HEADER: u64 = 64;
+const MAX_DEPTH: u32 = 40;
+
+const DIRECTORY: u64 = 0xd1e0;
+const SEGMENT: u64 = 0xd1e1;
+const NODE: u64 = 0xd1e2;
+
+impl Walk<'_, '_> {
+    /// Reads a directory, which the root's word at `place` names. Returns its depth and entries.
+    pub(super) fn dash_directory(&mut self, place: u64, word: u64) -> Result<(u32, Vec<u64>)> {
+        // Offset, depth, and a checksum folded to 8 bits.
+        let low = word & ((1 << 56) - 1);
+        let sum = crc_words(&[low]);
+        let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
+        let (offset, depth) = (word & LOW48, (word >> 48 & 0xff) as u32);
+        if word >> 56 != check || !(1..=MAX_DEPTH).contains(&depth) || !offset.is_multiple_of(64) {
+            let expected = "a directory's offset and depth";
+            return Err(Damage::new(place, expected, format!("{word:#x}")).into());
+        }
+        let expected = identity(DIRECTORY, 0, offset, u64::from(depth));
+        let found = self.image.word(offset)?;
+        if found != expected {
+            let expected = format!("a directory of depth {depth} ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
+        }
+        let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
+        self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
+        self.region(offset, 8, What::Directory { depth });
+        self.region(offset + DIRECTORY_HEADER, 8 << depth, What::Entry);
+        Ok((depth, entries))
+    }
+
+    /// Reads a segment's header.
+    pub(super) fn dash_segment(&self, shape: &Shape, offset: u64) -> Result<Segment> {
+        if !offset.is_multiple_of(256) {
+            return Err(Damage::new(offset, "a segment at a multiple of 256", "another").into());
+        }
+        let words = self.image.words(offset, shape.segment_bytes / 8)?;
+        let [found, low, state, chain] = words[..4] else { unreachable!("32 words and more") };
+        let expected = identity(SEGMENT, shape.packed, offset, low);
+        if found != expected {
+            let expected = format!("a segment ({expected:#x})");
+            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
+        }
+        let bits = state & LOW48;
+        let depth = (bits >> 40) as u32;
+        if state >> 48 != fold16(crc_words(&[bits, offset])) || !(1..=MAX_DEPTH).contains(&depth) {
+            let expected = "a segment's state";
+            return Err(Damage::new(offset + 16, expected, format!("{state:#x}")).into());
+        }
+        let partner = (bits & ((1 << 40) - 1)) << 8;
+        Ok(Segment { offset, low, depth, partner, chain, words })
+    }
+
+    /// Walks a segment, whose block was claimed: its buckets and its overflow nodes.
+    pub(super) fn walk_segment(
+        &mut self,
+        map: &mut MapReport,
+        shape: &Shape,
+        segment: &Segment,
+    ) -> Result<()> {
+        self.region(segment.offset, 32, What::Segment { shape: shape.packed as u16 });
+        map.segments += 1;
+        let mut keys = HashMap::new();
+        let mut walk_buckets = |walk: &mut Self, at: u64, words: &[u64], homes: u32| {
+            for (bucket, words) in words.chunks_exact(BUCKET_BYTES as usize / 8).enumerate() {
+                let at = at + bucket as u64 * BUCKET_BYTES;
+                walk.region(at, BUCKET_BYTES, What::Bucket { form: map.form });
+                let home = Some(bucket as u32).filter(|&bucket| bucket < homes);
+                for slot in 0..SLOTS {
+                    let place = at + slot as u64 * 16;
+                    let words = [words[slot * 2], words[slot * 2 + 1]];
+                    match walk.walk_slot(map, shape, segment, place, words, home, &mut keys) {
+                        Ok(()) => {}
+                        Err(Error::Damaged(damage)) => walk.problem(damage),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Ok(())
+        };
+        let own = (BUCKET_BYTES / 8) as usize;
+        let first = segment.offset + BUCKET_BYTES;
+        walk_buckets(self, first, &segment.words[own..], shape.buckets)?;
+        let mut nodes = Vec::new();
+        let mut seen = HashSet::new();
+        let mut node = segment.chain;
+        while node != 0 {
+            let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
+            if !node.is_multiple_of(256) {
+                return Err(bad("an odd offset".into()));
+            }
+            if !seen.insert(node) {
+                return Err(bad("one that the chain has passed already".into()));
+            }
+            let words = self.image.words(node, NODE_BYTES / 8)?;
+            if words[0] != identity(NODE, 0, node, 0) {
+                return Err(bad(format!("{:#x}", words[0])));
+            }
+            self.claim(node, NODE_BYTES, Owner::Structure)?;
+            self.region(node, 16, What::Node);
+            walk_buckets(self, node + BUCKET_BYTES, &words[own..], 0)?;
+            nodes.push(node);
+            node = words[1];
+        }
+        map.nodes += nodes.len() as u64;
+        for copies in keys.into_values().filter(|copies| copies.len() > 1) {
+            map.duplicates += copies.len() as u64 - 1;
+            if self.report.free_state || !is_left_by_crash(&copies) {
+                let [.., last] = &copies[..] else { unreachable!("more than one") };
+                let found = format!("{copies:x?}");
+                self.problem(Damage::new(last.place, "each key once", found));
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks a slot. In a bucket, `home` is the bucket's number, and the slot's record must be at
+    /// home there or in the bucket before.
+    #[expect(clippy::too_many_arguments, reason = "a slot is told by all of these")]
+    fn walk_slot(
+        &mut self,
+        map: &mut MapReport,
+        shape: &Shape,
+        segment: &Segment,
+        place: u64,
+        [first, second]: [u64; 2],
+        home: Option<u32>,
+        keys: &mut HashMap<Vec<u8>, Vec<Copy>>,
+    ) -> Result<()> {
+        if first == shape.empty[(segment.low >> 63) as usize] {
+            return Ok(());
+        }
+        let hash = self.hash.of_slot(map.form, [first, second]);
+        let own = (hash >> 8) as u32 & (shape.buckets - 1);
+        if let Some(bucket) = home
+            && own != bucket
+            && (own + 1) & (shape.buckets - 1) != bucket
+        {
+            let expected = format!("an empty slot, or a record of bucket {bucket}");
+            return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
+        }
+        if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
+            // The record belongs to the other half of a split.
+            return Ok(());
+        }
+        self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
+        let (key, value) = match map.form {
+            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
+            RecordForm::Bytes => match self.record(place, first, second) {
+                Ok(record) => record,
+                Err(error) => {
+                    map.torn += 1;
+                    map.records += 1;
+                    return Err(error);
+                }
+            },
+        };
+        let part = match home {
+            Some(bucket) if bucket == own => Part::Home,
+            Some(_) => Part::Next,
+            None => Part::Overflow,
+        };
+        let copies = keys.entry(key.clone()).or_default();
+        copies.push(Copy { place, part, first });
+        if copies.len() > 1 {
+            // The block of the key's first copy was claimed. All copies are judged together.
+            return Ok(());
+        }
+        map.records += 1;
+        self.check_types(map, place, &key, &value);
+        if map.form == RecordForm::Bytes {
+            self.claim_record(first, Owner::Record)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where in a segment a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// In its home bucket.
+    Home,
+    /// In the bucket after its home.
+    Next,
+    /// In a stash bucket or an overflow node.
+    Overflow,
+}
+
+/// One location of a key.
+#[derive(Debug)]
+struct Copy {
+    place: u64,
+    part: Part,
+    first: u64,
+}
+
+/// Whether a crash can have left a key in all of these places. A record is copied to its home
+/// bucket, or the one after it, before it leaves its old place.
+fn is_left_by_crash(copies: &[Copy]) -> bool {
+    let count = |part| copies.iter().filter(|copy| copy.part == part).count();
+    // The next open keeps the copy at home, otherwise the one in the bucket after it.
+    let kept = match (count(Part::Home), count(Part::Next)) {
+        (0, 0) => copies.len(),
+        (0, next) => next,
+        (home, _) => home,
+    };
+    kept == 1 && copies.iter().all(|copy| copy.first == copies[0].first)
+}
+
+/// The sizes of a map's segments.
+pub(super) struct Shape {
+    buckets: u32,
+    packed: u64,
+    pub(super) segment_bytes: u64,
+    /// The first word of an empty slot, indexed by the highest bit of the segment's hashes.
+    empty: [u64; 2],
+}
+
+impl Shape {
+    pub(super) fn new([bits, stash]: [u64; 2], form: RecordForm, hash: &Hash) -> Option<Shape> {
+        if !(1..=6).contains(&bits) || !matches!(stash, 2 | 4) {
+            return None;
+        }
+        let empty = hash.empty_words(form)?;
+        let buckets = 1 << bits;
+        Some(Shape {
+            buckets,
+            packed: bits | stash << 8,
+            segment_bytes: (1 + u64::from(buckets) + stash) * BUCKET_BYTES,
+            empty,
+        })
+    }
+}
+
+/// A segment's header, and its words.
+pub(super) struct Segment {
+    pub(super) offset: u64,
+    pub(super) low: u64,
+    pub(super) depth: u32,
+    pub(super) partner: u64,
+    chain: u64,
+    words: Vec<u64>,
+}

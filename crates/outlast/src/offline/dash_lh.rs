@@ -1,0 +1,156 @@
+//! The walk of a Dash-LH table: the directory of arrays, and the segments in them.
+
+use super::dash::{Segment, Shape};
+use super::image::{LOW48, crc_words, fold16};
+use super::{MapReport, Owner, SchemeWalk, Walk, What};
+use crate::error::{Damage, Error, Result};
+
+/// The entry in the table of walks.
+pub(super) const WALK: SchemeWalk = SchemeWalk {
+    number: 5,
+    name: "dash-lh",
+    root: What::RootScheme,
+    walk: |walk, map, place, words, config| walk.walk_dash_lh(map, place, words, config),
+};
+
+const FEATURE: u64 = 16;
+const MAX_DEPTH: u32 = 40;
+
+/// What leads to a map's segments.
+struct Table {
+    shape: Shape,
+    /// log2 of the segments of the first array, and of those of the largest.
+    initial: u32,
+    largest: u32,
+    /// The segments of this depth are being split, those with smaller prefixes than `next` first.
+    round: u32,
+    next: u64,
+    /// The offset of the root's words.
+    root: u64,
+    /// The arrays' offsets.
+    arrays: Vec<u64>,
+}
+
+impl Table {
+    /// Returns the segments of an array.
+    fn len(&self, array: usize) -> u64 {
+        1 << (self.initial + array as u32 / 8).min(self.largest)
+    }
+
+    /// Returns the array and the index there of the segment that was made at this depth for hashes that
+    /// begin with this one.
+    fn place(&self, low: u64, made: u32) -> (usize, u64) {
+        let prefix = low >> (64 - made);
+        let mut left =
+            if made == self.initial { prefix } else { (1 << (made - 1)) + (prefix >> 1) };
+        let mut array = 0;
+        // There are eight arrays of each size, and any number of the largest.
+        while left >= self.len(array) {
+            let last = self.initial + array as u32 / 8 >= self.largest;
+            let skipped = if last { left / self.len(array) } else { 1 };
+            left -= skipped * self.len(array);
+            array += skipped as usize;
+        }
+        (array, left)
+    }
+
+    fn offset(&self, low: u64, made: u32) -> Option<u64> {
+        let (array, index) = self.place(low, made);
+        let block = self.arrays.get(array).copied().filter(|block| *block != 0)?;
+        Some(block + index * self.shape.segment_bytes)
+    }
+}
+
+impl Walk<'_, '_> {
+    fn walk_dash_lh(
+        &mut self,
+        map: &mut MapReport,
+        place: u64,
+        words: &[u64],
+        config: [u64; 3],
+    ) -> Result<()> {
+        let [bits, stash, initial] = config;
+        let bad = |what: &str, found: String| Error::from(Damage::new(place, what, found));
+        let shape = Shape::new([bits, stash], map.form, &self.hash)
+            .filter(|_| (1..=10).contains(&initial))
+            .ok_or_else(|| bad("a shape of segments", format!("{config:?}")))?;
+        if self.features & FEATURE == 0 {
+            let found = format!("features {:#x}", self.features);
+            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+        }
+        let (depth, arrays) = self.dash_directory(place, words[0])?;
+        let turn = words[1];
+        self.region(place + 8, 8, What::Turn);
+        let (round, next) = ((turn & LOW48) >> 40, turn & ((1 << 40) - 1));
+        let known = (initial..=u64::from(MAX_DEPTH)).contains(&round) && next >> round == 0;
+        if turn >> 48 != fold16(crc_words(&[turn & LOW48])) || !known {
+            return Err(bad("the segment that is split next", format!("{turn:#x}")));
+        }
+        let (initial, round) = (initial as u32, round as u32);
+        let largest = (self.largest_block() / shape.segment_bytes).checked_ilog2();
+        let largest = largest.filter(|&largest| largest >= initial);
+        let largest = largest.ok_or_else(|| bad("an array of that size", format!("{config:?}")))?;
+        let present = arrays.iter().take_while(|block| **block != 0).count();
+        let table = Table { shape, initial, largest, round, next, root: place, arrays };
+        // Each turn that has passed has a place for its new segment.
+        let capacity = (0..present).map(|array| table.len(array)).sum::<u64>();
+        if capacity < (1 << round) + next {
+            return Err(bad("a turn for which there are arrays", format!("{turn:#x}")));
+        }
+        for (array, &block) in table.arrays.iter().enumerate() {
+            if block != 0 {
+                let bytes = table.len(array) * table.shape.segment_bytes;
+                self.claim(block, bytes, Owner::Structure)?;
+                self.region(block, bytes, What::Array);
+            }
+        }
+        map.depth = depth;
+        // The segments whose existence is known, each with the depth at which it was made.
+        let mut known: Vec<(u64, u32)> =
+            (0..1u64 << initial).rev().map(|prefix| (prefix << (64 - initial), initial)).collect();
+        while let Some((low, made)) = known.pop() {
+            match self.walk_segment_of_array(map, &table, low, made) {
+                // A split by each later bit has made another one.
+                Ok(depth) => {
+                    known.extend((made + 1..=depth).map(|bit| (low | 1 << (64 - bit), bit)));
+                }
+                Err(Error::Damaged(damage)) => {
+                    map.whole = false;
+                    self.problem(damage);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks the segment that begins with this hash. Returns its depth.
+    fn walk_segment_of_array(
+        &mut self,
+        map: &mut MapReport,
+        table: &Table,
+        low: u64,
+        made: u32,
+    ) -> Result<u32> {
+        let missing =
+            || Damage::new(table.root, format!("an array for the segment {low:#x}"), "none");
+        let offset = table.offset(low, made).ok_or_else(missing)?;
+        let segment: Segment = self.dash_segment(&table.shape, offset)?;
+        let most = table.round + u32::from(low >> (64 - table.round) < table.next);
+        if segment.low != low || !(made..=most).contains(&segment.depth) {
+            let expected = format!("first hash {low:#x}, depth {made} to {most}");
+            let found = format!("{:#x}, {}", segment.low, segment.depth);
+            return Err(Damage::new(offset + 8, expected, found).into());
+        }
+        if segment.partner != 0 {
+            let half = table.offset(low | 1 << (64 - segment.depth), segment.depth);
+            if segment.depth == made || half != Some(segment.partner) {
+                let found = format!("{:#x}", segment.partner);
+                let expected = format!("no partner, or {half:x?}");
+                return Err(Damage::new(offset + 16, expected, found).into());
+            }
+        }
+        self.walk_segment(map, &table.shape, &segment)?;
+        Ok(segment.depth)
+    }
+}
