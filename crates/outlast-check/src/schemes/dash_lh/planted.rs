@@ -58,8 +58,8 @@ pub(super) const LINES: &[Line] = &[
     bug(NEW_TABLE_UNFLUSHED, Seeded::NoFlush(&points::DOUBLE_NEW), "seam: doubling", Alone),
     bug(
         RANGE_OFF_BY_ONE,
-        Seeded::InCode(&dash_lh_bugs::OLD_DEPTH_KEPT),
-        "publish_split: the old segment keeps its range",
+        Seeded::InCode(&dash_lh_bugs::PLACE_OFF_BY_ONE),
+        "place_new: the place beside",
         Alone,
     ),
     bug(

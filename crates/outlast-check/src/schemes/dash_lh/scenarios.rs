@@ -133,7 +133,7 @@ fn carry(play: &mut Play) -> Checked {
     }
     play.insert_and_remove_until_grown(10, 5)?;
     play.prepared();
-    play.insert_until_grown(2_000, 13)?;
+    play.insert_until_grown(2_000, 9)?;
     for key in (0..chained).step_by(50) {
         play.change(SPECIAL + key, Do::Remove)?;
     }

@@ -3,6 +3,6 @@
 pub use crate::index::dash::bugs::*;
 
 crate::seeded_bugs! {
-    /// The end of a split leaves the old segment's entry as it was.
-    OLD_DEPTH_KEPT = "OldDepthKept";
+    /// A split puts the new segment one place too far.
+    PLACE_OFF_BY_ONE = "PlaceOffByOne";
 }

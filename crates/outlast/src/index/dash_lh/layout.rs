@@ -9,7 +9,7 @@ pub const FEATURE: u64 = 16;
 /// log2 of the segments that the first array can have.
 pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
 /// Depth of a new map's directory of arrays.
-pub const DIRECTORY_DEPTH: u32 = 2;
+pub const DIRECTORY_DEPTH: u32 = 1;
 /// log2 of the arrays that have the same size.
 const EIGHT: u32 = 3;
 

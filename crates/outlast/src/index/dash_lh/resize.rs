@@ -1,6 +1,8 @@
 //! Growth: overflow nodes, and the splits that they bring about.
 
-use super::layout::{self, Arrays, DIRECTORY_DEPTH, MAX_DEPTH, Made, Turn};
+use super::layout::{
+    self, Arrays, BUCKET_BYTES, DIRECTORY_DEPTH, MAX_DEPTH, Made, NODE_BUCKETS, Turn,
+};
 use super::{Config, DashLh, Directory, LinearSegments, Route, Segment, bugs, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::dash::write_empty;
@@ -54,14 +56,17 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 split => return split,
             }
         }
-        match self.extend_chain(route)? {
-            Some(nodes) if nodes <= CROWDED => match self.split_next() {
+        let Some(1..=CROWDED) = self.extend_chain(route)? else { return Ok(()) };
+        // Small segments have less room than the node has.
+        let room = u64::from(NODE_BUCKETS) * BUCKET_BYTES;
+        for _ in 0..room.div_ceil(self.size.bytes() - BUCKET_BYTES) {
+            match self.split_next() {
                 // There is room for the record all the same.
-                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => Ok(()),
-                split => split,
-            },
-            _ => Ok(()),
+                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(()),
+                split => split?,
+            }
         }
+        Ok(())
     }
 
     /// Splits the segment whose turn it is.
@@ -132,7 +137,10 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn place_new(&self, old: Segment) -> Result<UnlinkedBlock<'_, S>> {
         let structure = self.seam().lock(&self.addressing.structure);
         let prefix = old.low >> (63 - old.depth) | 1;
-        let made = Made::of(prefix, old.depth + 1, self.addressing.initial);
+        let mut made = Made::of(prefix, old.depth + 1, self.addressing.initial);
+        if self.seeded(&bugs::PLACE_OFF_BY_ONE) {
+            made.index ^= 1;
+        }
         Ok(UnlinkedBlock::part(&self.core, self.place(&structure, made)?))
     }
 
@@ -141,9 +149,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let (seam, segments) = (self.seam(), &self.addressing.segments);
         mark();
         segments.set(seam, new);
-        if !self.seeded(&bugs::OLD_DEPTH_KEPT) {
-            segments.set(seam, old);
-        }
+        segments.set(seam, old);
         let depth = old.depth - 1;
         let turn = Turn { depth, next: old.low >> (64 - depth) };
         segments.reach(seam, turn.following());
