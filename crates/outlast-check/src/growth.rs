@@ -193,10 +193,13 @@ pub fn child(options: &Options, life: u64) -> Checked {
                         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
                     }
                     // The other threads continue until the last one is done, so that changes are in
-                    // flight when the signal arrives.
+                    // flight when the signal arrives. But if that one is suspended inside an
+                    // operation, nothing that they replace can be freed. So they stop in the end.
+                    for _ in 0..options.operations {
+                        map.update(&key_bytes(10 + thread), &[0x5a; 150])?;
+                    }
                     loop {
-                        let key = key_bytes(10 + thread);
-                        map.update(&key, &[0x5a; 150])?;
+                        std::thread::park();
                     }
                 })
             })

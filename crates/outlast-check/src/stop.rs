@@ -5,6 +5,7 @@
 //! interleaving that the test wanted cannot happen.
 
 use outlast::pmem::{Access, Control, Point, Traced};
+use outlast::pool::threads::{OWNERS, number_this_thread};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -118,8 +119,10 @@ impl Control for Stops {
 }
 
 impl Stops {
-    /// Returns a recorder whose accesses these stops control. It does not record yet.
+    /// Returns a recorder whose accesses these stops control. It does not record yet. Numbers the
+    /// calling thread, see [`play`](Self::play).
     pub fn seam(&self) -> Traced {
+        number_this_thread(0);
         Traced::with_control(Box::new(self.clone()))
     }
 
@@ -139,8 +142,11 @@ impl Stops {
         sleep(Duration::from_micros(20));
     }
 
-    /// Gives the calling thread a role while `act` runs.
+    /// Gives the calling thread a role while `act` runs, and a number. From which part of the
+    /// allocator a thread takes its blocks depends on its number, and so does the number of its
+    /// accesses. The numbers are none that a thread takes by itself.
     pub fn play<T>(role: Role, act: impl FnOnce() -> T) -> T {
+        number_this_thread(OWNERS - 16 + role as usize);
         ROLE.set(Some(role));
         let done = act();
         ROLE.set(None);

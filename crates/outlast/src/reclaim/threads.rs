@@ -13,18 +13,22 @@ static NUMBERS: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 /// The thread has no number yet, or has returned it.
 const NONE: usize = usize::MAX;
 
-/// Returns the thread's number when the thread ends.
-struct GiveBack;
+/// The number that the thread has taken. Returns it when the thread ends.
+struct Taken(Cell<usize>);
 
-impl Drop for GiveBack {
+impl Drop for Taken {
     fn drop(&mut self) {
-        lock().0.push(NUMBER.replace(NONE));
+        NUMBER.set(NONE);
+        if self.0.get() != NONE {
+            lock().0.push(self.0.get());
+        }
     }
 }
 
 thread_local! {
+    /// What [`thread_number`] returns: the number that was taken, or another one for a test.
     static NUMBER: Cell<usize> = const { Cell::new(NONE) };
-    static GIVE_BACK: GiveBack = const { GiveBack };
+    static TAKEN: Taken = const { Taken(Cell::new(NONE)) };
 }
 
 fn lock() -> std::sync::MutexGuard<'static, (Vec<usize>, usize)> {
@@ -47,10 +51,10 @@ pub fn number_this_thread(number: usize) {
 
 #[cold]
 fn take_number() -> usize {
-    let mut numbers = lock();
-    if GIVE_BACK.try_with(|_| ()).is_err() {
+    if TAKEN.try_with(|_| ()).is_err() {
         return NONE;
     }
+    let mut numbers = lock();
     let (free, next) = &mut *numbers;
     // Takes the smallest, because small numbers have slots of their own.
     let least = free.iter().enumerate().min_by_key(|(_, number)| **number).map(|(at, _)| at);
@@ -58,6 +62,8 @@ fn take_number() -> usize {
         *next += 1;
         *next - 1
     });
+    drop(numbers);
+    TAKEN.with(|taken| taken.0.set(number));
     NUMBER.set(number);
     number
 }

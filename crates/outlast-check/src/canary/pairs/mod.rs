@@ -21,6 +21,7 @@ use crate::with_form;
 use outlast::db::store::{MapRequest, OpenMap};
 use outlast::index::{Change, Index, Previous, Record};
 use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
+use outlast::pool::threads::number_this_thread;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -111,6 +112,8 @@ impl Plan {
     /// that reaches it and a later one. Each comes with the number of accesses up to each of its
     /// fences.
     fn chosen(&self, alive: &Arc<Alive>) -> Checked<BTreeMap<u64, Vec<u64>>> {
+        // As in the runs with a stopped thread, where accesses are counted.
+        number_this_thread(0);
         let seam = Traced::new();
         let mut session = self.session(&seam, alive)?;
         let mut seen: BTreeMap<&Point, usize> = BTreeMap::new();
@@ -312,11 +315,11 @@ pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
                     if n == 0 && matches!(beside, Beside::Update | Beside::RemoveAll) {
                         continue;
                     }
-                    for distance in [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130] {
-                        if fence + distance > end {
-                            break;
-                        }
-                        if let Some(tape) = plan.record(n, fence + distance, beside, alive)? {
+                    // The last two are before the next flush and before its fence.
+                    let soon = [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130].map(|d| fence + d);
+                    let moments = soon.into_iter().chain([end - 1, end]);
+                    for stop_at in moments.filter(|at| (fence + 1..=end).contains(at)) {
+                        if let Some(tape) = plan.record(n, stop_at, beside, alive)? {
                             tapes.push(tape);
                             break;
                         }
