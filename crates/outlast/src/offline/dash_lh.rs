@@ -56,7 +56,7 @@ impl Table {
 
     fn offset(&self, low: u64, made: u32) -> Option<u64> {
         let (array, index) = self.place(low, made);
-        let block = self.arrays.get(array).copied().filter(|block| *block != 0)?;
+        let block = self.arrays.get(array)?;
         Some(block + index * self.shape.segment_bytes)
     }
 }
@@ -90,19 +90,21 @@ impl Walk<'_, '_> {
         let largest = (self.largest_block() / shape.segment_bytes).checked_ilog2();
         let largest = largest.filter(|&largest| largest >= initial);
         let largest = largest.ok_or_else(|| bad("an array of that size", format!("{config:?}")))?;
-        let present = arrays.iter().take_while(|block| **block != 0).count();
-        let table = Table { shape, initial, largest, round, next, root: place, arrays };
-        // Each turn that has passed has a place for its new segment.
-        let capacity = (0..present).map(|array| table.len(array)).sum::<u64>();
-        if capacity < (1 << round) + next {
-            return Err(bad("a turn for which there are arrays", format!("{turn:#x}")));
-        }
-        for (array, &block) in table.arrays.iter().enumerate() {
-            if block != 0 {
-                let bytes = table.len(array) * table.shape.segment_bytes;
-                self.claim(block, bytes, Owner::Structure)?;
-                self.region(block, bytes, What::Array);
+        let mut table = Table { shape, initial, largest, round, next, root: place, arrays };
+        // The arrays that the segments take that the turn allows.
+        let (mut count, mut capacity) = (0, 0);
+        while capacity < (1 << round) + next {
+            if count == table.arrays.len() {
+                return Err(bad("a turn for which there are arrays", format!("{turn:#x}")));
             }
+            capacity += table.len(count);
+            count += 1;
+        }
+        table.arrays.truncate(count);
+        for (array, &block) in table.arrays.iter().enumerate() {
+            let bytes = table.len(array) * table.shape.segment_bytes;
+            self.claim(block, bytes, Owner::Structure)?;
+            self.region(block, bytes, What::Array);
         }
         map.depth = depth;
         // The segments whose existence is known, each with the depth at which it was made.

@@ -64,8 +64,8 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         RESIZE_BEFORE_DURABLE,
-        Seeded::InCode(&dash_lh_bugs::DOUBLED_BEFORE_DURABLE),
-        "double: published before the root is durable",
+        Seeded::NoFence(&points::SPLIT_COMMIT),
+        "seam: both halves are used before the commit is durable",
         Stopped,
     ),
     cannot(ONE_HASH, "an overflow node adds one segment at most, and from the ninth on none"),

@@ -35,7 +35,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.reaches.extend(SPLIT);
             expected.reaches.extend(FILL);
             expected.phases.push(phases::SPLIT_STASH);
-            expected.mends.extend([&points::REPAIR_DUPLICATE, &points::OPENING]);
+            expected.mends.push(&points::REPAIR_DUPLICATE);
         }
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
         "collide" => {

@@ -14,8 +14,6 @@ crate::seeded_bugs! {
     LOCKED_TWICE = "LockedTwice";
     /// A split does not mark, for the trace, the overflow records that stay in place.
     STAYING_UNMARKED = "StayingUnmarked";
-    /// A doubled directory is used before the root that names it is durable.
-    DOUBLED_BEFORE_DURABLE = "DoubledBeforeDurable";
     /// Overflow nodes that a split has emptied are freed before the link to them is durably gone.
     NODES_FREED_EARLY = "NodesFreedEarly";
 }

@@ -1,7 +1,7 @@
 //! Directories in PM: an array of offsets, in a block that the map's root names.
 
 use super::layout::{self, DIRECTORY_HEADER, DirectoryHeader};
-use super::{bugs, points};
+use super::points;
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::media::{check_block, check_identity};
 use crate::index::kit::unlinked::UnlinkedBlock;
@@ -57,14 +57,15 @@ impl Directory {
         Ok((block, word))
     }
 
-    /// Replaces the directory, durably, by one of twice as many entries, which `twice` makes from the
-    /// old ones. `new` is a block of that size. Only threads that hold the lock around `self` read the
-    /// entries.
+    /// Replaces the directory by one of twice as many entries, which `twice` makes from the old ones.
+    /// `new` is a block of that size. The caller makes the root's word durable before anything depends
+    /// on it. Only threads that hold the lock around `self` read the entries.
     pub(crate) fn double<S: Seam>(
         &mut self,
         core: &Core<S>,
         mut new: UnlinkedBlock<'_, S>,
         twice: impl FnOnce(Vec<u64>) -> Vec<u64>,
+        at: &'static Point,
     ) -> Result<Doubled> {
         let memory = &core.memory;
         let (old, depth) = (self.offset, self.depth + 1);
@@ -73,19 +74,15 @@ impl Directory {
         write(memory, new.offset(), depth, entries, &points::DOUBLE_NEW)?;
         memory.fence(&points::DOUBLE_NEW);
         core.before_unlink(old)?;
-        let root = memory.at(self.root)?;
         let word = layout::pack_root(new.offset(), depth);
-        memory.store_release(root, word, &points::DOUBLE_COMMIT);
-        if !memory.seam().seeded(&bugs::DOUBLED_BEFORE_DURABLE) {
-            memory.persist(root, &points::DOUBLE_COMMIT);
-        }
+        memory.store_release(memory.at(self.root)?, word, at);
         new.set_linked();
         (self.offset, self.depth) = (new.offset(), depth);
         Ok(Doubled { root: self.root, old, bytes: layout::directory_bytes(depth - 1) })
     }
 }
 
-/// The end of a doubling, once the lock around the directory is released.
+/// A doubling whose root is stored.
 #[must_use]
 pub(crate) struct Doubled {
     root: Offset<Word>,
@@ -94,13 +91,19 @@ pub(crate) struct Doubled {
 }
 
 impl Doubled {
-    /// Gives the old directory back.
-    pub(crate) fn finish<S: Seam>(self, core: &Core<S>) -> Result<()> {
-        if core.memory.seam().seeded(&bugs::DOUBLED_BEFORE_DURABLE) {
-            core.memory.persist(core.memory.at(self.root)?, &points::DOUBLE_COMMIT);
-        }
-        core.retire(self.old, self.bytes);
+    /// Makes the root's word durable.
+    pub(crate) fn persist<S: Seam>(
+        &self,
+        core: &Core<S>,
+        at: &'static Point,
+    ) -> Result<(), Damage> {
+        core.memory.persist(core.memory.at(self.root)?, at);
         Ok(())
+    }
+
+    /// Gives the old directory back. The root's word is durable.
+    pub(crate) fn retire<S: Seam>(self, core: &Core<S>) {
+        core.retire(self.old, self.bytes);
     }
 }
 

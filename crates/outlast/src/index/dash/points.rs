@@ -33,12 +33,11 @@ crate::commit_points! { "dash":
     COMPACT_COPY = "compaction: copy": store, flush, fence;
     /// Compaction after a split: the slots that they leave.
     COMPACT_CLEAR = "compaction: slot": store, flush, fence;
-    /// After a split that has emptied the old segment's overflow nodes: its link to them.
-    NODES_GONE = "split: no overflow nodes": store, flush, fence;
+    /// After a split that has emptied the old segment's overflow nodes: its link to them. Fenced by
+    /// [`COMPACT_CLEAR`].
+    NODES_GONE = "split: no overflow nodes": store, flush;
     /// The doubled directory.
     DOUBLE_NEW = "doubling: new directory": store, flush, fence;
-    /// Doubling's commit: the root.
-    DOUBLE_COMMIT = "doubling: root": store, flush, fence;
     /// A new overflow node.
     NODE_NEW = "overflow: new node": store, flush, fence;
     /// The link to a new overflow node.

@@ -391,47 +391,31 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             let bits = self.bits(record.bucket).without_all(1 << record.slot);
             record.bucket.metadata.set_bits(memory.seam(), bits);
         }
-        self.compact(locks, staying, empty);
-        self.free_empty_nodes(segment)
+        self.compact(segment, locks, staying, empty)
     }
 
-    /// Gives a segment's overflow nodes back if they hold no record. All buckets are locked, and
-    /// marked as changing.
-    fn free_empty_nodes(&self, segment: Segment) -> Result<()> {
-        let memory = &self.core.memory;
-        let nodes = self.nodes(segment).collect::<Result<Vec<_>, _>>()?;
+    /// Returns a segment's overflow nodes if none of them holds a record.
+    fn empty_nodes(&self, segment: Segment) -> Result<Vec<u64>, Damage> {
         for place in self.overflow_buckets(segment) {
             let (bucket, stash) = place?;
             if stash.is_none() && self.bits(bucket).count() > 0 {
-                return Ok(());
+                return Ok(Vec::new());
             }
         }
-        if nodes.is_empty() {
-            return Ok(());
-        }
-        for &node in &nodes {
-            self.core.before_unlink(node)?;
-        }
-        let early = self.seeded(&bugs::NODES_FREED_EARLY);
-        let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
-        memory.store_release(&header.chain, 0, &points::NODES_GONE);
-        if !early {
-            // A reader that is still in a node reads for a home that is marked, and retries.
-            memory.persist(&header.chain, &points::NODES_GONE);
-        }
-        nodes.into_iter().for_each(|node| self.core.retire(node, NODE_BYTES));
-        Ok(())
+        self.nodes(segment).collect()
     }
 
     /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
     /// names, and records in the stash or in nodes back into the two buckets, where there is room.
-    /// All buckets are locked, and marked as changing.
+    /// Gives the overflow nodes back if that has emptied them. All buckets are locked, and marked as
+    /// changing.
     fn compact(
         &self,
+        segment: Segment,
         locks: &mut [Guarded<Locked<'_, S>>],
         staying: &[Overflowed<'_>],
         empty: u64,
-    ) {
+    ) -> Result<()> {
         let memory = &self.core.memory;
         // The slots that the records leave, and the lines that they move to.
         let mut from = Vec::new();
@@ -468,20 +452,35 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 locks[home as usize].note_overflow(record.hash as u8, record.stash);
             }
         }
-        if from.is_empty() {
-            return;
-        }
         // The copies must be durable before the slots that they were made from are emptied.
-        lines.flush(memory, &points::COMPACT_COPY);
-        memory.fence(&points::COMPACT_COPY);
-        for (bucket, slot) in from {
-            memory.store_release(&bucket.slots[slot].first, empty, &points::COMPACT_CLEAR);
-            lines.add(memory.offset_of(&bucket.slots[slot]).raw());
+        if !from.is_empty() {
+            lines.flush(memory, &points::COMPACT_COPY);
+            memory.fence(&points::COMPACT_COPY);
+        }
+        for (bucket, slot) in &from {
+            memory.store_release(&bucket.slots[*slot].first, empty, &points::COMPACT_CLEAR);
+            lines.add(memory.offset_of(&bucket.slots[*slot]).raw());
             // No thread can take the slot before the locks are released.
-            bucket.metadata.set_bits(memory.seam(), self.bits(bucket).without_all(1 << slot));
+            bucket.metadata.set_bits(memory.seam(), self.bits(*bucket).without_all(1 << slot));
         }
         lines.flush(memory, &points::COMPACT_CLEAR);
-        memory.fence(&points::COMPACT_CLEAR);
+        let nodes = self.empty_nodes(segment)?;
+        for &node in &nodes {
+            self.core.before_unlink(node)?;
+        }
+        if !nodes.is_empty() {
+            let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+            memory.store_release(&header.chain, 0, &points::NODES_GONE);
+            if !self.seeded(&bugs::NODES_FREED_EARLY) {
+                memory.flush(&header.chain, &points::NODES_GONE);
+            }
+        }
+        if !from.is_empty() || !nodes.is_empty() {
+            memory.fence(&points::COMPACT_CLEAR);
+        }
+        // A reader that is still in a node reads for a home that is marked, and retries.
+        nodes.into_iter().for_each(|node| self.core.retire(node, NODE_BYTES));
+        Ok(())
     }
 
     // ---- Overflow nodes ---------------------------------------------------------

@@ -7,4 +7,6 @@ crate::seeded_bugs! {
     ENTRIES_ONE_SHORT = "EntriesOneShort";
     /// Recovery completes a split and overwrites directory entries that a later split has set.
     SPLIT_REDONE_BLINDLY = "SplitRedoneBlindly";
+    /// A doubled directory is used before the root that names it is durable.
+    DOUBLED_BEFORE_DURABLE = "DoubledBeforeDurable";
 }

@@ -5,6 +5,8 @@ pub use crate::index::dash::points::*;
 crate::commit_points! { "dash-eh" and crate::index::dash::points::ALL:
     /// A split's directory entries.
     SPLIT_DIRECTORY = "split: directory entries": store, flush, fence;
+    /// Doubling's commit: the root.
+    DOUBLE_COMMIT = "doubling: root": store, flush, fence;
     /// Recovery: a split's commit, found in the same way, before the entries that depend on it.
     REPAIR_STATE = "repair: state of a split": flush, fence;
     /// Recovery: a split's directory entries.

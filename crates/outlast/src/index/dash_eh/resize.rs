@@ -113,12 +113,20 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         if structure.directory.depth != depth {
             return Ok(true);
         }
+        let at = &points::DOUBLE_COMMIT;
         let twice = |old: Vec<u64>| old.into_iter().flat_map(|entry| [entry; 2]).collect();
-        let doubled = structure.directory.double(&self.core, new, twice)?;
+        let doubled = structure.directory.double(&self.core, new, twice, at)?;
+        let late = self.seeded(&bugs::DOUBLED_BEFORE_DURABLE);
+        if !late {
+            doubled.persist(&self.core, at)?;
+        }
         self.addressing.dram.double(self.seam());
         self.counters.doublings.add_one();
         drop(structure);
-        doubled.finish(&self.core)?;
+        if late {
+            doubled.persist(&self.core, at)?;
+        }
+        doubled.retire(&self.core);
         Ok(true)
     }
 }

@@ -35,8 +35,8 @@
 //!    off from says so. Nothing else decides, neither the turn nor what is in an array.
 //! 2. No segment is deeper than the turn allows. It may be less deep, if a thread has passed the turn
 //!    on and died before it has split.
-//! 3. The array that the next new segment goes to is in the directory, durably, before the turn
-//!    passes.
+//! 3. The array that a new segment goes to is in the directory, durably, before the turn passes. An
+//!    entry that no turn has needed yet means nothing.
 //!
 //! The invariants of segments are in [`dash`](super::dash).
 //!
@@ -47,8 +47,8 @@
 //! | map | directory and first array whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
 //! | turn | root's second word | 1, 1 | a segment whose split is still to be made |
 //! | split, after its commit | nothing | 0, 0 | |
-//! | array | directory's entry | 1, 1 | a block that the trace frees, or an array of which no segment exists yet |
-//! | doubling of the directory | new directory whole; fence; root (commit) | directory + 1, 2 | a block that the trace frees |
+//! | array | directory's entry | 1, 1 | an entry that means nothing, and a block that the trace frees |
+//! | doubling of the directory | new directory whole, with the new array; fence; root (commit), and then, in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
 //!
 //! # Concurrency
 //!
@@ -63,8 +63,8 @@
 //!
 //! # After a crash
 //!
-//! Opening reads the directory, and checks and flushes its entries and the turn. A segment is recovered
-//! by its first touch, after the ones that it was split off from. That makes durable, in this order, the
+//! Opening reads the turn and the directory's entries. The pool has flushed the root. A segment is
+//! recovered by its first touch, after the ones that it was split off from. That makes durable, in this order, the
 //! depth that says that it exists, and its content. First touches are serialized by `structure`.
 //!
 //! A split that a crash has cut short before its commit has left nothing: the segment is less deep than
@@ -146,7 +146,7 @@ impl Config {
 
 /// The state that turns and first touches change, one thread at a time.
 struct Structure {
-    /// The directory in PM: for each array, its block, or 0.
+    /// The directory in PM: for each array, its block. Entries that no turn has needed yet mean nothing.
     directory: Directory,
     turn: Turn,
 }
@@ -223,12 +223,10 @@ impl Addressing for LinearSegments {
         let structure = table.seam().lock(&table.addressing.structure);
         structure.directory.trace(visit)?;
         let entries = structure.directory.entries(&table.core.memory)?;
-        for (array, entry) in entries.iter().enumerate() {
-            let block = table.core.memory.load(entry);
-            if block != 0 {
-                let bytes = table.addressing.arrays.len(array) * table.size.bytes();
-                visit(BlockKind::Segment, block, bytes)?;
-            }
+        let arrays = table.addressing.arrays;
+        for (array, entry) in entries.iter().take(arrays.count(structure.turn)).enumerate() {
+            let bytes = arrays.len(array) * table.size.bytes();
+            visit(BlockKind::Segment, table.core.memory.load(entry), bytes)?;
         }
         Ok(())
     }

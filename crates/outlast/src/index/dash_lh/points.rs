@@ -7,8 +7,8 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     FEATURE = "header copy: feature": store, flush, fence;
     /// The directory's entry of a new array.
     ARRAY = "expansion: array": store, flush, fence;
-    /// Opening after a crash: the directory of arrays and the turn, as they were found.
-    OPENING = "opening: arrays and turn": flush, fence;
+    /// Doubling's commit: the root. Flushed with the turn, which is in the same line.
+    DOUBLE_COMMIT = "doubling: root": store;
     /// The turn passes on to the next segment.
     TURN = "expansion: turn": store, flush, fence;
 }

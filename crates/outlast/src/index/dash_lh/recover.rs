@@ -3,7 +3,7 @@
 use super::layout::{Made, Turn};
 use super::resize::no_array;
 use super::segments::{Segments, Unready};
-use super::{Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure, points};
+use super::{Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure};
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::media::check_block;
@@ -21,29 +21,23 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let offset = Offset::<Word>::new(root_offset(slot).raw() + 16);
         let word = memory.load(memory.at(offset)?);
         let (arrays, entries) = (config.arrays(core)?, directory.entries(memory)?);
-        let blocks: Vec<u64> = entries.iter().map(|entry| memory.load(entry)).collect();
-        let present = blocks.iter().take_while(|block| **block != 0).count();
-        let known =
-            |turn: &Turn| turn.depth >= config.initial_depth && arrays.count(*turn) <= present;
+        let known = |turn: &Turn| {
+            turn.depth >= config.initial_depth && arrays.count(*turn) <= entries.len()
+        };
         let turn = Turn::unpack(word).filter(known).ok_or_else(|| {
-            let expected = format!("the segment that is split next, with {present} arrays");
+            let expected = format!("the segment that is split next, of {} arrays", entries.len());
             let damage = Damage::new(offset.raw(), expected, format!("{word:#x}"));
             Error::DamagedRoot { slot, damage }
         })?;
         let mut seen = HashSet::new();
-        for (array, &block) in blocks.iter().enumerate().filter(|(_, block)| **block != 0) {
+        for (array, entry) in entries.iter().take(arrays.count(turn)).enumerate() {
+            let block = memory.load(entry);
             check_block(core, block, arrays.len(array) * config.size().bytes())?;
             if !seen.insert(block) {
-                let at = memory.offset_of(&entries[array]).raw();
                 let found = format!("{block:#x} for the second time");
+                let at = memory.offset_of(entry).raw();
                 return Err(Damage::new(at, "an array of its own", found).into());
             }
-        }
-        if core.alloc().old_frontier() != 0 && !core.options().read_only {
-            // An earlier process may have died between a store and its flush. Splits will depend on
-            // these words.
-            memory.flush_words(entries, &points::OPENING);
-            memory.persist(memory.at(offset)?, &points::OPENING);
         }
         let segments = Segments::new(memory.seam(), config.initial_depth, turn);
         let addressing = LinearSegments {
@@ -99,10 +93,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn place(&self, structure: &Structure, made: Made) -> Result<u64, Damage> {
         let memory = &self.core.memory;
         let (array, index) = self.addressing.arrays.place(made);
-        let entry = structure.directory.entries(memory)?.get(array);
-        match entry.map_or(0, |entry| memory.load(entry)) {
-            0 => Err(no_array(self.addressing.turn.raw() - 8, array)),
-            array => Ok(array + index * self.size.bytes()),
+        match structure.directory.entries(memory)?.get(array) {
+            Some(entry) if array < self.addressing.arrays.count(structure.turn) => {
+                Ok(memory.load(entry) + index * self.size.bytes())
+            }
+            _ => Err(no_array(self.addressing.turn.raw() - 8, array)),
         }
     }
 }

@@ -50,7 +50,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {
         let turn = self.seam().lock(&self.addressing.structure).turn;
         if turn.depth_of(route.segment.low) > route.segment.depth {
-            // Its turn has passed: another thread splits it right now, or has died before.
+            // Another thread splits it right now, or has died before.
             match self.split(route, hash) {
                 Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => {}
                 split => return split,
@@ -71,14 +71,15 @@ impl<S: Seam, R: Record> DashLh<S, R> {
 
     /// Splits the segment whose turn it is.
     fn split_next(&self) -> Result<()> {
-        let mut spare = None;
+        let mut spare = [None, None];
         let turn = loop {
             match self.pass_turn(&mut spare)? {
                 Pass::End => return Ok(()),
                 Pass::Passed(turn) => break turn,
                 // No thread allocates while it holds a lock.
-                Pass::Needs(bytes) => {
-                    spare = Some((bytes, UnlinkedBlock::allocate(&self.core, bytes)?));
+                Pass::Needs(what, bytes) => {
+                    let block = UnlinkedBlock::allocate(&self.core, bytes)?;
+                    spare[what as usize] = Some((bytes, block));
                 }
             }
         };
@@ -94,7 +95,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 
     /// Passes the turn on, durably, once there is a place for the new segment.
-    fn pass_turn(&self, spare: &mut Option<(u64, UnlinkedBlock<'_, S>)>) -> Result<Pass> {
+    fn pass_turn(&self, spare: &mut [Option<Spare<'_, S>>; 2]) -> Result<Pass> {
         let (memory, addressing) = (&self.core.memory, &self.addressing);
         let mut structure = self.seam().lock(&addressing.structure);
         let turn = structure.turn;
@@ -104,32 +105,51 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let depth = turn.depth + 1;
         let made = Made::of(turn.next << 1 | 1, depth, addressing.initial);
         let (array, _) = addressing.arrays.place(made);
-        let mut allocated = |bytes| spare.take_if(|(of, _)| *of == bytes).map(|(_, block)| block);
-        let bytes = addressing.arrays.len(array) * self.size.bytes();
-        let Some(entry) = structure.directory.entries(memory)?.get(array) else {
+        let entry = structure.directory.entries(memory)?.get(array);
+        let mut doubled = None;
+        if array == addressing.arrays.count(turn) {
+            let of =
+                |spare: &Option<Spare<'_, S>>, bytes| spare.as_ref().is_some_and(|s| s.0 == bytes);
+            let bytes = addressing.arrays.len(array) * self.size.bytes();
+            if !of(&spare[NewBlock::Array as usize], bytes) {
+                return Ok(Pass::Needs(NewBlock::Array, bytes));
+            }
             let larger = layout::directory_bytes(structure.directory.depth + 1);
-            let Some(block) = allocated(larger) else { return Ok(Pass::Needs(larger)) };
-            let twice = |mut old: Vec<u64>| {
-                old.resize(old.len() * 2, 0);
-                old
-            };
-            let doubled = structure.directory.double(&self.core, block, twice)?;
-            self.counters.doublings.add_one();
-            drop(structure);
-            doubled.finish(&self.core)?;
-            return Ok(Pass::Needs(bytes));
-        };
-        if memory.load(entry) == 0 {
-            let Some(mut block) = allocated(bytes) else { return Ok(Pass::Needs(bytes)) };
-            memory.store_release(entry, block.offset(), &points::ARRAY);
-            memory.persist(entry, &points::ARRAY);
+            if entry.is_none() && !of(&spare[NewBlock::Directory as usize], larger) {
+                return Ok(Pass::Needs(NewBlock::Directory, larger));
+            }
+            let [block, new] = std::mem::take(spare).map(|spare| spare.map(|(_, block)| block));
+            let mut block = block.expect("it was there");
+            match (entry, new) {
+                (None, Some(new)) => {
+                    let at = &points::DOUBLE_COMMIT;
+                    let twice = |mut old: Vec<u64>| {
+                        old.resize(2 * old.len(), 0);
+                        old[array] = block.offset();
+                        old
+                    };
+                    doubled = Some(structure.directory.double(&self.core, new, twice, at)?);
+                    self.counters.doublings.add_one();
+                }
+                (entry, _) => {
+                    let entry = entry.expect("the directory need not be doubled");
+                    memory.store_release(entry, block.offset(), &points::ARRAY);
+                    memory.persist(entry, &points::ARRAY);
+                }
+            }
             block.set_linked();
         }
         addressing.segments.make_entries(self.seam(), depth);
         structure.turn = turn.following();
+        // This is in the line of the root's word that names the directory, and so makes a doubling
+        // durable too. Stores to a line become durable in the order in which they were made.
         let word = memory.at(addressing.turn)?;
         memory.store_release(word, structure.turn.pack(), &points::TURN);
         memory.persist(word, &points::TURN);
+        drop(structure);
+        if let Some(doubled) = doubled {
+            doubled.retire(&self.core);
+        }
         Ok(Pass::Passed(turn))
     }
 
@@ -156,12 +176,22 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 }
 
+/// What a block is for.
+#[derive(Clone, Copy)]
+enum NewBlock {
+    Array,
+    Directory,
+}
+
+/// A block that was allocated before the lock was taken, and its bytes.
+type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
+
 /// What became of passing the turn on.
 enum Pass {
     /// It was this one's.
     Passed(Turn),
     /// That takes a block of this many bytes.
-    Needs(u64),
+    Needs(NewBlock, u64),
     /// The table is as large as can be.
     End,
 }
