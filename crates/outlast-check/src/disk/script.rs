@@ -82,6 +82,9 @@ impl Subject {
             RecordForm::Bytes => "[u8]",
         };
         let options = MapOptions::new().scheme(self.scheme).form(self.form);
+        // Little more than a map needs: the calls are what matters, and there are hundreds of pools.
+        let has_depth = self.scheme.has_setting("initial_depth");
+        let options = if has_depth { options.initial_depth(1) } else { options };
         pool.raw_map_with("m", schema, schema, &options)
     }
 

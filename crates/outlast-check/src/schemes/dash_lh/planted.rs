@@ -128,12 +128,6 @@ pub(super) const LINES: &[Line] = &[
         "Store::drop_map",
         Held("maps-reclaim"),
     ),
-    bytes(
-        "A split does not mark, for the reclaim, the overflow records that stay",
-        Seeded::InCode(&dash_lh_bugs::STAYING_UNMARKED),
-        "split_locked",
-        Held("reclaim"),
-    ),
     bug(
         "A crash brings back overflow nodes whose blocks are in use again",
         Seeded::InCode(&dash_lh_bugs::NODES_FREED_EARLY),

@@ -184,7 +184,7 @@ use crate::index::record::{Record, SlotWords};
 use crate::index::{Growth, Scheme, Settings, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
-pub(crate) use directory::Directory;
+pub(crate) use directory::{Directory, Doubled};
 use layout::{BUCKET_BYTES, Bucket, LINE_SLOTS, SLOTS, Slot};
 use metadata::BucketRef;
 pub(crate) use split::write_empty;

@@ -45,15 +45,15 @@
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | map | directory and first array whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
-//! | turn | root's second word | 1, 1 | a segment whose split is still to be made |
+//! | turn | root's second word; flushed by the split, before its fences | 1, 0 | a segment whose split is still to be made |
 //! | split, after its commit | nothing | 0, 0 | |
 //! | array | directory's entry | 1, 1 | an entry that means nothing, and a block that the trace frees |
 //! | doubling of the directory | new directory whole, with the new array; fence; root (commit), and then, in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
 //!
 //! # Concurrency
 //!
-//! The lock `structure` serializes turns, new arrays, doublings and first touches. It is held while
-//! one word of the root is made durable, and comes after all bucket locks. Splits themselves run
+//! The lock `structure` serializes turns, new arrays, doublings and first touches. It comes after all
+//! bucket locks. Splits themselves run
 //! beside each other: while one thread splits a segment, the next turns pass on.
 //!
 //! A segment whose turn has passed and whose split has not ended serves both halves, as before. Lookups

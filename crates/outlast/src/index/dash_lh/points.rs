@@ -9,6 +9,6 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     ARRAY = "expansion: array": store, flush, fence;
     /// Doubling's commit: the root. Flushed with the turn, which is in the same line.
     DOUBLE_COMMIT = "doubling: root": store;
-    /// The turn passes on to the next segment.
-    TURN = "expansion: turn": store, flush, fence;
+    /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`].
+    TURN = "expansion: turn": store, flush;
 }

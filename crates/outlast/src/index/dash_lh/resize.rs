@@ -5,7 +5,7 @@ use super::layout::{
 };
 use super::{Config, DashLh, Directory, LinearSegments, Route, Segment, bugs, points};
 use crate::error::{Damage, Error, Result};
-use crate::index::dash::write_empty;
+use crate::index::dash::{Doubled, write_empty};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
@@ -72,10 +72,10 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// Splits the segment whose turn it is.
     fn split_next(&self) -> Result<()> {
         let mut spare = [None, None];
-        let turn = loop {
+        let (turn, doubled) = loop {
             match self.pass_turn(&mut spare)? {
                 Pass::End => return Ok(()),
-                Pass::Passed(turn) => break turn,
+                Pass::Passed(turn, doubled) => break (turn, doubled),
                 // No thread allocates while it holds a lock.
                 Pass::Needs(what, bytes) => {
                     let block = UnlinkedBlock::allocate(&self.core, bytes)?;
@@ -83,6 +83,18 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 }
             }
         };
+        let split = self.split_of(turn);
+        if let Some(doubled) = doubled {
+            if split.is_err() {
+                doubled.persist(&self.core, &points::TURN)?;
+            }
+            doubled.retire(&self.core);
+        }
+        split
+    }
+
+    /// Makes the split of a turn that has passed. Then the turn is durable.
+    fn split_of(&self, turn: Turn) -> Result<()> {
         let low = turn.next << (64 - turn.depth);
         loop {
             // An earlier split of it may not have been made yet, if a thread has died.
@@ -94,7 +106,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
     }
 
-    /// Passes the turn on, durably, once there is a place for the new segment.
+    /// Passes the turn on, once there is a place for the new segment.
     fn pass_turn(&self, spare: &mut [Option<Spare<'_, S>>; 2]) -> Result<Pass> {
         let (memory, addressing) = (&self.core.memory, &self.addressing);
         let mut structure = self.seam().lock(&addressing.structure);
@@ -141,21 +153,19 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
         addressing.segments.make_entries(self.seam(), depth);
         structure.turn = turn.following();
-        // This is in the line of the root's word that names the directory, and so makes a doubling
-        // durable too. Stores to a line become durable in the order in which they were made.
+        // The word is in the line of the one that names the directory. Stores to a line become durable
+        // in the order in which they were made.
         let word = memory.at(addressing.turn)?;
         memory.store_release(word, structure.turn.pack(), &points::TURN);
-        memory.persist(word, &points::TURN);
-        drop(structure);
-        if let Some(doubled) = doubled {
-            doubled.retire(&self.core);
-        }
-        Ok(Pass::Passed(turn))
+        Ok(Pass::Passed(turn, doubled))
     }
 
-    /// Returns the place of the segment that a split of `old` makes.
+    /// Returns the place of the segment that a split of `old` makes. Flushes the turn, which the fence
+    /// before the split's commit makes durable, whichever thread has passed it on.
     pub(super) fn place_new(&self, old: Segment) -> Result<UnlinkedBlock<'_, S>> {
+        let memory = &self.core.memory;
         let structure = self.seam().lock(&self.addressing.structure);
+        memory.flush(memory.at(self.addressing.turn)?, &points::TURN);
         let prefix = old.low >> (63 - old.depth) | 1;
         let mut made = Made::of(prefix, old.depth + 1, self.addressing.initial);
         if self.seeded(&bugs::PLACE_OFF_BY_ONE) {
@@ -188,8 +198,8 @@ type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
 
 /// What became of passing the turn on.
 enum Pass {
-    /// It was this one's.
-    Passed(Turn),
+    /// It was this one's. It is not durable yet, and neither is the doubling.
+    Passed(Turn, Option<Doubled>),
     /// That takes a block of this many bytes.
     Needs(NewBlock, u64),
     /// The table is as large as can be.
