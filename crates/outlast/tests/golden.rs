@@ -24,11 +24,12 @@ fn open(path: &Path) -> Pool {
 }
 
 /// A pool for each scheme.
-const POOLS: [(&str, Scheme); 4] = [
+const POOLS: [(&str, Scheme); 5] = [
     ("format2.pool", Scheme::DashEh),
     ("format2-clevel.pool", Scheme::Clevel),
     ("format2-phast.pool", Scheme::Phast),
     ("format2-group.pool", Scheme::Group),
+    ("format2-dash-lh.pool", Scheme::DashLh),
 ];
 
 fn check(pool: &Pool, scheme: Scheme) {

@@ -8,6 +8,7 @@
 
 mod clevel;
 mod dash_eh;
+mod dash_lh;
 mod group;
 mod phast;
 

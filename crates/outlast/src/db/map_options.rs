@@ -31,7 +31,7 @@ impl MapOptions {
         self
     }
 
-    /// Dash: sets the stash buckets per segment, 2 (the default) or 4. With four, segments fill
+    /// Dash-EH and Dash-LH: sets the stash buckets per segment, 2 (the default) or 4. With four, segments fill
     /// further before they split, but misses in full segments are slower.
     #[must_use]
     pub fn stash_buckets(self, stash_buckets: u32) -> Self {
@@ -74,8 +74,10 @@ impl MapOptions {
         self.set("group_size", group_size)
     }
 
-    /// Group hashing: sets the log2 of the segments that a new map has, from 1 (the default) to 20.
-    /// A segment is two groups: with groups of 256 cells, 8 KiB and about 400 records.
+    /// Group hashing and Dash-LH: sets the log2 of the segments that a new map has. Group hashing: from
+    /// 1 (the default) to 20. A segment is two groups: with groups of 256 cells, 8 KiB and about 400
+    /// records. Dash-LH: from 1 to 10, by default 6, which is 1.1 MB with segments of the usual size.
+    /// They and all further segments are in blocks of as many.
     #[must_use]
     pub fn initial_depth(self, initial_depth: u32) -> Self {
         self.set("initial_depth", initial_depth)

@@ -23,7 +23,7 @@
 //!
 //! A segment never moves. The upper half of a split goes to the next free place of the last array. So
 //! the place of each segment follows from its prefix ([`Made`](layout::Made),
-//! [`Arrays`](layout::Arrays)), and the directory has an entry for each array only: eight of 64
+//! [`Arrays`]), and the directory has an entry for each array only: eight of 64
 //! segments, eight of 128, and so on, up to the largest block of the pool (hybrid expansion). With
 //! segments of 64 buckets in a pool of 1 TiB with pages of 64 KiB, that is about 4,000 entries, 32 kB.
 //!

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering;
 /// A segment's offset and, from bit 48, its depth; 0 if the segment is not ready for use.
 type Entry = SharedWord;
 
+/// The entries of the segments that were made at a depth, in the order of their prefixes.
+type Entries = Shared<OnceLock<Box<[Entry]>>>;
+
 /// The entry by which an operation reached its segment.
 #[derive(Clone, Copy)]
 pub struct Way<'t> {
@@ -23,8 +26,8 @@ pub(super) struct Segments {
     /// See [`Turn`]: every segment of an earlier turn that is ready has been split. It tells lookups
     /// where to begin; the entries decide.
     turn: SharedWord,
-    /// The entries of the segments that were made at a depth, in the order of their prefixes.
-    made: Box<[Shared<OnceLock<Box<[Entry]>>>]>,
+    /// By depth.
+    made: Box<[Entries]>,
 }
 
 /// The first segment on the way to a hash that is not ready.

@@ -1,0 +1,74 @@
+//! The costs of Dash-LH that are not those of its segments.
+
+use super::{Bench, VALUE, colliding, cost_at, has};
+use outlast::RecordForm;
+use outlast::index::dash_lh::layout::{BUCKET_BYTES, NODE_BYTES};
+use outlast::index::dash_lh::points;
+use outlast::pmem::Event;
+use outlast_check::codec::SPECIAL;
+use outlast_check::schemes::dash_lh::shape;
+use outlast_check::session::Do;
+
+/// A split flushes the new segment, the turn with it, and the state that commits it. Nothing names
+/// the new segment, so there is no third fence.
+#[test]
+fn a_split_flushes_the_new_segment_the_turn_and_a_state() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 6, 2));
+        let lines = (64 + 2) * BUCKET_BYTES / 64 + 1;
+        let mut splits = 0;
+        for key in 10..6_000 {
+            let events = bench.change(key, Do::Insert(VALUE + key));
+            if !has(&events, &points::SPLIT_COMMIT) {
+                assert!(!has(&events, &points::TURN) && !has(&events, &points::ARRAY));
+                continue;
+            }
+            splits += 1;
+            assert_eq!(cost_at(&events, &points::TURN), (1, 0));
+            assert_eq!(cost_at(&events, &points::SPLIT_NEW), (lines, 1));
+            assert_eq!(cost_at(&events, &points::SPLIT_COMMIT), (1, 1));
+            assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
+            // An overflow node is what brings it about.
+            assert_eq!(cost_at(&events, &points::NODE_NEW), (NODE_BYTES / 64, 1));
+            assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));
+            // The entry must be durable before the turn is.
+            let array = if has(&events, &points::ARRAY) { (1, 1) } else { (0, 0) };
+            assert_eq!(cost_at(&events, &points::ARRAY), array);
+        }
+        assert!(splits >= 4, "{form}: {splits}");
+    }
+}
+
+/// The new directory is fenced before the root names it. The root is in the turn's line.
+#[test]
+fn a_doubling_costs_one_fence() {
+    let mut bench = Bench::new(shape(RecordForm::Inline, 1, 2));
+    let mut doublings = 0;
+    for key in 10..600 {
+        let events = bench.change(key, Do::Insert(VALUE + key));
+        if has(&events, &points::DOUBLE_COMMIT) {
+            doublings += 1;
+            // Identity and entries.
+            assert_eq!(cost_at(&events, &points::DOUBLE_NEW), (2, 1));
+            assert_eq!(cost_at(&events, &points::DOUBLE_COMMIT), (0, 0));
+            assert!(!has(&events, &points::ARRAY), "the new directory has the array");
+        }
+    }
+    assert!(doublings >= 2, "{doublings}");
+}
+
+/// Keys that no split separates get overflow nodes. The table does not grow for them without end.
+#[test]
+fn keys_of_one_hash_do_not_grow_the_table_without_end() {
+    let mut bench = Bench::in_pool(shape(RecordForm::Inline, 1, 2), colliding());
+    let count = |events: &[Event], point| events.iter().filter(|e| e.point == Some(point)).count();
+    let (mut nodes, mut splits) = (0, 0);
+    for key in 0..3_000 {
+        let events = bench.change(SPECIAL + key, Do::Insert(VALUE));
+        // Store, flush and fence.
+        nodes += count(&events, &points::NODE_COMMIT) / 3;
+        splits += count(&events, &points::SPLIT_COMMIT) / 3;
+    }
+    assert!(nodes > 20, "{nodes} nodes");
+    assert!(splits <= 40, "{splits} splits");
+}
