@@ -1,8 +1,9 @@
 //! Holds a guard for a long time while its neighbours are updated.
 
 use crate::codec::key_bytes;
+use crate::growth::map_options;
 use crate::state::{Checked, ensure};
-use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
+use outlast::{Error, Map, Pool, PoolOptions, Scheme};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ fn create(path: &Path, scheme: Scheme, max_size: u64) -> Checked<(Pool, BytesMap
     let options = PoolOptions::new().page_bits(12).initial_size(512 << 10).max_size(max_size);
     // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options.background(false).create(path)? };
-    let map: BytesMap = pool.map_with("m", &MapOptions::new().scheme(scheme))?;
+    let map: BytesMap = pool.map_with("m", &map_options(scheme))?;
     for key in 0..KEYS {
         map.insert(&key_bytes(key), &[key as u8; VALUE_BYTES])?;
     }

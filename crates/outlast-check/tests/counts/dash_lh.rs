@@ -7,14 +7,18 @@ use outlast::index::dash_lh::points;
 use outlast::pmem::Event;
 use outlast_check::codec::SPECIAL;
 use outlast_check::schemes::dash_lh::shape;
-use outlast_check::session::Do;
+use outlast_check::session::{Do, PoolShape};
+
+fn roomy() -> PoolShape {
+    PoolShape { max_pages: 640, ..PoolShape::default() }
+}
 
 /// A split flushes the new segment, the turn with it, and the state that commits it. Nothing names
 /// the new segment, so there is no third fence.
 #[test]
 fn a_split_flushes_the_new_segment_the_turn_and_a_state() {
     for form in RecordForm::ALL {
-        let mut bench = Bench::new(shape(form, 6, 2));
+        let mut bench = Bench::in_pool(shape(form, 6, 2), roomy());
         let lines = (64 + 2) * BUCKET_BYTES / 64 + 1;
         let mut splits = 0;
         for key in 10..6_000 {
