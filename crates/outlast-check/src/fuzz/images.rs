@@ -339,8 +339,8 @@ fn behind_its_turn(image: &Image) -> Image {
     let mut passed = 0;
     for region in image.regions.iter().filter(|region| region.what == What::Turn) {
         let mut turn = dash_lh::Turn::unpack(word_at(&bytes, region.offset)).expect("a turn");
-        // Up to the end of the last array.
-        while turn.next % 4 != 3 {
+        // Arrays have even numbers of segments, so there is a place for one more.
+        if turn.next % 2 == 1 {
             turn = turn.following();
             passed += 1;
         }
