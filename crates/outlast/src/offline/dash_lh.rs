@@ -19,9 +19,10 @@ const MAX_DEPTH: u32 = 40;
 /// What leads to a map's segments.
 struct Table {
     shape: Shape,
-    /// log2 of the segments of the first array, and of those of the largest.
+    /// log2 of the segments of the first array.
     initial: u32,
-    largest: u32,
+    /// The segments that fit the largest possible block.
+    most: u64,
     /// The segments of this depth are being split, those with smaller prefixes than `next` first.
     round: u32,
     next: u64,
@@ -32,9 +33,10 @@ struct Table {
 }
 
 impl Table {
-    /// Returns the segments of an array.
+    /// Returns the segments of an array. There are eight of each size, but any number of the largest.
     fn len(&self, array: usize) -> u64 {
-        1 << (self.initial + array as u32 / 8).min(self.largest)
+        let bits = self.initial as usize + array / 8;
+        if array < 8 || bits < 48 && 1 << bits <= self.most / 2 { 1 << bits } else { self.most }
     }
 
     /// Returns the array and the index there of the segment that was made at this depth for hashes that
@@ -44,9 +46,8 @@ impl Table {
         let mut left =
             if made == self.initial { prefix } else { (1 << (made - 1)) + (prefix >> 1) };
         let mut array = 0;
-        // There are eight arrays of each size, and any number of the largest.
         while left >= self.len(array) {
-            let last = self.initial + array as u32 / 8 >= self.largest;
+            let last = array >= 8 && self.len(array) == self.most;
             let skipped = if last { left / self.len(array) } else { 1 };
             left -= skipped * self.len(array);
             array += skipped as usize;
@@ -87,10 +88,11 @@ impl Walk<'_, '_> {
             return Err(bad("the segment that is split next", format!("{turn:#x}")));
         }
         let (initial, round) = (initial as u32, round as u32);
-        let largest = (self.largest_block() / shape.segment_bytes).checked_ilog2();
-        let largest = largest.filter(|&largest| largest >= initial);
-        let largest = largest.ok_or_else(|| bad("an array of that size", format!("{config:?}")))?;
-        let mut table = Table { shape, initial, largest, round, next, root: place, arrays };
+        let most = self.largest_block() / shape.segment_bytes;
+        if most < 1 << initial {
+            return Err(bad("an array of that size", format!("{config:?}")));
+        }
+        let mut table = Table { shape, initial, most, round, next, root: place, arrays };
         // The arrays that the segments take that the turn allows.
         let (mut count, mut capacity) = (0, 0);
         while capacity < (1 << round) + next {
@@ -152,7 +154,14 @@ impl Walk<'_, '_> {
                 return Err(Damage::new(offset + 16, expected, found).into());
             }
         }
-        self.walk_segment(map, &table.shape, &segment)?;
+        match self.walk_segment(map, &table.shape, &segment) {
+            // The segments that were split off from it do not depend on what is in it.
+            Err(Error::Damaged(damage)) => {
+                map.whole = false;
+                self.problem(damage);
+            }
+            walked => walked?,
+        }
         Ok(segment.depth)
     }
 }

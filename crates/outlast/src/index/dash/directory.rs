@@ -34,6 +34,11 @@ impl Directory {
         Ok(Directory { root, offset, depth })
     }
 
+    /// Returns the offset of its block.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Returns the entries.
     pub(crate) fn entries<'m, S: Seam>(&self, memory: &'m Memory<S>) -> Result<&'m [Word], Damage> {
         memory.words(self.offset + DIRECTORY_HEADER, 8 << self.depth)

@@ -59,7 +59,7 @@
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
 //! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; what the scheme adds; state: no partner, unflushed | segment + 1, 2 (+ the scheme's) | before the commit, a block that the trace frees; after it, a way to the new segment that the scheme completes |
-//! | compaction, after a split | copies; fence; the slots they were made of: empty; fence | 2 a record at most, 2 | a record twice, of which first touch removes one |
+//! | compaction, after a split | copies; fence; the slots they were made of: empty, and the link to overflow nodes that are empty now: 0; fence | 2 a record at most + 1, 2 | a record twice, of which first touch removes one; or nodes that the trace frees |
 //! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
 //!
 //! Why no fewer:

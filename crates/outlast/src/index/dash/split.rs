@@ -394,7 +394,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.compact(segment, locks, staying, empty)
     }
 
-    /// Returns a segment's overflow nodes if none of them holds a record.
+    /// Returns a segment's overflow nodes if none of them holds a record, marked for a trace.
     fn empty_nodes(&self, segment: Segment) -> Result<Vec<u64>, Damage> {
         for place in self.overflow_buckets(segment) {
             let (bucket, stash) = place?;
@@ -402,7 +402,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 return Ok(Vec::new());
             }
         }
-        self.nodes(segment).collect()
+        let nodes = self.nodes(segment).collect::<Result<Vec<_>, _>>()?;
+        nodes.iter().try_for_each(|&node| self.core.before_unlink(node))?;
+        Ok(nodes)
     }
 
     /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
@@ -464,10 +466,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             bucket.metadata.set_bits(memory.seam(), self.bits(*bucket).without_all(1 << slot));
         }
         lines.flush(memory, &points::COMPACT_CLEAR);
-        let nodes = self.empty_nodes(segment)?;
-        for &node in &nodes {
-            self.core.before_unlink(node)?;
-        }
+        let found = self.empty_nodes(segment);
+        let nodes = found.as_deref().unwrap_or_default();
         if !nodes.is_empty() {
             let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
             memory.store_release(&header.chain, 0, &points::NODES_GONE);
@@ -478,8 +478,10 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if !from.is_empty() || !nodes.is_empty() {
             memory.fence(&points::COMPACT_CLEAR);
         }
-        // A reader that is still in a node reads for a home that is marked, and retries.
-        nodes.into_iter().for_each(|node| self.core.retire(node, NODE_BYTES));
+        // A lookup or an iteration that is still in a node reads for a home that is marked, and retries.
+        // Other walks visit.
+        nodes.iter().for_each(|&node| self.core.retire_visited(node, NODE_BYTES));
+        found?;
         Ok(())
     }
 

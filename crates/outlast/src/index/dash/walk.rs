@@ -33,8 +33,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
         }
         let segment = self.route_inside(cursor.low)?.segment;
         self.trace_segment(segment, visit)?;
-        // If the segment was split meanwhile, the upper half is a new block, and the split has
-        // marked the records that it moved there.
+        // If the segment was split meanwhile, the upper half is a new block, or in one that the trace
+        // has marked. The split has marked the records that it moved there.
         cursor.pass(segment.high());
         Ok(())
     }
@@ -44,6 +44,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
         let entries = self.addressing.entries(self.seam());
         let (segments, [records]) = sample(entries, |hash| {
             let segment = self.route(hash)?.segment;
+            // Overflow nodes that a split gives back stay as they are meanwhile.
+            let _visit = self.core.visit();
             let mut records = 0;
             for place in self.all_buckets(segment) {
                 records += u64::from(self.bits(place?.0).count());
@@ -128,6 +130,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if A::SEGMENTS_ARE_BLOCKS {
             visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
         }
+        // Overflow nodes that a split gives back stay as they are meanwhile.
+        let _visit = self.core.visit();
         for node in self.nodes(segment) {
             visit(BlockKind::Overflow, node?, NODE_BYTES)?;
         }

@@ -10,8 +10,6 @@ pub const FEATURE: u64 = 16;
 pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
 /// Depth of a new map's directory of arrays.
 pub const DIRECTORY_DEPTH: u32 = 1;
-/// log2 of the arrays that have the same size.
-const EIGHT: u32 = 3;
 
 /// The segment that is split next: the one whose prefix has the number `next` among those of `depth`
 /// bits. Those before it have been split in this round, or will be without waiting for their turn.
@@ -105,20 +103,35 @@ impl Made {
     }
 }
 
-/// The arrays that segments are in. The first eight have 2^initial segments each, the next eight
-/// twice as many, and so on up to 2^largest.
+/// The arrays that segments are in. The first eight have 2^initial segments each, the next eight twice
+/// as many, and so on while two of them fit the largest possible block. From then on, an array fills
+/// such a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrays {
     initial: u32,
-    largest: u32,
+    /// The segments that fit the largest possible block.
+    most: u64,
 }
 
 impl Arrays {
     /// Returns the arrays of a map of this initial depth, in a pool whose blocks have at most
     /// `block` bytes. `None` if such a block cannot hold the first array.
     pub fn new(initial: u32, segment_bytes: u64, block: u64) -> Option<Arrays> {
-        let largest = (block / segment_bytes).checked_ilog2()?;
-        (largest >= initial).then_some(Arrays { initial, largest })
+        let most = block / segment_bytes;
+        (most >= 1 << initial).then_some(Arrays { initial, most })
+    }
+
+    /// Returns the segments of each of the eight arrays with these numbers, divided by eight.
+    fn size(self, eight: usize) -> u64 {
+        match 1 << (self.initial as usize + eight.min(40)) {
+            doubled if eight == 0 || doubled <= self.most / 2 => doubled,
+            _ => self.most,
+        }
+    }
+
+    /// Returns the segments of an array.
+    pub fn len(self, array: usize) -> u64 {
+        self.size(array / 8)
     }
 
     /// Returns the array that a segment is in, and its index there.
@@ -126,24 +139,21 @@ impl Arrays {
         self.place_of(made.number(self.initial))
     }
 
-    /// Returns the number of arrays that are there before this turn.
+    /// Returns the number of arrays that there are at this turn.
     pub fn count(self, turn: Turn) -> usize {
         self.place_of((1 << turn.depth) + turn.next - 1).0 + 1
     }
 
     fn place_of(self, number: u64) -> (usize, u64) {
-        let first = self.initial + EIGHT;
-        // Eight arrays before the first would make each eight begin with a power of two.
-        let shifted = number + (1 << first);
-        let bits = (shifted.ilog2() - EIGHT).min(self.largest);
-        let rest = shifted - (1 << (bits + EIGHT));
-        let array = u64::from(bits - self.initial) << EIGHT;
-        (array as usize + (rest >> bits) as usize, rest & ((1 << bits) - 1))
-    }
-
-    /// Returns the segments of an array.
-    pub fn len(self, array: usize) -> u64 {
-        1 << (self.initial + (array as u32 >> EIGHT)).min(self.largest)
+        let (mut eight, mut rest) = (0, number);
+        loop {
+            let size = self.size(eight);
+            if rest < 8 * size || eight > 0 && size == self.most {
+                return (8 * eight + (rest / size) as usize, rest % size);
+            }
+            rest -= 8 * size;
+            eight += 1;
+        }
     }
 }
 
@@ -166,8 +176,8 @@ mod tests {
     /// In the order in which splits make them, segments follow each other in the arrays.
     #[test]
     fn segments_fill_one_array_after_the_other() {
-        for (initial, largest) in [(1, 1), (1, 3), (2, 4), (6, 7)] {
-            let arrays = Arrays { initial, largest };
+        for (initial, most) in [(1, 2), (1, 3), (1, 9), (2, 17), (6, 130)] {
+            let arrays = Arrays { initial, most };
             let first = (0..1 << initial).map(|prefix| Made::of(prefix, initial, initial));
             let split = (initial..initial + 6).flat_map(|depth| {
                 (0..1 << depth).map(move |p| Made::of(p << 1 | 1, depth + 1, initial))
@@ -185,7 +195,8 @@ mod tests {
             }
         }
         let arrays = Arrays::new(6, 17_152, 512 << 20).unwrap();
-        assert_eq!((arrays.len(0), arrays.len(8), arrays.largest), (64, 128, 14));
+        let lengths = [0, 7, 8, 63, 64, 71, 72].map(|array| arrays.len(array));
+        assert_eq!(lengths, [64, 64, 128, 8192, 31_301, 31_301, 31_301]);
         assert_eq!(Arrays::new(6, 17_152, 1 << 20), None);
     }
 }

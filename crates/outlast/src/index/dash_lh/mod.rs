@@ -149,6 +149,15 @@ struct Structure {
     /// The directory in PM: for each array, its block. Entries that no turn has needed yet mean nothing.
     directory: Directory,
     turn: Turn,
+    /// The arrays that the turn has needed.
+    arrays: Vec<Array>,
+}
+
+/// The block of an array.
+struct Array {
+    offset: u64,
+    /// Whether the block was found to be one of that size.
+    checked: bool,
 }
 
 /// Where the segments of a table are.
@@ -222,11 +231,9 @@ impl Addressing for LinearSegments {
     fn trace<S: Seam, R: Record>(table: &DashLh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
         let structure = table.seam().lock(&table.addressing.structure);
         structure.directory.trace(visit)?;
-        let entries = structure.directory.entries(&table.core.memory)?;
-        let arrays = table.addressing.arrays;
-        for (array, entry) in entries.iter().take(arrays.count(structure.turn)).enumerate() {
-            let bytes = arrays.len(array) * table.size.bytes();
-            visit(BlockKind::Segment, table.core.memory.load(entry), bytes)?;
+        for (number, array) in structure.arrays.iter().enumerate() {
+            let bytes = table.addressing.arrays.len(number) * table.size.bytes();
+            visit(BlockKind::Segment, array.offset, bytes)?;
         }
         Ok(())
     }
@@ -238,8 +245,9 @@ impl Addressing for LinearSegments {
     fn end_of_entry<S: Seam>(&self, seam: &S, hash: u64) -> u64 {
         match self.segments.follow(seam, hash) {
             Ok((segment, _)) => segment.high(),
+            Err(Unready::Unread(segment)) => segment.high(),
             // Nothing that was split off from it can be reached either.
-            Err(Unready(made)) => made.low(self.initial) | (u64::MAX >> made.depth),
+            Err(Unready::Unknown(made)) => made.low(self.initial) | (u64::MAX >> made.depth),
         }
     }
 }

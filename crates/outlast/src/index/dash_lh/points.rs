@@ -5,10 +5,12 @@ pub use crate::index::dash::points::*;
 crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     /// The header that announces maps of this scheme: durable before there is one.
     FEATURE = "header copy: feature": store, flush, fence;
-    /// The directory's entry of a new array.
+    /// The directory's entry of a new array; also the turn, if its split fails.
     ARRAY = "expansion: array": store, flush, fence;
     /// Doubling's commit: the root. Flushed with the turn, which is in the same line.
     DOUBLE_COMMIT = "doubling: root": store;
+    /// Recovery: a segment's state, before the segments that were split off from it are used.
+    REPAIR_STATE = "repair: state of a segment": flush, fence;
     /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`].
     TURN = "expansion: turn": store, flush;
 }

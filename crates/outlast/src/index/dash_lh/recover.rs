@@ -1,9 +1,10 @@
 //! Opening, and first touch: makes a segment ready before it is used.
 
-use super::layout::{Made, Turn};
-use super::resize::no_array;
+use super::layout::{Made, SegmentHeader, Turn};
 use super::segments::{Segments, Unready};
-use super::{Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure};
+use super::{
+    Array, Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure, points,
+};
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::media::check_block;
@@ -29,23 +30,22 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             let damage = Damage::new(offset.raw(), expected, format!("{word:#x}"));
             Error::DamagedRoot { slot, damage }
         })?;
-        let mut seen = HashSet::new();
-        for (array, entry) in entries.iter().take(arrays.count(turn)).enumerate() {
-            let block = memory.load(entry);
-            check_block(core, block, arrays.len(array) * config.size().bytes())?;
-            if !seen.insert(block) {
-                let found = format!("{block:#x} for the second time");
-                let at = memory.offset_of(entry).raw();
-                return Err(Damage::new(at, "an array of its own", found).into());
-            }
+        let blocks: Vec<u64> =
+            entries.iter().take(arrays.count(turn)).map(|entry| memory.load(entry)).collect();
+        let mut seen = HashSet::from([directory.offset()]);
+        if let Some(array) = blocks.iter().position(|block| !seen.insert(*block)) {
+            let at = memory.offset_of(&entries[array]).raw();
+            let found = format!("{:#x} for the second time", blocks[array]);
+            return Err(Damage::new(at, "an array of its own", found).into());
         }
+        let blocks = blocks.into_iter().map(|offset| Array { offset, checked: false }).collect();
         let segments = Segments::new(memory.seam(), config.initial_depth, turn);
         let addressing = LinearSegments {
             initial: config.initial_depth,
             arrays,
             turn: offset,
             segments,
-            structure: Mutex::new(Structure { directory, turn }),
+            structure: Mutex::new(Structure { directory, turn, arrays: blocks }),
         };
         Dash::new(core, config.size(), addressing)
     }
@@ -53,19 +53,27 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// Touches the segment of a hash for the first time. The caller has passed the gate.
     #[cold]
     pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_, LinearSegments>> {
-        let structure = self.seam().lock(&self.addressing.structure);
+        let segments = &self.addressing.segments;
+        let mut structure = self.seam().lock(&self.addressing.structure);
         loop {
-            match self.addressing.segments.follow(self.seam(), hash) {
+            match segments.follow(self.seam(), hash) {
                 Ok((segment, way)) => return Ok(Route { segment, way }),
-                // The segments that it was split off from are ready, and so durable.
-                Err(Unready(made)) => self.touch(&structure, made)?,
+                Err(Unready::Unknown(made)) => {
+                    let segment = self.read_header(&mut structure, made)?;
+                    segments.note(self.seam(), segment);
+                }
+                Err(Unready::Unread(segment)) => {
+                    self.make_ready(segment, &[])?;
+                    segments.set(self.seam(), segment);
+                }
             }
         }
     }
 
-    /// Makes a segment ready. The depth of the one that it was split off from says that it exists.
-    fn touch(&self, structure: &Structure, made: Made) -> Result<(), Damage> {
-        let initial = self.addressing.initial;
+    /// Reads a segment's header, and makes durable what it says, because the segments that were split
+    /// off from it depend on that. The one that it was split off from itself says that it exists.
+    fn read_header(&self, structure: &mut Structure, made: Made) -> Result<Segment, Damage> {
+        let (core, initial) = (&self.core, self.addressing.initial);
         let offset = self.place(structure, made)?;
         let (low, state) = self.check_segment(offset)?;
         let most = structure.turn.depth_of(low);
@@ -82,22 +90,27 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Err(Damage::new(offset + 16, expected, format!("{:#x}", state.partner)));
             }
         }
+        if core.alloc().old_frontier() != 0 && !core.options().read_only {
+            let header = core.memory.at(Offset::<SegmentHeader>::new(offset))?;
+            core.memory.persist(&header.state, &points::REPAIR_STATE);
+        }
         let served = if self.seeded(&index_bugs::HALF_SPLIT_SERVED) { most } else { state.depth };
-        let segment = Segment { offset, depth: served, low };
-        self.make_ready(segment, &[])?;
-        self.addressing.segments.set(self.seam(), segment);
-        Ok(())
+        Ok(Segment { offset, depth: served, low })
     }
 
     /// Returns the offset of a segment.
-    pub(super) fn place(&self, structure: &Structure, made: Made) -> Result<u64, Damage> {
-        let memory = &self.core.memory;
+    pub(super) fn place(&self, structure: &mut Structure, made: Made) -> Result<u64, Damage> {
         let (array, index) = self.addressing.arrays.place(made);
-        match structure.directory.entries(memory)?.get(array) {
-            Some(entry) if array < self.addressing.arrays.count(structure.turn) => {
-                Ok(memory.load(entry) + index * self.size.bytes())
-            }
-            _ => Err(no_array(self.addressing.turn.raw() - 8, array)),
+        let bytes = self.size.bytes();
+        let Some(found) = structure.arrays.get_mut(array) else {
+            let expected = format!("{} arrays of segments and more", array + 1);
+            let at = self.addressing.turn.raw();
+            return Err(Damage::new(at, expected, structure.arrays.len().to_string()));
+        };
+        if !found.checked {
+            check_block(&self.core, found.offset, self.addressing.arrays.len(array) * bytes)?;
+            found.checked = true;
         }
+        Ok(found.offset + index * bytes)
     }
 }

@@ -3,8 +3,8 @@
 use super::layout::{
     self, Arrays, BUCKET_BYTES, DIRECTORY_DEPTH, MAX_DEPTH, Made, NODE_BUCKETS, Turn,
 };
-use super::{Config, DashLh, Directory, LinearSegments, Route, Segment, bugs, points};
-use crate::error::{Damage, Error, Result};
+use super::{Array, Config, DashLh, Directory, LinearSegments, Route, Segment, bugs, points};
+use crate::error::{Error, Result};
 use crate::index::dash::{Doubled, write_empty};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
@@ -15,8 +15,8 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::iter::{once, repeat};
 use std::sync::Arc;
 
-/// A segment with more overflow nodes than this has keys that splits hardly separate. It no longer
-/// makes the table grow.
+/// A segment with more overflow nodes than this may have keys that no split separates. It makes the
+/// table grow only when its nodes have doubled.
 const CROWDED: usize = 8;
 
 /// Writes a new map's directory and first array and flushes them. The fence before the root's commit
@@ -56,13 +56,18 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 split => return split,
             }
         }
-        let Some(1..=CROWDED) = self.extend_chain(route)? else { return Ok(()) };
+        let Some(nodes) = self.extend_chain(route)? else { return Ok(()) };
+        if nodes > CROWDED && !nodes.is_power_of_two() {
+            return Ok(());
+        }
         // Small segments have less room than the node has.
         let room = u64::from(NODE_BUCKETS) * BUCKET_BYTES;
         for _ in 0..room.div_ceil(self.size.bytes() - BUCKET_BYTES) {
             match self.split_next() {
                 // There is room for the record all the same.
-                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(()),
+                Err(Error::PoolFull { .. } | Error::DiskFull { .. } | Error::Damaged(_)) => {
+                    return Ok(());
+                }
                 split => split?,
             }
         }
@@ -84,10 +89,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             }
         };
         let split = self.split_of(turn);
+        if split.is_err() {
+            // No fence of a split has made the turn durable.
+            self.core.memory.persist(self.core.memory.at(self.addressing.turn)?, &points::ARRAY);
+        }
         if let Some(doubled) = doubled {
-            if split.is_err() {
-                doubled.persist(&self.core, &points::TURN)?;
-            }
             doubled.retire(&self.core);
         }
         split
@@ -119,7 +125,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let (array, _) = addressing.arrays.place(made);
         let entry = structure.directory.entries(memory)?.get(array);
         let mut doubled = None;
-        if array == addressing.arrays.count(turn) {
+        if array == structure.arrays.len() {
             let of =
                 |spare: &Option<Spare<'_, S>>, bytes| spare.as_ref().is_some_and(|s| s.0 == bytes);
             let bytes = addressing.arrays.len(array) * self.size.bytes();
@@ -127,6 +133,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Ok(Pass::Needs(NewBlock::Array, bytes));
             }
             let larger = layout::directory_bytes(structure.directory.depth + 1);
+            if entry.is_none() && larger > self.core.geometry.large_max() {
+                return Ok(Pass::End);
+            }
             if entry.is_none() && !of(&spare[NewBlock::Directory as usize], larger) {
                 return Ok(Pass::Needs(NewBlock::Directory, larger));
             }
@@ -150,6 +159,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 }
             }
             block.set_linked();
+            structure.arrays.push(Array { offset: block.offset(), checked: true });
         }
         addressing.segments.make_entries(self.seam(), depth);
         structure.turn = turn.following();
@@ -164,14 +174,14 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// before the split's commit makes durable, whichever thread has passed it on.
     pub(super) fn place_new(&self, old: Segment) -> Result<UnlinkedBlock<'_, S>> {
         let memory = &self.core.memory;
-        let structure = self.seam().lock(&self.addressing.structure);
+        let mut structure = self.seam().lock(&self.addressing.structure);
         memory.flush(memory.at(self.addressing.turn)?, &points::TURN);
         let prefix = old.low >> (63 - old.depth) | 1;
         let mut made = Made::of(prefix, old.depth + 1, self.addressing.initial);
         if self.seeded(&bugs::PLACE_OFF_BY_ONE) {
             made.index ^= 1;
         }
-        Ok(UnlinkedBlock::part(&self.core, self.place(&structure, made)?))
+        Ok(UnlinkedBlock::part(&self.core, self.place(&mut structure, made)?))
     }
 
     /// Leads operations to both halves of a split, which is durable.
@@ -219,10 +229,4 @@ impl Config {
             Error::Invalid { what: "map options", why }
         })
     }
-}
-
-/// Returns the damage of an array that is not there.
-#[cold]
-pub(super) fn no_array(at: u64, array: usize) -> Damage {
-    Damage::new(at, format!("entry {array}: an array of segments"), "none")
 }

@@ -7,11 +7,14 @@ use crate::pmem::{Seam, Shared, SharedWord};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// A segment's offset and, from bit 48, its depth; 0 if the segment is not ready for use.
+/// A segment's offset, from bit 48 its depth, and [`READY`]; 0 if nothing is known of the segment.
 type Entry = SharedWord;
 
 /// The entries of the segments that were made at a depth, in the order of their prefixes.
 type Entries = Shared<OnceLock<Box<[Entry]>>>;
+
+/// The segment is ready for use. Otherwise only its header has been read.
+const READY: u64 = 1 << 63;
 
 /// The entry by which an operation reached its segment.
 #[derive(Clone, Copy)]
@@ -23,15 +26,20 @@ pub struct Way<'t> {
 /// All segments of a table. It only grows, and nothing in it moves.
 pub(super) struct Segments {
     initial: u32,
-    /// See [`Turn`]: every segment of an earlier turn that is ready has been split. It tells lookups
-    /// where to begin; the entries decide.
+    /// The turn after the last one whose split has ended. It tells lookups where to begin; the entries
+    /// decide.
     turn: SharedWord,
     /// By depth.
     made: Box<[Entries]>,
 }
 
-/// The first segment on the way to a hash that is not ready.
-pub(super) struct Unready(pub(super) Made);
+/// Why a hash has no segment that is ready for use.
+pub(super) enum Unready {
+    /// Nothing is known of this segment, on the way to it.
+    Unknown(Made),
+    /// It belongs to this segment, of which only the header has been read.
+    Unread(Segment),
+}
 
 impl Segments {
     /// Returns the segments of a table that was just opened. None is ready.
@@ -71,7 +79,7 @@ impl Segments {
         let entry = self.entry(seam, Made::of(hash >> (64 - depth), depth, self.initial))?;
         // Acquire: pairs with the Release in `set`, so that the segment's content is visible.
         let found = entry.load(seam, Ordering::Acquire);
-        match found >> 48 == u64::from(depth) {
+        match found >> 48 == READY >> 48 | u64::from(depth) {
             true => Some(segment(hash, Way { entry, found })),
             false => self.follow(seam, hash).ok(),
         }
@@ -88,17 +96,19 @@ impl Segments {
         let mut depth = self.initial;
         loop {
             let made = Made::of(hash >> (64 - depth), depth, self.initial);
-            let Some(entry) = self.entry(seam, made) else { return Err(Unready(made)) };
+            let Some(entry) = self.entry(seam, made) else { return Err(Unready::Unknown(made)) };
             // Acquire: as above.
             let found = entry.load(seam, Ordering::Acquire);
             if found == 0 {
-                return Err(Unready(made));
+                return Err(Unready::Unknown(made));
             }
             // The first bit that is set after those at which it was made is the one by which the
             // hash left it.
             let left_at = depth + 1 + (hash << depth).leading_zeros();
-            if u64::from(left_at) > found >> 48 {
-                return Ok(segment(hash, Way { entry, found }));
+            if left_at > depth_of(found) {
+                let (segment, way) = segment(hash, Way { entry, found });
+                let ready = found & READY != 0;
+                return if ready { Ok((segment, way)) } else { Err(Unready::Unread(segment)) };
             }
             depth = left_at;
         }
@@ -112,11 +122,21 @@ impl Segments {
 
     /// Makes a segment ready for use, or gives it its new depth.
     pub(super) fn set(&self, seam: &impl Seam, segment: Segment) {
+        self.store(seam, segment, READY);
+    }
+
+    /// Notes what a segment's header says.
+    pub(super) fn note(&self, seam: &impl Seam, segment: Segment) {
+        self.store(seam, segment, 0);
+    }
+
+    fn store(&self, seam: &impl Seam, segment: Segment, ready: u64) {
         let prefix = segment.low >> (64 - segment.depth);
         let made = Made::of(prefix, segment.depth, self.initial);
         let entry = self.entry(seam, made).expect("entries were made before the segment");
         // Release: pairs with the Acquire in `find`.
-        entry.store(seam, segment.offset | u64::from(segment.depth) << 48, Ordering::Release);
+        let depth = u64::from(segment.depth) << 48;
+        entry.store(seam, segment.offset | depth | ready, Ordering::Release);
     }
 
     /// Sends lookups to the segments that splits have made before this turn.
@@ -143,7 +163,12 @@ impl Segments {
 /// Returns the segment that an entry names, on the way of a hash in it.
 #[inline(always)]
 fn segment(hash: u64, way: Way<'_>) -> (Segment, Way<'_>) {
-    let depth = (way.found >> 48) as u32;
+    let depth = depth_of(way.found);
     let low = hash >> (64 - depth) << (64 - depth);
     (Segment { offset: way.found & LOW48, depth, low }, way)
+}
+
+#[inline(always)]
+fn depth_of(entry: u64) -> u32 {
+    (entry >> 48) as u32 & 0x7f
 }
