@@ -9,8 +9,9 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     ARRAY = "expansion: array": store, flush, fence;
     /// Doubling's commit: the root. Flushed with the turn, which is in the same line.
     DOUBLE_COMMIT = "doubling: root": store;
-    /// Recovery: a segment's state, before the segments that were split off from it are used.
-    REPAIR_STATE = "repair: state of a segment": flush, fence;
+    /// Recovery: a segment's state, before the segments that were split off from it are used. Fenced by
+    /// [`REPAIR_FOUND`].
+    REPAIR_STATE = "repair: state of a segment": flush;
     /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`].
     TURN = "expansion: turn": store, flush;
 }

@@ -53,27 +53,58 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// Touches the segment of a hash for the first time. The caller has passed the gate.
     #[cold]
     pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_, LinearSegments>> {
-        let segments = &self.addressing.segments;
         let mut structure = self.seam().lock(&self.addressing.structure);
+        let touched = self.touch(&mut structure, hash);
+        if touched.is_err() && self.is_after_crash() {
+            // For the headers that were flushed. Otherwise the segment's own fence covers them.
+            self.core.memory.fence(&points::REPAIR_FOUND);
+        }
+        touched
+    }
+
+    /// Reads the headers on the way to a hash, and makes its segment ready.
+    fn touch(&self, structure: &mut Structure, hash: u64) -> Result<Route<'_, LinearSegments>> {
+        let segments = &self.addressing.segments;
+        let mut last = None;
         loop {
             match segments.follow(self.seam(), hash) {
                 Ok((segment, way)) => return Ok(Route { segment, way }),
                 Err(Unready::Unknown(made)) => {
-                    let segment = self.read_header(&mut structure, made)?;
+                    // The way goes on, so what the last header says is needed.
+                    last.take().map_or(Ok(()), |passed| self.flush_state(passed))?;
+                    let segment = self.read_header(structure, made)?;
                     segments.note(self.seam(), segment);
+                    last = Some(segment);
                 }
                 Err(Unready::Unread(segment)) => {
-                    self.make_ready(segment, &[])?;
+                    if let Err(damage) = self.make_ready(segment, &[]) {
+                        self.flush_state(segment)?;
+                        return Err(damage.into());
+                    }
                     segments.set(self.seam(), segment);
                 }
             }
         }
     }
 
-    /// Reads a segment's header, and makes durable what it says, because the segments that were split
-    /// off from it depend on that. The one that it was split off from itself says that it exists.
+    fn is_after_crash(&self) -> bool {
+        self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
+    }
+
+    /// Flushes a segment's state as it was found, because the segments that were split off from it
+    /// depend on that.
+    fn flush_state(&self, segment: Segment) -> Result<(), Damage> {
+        if self.is_after_crash() {
+            let memory = &self.core.memory;
+            let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
+            memory.flush(&header.state, &points::REPAIR_STATE);
+        }
+        Ok(())
+    }
+
+    /// Reads a segment's header. The segment that it was split off from says that it exists.
     fn read_header(&self, structure: &mut Structure, made: Made) -> Result<Segment, Damage> {
-        let (core, initial) = (&self.core, self.addressing.initial);
+        let initial = self.addressing.initial;
         let offset = self.place(structure, made)?;
         let (low, state) = self.check_segment(offset)?;
         let most = structure.turn.depth_of(low);
@@ -89,10 +120,6 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 let expected = format!("no partner, or {partner:#x}");
                 return Err(Damage::new(offset + 16, expected, format!("{:#x}", state.partner)));
             }
-        }
-        if core.alloc().old_frontier() != 0 && !core.options().read_only {
-            let header = core.memory.at(Offset::<SegmentHeader>::new(offset))?;
-            core.memory.persist(&header.state, &points::REPAIR_STATE);
         }
         let served = if self.seeded(&index_bugs::HALF_SPLIT_SERVED) { most } else { state.depth };
         Ok(Segment { offset, depth: served, low })
