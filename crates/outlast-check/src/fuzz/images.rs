@@ -10,7 +10,6 @@ use outlast::db::roots::MapInfo;
 use outlast::db::store::AnyIndex;
 use outlast::db::verify::verify;
 use outlast::index::dash_eh::layout as dash;
-use outlast::index::dash_lh::layout as dash_lh;
 use outlast::index::phast::layout as phast;
 use outlast::index::{Change, Previous};
 use outlast::offline::{self, Region, What};
@@ -273,7 +272,6 @@ pub fn small_images(scheme: Scheme) -> Vec<Image> {
         match scheme {
             Scheme::DashEh if !chains => images.push(half_split(&dirty)),
             Scheme::Phast if !chains => images.push(moving(&dirty)),
-            Scheme::DashLh if !chains => images.push(behind_its_turn(&dirty)),
             _ => {}
         }
         images.extend([dirty, clean]);
@@ -331,23 +329,6 @@ fn half_split(image: &Image) -> Image {
     }
     assert!(done > 2, "{done} splits");
     Image { name: format!("{} half-split", image.name), ..image.with_bytes(bytes) }
-}
-
-/// Returns the image as if threads had passed the turn on and died before they split.
-fn behind_its_turn(image: &Image) -> Image {
-    let mut bytes = image.bytes.clone();
-    let mut passed = 0;
-    for region in image.regions.iter().filter(|region| region.what == What::Turn) {
-        let mut turn = dash_lh::Turn::unpack(word_at(&bytes, region.offset)).expect("a turn");
-        // Arrays have even numbers of segments, so there is a place for one more.
-        if turn.next % 2 == 1 {
-            turn = turn.following();
-            passed += 1;
-        }
-        set_word(&mut bytes, region.offset, turn.pack());
-    }
-    assert!(passed > 0);
-    Image { name: format!("{} behind its turn", image.name), ..image.with_bytes(bytes) }
 }
 
 /// Returns the image as if the process had died between the commit of splits, or before that of
