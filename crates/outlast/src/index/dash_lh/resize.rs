@@ -15,6 +15,8 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::iter::{once, repeat};
 use std::sync::Arc;
 
+/// Splits for each overflow node. With fewer, tables are fuller, and more records are in nodes.
+const TURNS: u64 = 4;
 /// A segment with more overflow nodes than this may have keys that no split separates. It makes the
 /// table grow only when its nodes have doubled.
 const CROWDED: usize = 8;
@@ -62,7 +64,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
         // Small segments have less room than the node has.
         let room = u64::from(NODE_BUCKETS) * BUCKET_BYTES;
-        for _ in 0..room.div_ceil(self.size.bytes() - BUCKET_BYTES) {
+        for _ in 0..room.div_ceil(self.size.bytes() - BUCKET_BYTES).max(TURNS) {
             match self.split_next() {
                 // There is room for the record all the same.
                 Err(Error::PoolFull { .. } | Error::DiskFull { .. } | Error::Damaged(_)) => {
