@@ -119,10 +119,10 @@ impl Control for Stops {
 }
 
 impl Stops {
-    /// Returns a recorder whose accesses these stops control. It does not record yet. Numbers the
-    /// calling thread, see [`play`](Self::play).
+    /// Returns a recorder whose accesses these stops control. It does not record yet. Gives the
+    /// calling thread a number, see [`number`].
     pub fn seam(&self) -> Traced {
-        number_this_thread(0);
+        number(None);
         Traced::with_control(Box::new(self.clone()))
     }
 
@@ -142,11 +142,9 @@ impl Stops {
         sleep(Duration::from_micros(20));
     }
 
-    /// Gives the calling thread a role while `act` runs, and a number. From which part of the
-    /// allocator a thread takes its blocks depends on its number, and so does the number of its
-    /// accesses. The numbers are none that a thread takes by itself.
+    /// Gives the calling thread a role while `act` runs, and a number, see [`number`].
     pub fn play<T>(role: Role, act: impl FnOnce() -> T) -> T {
-        number_this_thread(OWNERS - 16 + role as usize);
+        number(Some(role));
         ROLE.set(Some(role));
         let done = act();
         ROLE.set(None);
@@ -229,6 +227,13 @@ impl Stops {
             (thread.join(), made)
         })
     }
+}
+
+/// Numbers the calling thread, so that its accesses are the same in every run: its number decides
+/// from which part of the allocator it takes its blocks. Without a role and with the first, it is the
+/// same part. Threads take small numbers by themselves, so these belong to no other thread.
+pub fn number(role: Option<Role>) {
+    number_this_thread(role.map_or(OWNERS / 2, |role| OWNERS * 3 / 4 + role as usize));
 }
 
 #[cfg(test)]

@@ -118,4 +118,18 @@ mod tests {
         assert!(again.iter().any(|n| *n <= other), "a number is passed on");
         assert!(again.iter().all(|n| *n != number));
     }
+
+    /// Otherwise two living threads could have one number.
+    #[test]
+    fn a_number_that_a_test_has_set_is_not_passed_on() {
+        const SET: usize = usize::MAX - 1;
+        let numbered = || {
+            let taken = thread_number();
+            number_this_thread(SET);
+            (taken, thread_number())
+        };
+        let (taken, set) = std::thread::spawn(numbered).join().unwrap();
+        assert!(taken != SET && set == SET);
+        assert!(!lock().0.contains(&SET));
+    }
 }

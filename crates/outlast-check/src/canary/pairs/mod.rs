@@ -16,12 +16,11 @@ use crate::codec::{Form, SPECIAL};
 use crate::model::Image;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape};
 use crate::state::{Checked, Fault, MapState, State};
-use crate::stop::Stops;
+use crate::stop::{self, Stops};
 use crate::with_form;
 use outlast::db::store::{MapRequest, OpenMap};
 use outlast::index::{Change, Index, Previous, Record};
 use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
-use outlast::pool::threads::number_this_thread;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -113,7 +112,7 @@ impl Plan {
     /// fences.
     fn chosen(&self, alive: &Arc<Alive>) -> Checked<BTreeMap<u64, Vec<u64>>> {
         // As in the runs with a stopped thread, where accesses are counted.
-        number_this_thread(0);
+        stop::number(None);
         let seam = Traced::new();
         let mut session = self.session(&seam, alive)?;
         let mut seen: BTreeMap<&Point, usize> = BTreeMap::new();
@@ -317,8 +316,8 @@ pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
                     }
                     // The last two are before the next flush and before its fence.
                     let soon = [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130].map(|d| fence + d);
-                    let moments = soon.into_iter().chain([end - 1, end]);
-                    for stop_at in moments.filter(|at| (fence + 1..=end).contains(at)) {
+                    let moments = BTreeSet::from_iter(soon.into_iter().chain([end - 1, end]));
+                    for &stop_at in moments.range(fence + 1..=end) {
                         if let Some(tape) = plan.record(n, stop_at, beside, alive)? {
                             tapes.push(tape);
                             break;

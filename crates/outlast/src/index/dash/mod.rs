@@ -87,7 +87,8 @@
 //! | lookup that finds the record | the read of the bits that show it |
 //! | lookup that finds nothing | its first read of bits. A change that takes a record out of a bucket changes the version |
 //!
-//! A reader whose reads 1,024 changes in a row have made invalid locks the home bucket for one.
+//! A lookup or an iteration reads again if a change has made its read invalid. After 1,024 such reads it
+//! locks the home bucket for the next one.
 //!
 //! The lock of the home bucket serializes two inserts of one key. Lock order: buckets ascending
 //! (home and next, then stash, then nodes), then the scheme's lock. No thread allocates while it

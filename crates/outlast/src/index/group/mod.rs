@@ -74,10 +74,11 @@
 //! leads there.
 //!
 //! A lookup takes no lock and stores nothing. It reads the version, the marks and the cell, and then
-//! checks that version and way are the same; if not, it reads again. (If others change the segment so
-//! often that 1,024 reads fail, it locks the segment for one.) A change that another thread must not see half done, or
-//! not before it is durable (an update, a removal, the end of a split), marks the segment as
-//! changing, and readers wait.
+//! checks that version and way are the same. If they are not, it reads again. After 1,024 such reads
+//! it locks the segment for the next one.
+//!
+//! A change that another thread must not see half done, or not before it is durable (an update, a
+//! removal, the end of a split), marks the segment as changing, and readers wait.
 //!
 //! | operation | linearization point |
 //! |---|---|
@@ -85,10 +86,13 @@
 //! | update, removal | the store that unlocks the segment |
 //! | lookup | its last read of a mark |
 //!
-//! An insert changes no version. A lookup that misses it takes effect before it. A cell is filled
-//! only while its mark says that it is free. The removal that freed it has changed the version, so a
-//! lookup that has read an older mark reads again. A record in the second level is counted in its
-//! home's mark first, then marked: one store makes it visible to lookups and iterations.
+//! An insert changes no version. A lookup that misses it takes effect before it.
+//!
+//! An insert fills a cell only if its mark says that it is free. A removal frees a cell, and changes the
+//! version. So if a lookup has read the cell's mark before the removal, it notices, and reads again.
+//!
+//! An insert into the second level first counts the record in its home's mark, and then marks its cell.
+//! So one store makes the record visible, to lookups and to iterations.
 //!
 //! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
 //! commit is durable, it marks the segment as changing and leads the directory to both halves. From
