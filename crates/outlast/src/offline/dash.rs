@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
         }
         let words = self.image.words(offset, shape.segment_bytes / 8)?;
         let [found, low, state, chain] = words[..4] else { unreachable!("32 words and more") };
-        let expected = identity(SEGMENT, shape.packed, offset, low);
+        let expected = shape.identity(offset, low);
         if found != expected {
             let expected = format!("a segment ({expected:#x})");
             return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
@@ -241,6 +241,11 @@ impl Shape {
             segment_bytes: (1 + u64::from(buckets) + stash) * BUCKET_BYTES,
             empty,
         })
+    }
+
+    /// Returns the first word of the segment at an offset that begins with this hash.
+    pub(super) fn identity(&self, offset: u64, low: u64) -> u64 {
+        identity(SEGMENT, self.packed, offset, low)
     }
 }
 

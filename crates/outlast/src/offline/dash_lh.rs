@@ -154,6 +154,16 @@ impl Walk<'_, '_> {
                 return Err(Damage::new(offset + 16, expected, found).into());
             }
         }
+        if segment.depth < most && self.report.free_state {
+            // Recovery has erased what splits had left that were cut short.
+            let half = low | 1 << (63 - segment.depth);
+            let at = table.offset(half, segment.depth + 1).ok_or_else(missing)?;
+            if self.image.word(at)? == table.shape.identity(at, half) {
+                let expected =
+                    format!("no segment, since {low:#x} of depth {} is not split", segment.depth);
+                self.problem(Damage::new(at, expected, "one"));
+            }
+        }
         match self.walk_segment(map, &table.shape, &segment) {
             // The segments that were split off from it do not depend on what is in it.
             Err(Error::Damaged(damage)) => {

@@ -34,6 +34,15 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok((low, state))
     }
 
+    /// Returns the first word of the segment that begins with this hash, if such a segment's header is
+    /// at the place.
+    pub(crate) fn find_segment(&self, offset: u64, low: u64) -> Result<Option<&Word>, Damage> {
+        let memory = &self.core.memory;
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        let expected = layout::identity(Kind::Segment, offset, low, self.size.packed());
+        Ok((memory.load(&header.identity) == expected).then_some(&header.identity))
+    }
+
     /// Makes a segment ready for use, which this process has not used yet: checks its chain, makes
     /// durable what it finds, and rebuilds the metadata. `way` is the words that lead to it.
     pub(crate) fn make_ready(&self, segment: Segment, way: &[Word]) -> Result<(), Damage> {

@@ -121,8 +121,43 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Err(Damage::new(offset + 16, expected, format!("{:#x}", state.partner)));
             }
         }
+        if state.depth < most {
+            self.check_unsplit(structure, low, state.depth)?;
+        }
         let served = if self.seeded(&index_bugs::HALF_SPLIT_SERVED) { most } else { state.depth };
         Ok(Segment { offset, depth: served, low })
+    }
+
+    /// Checks that a segment whose turn has passed has not been split. After a crash, erases what a split
+    /// has left that was cut short. So at another time, a new half means that the old one is damaged.
+    fn check_unsplit(&self, structure: &mut Structure, low: u64, depth: u32) -> Result<(), Damage> {
+        let made = Made::of(low >> (63 - depth) | 1, depth + 1, self.addressing.initial);
+        let Some(half) = self.find_half(structure, made)? else { return Ok(()) };
+        if self.is_after_crash() {
+            self.erase_half(half);
+        } else if self.core.alloc().old_frontier() == 0 {
+            let at = self.core.memory.offset_of(half).raw();
+            let expected = format!("no segment, since {low:#x} of depth {depth} is not split");
+            return Err(Damage::new(at, expected, "one"));
+        }
+        Ok(())
+    }
+
+    /// Returns the first word of a segment that does not exist yet, if there is a header all the same.
+    pub(super) fn find_half(
+        &self,
+        structure: &mut Structure,
+        made: Made,
+    ) -> Result<Option<&Word>, Damage> {
+        let offset = self.place(structure, made)?;
+        self.find_segment(offset, made.low(self.addressing.initial))
+    }
+
+    /// Erases the header of a segment that does not exist, and flushes it, without a fence.
+    pub(super) fn erase_half(&self, first: &Word) {
+        let memory = &self.core.memory;
+        memory.store(first, 0, &points::ERASED);
+        memory.flush(first, &points::ERASED);
     }
 
     /// Returns the offset of a segment.

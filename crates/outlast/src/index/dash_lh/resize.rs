@@ -163,6 +163,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             block.set_linked();
             structure.arrays.push(Array { offset: block.offset(), checked: true });
         }
+        // The space may have been that of another map. If the split is never made, nothing there may look
+        // like its new half.
+        if let Some(half) = self.find_half(&mut structure, made)? {
+            self.erase_half(half);
+        }
         addressing.segments.make_entries(self.seam(), depth);
         structure.turn = turn.following();
         // The word is in the line of the one that names the directory. Stores to a line become durable
