@@ -132,8 +132,9 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
         }
         What::Turn => {
             let word = word_at(bytes, at);
-            let turn =
-                dash_lh::Turn { depth: (word >> 40) as u32 & 63, next: word & ((1 << 40) - 1) };
+            let depth = (word >> 40) as u32 & 63;
+            let late = word >> 46 & 1 != 0;
+            let turn = dash_lh::Turn { late, depth, next: word & ((1 << 40) - 1) };
             set_word(bytes, at, turn.pack());
         }
         What::GroupRoot => set_link(bytes, at, 0),

@@ -26,6 +26,8 @@ struct Table {
     /// The segments of this depth are being split, those with smaller prefixes than `next` first.
     round: u32,
     next: u64,
+    /// Whether a segment whose turn has passed may not be split.
+    late: bool,
     /// The offset of the root's words.
     root: u64,
     /// The arrays' offsets.
@@ -82,7 +84,8 @@ impl Walk<'_, '_> {
         let (depth, arrays) = self.dash_directory(place, words[0])?;
         let turn = words[1];
         self.region(place + 8, 8, What::Turn);
-        let (round, next) = ((turn & LOW48) >> 40, turn & ((1 << 40) - 1));
+        let (late, round) = (turn >> 46 & 1 != 0, (turn & LOW48 & !(1 << 46)) >> 40);
+        let next = turn & ((1 << 40) - 1);
         let known = (initial..=u64::from(MAX_DEPTH)).contains(&round) && next >> round == 0;
         if turn >> 48 != fold16(crc_words(&[turn & LOW48])) || !known {
             return Err(bad("the segment that is split next", format!("{turn:#x}")));
@@ -92,7 +95,7 @@ impl Walk<'_, '_> {
         if most < 1 << initial {
             return Err(bad("an array of that size", format!("{config:?}")));
         }
-        let mut table = Table { shape, initial, most, round, next, root: place, arrays };
+        let mut table = Table { shape, initial, most, round, next, late, root: place, arrays };
         // The arrays that the segments take that the turn allows.
         let (mut count, mut capacity) = (0, 0);
         while capacity < (1 << round) + next {
@@ -155,13 +158,13 @@ impl Walk<'_, '_> {
             }
         }
         if segment.depth < most && self.report.free_state {
-            // Recovery has erased what splits had left that were cut short.
+            // Recovery notes such segments, and erases what splits have left that were cut short.
             let half = low | 1 << (63 - segment.depth);
             let at = table.offset(half, segment.depth + 1).ok_or_else(missing)?;
-            if self.image.word(at)? == table.shape.identity(at, half) {
-                let expected =
-                    format!("no segment, since {low:#x} of depth {} is not split", segment.depth);
-                self.problem(Damage::new(at, expected, "one"));
+            if !table.late || self.image.word(at)? == table.shape.identity(at, half) {
+                let expected = format!("the new half of the segment {low:#x}");
+                let found = format!("one that is not split, of depth {}", segment.depth);
+                self.problem(Damage::new(at, expected, found));
             }
         }
         match self.walk_segment(map, &table.shape, &segment) {

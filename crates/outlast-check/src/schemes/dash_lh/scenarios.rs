@@ -123,17 +123,20 @@ fn full_size(play: &mut Play) -> Checked {
     Ok(())
 }
 
-/// Splits segments of which one has a chain of nodes for keys of one hash.
+/// Splits a segment that has a chain of nodes for keys of one hash.
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // A whole node in addition. The other half of that segment is the one that is split off.
+    // The first node makes the table grow to a depth, 2, whose next bit is set in that hash. So the
+    // splits for the second node carry the chain over.
     let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
     for key in 0..chained {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
-    play.insert_and_remove_until_grown(10, 5)?;
     play.prepared();
-    play.insert_until_grown(2_000, 9)?;
+    for key in 0..4 {
+        play.change(SPECIAL + chained + key, Do::Insert(key))?;
+        play.change(10 + key, Do::Insert(key))?;
+    }
     for key in (0..chained).step_by(50) {
         play.change(SPECIAL + key, Do::Remove)?;
     }

@@ -11,19 +11,25 @@ pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
 /// Depth of a new map's directory of arrays.
 pub const DIRECTORY_DEPTH: u32 = 1;
 
+/// The bit of a turn's word that says `late`.
+const LATE: u32 = 46;
+
 /// The segment that is split next: the one whose prefix has the number `next` among those of `depth`
 /// bits. Those before it have been split in this round, or will be without waiting for their turn.
 ///
 /// ```text
-///  63      48 47  46 45        40 39                    0
-/// +----------+------+------------+-----------------------+
-/// |  check   |  0   |   depth    |         next          |
-/// +----------+------+------------+-----------------------+
+///  63      48  47   46   45        40 39                    0
+/// +----------+---+------+------------+-----------------------+
+/// |  check   | 0 | late |   depth    |         next          |
+/// +----------+---+------+------------+-----------------------+
 /// ```
 ///
 /// `check` is 16 bits of a CRC-32C over the lower 48 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
+    /// Whether the split of an earlier turn may not have been made: because there was no space for it, or
+    /// because of a crash.
+    pub late: bool,
     /// The round: the depth of the segments that it splits.
     pub depth: u32,
     /// The number of the prefix, less than 2^depth.
@@ -33,30 +39,31 @@ pub struct Turn {
 impl Turn {
     /// Returns the word on media: the root's second scheme word.
     pub fn pack(self) -> u64 {
-        seal16(self.bits(), &[])
+        seal16(self.bits() | u64::from(self.late) << LATE, &[])
     }
 
     /// Reads the word. Returns `None` if it is damaged.
     pub fn unpack(word: u64) -> Option<Turn> {
-        let turn = Turn::of_bits(word & LOW48);
+        let late = word >> LATE & 1 != 0;
+        let turn = Turn { late, ..Turn::of_bits(word & LOW48 & !(1 << LATE)) };
         let known = (1..=MAX_DEPTH).contains(&turn.depth) && turn.next >> turn.depth == 0;
         (turn.pack() == word && known).then_some(turn)
     }
 
-    /// Returns the word without its checksum. A later turn has a greater one.
+    /// Returns the word without its checksum and `late`. A later turn has a greater one.
     pub(super) fn bits(self) -> u64 {
         u64::from(self.depth) << 40 | self.next
     }
 
     pub(super) fn of_bits(bits: u64) -> Turn {
-        Turn { depth: (bits >> 40) as u32, next: bits & ((1 << 40) - 1) }
+        Turn { late: false, depth: (bits >> 40) as u32, next: bits & ((1 << 40) - 1) }
     }
 
     /// Returns the turn after this one.
     #[must_use]
     pub fn following(self) -> Turn {
         match self.next + 1 {
-            end if end >> self.depth != 0 => Turn { depth: self.depth + 1, next: 0 },
+            end if end >> self.depth != 0 => Turn { depth: self.depth + 1, next: 0, ..self },
             next => Turn { next, ..self },
         }
     }
@@ -163,11 +170,13 @@ mod tests {
 
     #[test]
     fn a_turn_reads_back_and_passes_on() {
-        let turn = Turn { depth: 6, next: 63 };
+        let turn = Turn { late: false, depth: 6, next: 63 };
+        let late = Turn { late: true, ..turn };
         assert_eq!(Turn::unpack(turn.pack()), Some(turn));
+        assert_eq!(Turn::unpack(late.pack()), Some(late));
         assert_eq!(Turn::unpack(turn.pack() ^ 1), None);
         assert_eq!(Turn::unpack(0), None);
-        assert_eq!(turn.following(), Turn { depth: 7, next: 0 });
+        assert_eq!(late.following(), Turn { depth: 7, next: 0, ..late });
         assert!(turn.following().bits() > turn.bits());
         let [low, high] = [62, 63].map(|prefix| turn.depth_of(prefix << 58));
         assert_eq!((low, high), (7, 6));

@@ -129,16 +129,23 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 
     /// Checks that a segment whose turn has passed has not been split. After a crash, erases what a split
-    /// has left that was cut short. So at another time, a new half means that the old one is damaged.
+    /// has left that was cut short, and notes that there is such a segment. So at another time, one that
+    /// was not noted is damaged, and one with a new half is.
     fn check_unsplit(&self, structure: &mut Structure, low: u64, depth: u32) -> Result<(), Damage> {
         let made = Made::of(low >> (63 - depth) | 1, depth + 1, self.addressing.initial);
-        let Some(half) = self.find_half(structure, made)? else { return Ok(()) };
+        let half = self.find_half(structure, made)?;
         if self.is_after_crash() {
-            self.erase_half(half);
-        } else if self.core.alloc().old_frontier() == 0 {
-            let at = self.core.memory.offset_of(half).raw();
-            let expected = format!("no segment, since {low:#x} of depth {depth} is not split");
-            return Err(Damage::new(at, expected, "one"));
+            half.into_iter().for_each(|half| self.erase_half(half));
+            return self.note_late(structure);
+        }
+        if self.core.alloc().old_frontier() == 0 && (half.is_some() || !structure.turn.late) {
+            let at = self.place(structure, made)?;
+            let expected = format!("the new half of the segment {low:#x}");
+            return Err(Damage::new(
+                at,
+                expected,
+                format!("one that is not split, of depth {depth}"),
+            ));
         }
         Ok(())
     }

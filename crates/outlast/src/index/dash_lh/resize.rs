@@ -3,8 +3,10 @@
 use super::layout::{
     self, Arrays, BUCKET_BYTES, DIRECTORY_DEPTH, MAX_DEPTH, Made, NODE_BUCKETS, Turn,
 };
-use super::{Array, Config, DashLh, Directory, LinearSegments, Route, Segment, bugs, points};
-use crate::error::{Error, Result};
+use super::{
+    Array, Config, DashLh, Directory, LinearSegments, Route, Segment, Structure, bugs, points,
+};
+use crate::error::{Damage, Error, Result};
 use crate::index::dash::{Doubled, write_empty};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
@@ -41,7 +43,7 @@ pub(super) fn create<S: Seam, R: Record>(
     let (mut directory, word) = Directory::create(core, DIRECTORY_DEPTH, entries)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = word;
-    words[1] = Turn { depth, next: 0 }.pack();
+    words[1] = Turn { late: false, depth, next: 0 }.pack();
     array.set_linked();
     directory.set_linked();
     Ok(words)
@@ -92,8 +94,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         };
         let split = self.split_of(turn);
         if split.is_err() {
+            self.note_late(&mut self.seam().lock(&self.addressing.structure))?;
             // No fence of a split has made the turn durable.
-            self.core.memory.persist(self.core.memory.at(self.addressing.turn)?, &points::ARRAY);
+            self.core.memory.fence(&points::ARRAY);
         }
         if let Some(doubled) = doubled {
             doubled.retire(&self.core);
@@ -177,6 +180,16 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(Pass::Passed(turn, doubled))
     }
 
+    /// Notes that a segment whose turn has passed was not split, and flushes the turn, without a fence.
+    pub(super) fn note_late(&self, structure: &mut Structure) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        structure.turn.late = true;
+        let word = memory.at(self.addressing.turn)?;
+        memory.store_release(word, structure.turn.pack(), &points::TURN);
+        memory.flush(word, &points::TURN);
+        Ok(())
+    }
+
     /// Returns the place of the segment that a split of `old` makes. Flushes the turn, which the fence
     /// before the split's commit makes durable, whichever thread has passed it on.
     pub(super) fn place_new(&self, old: Segment) -> Result<UnlinkedBlock<'_, S>> {
@@ -198,7 +211,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         segments.set(seam, new);
         segments.set(seam, old);
         let depth = old.depth - 1;
-        let turn = Turn { depth, next: old.low >> (64 - depth) };
+        let turn = Turn { late: false, depth, next: old.low >> (64 - depth) };
         segments.reach(seam, turn.following());
     }
 }
