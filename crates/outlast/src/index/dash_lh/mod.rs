@@ -166,6 +166,8 @@ pub struct LinearSegments {
     arrays: Arrays,
     /// The turn in PM.
     turn: Offset<Word>,
+    /// The turn when the table was opened. The splits before it were made by another process, or are late.
+    opened: Turn,
     segments: Segments,
     structure: Mutex<Structure>,
 }

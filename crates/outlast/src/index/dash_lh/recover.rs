@@ -44,6 +44,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             initial: config.initial_depth,
             arrays,
             turn: offset,
+            opened: turn,
             segments,
             structure: Mutex::new(Structure { directory, turn, arrays: blocks }),
         };
@@ -121,16 +122,16 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Err(Damage::new(offset + 16, expected, format!("{:#x}", state.partner)));
             }
         }
-        if state.depth < most {
+        if state.depth < self.addressing.opened.depth_of(low) {
             self.check_unsplit(structure, low, state.depth)?;
         }
         let served = if self.seeded(&index_bugs::HALF_SPLIT_SERVED) { most } else { state.depth };
         Ok(Segment { offset, depth: served, low })
     }
 
-    /// Checks that a segment whose turn has passed has not been split. After a crash, erases what a split
-    /// has left that was cut short, and notes that there is such a segment. So at another time, one that
-    /// was not noted is damaged, and one with a new half is.
+    /// Checks a segment that was not split although its turn had passed when the table was opened. After
+    /// a crash, erases what a split has left that was cut short, and notes that there is such a segment.
+    /// So at another time, one that was not noted is damaged, and one with a new half is.
     fn check_unsplit(&self, structure: &mut Structure, low: u64, depth: u32) -> Result<(), Damage> {
         let made = Made::of(low >> (63 - depth) | 1, depth + 1, self.addressing.initial);
         let half = self.find_half(structure, made)?;
@@ -141,11 +142,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if self.core.alloc().old_frontier() == 0 && (half.is_some() || !structure.turn.late) {
             let at = self.place(structure, made)?;
             let expected = format!("the new half of the segment {low:#x}");
-            return Err(Damage::new(
-                at,
-                expected,
-                format!("one that is not split, of depth {depth}"),
-            ));
+            let found = format!("one that is not split, of depth {depth}");
+            return Err(Damage::new(at, expected, found));
         }
         Ok(())
     }

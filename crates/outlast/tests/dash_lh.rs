@@ -1,0 +1,68 @@
+//! A split of Dash-LH that finds no space.
+
+mod files;
+
+use files::{dir, open};
+use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS};
+use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme, offline};
+
+/// Keys from here on have one hash. It begins with 10100 and then 1.
+const CROWD: u64 = 1 << 32;
+/// The keys of one hash that fit a segment and five overflow nodes. Before there is a sixth, the turn is
+/// at the segment 10100, and the split would move all of them.
+const FIVE_NODES: u64 = 4 * SLOTS as u64 + 5 * NODE_BUCKETS as u64 * SLOTS as u64;
+
+fn crowd(pool: &Pool, keys: std::ops::Range<u64>) {
+    let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(5);
+    let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+    for key in keys {
+        assert!(map.insert(&(CROWD + key), &key).unwrap());
+    }
+}
+
+fn splits(pool: &Pool) -> u64 {
+    pool.raw_map("m").unwrap().growth().unwrap().splits
+}
+
+/// The segment stays behind its turn. Verification must not take that for a split that was lost, even
+/// where the new half's place still holds the header of another map's segment.
+#[test]
+fn a_pool_in_which_a_split_found_no_space_is_sound() {
+    let (_dir, path) = dir();
+    let options = PoolOptions::new().max_size(4 << 20).background(false).hash_function(0x7e57);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { options.create(&path).unwrap() };
+    // The first map makes the split.
+    crowd(&pool, 0..FIVE_NODES + 1);
+    assert!(splits(&pool) >= 24);
+    pool.drop_map("m").unwrap();
+    crowd(&pool, 0..FIVE_NODES);
+    assert_eq!(splits(&pool), 20);
+    // Blocks of the size of a node, until there are no more. Then one is given back.
+    let other = pool.map::<u64, [u8]>("other").unwrap();
+    let error = (0..).find_map(|n| other.insert(&n, &[1; 1_900]).err()).unwrap();
+    assert!(matches!(error, Error::PoolFull { .. }), "{error}");
+    assert!(other.remove(&0).unwrap().is_some());
+    crowd(&pool, FIVE_NODES..FIVE_NODES + 1);
+    assert_eq!(splits(&pool), 20, "no space for the nodes of the new half");
+
+    // Without space, the pool could not save which blocks are free.
+    drop(other);
+    pool.drop_map("other").unwrap();
+    let check = |pool: Pool, keys: u64| {
+        pool.close().unwrap();
+        let pool = open(&path).unwrap();
+        let found = pool.verify().unwrap();
+        assert!(found.is_sound() && found.maps[0].1.records == keys, "{found:?}");
+        pool.close().unwrap();
+        let walked = offline::walk(&path).unwrap();
+        assert!(walked.problems.is_empty() && walked.free_state, "{walked:?}");
+        open(&path).unwrap()
+    };
+    let pool = check(pool, FIVE_NODES + 1);
+
+    // The next node brings the split about.
+    crowd(&pool, FIVE_NODES + 1..FIVE_NODES + 120);
+    assert!(splits(&pool) >= 5, "{}", splits(&pool));
+    check(pool, FIVE_NODES + 120);
+}
