@@ -97,8 +97,8 @@ pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
 pub struct State {
     /// The number of leading bits that the hashes of the segment's records share.
     pub depth: u32,
-    /// The segment that took over the upper half in a split whose directory entries may not be
-    /// durable yet; 0 otherwise.
+    /// The segment that took over the upper half in a split after which something may still have to be
+    /// made durable (in Dash-EH, entries of the directory; in Dash-LH, nothing); 0 otherwise.
     pub partner: u64,
 }
 

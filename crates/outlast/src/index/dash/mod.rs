@@ -58,7 +58,7 @@
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; what the scheme adds; state: no partner, unflushed | segment + 1, 2 (+ the scheme's) | before the commit, a block that the trace frees; after it, a way to the new segment that the scheme completes |
+//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; what the scheme adds; state: no partner, unflushed | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a way to the new segment that the scheme completes |
 //! | compaction, after a split | copies; fence; the slots they were made of: empty, and the link to overflow nodes that are empty now: 0; fence | 2 a record at most + 1, 2 | a record twice, of which first touch removes one; or nodes that the trace frees |
 //! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
 //!
@@ -255,7 +255,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// blocks that segments are parts of.
     const SEGMENTS_ARE_BLOCKS: bool = true;
 
-    /// Bytes of DRAM for each entry of the directory.
+    /// Bytes of DRAM for each entry; see [`entries`](Self::entries).
     const ENTRY_BYTES: u64;
 
     /// What a route keeps to find out later whether it still leads to the same segment.
@@ -300,7 +300,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Reports the blocks of the directory, and those that segments are parts of, to a trace.
     fn trace<S: Seam, R: Record>(table: &Dash<S, R, Self>, visit: &mut Visitor<'_>) -> Result<()>;
 
-    /// Returns the number of the directory's entries.
+    /// Returns the number of entries in DRAM by which hashes lead to segments.
     fn entries<S: Seam>(&self, seam: &S) -> u64;
 
     /// Returns the last hash whose way begins with the same entry of the directory as this one's.

@@ -5,7 +5,7 @@ pub use crate::index::dash::points::*;
 crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     /// The header that announces maps of this scheme: durable before there is one.
     FEATURE = "header copy: feature": store, flush, fence;
-    /// The directory's entry of a new array; also the turn, if its split fails.
+    /// The directory's entry of a new array. The fence also covers the turn of a split that fails.
     ARRAY = "expansion: array": store, flush, fence;
     /// Doubling's commit: the root. Flushed with the turn, which is in the same line.
     DOUBLE_COMMIT = "doubling: root": store;
@@ -15,6 +15,8 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     /// A header at the place of a segment that does not exist. Fenced with the turn, or by
     /// [`REPAIR_FOUND`].
     ERASED = "split: no new segment": store, flush;
-    /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`].
+    /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`]. Also
+    /// that a segment is late: fenced by [`ARRAY`] if there was no space, by [`REPAIR_FOUND`] after a
+    /// crash.
     TURN = "expansion: turn": store, flush;
 }

@@ -17,7 +17,7 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::iter::{once, repeat};
 use std::sync::Arc;
 
-/// Splits for each overflow node. With fewer, tables are fuller, and more records are in nodes.
+/// Splits for each overflow node. With fewer, segments are fuller, and more records are in nodes.
 const TURNS: u64 = 4;
 /// A segment with more overflow nodes than this may have keys that no split separates. It makes the
 /// table grow only when its nodes have doubled.
