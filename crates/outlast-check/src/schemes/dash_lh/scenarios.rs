@@ -4,12 +4,15 @@ use super::{CROWD, phases, shape};
 use crate::codec::SPECIAL;
 use crate::explore::{Play, Scenario};
 use crate::schemes::Expected;
-use crate::session::{Do, PoolShape};
+use crate::session::{Do, PoolShape, Shape};
 use crate::state::Checked;
-use outlast::RecordForm;
-use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS};
-use outlast::index::dash_lh::points;
+use outlast::index::dash_lh::{
+    self,
+    layout::{NODE_BUCKETS, SLOTS},
+    points,
+};
 use outlast::pmem::Point;
+use outlast::{Config, RecordForm};
 
 const SPLIT: &[&Point] = &[&points::TURN, &points::SPLIT_NEW, &points::SPLIT_COMMIT];
 const FILL: &[&Point] = &[
@@ -61,13 +64,15 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let split = Expected { reaches: SPLIT.to_vec(), ..Expected::default() };
     let carried =
         Expected { reaches: [SPLIT, &[&points::SPLIT_NODE]].concat(), ..Expected::default() };
+    let config = Config::DashLh(dash_lh::Config { bucket_bits: 1, stash: 2, initial_depth: 5 });
+    let crowded = Shape { form, config };
     let mut all = vec![
         Scenario::new("turns", "three rounds of splits, and arrays", shape(form, 1, 2), turns)
             .in_pool(roomy)
             .expecting(grown)
             .beginning_at(&points::TURN)
             .costly(),
-        Scenario::new("carry", "splits of chained segments", shape(form, 1, 2), carry)
+        Scenario::new("carry", "a split of a chained segment", crowded, carry)
             .in_pool(colliding)
             .expecting(carried)
             .beginning_at(&points::SPLIT_NEW)
@@ -126,9 +131,9 @@ fn full_size(play: &mut Play) -> Checked {
 /// Splits a segment that has a chain of nodes for keys of one hash.
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // The first node makes the table grow to a depth, 2, whose next bit is set in that hash. So the
-    // splits for the second node carry the chain over.
-    let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
+    // With so many nodes, it is the turn of the segment that has them, and the next bit of that hash is
+    // set. So the splits for one more node carry all of them over.
+    let chained = CROWD + 5 * u64::from(NODE_BUCKETS) * SLOTS as u64;
     for key in 0..chained {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
