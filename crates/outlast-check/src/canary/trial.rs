@@ -64,6 +64,20 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     found
 }
 
+/// Chooses at most `most` of the runs to which a mutation applies: half of them those that end soonest
+/// after it, and the others evenly.
+pub(super) fn nearest<'t>(
+    tapes: impl Iterator<Item = &'t Tape>,
+    mutated: impl Fn(&Tape) -> Option<Mutated>,
+    most: usize,
+) -> Vec<&'t Tape> {
+    let rest = |tape: &Tape| mutated(tape).map(|m| tape.events.len() - m.first);
+    let mut near: Vec<_> = tapes.filter_map(|tape| Some((rest(tape)?, tape))).collect();
+    near.sort_by_key(|(rest, _)| *rest);
+    let others = near.split_off(near.len().min(most / 2));
+    near.into_iter().chain(spread(others, most - most / 2)).map(|(_, tape)| tape).collect()
+}
+
 /// Picks at most `count` of the items: both ends, and evenly spread items between them.
 pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     let len = items.len();
