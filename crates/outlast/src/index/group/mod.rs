@@ -332,13 +332,22 @@ impl<S: Seam, R: Record> Group<S, R> {
     ) -> impl Iterator<Item = Result<Cells<'_>, Damage>> {
         let chunks = layout::second_chunks(self.group);
         let named = ((hash >> 10 & 0x3ff) as u32 * chunks) >> 10;
-        let before = self.group / CHUNK as u32;
-        let own = (named..chunks).chain(0..named);
-        let own = own.map(move |i| Ok(self.cells(segment.offset, before + i, None)));
-        let in_nodes = self
-            .nodes(segment)
-            .flat_map(move |node| (0..chunks).map(move |i| Ok(self.cells(node.clone()?, i, None))));
-        own.chain(in_nodes)
+        let mut nodes = self.nodes(segment);
+        // The block, how many chunks it has before those of the level, the next one, and how many are left.
+        let (mut block, mut before) = (segment.offset, self.group / CHUNK as u32);
+        let (mut next, mut left) = (named, chunks);
+        std::iter::from_fn(move || {
+            if left == 0 {
+                match nodes.next()? {
+                    Ok(node) => (block, before, next, left) = (node, 0, 0, chunks),
+                    Err(damage) => return Some(Err(damage)),
+                }
+            }
+            let chunk = next;
+            next = if chunk + 1 == chunks { 0 } else { chunk + 1 };
+            left -= 1;
+            Some(Ok(self.cells(block, before + chunk, None)))
+        })
     }
 
     /// Marks all cells of an overflow node as free.
