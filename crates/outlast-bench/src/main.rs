@@ -9,8 +9,8 @@ use outlast_bench::micro::{self, Phase};
 use outlast_bench::report::{Format, Report};
 use outlast_bench::systems::{Kind, Medium, NodeSizes, Setup};
 use outlast_bench::{
-    Failure, Fallible, counts, first_full, load_factor, model, node_sizes, recovery, scratch,
-    space, stalls,
+    Failure, Fallible, contention, counts, first_full, load_factor, model, node_sizes, recovery,
+    scratch, space, stalls,
 };
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -44,6 +44,8 @@ enum Command {
     Space(SpaceArgs),
     /// The slowest inserts of a growing table, and what each one waited for.
     Stalls(StallsArgs),
+    /// Several threads that change one map for a long time, and the progress of each.
+    Contention(ContentionArgs),
     /// What the counted operations would take on other media. A model, not a measurement.
     Model(ModelArgs),
     /// The effect of an ordered map's node sizes on inserts and lookups.
@@ -438,6 +440,24 @@ struct StallsArgs {
     slowest: usize,
 }
 
+#[derive(Args)]
+struct ContentionArgs {
+    /// The scheme.
+    #[arg(long, default_value_t = Scheme::ALL[0])]
+    scheme: Scheme,
+    #[command(flatten)]
+    fill: FillArgs,
+    /// Number of records at which a pool is full and the next one is made.
+    #[arg(long, default_value_t = 5_000_000)]
+    records: u64,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
+    threads: Vec<usize>,
+    /// Seconds for each number of threads.
+    #[arg(long, default_value_t = 120.0)]
+    seconds: f64,
+}
+
 fn record_form(text: &str) -> Result<RecordForm, String> {
     RecordForm::ALL
         .into_iter()
@@ -463,6 +483,7 @@ fn main() -> ExitCode {
         Command::Counts(args) => run_counts(&args),
         Command::Space(args) => run_space(args),
         Command::Stalls(args) => run_stalls(args),
+        Command::Contention(args) => run_contention(args),
         Command::Model(args) => run_model(&args),
         Command::NodeSizes(args) => run_node_sizes(args),
         Command::RecoveryChild(args) => {
@@ -627,6 +648,17 @@ fn run_stalls(args: StallsArgs) -> Fallible {
         slowest: args.slowest,
     };
     stalls::run(&options, &mut report).map(drop)
+}
+
+fn run_contention(args: ContentionArgs) -> Fallible {
+    let mut report = args.fill.output.report();
+    let options = contention::Options {
+        setup: args.fill.setup(args.scheme)?,
+        records: args.records,
+        threads: args.threads,
+        seconds: args.seconds,
+    };
+    contention::run(&options, &mut report).map(drop)
 }
 
 fn run_node_sizes(args: NodeSizesArgs) -> Fallible {

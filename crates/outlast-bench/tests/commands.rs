@@ -439,13 +439,31 @@ fn stalls_say_what_the_slowest_waited_for() {
     assert!(find("doubling").is_some(), "{groups:?}");
 }
 
+#[test]
+fn contention_says_how_far_each_thread_came() {
+    let dir = dir();
+    for &scheme in outlast::Scheme::ALL {
+        let arguments = ["contention", "--scheme", scheme.name(), "--threads", "1,3"];
+        let small = ["--records", "3000", "--seconds", "0.3", "--pool-dir", text(dir.path())];
+        let rows = rows(&[&arguments[..], &small].concat());
+        let threads = of(&rows, "contention");
+        assert_eq!(threads.len(), 4, "{rows:?}");
+        for row in threads {
+            assert!(number(row, "/operations") > 100.0 && number(row, "/pools") >= 1.0, "{row}");
+            assert!(number(row, "/splits") >= 1.0, "{row}");
+            assert!(number(row, "/p50_ns") <= number(row, "/max_ns"), "{row}");
+        }
+    }
+}
+
 /// The first row of every report says how it was made, and so do the lines above a table.
 #[test]
 fn every_report_says_how_it_was_made() {
     let dir = dir();
     let place = ["--pool-dir", text(dir.path())];
     let small = ["--records", "1000"];
-    let commands: [(&str, &[&str], bool); 8] = [
+    let commands: [(&str, &[&str], bool); 9] = [
+        ("contention", &["--threads", "2", "--seconds", "0.1"], true),
         ("micro", &["--rounds", "1", "--latency-rounds", "0", "--phases", "insert"], true),
         ("kv", &["--operations", "50", "--store", "outlast", "--rounds", "1"], true),
         ("recovery", &["--kills", "1"], true),
@@ -605,7 +623,11 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     refused(&["kv", "--store", "sqlite"], "unknown store");
     refused(&["kv", "--key-size", "600"], "--key-size 600: at most 500");
     let many = "999999999999";
-    for command in ["micro", "kv", "recovery", "space", "stalls", "load-factor", "counts"] {
+    refused(&["contention", "--seconds", "nan"], "at least 0.001");
+    refused(&["contention", "--threads", "2,2"], "--threads 2: named twice");
+    let commands =
+        ["micro", "kv", "recovery", "space", "stalls", "contention", "load-factor", "counts"];
+    for command in commands {
         refused(&[command, "--records", many], "--records 999999999999: at most");
         refused(&[command, "--records", "0"], "--records 0: at least");
         // Keys and values of 4 TB.
