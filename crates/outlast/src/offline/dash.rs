@@ -17,8 +17,9 @@ const SEGMENT: u64 = 0xd1e1;
 const NODE: u64 = 0xd1e2;
 
 impl Walk<'_, '_> {
-    /// Reads a directory, which the root's word at `place` names. Returns its depth and entries.
-    pub(super) fn dash_directory(&mut self, place: u64, word: u64) -> Result<(u32, Vec<u64>)> {
+    /// Reads a directory, which the root's word at `place` names. Returns its depth, the offset of its
+    /// entries, and the entries.
+    pub(super) fn dash_directory(&mut self, place: u64, word: u64) -> Result<(u32, u64, Vec<u64>)> {
         // Offset, depth, and a checksum folded to 8 bits.
         let low = word & ((1 << 56) - 1);
         let sum = crc_words(&[low]);
@@ -37,8 +38,7 @@ impl Walk<'_, '_> {
         let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
         self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
         self.region(offset, 8, What::Directory { depth });
-        self.region(offset + DIRECTORY_HEADER, 8 << depth, What::Entry);
-        Ok((depth, entries))
+        Ok((depth, offset + DIRECTORY_HEADER, entries))
     }
 
     /// Reads a segment's header.

@@ -24,7 +24,8 @@ impl Walk<'_, '_> {
         let shape = Shape::new([bits, stash], map.form, &self.hash)
             .filter(|_| rest == 0)
             .ok_or_else(|| Damage::new(place, "a shape of segments", format!("{config:?}")))?;
-        let (depth, mut entries) = self.dash_directory(place, word)?;
+        let (depth, first, mut entries) = self.dash_directory(place, word)?;
+        self.region(first, 8 << depth, What::Entry);
         map.depth = depth;
         let mut index = 0;
         while index < entries.len() {

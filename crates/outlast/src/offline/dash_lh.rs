@@ -81,7 +81,7 @@ impl Walk<'_, '_> {
             let found = format!("features {:#x}", self.features);
             self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
         }
-        let (depth, arrays) = self.dash_directory(place, words[0])?;
+        let (depth, first, arrays) = self.dash_directory(place, words[0])?;
         let turn = words[1];
         self.region(place + 8, 8, What::Turn);
         let (late, round) = (turn >> 46 & 1 != 0, (turn & LOW48 & !(1 << 46)) >> 40);
@@ -106,6 +106,7 @@ impl Walk<'_, '_> {
             count += 1;
         }
         table.arrays.truncate(count);
+        self.region(first, 8 * count as u64, What::Entry);
         for (array, &block) in table.arrays.iter().enumerate() {
             let bytes = table.len(array) * table.shape.segment_bytes;
             self.claim(block, bytes, Owner::Structure)?;

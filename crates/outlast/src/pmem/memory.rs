@@ -171,6 +171,13 @@ impl<S: Seam> Memory<S> {
         self.seam.load(word, Ordering::Acquire)
     }
 
+    /// Loads a word with SeqCst, for links to blocks that can be given back while visits go on
+    /// (`reclaim`).
+    #[inline(always)]
+    pub fn load_seq_cst(&self, word: &Word) -> u64 {
+        self.seam.load(word, Ordering::SeqCst)
+    }
+
     /// Stores a word without ordering.
     #[inline(always)]
     pub fn store(&self, word: &Word, value: u64, at: &'static Point) {

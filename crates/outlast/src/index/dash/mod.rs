@@ -107,7 +107,9 @@
 //! marked, and retries. So no reader sees the slot's next record before it is durable.
 //!
 //! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
-//! inserts into it before its link is durable.
+//! inserts into it before its link is durable. A split gives all nodes of the old segment back if it has
+//! emptied them. All homes are marked then, so a lookup or an iteration that is still in a node retries.
+//! Statistics and the trace make a visit (`reclaim`), and the nodes are free only after it.
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
 //! while readers continue, and publishes it. A thread that came by the old way and finds nothing

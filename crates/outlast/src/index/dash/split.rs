@@ -508,7 +508,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let node = vec![empty; NODE_BUCKETS as usize];
         write_node(memory, block.offset(), next, &node, &points::NODE_NEW)?;
         memory.fence(&points::NODE_NEW);
-        // Release: pairs with the Acquire in `nodes`.
+        // Release: pairs with the load in `nodes`.
         memory.store_release(&header.chain, block.offset(), &points::NODE_COMMIT);
         memory.persist(&header.chain, &points::NODE_COMMIT);
         block.set_linked();
@@ -519,7 +519,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     pub(super) fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
-        let mut next = header.map_or(0, |header| memory.load_acquire(&header.chain));
+        let mut next = header.map_or(0, |header| memory.load_seq_cst(&header.chain));
         // At most as many as there is space for.
         let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
@@ -530,7 +530,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 memory.words(node, NODE_BYTES)?;
                 left = left.checked_sub(1).ok_or_else(|| endless_chain(node))?;
                 let header = memory.at(Offset::<NodeHeader>::new(node))?;
-                next = memory.load_acquire(&header.next);
+                next = memory.load_seq_cst(&header.next);
                 Ok(node)
             })
         })

@@ -15,7 +15,7 @@ pub const DIRECTORY_DEPTH: u32 = 1;
 const LATE: u32 = 46;
 
 /// The segment that is split next: the one whose prefix has the number `next` among those of `depth`
-/// bits. Those before it have been split in this round, or will be without waiting for their turn.
+/// bits. Those before it have been split in this round, or are being split, or are late.
 ///
 /// ```text
 ///  63      48  47   46   45        40 39                    0

@@ -34,12 +34,12 @@
 //! 1. A segment exists if it is one of the first ones, or if the depth of the segment that it was split
 //!    off from says so. Nothing else decides, neither the turn nor what is in an array.
 //! 2. Durably, no segment is deeper than the turn allows. It may be less deep: while its split is under
-//!    way; after a crash; or if there was no space for it.
+//!    way; after a crash; or if it failed, for instance because there was no space for it.
 //! 3. When the split's commit is durable, so are the turn and the entry of the new segment's array. An
 //!    entry that no turn has needed yet means nothing.
-//! 4. In a pool whose free state is known and that was opened as it was closed, a segment is less deep
-//!    than the turn allows only if the turn says that there are *late* ones. Then nothing that looks like
-//!    a segment is at the place of its new half. So the loss of a split is noticed.
+//! 4. In a closed pool whose free space is known, a segment is less deep than the turn allows only if the
+//!    turn says that there are *late* ones. The place of such a segment's new half does not begin with
+//!    that half's identity word. So the loss of a split is noticed.
 //!
 //! The invariants of segments are in [`dash`](super::dash).
 //!
@@ -48,15 +48,15 @@
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | map | directory and first array whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
-//! | turn | root's second word; flushed by the split, before its first fence | 1, 0 | a segment whose split is late |
-//! | a split without space | root's second word: late | 1, 1 | the same |
+//! | turn | first word of the new segment's place: 0, if it was a header; fence; root's second word, flushed by the split, before its first fence | 2, 1 | a segment whose split is late |
+//! | a split that fails | root's second word: late | 1, 1 | the same |
 //! | array | directory's entry | 1, 1 | an entry that means nothing, and a block that the trace frees |
 //! | doubling of the directory | new directory whole, with the new array; fence; root (commit), and then, in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
 //!
 //! # Concurrency
 //!
-//! The lock `structure` serializes turns, new arrays, doublings, first touches, and the look at where a
-//! new segment goes. A thread that holds it takes no bucket lock and allocates no block. Splits run beside
+//! The lock `structure` serializes turns, new arrays, doublings, first touches, and finding a new
+//! segment's place. A thread that holds it takes no bucket lock and allocates no block. Splits run beside
 //! each other: while one thread splits a segment, the next turns pass on.
 //!
 //! A segment whose turn has passed and whose split has not ended serves both halves, as before. Lookups
@@ -69,8 +69,8 @@
 //! # After a crash
 //!
 //! Opening reads the turn and the directory's entries. The pool has flushed the root. A segment is
-//! recovered by its first touch, after the ones that it was split off from. That makes durable, in this order, the
-//! depth that says that it exists, and its content. First touches are serialized by `structure`.
+//! recovered by its first touch. That makes durable its content, and the depths of the segments that it
+//! was split off from, which say that it exists.
 //!
 //! A split that a crash has cut short before its commit has left nothing: the segment is less deep than
 //! the turn allows, and is split when it is full, or when its next turn comes. Its first touch erases a
@@ -80,7 +80,8 @@
 //!
 //! - In the paper, the bits at the end of the hash number the segments. Here it is those at the
 //!   beginning, as in Dash-EH, so that the hashes of a segment are one range, which iterations and
-//!   recovery need. A segment's number is the same function of its prefix, read backwards.
+//!   recovery need. Linear hashing would number a segment with its prefix read backwards;
+//!   the order of turns and places here is that of prefixes.
 //! - The paper advances `Next` after the split of a segment. Then one thread at a time can split. Here
 //!   it is advanced before, and each thread splits the segment that it has taken.
 //! - In the paper, an overflow node makes the table grow by one segment. Here, by four. Beside Dash-EH,
@@ -240,13 +241,18 @@ impl Addressing for LinearSegments {
     }
 
     fn trace<S: Seam, R: Record>(table: &DashLh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
-        let structure = table.seam().lock(&table.addressing.structure);
+        let mut structure = table.seam().lock(&table.addressing.structure);
         structure.directory.trace(visit)?;
-        for (number, array) in structure.arrays.iter().enumerate() {
+        let mut traced = Ok(());
+        for number in 0..structure.arrays.len() {
             let bytes = table.addressing.arrays.len(number) * table.size.bytes();
-            visit(BlockKind::Segment, array.offset, bytes)?;
+            match table.array(&mut structure, number) {
+                Ok(offset) => visit(BlockKind::Segment, offset, bytes)?,
+                // The other arrays are reported all the same.
+                Err(damage) => traced = Err(damage.into()),
+            }
         }
-        Ok(())
+        traced
     }
 
     fn entries<S: Seam>(&self, seam: &S) -> u64 {

@@ -12,9 +12,9 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     /// Recovery: a segment's state, before the segments that were split off from it are used. Fenced by
     /// [`REPAIR_FOUND`].
     REPAIR_STATE = "repair: state of a segment": flush;
-    /// A header at the place of a segment that does not exist. Fenced with the turn, or by
-    /// [`REPAIR_FOUND`].
-    ERASED = "split: no new segment": store, flush;
+    /// No header at the place of a segment that does not exist yet: durable before the turn. Recovery
+    /// fences it with [`REPAIR_FOUND`].
+    ERASED = "expansion: no new segment": store, flush, fence;
     /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`]. Also
     /// that a segment is late: fenced by [`ARRAY`] if there was no space, by [`REPAIR_FOUND`] after a
     /// crash.

@@ -54,8 +54,16 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// Touches the segment of a hash for the first time. The caller has passed the gate.
     #[cold]
     pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_, LinearSegments>> {
-        let mut structure = self.seam().lock(&self.addressing.structure);
-        let touched = self.touch(&mut structure, hash);
+        self.touch(&mut self.seam().lock(&self.addressing.structure), hash)
+    }
+
+    /// Reads the headers on the way to a hash, and makes its segment ready, unless it is.
+    pub(super) fn touch(
+        &self,
+        structure: &mut Structure,
+        hash: u64,
+    ) -> Result<Route<'_, LinearSegments>> {
+        let touched = self.find_or_read(structure, hash);
         if touched.is_err() && self.is_after_crash() {
             // For the headers that were flushed. Otherwise the segment's own fence covers them.
             self.core.memory.fence(&points::REPAIR_FOUND);
@@ -63,8 +71,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         touched
     }
 
-    /// Reads the headers on the way to a hash, and makes its segment ready.
-    fn touch(&self, structure: &mut Structure, hash: u64) -> Result<Route<'_, LinearSegments>> {
+    fn find_or_read(
+        &self,
+        structure: &mut Structure,
+        hash: u64,
+    ) -> Result<Route<'_, LinearSegments>> {
         let segments = &self.addressing.segments;
         let mut last = None;
         loop {
@@ -134,50 +145,52 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// So at another time, one that was not noted is damaged, and one with a new half is.
     fn check_unsplit(&self, structure: &mut Structure, low: u64, depth: u32) -> Result<(), Damage> {
         let made = Made::of(low >> (63 - depth) | 1, depth + 1, self.addressing.initial);
-        let half = self.find_half(structure, made)?;
         if self.is_after_crash() {
-            half.into_iter().for_each(|half| self.erase_half(half));
+            self.erase_header(structure, made)?;
             return self.note_late(structure);
         }
-        if self.core.alloc().old_frontier() == 0 && (half.is_some() || !structure.turn.late) {
-            let at = self.place(structure, made)?;
+        let offset = self.place(structure, made)?;
+        let has_half = self.find_segment(offset, made.low(self.addressing.initial))?.is_some();
+        if self.core.alloc().old_frontier() == 0 && (has_half || !structure.turn.late) {
             let expected = format!("the new half of the segment {low:#x}");
             let found = format!("one that is not split, of depth {depth}");
-            return Err(Damage::new(at, expected, found));
+            return Err(Damage::new(offset, expected, found));
         }
         Ok(())
     }
 
-    /// Returns the first word of a segment that does not exist yet, if there is a header all the same.
-    pub(super) fn find_half(
-        &self,
-        structure: &mut Structure,
-        made: Made,
-    ) -> Result<Option<&Word>, Damage> {
-        let offset = self.place(structure, made)?;
-        self.find_segment(offset, made.low(self.addressing.initial))
-    }
-
-    /// Erases the header of a segment that does not exist, and flushes it, without a fence.
-    pub(super) fn erase_half(&self, first: &Word) {
+    /// Sees to it that no header is at the place of a segment that does not exist: erases one, and
+    /// flushes what is there, without a fence.
+    pub(super) fn erase_header(&self, structure: &mut Structure, made: Made) -> Result<(), Damage> {
         let memory = &self.core.memory;
-        memory.store(first, 0, &points::ERASED);
-        memory.flush(first, &points::ERASED);
+        let offset = self.place(structure, made)?;
+        if let Some(first) = self.find_segment(offset, made.low(self.addressing.initial))? {
+            memory.store(first, 0, &points::ERASED);
+        }
+        // Also where there is none: a process that has died may have erased it, and not flushed that.
+        let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
+        memory.flush(&header.identity, &points::ERASED);
+        Ok(())
     }
 
     /// Returns the offset of a segment.
     pub(super) fn place(&self, structure: &mut Structure, made: Made) -> Result<u64, Damage> {
-        let (array, index) = self.addressing.arrays.place(made);
-        let bytes = self.size.bytes();
-        let Some(found) = structure.arrays.get_mut(array) else {
-            let expected = format!("{} arrays of segments and more", array + 1);
+        let (number, index) = self.addressing.arrays.place(made);
+        Ok(self.array(structure, number)? + index * self.size.bytes())
+    }
+
+    /// Returns the offset of an array, which has been found to be a block of that size.
+    pub(super) fn array(&self, structure: &mut Structure, number: usize) -> Result<u64, Damage> {
+        let Some(array) = structure.arrays.get_mut(number) else {
+            let expected = format!("{} arrays of segments and more", number + 1);
             let at = self.addressing.turn.raw();
             return Err(Damage::new(at, expected, structure.arrays.len().to_string()));
         };
-        if !found.checked {
-            check_block(&self.core, found.offset, self.addressing.arrays.len(array) * bytes)?;
-            found.checked = true;
+        if !array.checked {
+            let bytes = self.addressing.arrays.len(number) * self.size.bytes();
+            check_block(&self.core, array.offset, bytes)?;
+            array.checked = true;
         }
-        Ok(found.offset + index * bytes)
+        Ok(array.offset)
     }
 }

@@ -1,8 +1,6 @@
 //! Growth: overflow nodes, and the splits that they bring about.
 
-use super::layout::{
-    self, Arrays, BUCKET_BYTES, DIRECTORY_DEPTH, MAX_DEPTH, Made, NODE_BUCKETS, Turn,
-};
+use super::layout::{self, Arrays, DIRECTORY_DEPTH, MAX_DEPTH, Made, Turn};
 use super::{
     Array, Config, DashLh, Directory, LinearSegments, Route, Segment, Structure, bugs, points,
 };
@@ -54,9 +52,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {
         let turn = self.seam().lock(&self.addressing.structure).turn;
         if turn.depth_of(route.segment.low) > route.segment.depth {
-            // Another thread splits it right now, or has died before.
+            // Another thread splits it right now, or it is late.
             match self.split(route, hash) {
-                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => {}
+                Err(error) if leaves_room(&error) => {}
                 split => return split,
             }
         }
@@ -64,14 +62,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if nodes > CROWDED && !nodes.is_power_of_two() {
             return Ok(());
         }
-        // Small segments have less room than the node has.
-        let room = u64::from(NODE_BUCKETS) * BUCKET_BYTES;
-        for _ in 0..room.div_ceil(self.size.bytes() - BUCKET_BYTES).max(TURNS) {
+        for _ in 0..TURNS {
             match self.split_next() {
-                // There is room for the record all the same.
-                Err(Error::PoolFull { .. } | Error::DiskFull { .. } | Error::Damaged(_)) => {
-                    return Ok(());
-                }
+                Err(error) if leaves_room(&error) => return Ok(()),
                 split => split?,
             }
         }
@@ -108,7 +101,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     fn split_of(&self, turn: Turn) -> Result<()> {
         let low = turn.next << (64 - turn.depth);
         loop {
-            // An earlier split of it may not have been made yet, if a thread has died.
+            // An earlier split of it may be late.
             let route = self.route_inside(low)?;
             if route.segment.depth > turn.depth {
                 return Ok(());
@@ -166,10 +159,13 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             block.set_linked();
             structure.arrays.push(Array { offset: block.offset(), checked: true });
         }
-        // The space may have been that of another map. If the split is never made, nothing there may look
-        // like its new half.
-        if let Some(half) = self.find_half(&mut structure, made)? {
-            self.erase_half(half);
+        // A segment that is split already, or damaged, is left alone: the turn may be the one that is damaged.
+        let low = turn.next << (64 - turn.depth);
+        if self.touch(&mut structure, low).is_ok_and(|route| route.segment.depth <= turn.depth) {
+            // The space may have been that of another map. If the split is never made, nothing there may
+            // look like its new half.
+            self.erase_header(&mut structure, made)?;
+            memory.fence(&points::ERASED);
         }
         addressing.segments.make_entries(self.seam(), depth);
         structure.turn = turn.following();
@@ -214,6 +210,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let turn = Turn { late: false, depth, next: old.low >> (64 - depth) };
         segments.reach(seam, turn.following());
     }
+}
+
+/// Whether an insert goes on although a split has failed: an overflow node takes its record.
+fn leaves_room(split: &Error) -> bool {
+    matches!(split, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::Damaged(_))
 }
 
 /// What a block is for.
