@@ -34,7 +34,7 @@ const DEATHS_CHOSEN: usize = 200;
 
 /// How many runs of one kind are searched with images for one mutant. There are hundreds of runs in
 /// which threads meet, and what one of them shows, its neighbours show as well. Half of the runs are
-/// those that end soonest after what is done wrong, before another fence makes up for it.
+/// those with the fewest fences after what is done wrong, because each can make up for it.
 const TAPES_TRIED: usize = 100;
 
 /// How much to try before a mutant counts as not noticed.

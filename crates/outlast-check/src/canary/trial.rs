@@ -64,16 +64,20 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     found
 }
 
-/// Chooses at most `most` of the runs to which a mutation applies: half of them those that end soonest
-/// after it, and the others evenly.
+/// Chooses at most `most` of the runs to which a mutation applies. Half of them are those in which the
+/// thread soonest stops to fence after it, and the others are spread evenly.
 pub(super) fn nearest<'t>(
     tapes: impl Iterator<Item = &'t Tape>,
     mutated: impl Fn(&Tape) -> Option<Mutated>,
     most: usize,
 ) -> Vec<&'t Tape> {
-    let rest = |tape: &Tape| mutated(tape).map(|m| tape.events.len() - m.first);
-    let mut near: Vec<_> = tapes.filter_map(|tape| Some((rest(tape)?, tape))).collect();
-    near.sort_by_key(|(rest, _)| *rest);
+    let fences = |tape: &Tape| {
+        let first = mutated(tape)?.first;
+        let own = |e: &&Event| e.thread == tape.events[first].thread && e.access == Access::Fence;
+        Some(tape.events[first + 1..].iter().filter(own).count())
+    };
+    let mut near: Vec<_> = tapes.filter_map(|tape| Some((fences(tape)?, tape))).collect();
+    near.sort_by_key(|(fences, _)| *fences);
     let others = near.split_off(near.len().min(most / 2));
     near.into_iter().chain(spread(others, most - most / 2)).map(|(_, tape)| tape).collect()
 }

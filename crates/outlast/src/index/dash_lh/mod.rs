@@ -50,7 +50,7 @@
 //! | map | directory and first array whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
 //! | turn | first word of the new segment's place: 0, if it was a header; fence; root's second word, flushed by the split, before its first fence | 2, 1 | a segment whose split is late |
 //! | a split that fails | root's second word: late | 1, 1 | the same |
-//! | array | directory's entry | 1, 1 | an entry that means nothing, and a block that the trace frees |
+//! | array | directory's entry; fenced with the place | 1, 0 | an entry that means nothing, and a block that the trace frees |
 //! | doubling of the directory | new directory whole, with the new array; fence; root (commit), and then, in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
 //!
 //! # Concurrency

@@ -89,7 +89,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if split.is_err() {
             self.note_late(&mut self.seam().lock(&self.addressing.structure))?;
             // No fence of a split has made the turn durable.
-            self.core.memory.fence(&points::ARRAY);
+            self.core.memory.fence(&points::ERASED);
         }
         if let Some(doubled) = doubled {
             doubled.retire(&self.core);
@@ -153,7 +153,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 (entry, _) => {
                     let entry = entry.expect("the directory need not be doubled");
                     memory.store_release(entry, block.offset(), &points::ARRAY);
-                    memory.persist(entry, &points::ARRAY);
+                    memory.flush(entry, &points::ARRAY);
                 }
             }
             block.set_linked();
@@ -165,8 +165,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             // The space may have been that of another map. If the split is never made, nothing there may
             // look like its new half.
             self.erase_header(&mut structure, made)?;
-            memory.fence(&points::ERASED);
         }
+        // Both must be durable before the turn is.
+        memory.fence(&points::ERASED);
         addressing.segments.make_entries(self.seam(), depth);
         structure.turn = turn.following();
         // The word is in the line of the one that names the directory. Stores to a line become durable
