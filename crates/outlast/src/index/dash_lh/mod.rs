@@ -1,6 +1,7 @@
 //! Dash-LH: linear hashing for persistent memory (Lu et al., VLDB 2020, section 5).
 //!
-//! A way of growing over [segments](super::dash), where everything is said that concerns one segment.
+//! The table consists of [segments](super::dash). What happens inside one is said there; here is how
+//! the table grows.
 //!
 //! # Structure
 //!
@@ -14,9 +15,9 @@
 //!               64 segments  64 segments ...    128 segments ...        -> overflow nodes
 //! ```
 //!
-//! Segments are split one after the other, in the order of their hashes, whichever is full. The
-//! *turn* says which is next: in the round of depth *d*, the segments of depth *d* are split, from the
-//! first to the last of 2^*d*. Then the next round begins.
+//! Segments are split one after the other, in the order of their prefixes, full or not. The *turn* says
+//! which is next: in the round of depth *d*, the 2^*d* segments of depth *d* are split, from the first to
+//! the last. Then the next round begins.
 //!
 //! A full segment gets an overflow node (a chained stash bucket, as the paper calls it; here it has
 //! seven buckets). The insert that has added one then splits the next four segments whose turn it is.
@@ -27,12 +28,12 @@
 //! expansion). With segments of 64 buckets in a pool of 1 TiB with pages of 64 KiB, that is about 2,100
 //! entries, 17 kB.
 //!
-//! In DRAM there is, for each segment, its offset and depth, once it was touched (`segments`): 8 bytes.
+//! DRAM has 8 bytes for each segment (`segments`): its offset and depth, from its first touch on.
 //!
 //! # Invariants
 //!
-//! 1. A segment exists if it is one of the first ones, or if the depth of the segment that it was split
-//!    off from says so. Nothing else decides, neither the turn nor what is in an array.
+//! 1. A segment exists if it is one of the first array's, or if the depth of the segment that it was
+//!    split off from says so. Neither the turn nor the content of its place in an array decides that.
 //! 2. Durably, no segment is deeper than the turn allows. It may be less deep: while its split is under
 //!    way; after a crash; or if it failed, for instance because there was no space for it.
 //! 3. When the split's commit is durable, so are the turn and the entry of the new segment's array. An
@@ -80,8 +81,7 @@
 //!
 //! - In the paper, the bits at the end of the hash number the segments. Here it is those at the
 //!   beginning, as in Dash-EH, so that the hashes of a segment are one range, which iterations and
-//!   recovery need. Linear hashing would number a segment with its prefix read backwards;
-//!   the order of turns and places here is that of prefixes.
+//!   recovery need. So turns and places follow the order of prefixes, not that of reversed prefixes.
 //! - The paper advances `Next` after the split of a segment. Then one thread at a time can split. Here
 //!   it is advanced before, and each thread splits the segment that it has taken.
 //! - In the paper, an overflow node makes the table grow by one segment. Here, by four. Beside Dash-EH,
