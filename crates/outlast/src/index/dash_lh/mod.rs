@@ -32,7 +32,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A segment exists if it is one of the first array's, or if the depth of the segment that it was
+//! 1. A segment exists if its place is in the first array, or if the depth of the segment that it was
 //!    split off from says so. Neither the turn nor the content of its place in an array decides that.
 //! 2. Durably, no segment is deeper than the turn allows. It may be less deep: while its split is under
 //!    way; after a crash; or if it failed, for instance because there was no space for it.
