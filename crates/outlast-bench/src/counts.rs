@@ -285,7 +285,7 @@ fn row(options: &Options, operation: &str, counted: &[&Counted]) -> Row {
 /// Counts the operations. Returns one row per kind.
 ///
 /// # Errors
-/// As the operations. A wrong result is an error, too.
+/// If an option is invalid, or if an operation fails or returns a wrong result.
 pub fn count(options: &Options) -> Fallible<Vec<Row>> {
     options.check()?;
     let keys = Keys::new(options.seed);

@@ -1,5 +1,5 @@
-//! Directories that are removed when the program ends, also by SIGINT or SIGTERM: a pool on an
-//! in-memory file system would otherwise hold that memory for ever.
+//! Directories that are removed when the program ends, also when SIGINT, SIGTERM or SIGHUP ends it.
+//! A pool on an in-memory file system would otherwise occupy memory for ever.
 //!
 //! The signals that ask a program to end are blocked in all threads but one. That thread waits for
 //! them, removes the directories, and lets the signal do what it would have done. So no other

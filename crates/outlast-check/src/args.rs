@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Guard(GuardArgs),
     /// Fills a pool that cannot grow, kills its process, and inserts at once.
     Full(PlaceArgs),
-    /// Runs a few threads in chosen orders, crashes them, and checks their histories.
+    /// Runs a few threads in chosen interleavings with crashes, and checks their histories.
     Schedule(ScheduleArgs),
     /// Makes each call to the file system fail or have no effect, then loses the process or power.
     Disk(DiskArgs),
@@ -194,8 +194,8 @@ pub(crate) struct FuzzArgs {
 pub(crate) struct HistoryArgs {
     /// The file, as JSON lines.
     pub(crate) file: PathBuf,
-    /// Records a history into the file before checking it, from real threads on a map that changes
-    /// its structure all the time.
+    /// First records a history into the file. Real threads make it, on a map that changes its
+    /// structure all the time.
     #[arg(long)]
     pub(crate) write: bool,
     /// The scheme of the recorded map.

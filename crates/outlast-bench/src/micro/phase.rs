@@ -106,7 +106,8 @@ impl Phase {
         }
     }
 
-    /// Whether a part of it can run first as a warm-up without changing anything.
+    /// Returns whether a part of it can run first as a warm-up. The phases that insert or remove
+    /// keys cannot.
     pub fn repeatable(self) -> bool {
         !matches!(self, Phase::Load | Phase::Insert | Phase::MixInsert | Phase::Remove)
     }

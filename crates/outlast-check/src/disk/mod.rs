@@ -94,7 +94,7 @@ pub struct Outcomes {
 /// The name of a medium, which has an order.
 type MediumKindName = &'static str;
 
-/// Returns why leaving out this write-back of a run does no harm, if it does none.
+/// Returns the reason why this write-back of a run can be left out without harm, if there is one.
 fn is_needless(event: &Event, events: &[Event]) -> Option<&'static str> {
     let covers = |later: &&Event| {
         (later.step, later.call, later.of) == (event.step, Call::Fsync, Of::Pool)

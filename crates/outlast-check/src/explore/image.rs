@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Keys from here on are only used in the work on an image.
 pub const FRESH: u64 = 5_000_000;
-/// One image in this many is worked on more closely. One in the square of this is worked on until
-/// something splits.
+/// One image in this many is checked at least [closely](Look::Closely). One in the square of this
+/// is checked [thoroughly](Look::Thoroughly).
 const CLOSELY: u64 = 8;
 
 /// What the check of a good image found.

@@ -310,15 +310,15 @@ fn use_like_any_other(
     if let (Some(damage), _) = by_walk(&closed) {
         return Err(format!("called sound, and the walk finds after it was closed: {damage}"));
     }
-    let store = open_by(&closed, alive, how).map_err(|e| format!("closed, and {e}"))?;
+    let store = open_by(&closed, alive, how).map_err(|e| format!("reopened: {e}"))?;
     for (known, records) in held {
-        let map = store.open_map(&known.name).map_err(|e| format!("closed, and {e}"))?;
-        let found = scan(&map).map_err(|e| format!("closed, and a scan fails: {e}"))?;
+        let map = store.open_map(&known.name).map_err(|e| format!("reopened: {e}"))?;
+        let found = scan(&map).map_err(|e| format!("reopened, a scan fails: {e}"))?;
         if found != records {
             let differs = found.iter().find(|(key, value)| records.get(*key) != Some(value));
             let lost = records.keys().find(|key| !found.contains_key(*key));
             return Err(format!(
-                "closed, and {:?} holds {} records of {}: {differs:x?}, without {lost:x?}",
+                "reopened, {:?} holds {} records, not {}: wrong {differs:x?}, missing {lost:x?}",
                 known.name,
                 found.len(),
                 records.len()

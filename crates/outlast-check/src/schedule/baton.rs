@@ -258,7 +258,8 @@ impl Baton {
         self.state().pointed[thread].iter().map(|step| step - 1).collect()
     }
 
-    /// Whether the thread that was to be stopped has come so far.
+    /// Returns whether the thread that [`stop`](Baton::stop) names has reached its step and
+    /// stopped.
     pub fn has_stopped(&self) -> bool {
         self.state().stopped
     }

@@ -218,7 +218,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The largest share that one kind of operation has of all, in percent.
+    /// Returns the share of the most frequent kind of operation in all operations, in percent.
     pub fn largest_share(&self) -> u64 {
         let all: u64 = self.operations.values().sum();
         self.operations.values().max().map_or(0, |max| max * 100 / all.max(1))

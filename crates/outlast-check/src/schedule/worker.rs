@@ -73,7 +73,8 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u
 /// Makes a call on an index. Lookups take each way in turn.
 ///
 /// # Errors
-/// Those of the index, and a value that no thread wrote.
+/// If the index fails or returns a value that no thread wrote, or if a change of a present key does
+/// not return the previous value although that was asked for.
 fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
     let (key, change) = match call {
         Call::Get(key) => return Ok(Answer::Value(look_up(index, key, way)?)),
@@ -134,7 +135,8 @@ impl Shared<'_> {
 /// The map that a held reference or iteration belongs to.
 #[derive(Clone, Copy)]
 enum Of {
-    /// The map that the threads work on. A held iteration is the operation with this number.
+    /// The map that the threads work on. The result of a held iteration is recorded as that of the
+    /// operation with this number.
     Map(usize),
     Other,
 }

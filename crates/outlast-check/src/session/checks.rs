@@ -74,7 +74,7 @@ pub(super) fn apply<R: Form>(
         format!("answered value {told:?}, it was {before:?}")
     })?;
     ensure(told.is_some() || before.is_none() || !applies, || {
-        format!("answered no value before, it was {before:?}")
+        format!("returned no previous value, it was {before:?}")
     })
 }
 

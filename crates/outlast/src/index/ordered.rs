@@ -101,7 +101,8 @@ pub trait OrderedRecord: Record {
         key: Self::Key<'_>,
         first: u64,
     ) -> Result<Ordering, Damage>;
-    /// Compares the first `skip` bytes of a key with those of a separator that is at least as long.
+    /// Compares the first `skip` bytes of a key with the first `skip` bytes of the separator that
+    /// `first` stands for. A shorter key or separator is compared whole.
     fn compare_start<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,

@@ -151,8 +151,8 @@ macro_rules! schemes {
                 })
             }
 
-            /// Makes the first blocks of a new map and flushes them. They are durable before the
-            /// root that will name them. Returns the scheme's words of the root.
+            /// Makes the first blocks of a new map, and flushes them. The caller's fence makes them
+            /// durable before the root names them. Returns the scheme's words of the root.
             ///
             /// # Errors
             /// As creating the map.

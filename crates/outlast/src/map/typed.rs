@@ -13,8 +13,9 @@ use std::marker::PhantomData;
 ///
 /// Handles are cheap to clone and can be shared between threads. Every call works on the map in the
 /// pool. Once a call returns, its effect is durable as far as the pool's medium allows
-/// ([`Pool::durability`](crate::Pool::durability)). All operations take constant expected time; in
-/// an [`OrderedMap`](crate::OrderedMap), time logarithmic in the number of records.
+/// ([`Pool::durability`](crate::Pool::durability)). An operation on one key takes constant expected
+/// time. In an [`OrderedMap`](crate::OrderedMap) it takes time logarithmic in the number of
+/// records.
 ///
 /// Any call fails with [`Error::Damaged`] if it meets a damaged structure, with [`Error::NotOpen`]
 /// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped.

@@ -76,7 +76,7 @@ pub struct Medium {
 impl Medium {
     /// Chooses the cheapest flush that the medium allows and the processor has.
     ///
-    /// Logs the choice; a slower one than the best is a warning.
+    /// Logs the choice: as a warning if the processor lacks the best flush instruction.
     pub fn detect(kind: MediumKind) -> Self {
         let flush = match kind {
             MediumKind::Dax | MediumKind::EmulatedPm => {

@@ -151,8 +151,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Restores the reservation of `len` bytes at `from` after mapping something there has failed.
-    /// By then the kernel may have unmapped what was there.
+    /// Restores the reservation of `len` bytes at `from` after an attempt to map something there
+    /// has failed. The failed call may have unmapped what was there.
     pub(super) fn restore(&self, from: u64, len: u64) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range is ours, and no one has been told about anything in it. If it was

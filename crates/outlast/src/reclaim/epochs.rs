@@ -21,7 +21,7 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 struct Slot(AtomicU64);
 
 impl Slot {
-    /// Replaces `old` by `new`, which counts one guard in. Returns whether the slot held `old`.
+    /// Replaces `old` by `new`, which counts one guard more. Returns whether the slot held `old`.
     fn exchange(&self, old: u64, new: u64) -> bool {
         let done = self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if done {
@@ -31,7 +31,7 @@ impl Slot {
         done
     }
 
-    /// Counts one guard out.
+    /// Counts one guard less.
     fn leave(&self) {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {

@@ -250,10 +250,10 @@ impl Plan {
         Ok(events.iter().rev().find(durable).and_then(|event| event.point))
     }
 
-    /// Runs two inserts of different keys. The first is stopped before its access `stop_at`. The
-    /// second is stopped after it has taken effect by its store of the point `effect`, and before
-    /// that store is flushed. A third thread looks up the second one's key. Returns `None` if a
-    /// thread has to wait, or is not stopped.
+    /// Runs two inserts of different keys. The first thread is stopped before its access `stop_at`.
+    /// The second thread is stopped after its store of the point `effect`, with which its insert
+    /// takes effect, and before it flushes that store. A third thread looks up the second thread's
+    /// key. Returns `None` if a thread has to wait, or if one is not stopped.
     fn behind(
         &self,
         n: u64,
@@ -368,7 +368,7 @@ fn met_states(
         after.push(then_first.0.clone());
     }
     crate::state::ensure(!after.is_empty(), || {
-        format!("{second:?} beside {first:?} was told what is not so")
+        format!("{second:?} beside {first:?} returned a result that neither order allows")
     })?;
     let between = [first.on(&then.0).0, then.0, then_first.0].into_iter().chain(either);
     add(between.collect());

@@ -39,7 +39,8 @@ pub const PARTS: Parts = Parts {
     equivalent: &[],
 };
 
-/// The keys of one hash that fit into a home bucket, the next one and two stash buckets.
+/// Number of keys with the same hash that fit into the home bucket, the next one and two stash
+/// buckets.
 pub(super) const CROWD: u64 = 4 * SLOTS as u64;
 
 /// Makes a configuration from the log2 of a segment's buckets, and the number of its stash buckets.

@@ -233,9 +233,10 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Adds the records of a stash bucket or node to the metadata of their homes. If a record is
-    /// also in one of its two buckets, because a compaction was cut short, removes it from here.
-    /// Returns how many it removed, without a fence.
+    /// Adds the records of a stash bucket or overflow node to the metadata of their home buckets. A
+    /// record that is also in one of its two buckets, because a crash cut a compaction short, is
+    /// removed from the stash bucket or node instead. Returns the number of records removed. The
+    /// removals are flushed, but not fenced.
     fn repair_overflow(
         &self,
         segment: Segment,

@@ -39,7 +39,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
         Ok(())
     }
 
-    /// Counts the records of some segments, spread evenly over the hash space.
+    /// Returns statistics. The number of records is an estimate from a sample of the segments, spread
+    /// evenly over the hash space.
     fn stats(&self) -> Result<IndexStats> {
         let entries = self.addressing.entries(self.seam());
         let (segments, [records]) = sample(entries, |hash| {

@@ -136,8 +136,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Dash::new(core, config.size(), Prefixes { dram, structure })
     }
 
-    /// Makes the directory and the two segments of a new map and flushes them. They are durable
-    /// before the root that will name them. Returns the root's words.
+    /// Makes the directory and the two segments of a new map, and flushes them. The caller's fence
+    /// makes them durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         resize::create::<S, R>(core, config.size())
     }

@@ -186,8 +186,8 @@ pub struct LinearSegments {
 pub type DashLh<S, R> = Dash<S, R, LinearSegments>;
 
 impl<S: Seam, R: Record> DashLh<S, R> {
-    /// Makes the directory and the first array of a new map and flushes them. They are durable before
-    /// the root that will name them. Returns the root's words.
+    /// Makes the directory and the first array of a new map, and flushes them. The caller's fence
+    /// makes them durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         core.use_feature(config.features(), &points::FEATURE)?;
         resize::create::<S, R>(core, config)

@@ -88,8 +88,8 @@ pub enum Kind {
     Node = 0x6703,
 }
 
-/// Returns the identity word of a structure; see `kit::media::identity`. It covers one fixed
-/// property: a segment's first hash, zero for a node.
+/// Returns the identity word of a structure; see `kit::media::identity`. Its property is `group`.
+/// Its checksum also covers the offset and `fixed`: a segment's first hash, or 0 for a node.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, group: u32) -> u64 {
     media::identity(kind as u16, group as u16, &[offset, fixed])
 }

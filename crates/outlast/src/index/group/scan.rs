@@ -51,7 +51,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
         Ok(())
     }
 
-    /// Counts the records of some segments, spread evenly over the hash space.
+    /// Returns statistics. The number of records is an estimate from a sample of the segments, spread
+    /// evenly over the hash space.
     fn stats(&self) -> Result<IndexStats> {
         let entries = 1 << self.directory.depth(self.seam());
         let (segments, [records, nodes]) = sample(entries, |hash| {

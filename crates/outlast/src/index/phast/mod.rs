@@ -394,8 +394,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(index)
     }
 
-    /// Makes the master array and the first leaf of a new map and flushes them. They are durable
-    /// before the root that will name them. Returns the root's words.
+    /// Makes the master array and the first leaf of a new map, and flushes them. The caller's fence
+    /// makes them durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)

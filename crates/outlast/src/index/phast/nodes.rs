@@ -321,8 +321,8 @@ impl<'n, S: Seam> LockedNode<'n, S> {
         node.head.count.store(self.seam, content.entries.len() as u32, Ordering::Relaxed);
     }
 
-    /// Inserts a leaf before the one at this place, which is not the first. There is room, and the
-    /// node is marked as changing.
+    /// Inserts a leaf before the one at `place`, which must not be 0. The caller has made sure that
+    /// the node has room, and has marked it as changing.
     pub(super) fn insert(&mut self, place: usize, word: u64, entry: Entry) {
         let len = self.node.len(self.seam);
         self.node.insert(self.seam, len, place, (word, entry.leaf, entry.low));

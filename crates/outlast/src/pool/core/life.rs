@@ -185,8 +185,8 @@ impl<S: Seam> Core<S> {
             return Ok(());
         }
         let (offset, word) = lock();
-        let found = format!("{word:#x}, for too long");
-        Err(Damage::new(offset, "a lock that is given back", found).into())
+        let found = format!("{word:#x} for too long");
+        Err(Damage::new(offset, "a lock that is released", found).into())
     }
 
     pub(super) fn mark_dirty(&self) -> Result<()> {
