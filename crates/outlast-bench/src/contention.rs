@@ -1,9 +1,9 @@
 //! `contention`: several threads change one map for a long time, and how each of them gets on.
 //!
 //! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until the
-//! map holds its records. Then the pool is closed, a walk of its file counts what is in it, and the next
-//! pool is made. So the table grows all the time. Threads that wait for one another for ever, or that
-//! undo each other's work, show as threads without progress.
+//! pool is full. Then the pool is closed. [`outlast::offline`] checks the file, and counts its records.
+//! After that the threads fill another pool, so the table grows all the time. A thread that waits for
+//! ever, or whose work another thread undoes, makes no progress.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};

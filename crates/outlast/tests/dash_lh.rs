@@ -1,10 +1,12 @@
-//! A split of Dash-LH that finds no space.
+//! The turn of Dash-LH: splits that find no space, and a turn that is older than the segments.
 
 mod files;
 
 use files::{dir, open};
-use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS};
-use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme, offline};
+use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS, Turn};
+use outlast::offline::{self, What};
+use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
+use std::fs;
 
 /// Keys from here on have one hash. It begins with 10100 and then 1.
 const CROWD: u64 = 1 << 32;
@@ -65,4 +67,57 @@ fn a_pool_in_which_a_split_found_no_space_is_sound() {
     crowd(&pool, FIVE_NODES + 1..FIVE_NODES + 120);
     assert!(splits(&pool) >= 5, "{}", splits(&pool));
     check(pool, FIVE_NODES + 120);
+}
+
+/// Such a turn is damage. Inserts must leave everything alone that a later turn has made: once the turn
+/// is mended, all records are there.
+#[test]
+fn an_older_turn_destroys_no_segment() {
+    const KEYS: u64 = 2_400;
+    let (_dir, path) = dir();
+    let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(1);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().identity(1, 1).create(&path).unwrap() };
+    let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+    for key in 0..KEYS {
+        assert!(map.insert(&key, &key).unwrap());
+    }
+    drop(map);
+    pool.close().unwrap();
+
+    let (_, regions) = offline::regions(&fs::read(&path).unwrap()).unwrap();
+    let at = regions.iter().find(|region| region.what == What::Turn).unwrap().offset as usize;
+    // Writes a turn, and returns the one before.
+    let set_turn = |turn: Option<Turn>| {
+        let mut bytes = fs::read(&path).unwrap();
+        let word = &mut bytes[at..at + 8];
+        let before = Turn::unpack(u64::from_le_bytes(word.try_into().unwrap())).unwrap();
+        word.copy_from_slice(&turn.unwrap_or(before).pack().to_le_bytes());
+        fs::write(&path, bytes).unwrap();
+        before
+    };
+    let turn = set_turn(None);
+    // As many segments as there were eight splits ago. The last ones were in another array.
+    let segments: u64 = (1 << turn.depth) + turn.next - 8;
+    let depth = segments.ilog2();
+    let older = Turn { depth, next: segments - (1 << depth), ..turn };
+    set_turn(Some(older));
+    assert!(!offline::walk(&path).unwrap().problems.is_empty());
+
+    let pool = open(&path).unwrap();
+    let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+    let refused = (KEYS..3 * KEYS).filter(|key| map.insert(key, key).is_err()).count() as u64;
+    assert!(refused > 0 && refused < 2 * KEYS, "{refused} keys of deeper segments");
+    drop(map);
+    pool.close().unwrap();
+
+    assert_eq!(set_turn(Some(turn)), older, "it has not passed on");
+    let pool = open(&path).unwrap();
+    let found = pool.verify().unwrap();
+    let records = 3 * KEYS - refused;
+    assert!(found.is_sound() && found.maps[0].1.records == records, "{records}, {found:?}");
+    let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+    for key in 0..KEYS {
+        assert_eq!(map.get(&key).unwrap(), Some(key));
+    }
 }

@@ -79,7 +79,7 @@ pub(super) struct Words {
     sync: bool,
 }
 
-/// Converts between a key and the number whose order is that of the key's bytes.
+/// Converts a key to the number that sorts as the key's little-endian bytes do, and back.
 fn number(key: u64) -> u64 {
     key.swap_bytes()
 }

@@ -56,8 +56,8 @@ pub trait System: Send + Sync {
         Err("a system that keeps no order was asked for a range".into())
     }
 
-    /// Returns the space it uses outside the heap and its load factor, when it holds `records`
-    /// records.
+    /// Returns the load factor with `records` records, and the space that the system uses outside
+    /// the heap.
     fn room(&self, records: u64) -> Fallible<Room>;
 }
 

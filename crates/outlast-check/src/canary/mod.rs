@@ -34,7 +34,7 @@ const DEATHS_CHOSEN: usize = 200;
 
 /// How many runs of one kind are searched with images for one mutant. There are hundreds of runs in
 /// which threads meet, and what one of them shows, its neighbours show as well. Half of the runs are
-/// those with the fewest fences after what is done wrong, because each can make up for it.
+/// those with the fewest fences after the mutation. A later fence of the same thread can hide it.
 const TAPES_TRIED: usize = 100;
 
 /// How much to try before a mutant counts as not noticed.

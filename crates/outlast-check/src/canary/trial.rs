@@ -65,7 +65,7 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
 }
 
 /// Chooses at most `most` of the runs to which a mutation applies. Half of them are those in which the
-/// thread soonest stops to fence after it, and the others are spread evenly.
+/// mutated thread has the fewest fences afterwards. The others are spread evenly.
 pub(super) fn nearest<'t>(
     tapes: impl Iterator<Item = &'t Tape>,
     mutated: impl Fn(&Tape) -> Option<Mutated>,

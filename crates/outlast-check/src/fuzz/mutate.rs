@@ -169,7 +169,7 @@ impl<'i> Mutator<'i> {
         format!("{:?} at {source:#x} over that at {target:#x}, repaired {repaired}", region.what)
     }
 
-    /// Forges a node where none belongs, and a chain that leads to it.
+    /// Forges an overflow node at a random place, and makes a segment's chain begin with it.
     fn forged_link(&mut self, bytes: &mut [u8]) -> String {
         let is_segment =
             |r: &&Region| matches!(r.what, What::Segment { .. } | What::GroupSegment { .. });

@@ -103,7 +103,7 @@ impl Tools {
         Some(self.root.join("modules").join(format!("{name}.ko"))).filter(|path| path.is_file())
     }
 
-    /// Returns the path of a shell with its commands, in one static program.
+    /// Returns the path of busybox, a shell and its commands in one static program.
     pub fn busybox(&self) -> PathBuf {
         self.root.join("bin/busybox")
     }

@@ -152,8 +152,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         at: &'static Point,
     ) -> Result<SlotWords>;
 
-    /// Frees the block, if any, of words that [`prepare`](Record::prepare) made and no slot links
-    /// to.
+    /// Frees the block that [`prepare`](Record::prepare) allocated for these words, if any. No slot
+    /// may link to it.
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords);
 
     /// The first word of an empty slot, in forms where it is the same for all slots.

@@ -80,9 +80,9 @@ impl Heap {
         Heap { file, shadow, fill }
     }
 
-    /// Another mapping of the same bytes, as the next opener of a file makes it. `None` while
-    /// the file's lock is held, which `close` gives up. Handles of the closed pool keep the old
-    /// mapping, and see what is stored through the new one. DRAM is not shared.
+    /// Maps the same bytes again, as the next opener of a file does. Returns `None` while the file
+    /// is locked; `close` unlocks it. Handles of the closed pool keep the old mapping, and see what
+    /// is stored through the new one. DRAM is not shared.
     pub fn map_again(&self) -> Option<Heap> {
         // Acquire: pairs with the Release in `unlock`, as the kernel's lock does.
         let was_locked = self.file.locked.swap(true, Ordering::Acquire);

@@ -148,8 +148,8 @@ impl Numbers<'_> {
         Call::Get(self.keys.key(number))
     }
 
-    /// Returns changes that free the blocks of this record and of others, and reuse them for records
-    /// of the same length.
+    /// Returns changes that free the blocks of `one` and of `others`, and reuse them for records of
+    /// the same length as record `length_of`.
     fn reuse(&self, length_of: u64) -> Vec<Act> {
         let alike = |n: u64| 41 * (24 + n) + value_of(length_of) % 41;
         let [some, gone] = self.others;

@@ -77,6 +77,9 @@
 //! the turn allows, and is split when it is full, or when its next turn comes. Its first touch erases a
 //! header at the place of the new half, and the turn says from then on that there are late segments.
 //!
+//! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows by
+//! overflow nodes only, and nothing is overwritten that another turn would need.
+//!
 //! # Deviations from the paper
 //!
 //! - In the paper, the bits at the end of the hash number the segments. Here it is those at the

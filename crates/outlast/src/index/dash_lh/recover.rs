@@ -159,8 +159,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(())
     }
 
-    /// Sees to it that no header is at the place of a segment that does not exist: erases one, and
-    /// flushes what is there, without a fence.
+    /// Erases the header at the place of a segment that does not exist, if there is one, and flushes
+    /// that line. The caller fences.
     pub(super) fn erase_header(&self, structure: &mut Structure, made: Made) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let offset = self.place(structure, made)?;

@@ -118,6 +118,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if turn.depth >= MAX_DEPTH {
             return Ok(Pass::End);
         }
+        // A segment that is damaged, or deeper than the turn allows because the turn itself is damaged,
+        // ends the growth: what the turn would overwrite may be in use.
+        self.touch(&mut structure, turn.next << (64 - turn.depth))?;
         let depth = turn.depth + 1;
         let made = Made::of(turn.next << 1 | 1, depth, addressing.initial);
         let (array, _) = addressing.arrays.place(made);
@@ -159,13 +162,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             block.set_linked();
             structure.arrays.push(Array { offset: block.offset(), checked: true });
         }
-        // A segment that is split already, or damaged, is left alone: the turn may be the one that is damaged.
-        let low = turn.next << (64 - turn.depth);
-        if self.touch(&mut structure, low).is_ok_and(|route| route.segment.depth <= turn.depth) {
-            // The space may have been that of another map. If the split is never made, nothing there may
-            // look like its new half.
-            self.erase_header(&mut structure, made)?;
-        }
+        // The space may have been that of another map. If the split is never made, nothing there may look
+        // like its new half.
+        self.erase_header(&mut structure, made)?;
         // Both must be durable before the turn is.
         memory.fence(&points::ERASED);
         addressing.segments.make_entries(self.seam(), depth);
@@ -177,7 +176,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(Pass::Passed(turn, doubled))
     }
 
-    /// Notes that a segment whose turn has passed was not split, and flushes the turn, without a fence.
+    /// Notes that a segment whose turn has passed was not split, and flushes the turn. The caller fences.
     pub(super) fn note_late(&self, structure: &mut Structure) -> Result<(), Damage> {
         let memory = &self.core.memory;
         structure.turn.late = true;

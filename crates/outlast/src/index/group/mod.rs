@@ -88,8 +88,9 @@
 //!
 //! An insert changes no version. A lookup that misses it takes effect before it.
 //!
-//! An insert fills a cell only if its mark says that it is free. A removal frees a cell, and changes the
-//! version. So if a lookup has read the cell's mark before the removal, it notices, and reads again.
+//! An insert fills a cell only if the cell's mark says that it is free. A removal marks its cell as free
+//! and changes the segment's version. A lookup that has read the mark before that finds another version
+//! at its end, and reads again.
 //!
 //! An insert into the second level first counts the record in its home's mark, and then marks its cell.
 //! So one store makes the record visible, to lookups and to iterations.

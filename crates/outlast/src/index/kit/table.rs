@@ -48,7 +48,8 @@ pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
     /// The pool that the index lies in.
     fn core(&self) -> &Arc<Core<S>>;
 
-    /// Returns a key in the form in which the table keeps it, which may need some space.
+    /// Returns a key in the form that the table stores. If the key's bytes have to change, the
+    /// changed copy is made in the given buffer.
     #[inline(always)]
     fn encode<'s, 'k: 's>(&self, key: R::Key<'k>, _space: &'s mut [u8; 8]) -> R::Key<'s> {
         R::reborrow(key)

@@ -255,8 +255,9 @@ impl<S: Seam> Core<S> {
     /// Flushes the frontier and the commit words of the roots as found at an open.
     ///
     /// A process that died may have left stores in the caches that it had not flushed. This process
-    /// finds them there and builds on them, so a power loss must not undo them. The header is
-    /// written before the first store anyway, and indexes flush what they touch first.
+    /// finds them there and builds on them, so a power loss must not undo them. The rest needs no
+    /// flush here: the header is written before the first store anyway, and an index flushes what it
+    /// finds at first touch.
     fn make_found_durable(&self) -> Result<()> {
         let memory = &self.memory;
         memory.flush(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?, &points::FOUND);
