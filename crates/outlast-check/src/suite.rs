@@ -66,6 +66,28 @@ impl Budget {
     }
 }
 
+/// Which of the two record forms a long test tries with a scheme. Every pair of scheme and form in
+/// every test would take too long, so that tests take one half of the pairs each. [`run`] takes any
+/// pair through everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// Byte strings with the first scheme, inline records with the second, and so on.
+    First,
+    /// The other form with each scheme.
+    Second,
+}
+
+impl Half {
+    /// Lists each scheme with its form.
+    pub fn pairs(self) -> impl Iterator<Item = (Scheme, RecordForm)> {
+        let forms = match self {
+            Half::First => [RecordForm::Bytes, RecordForm::Inline],
+            Half::Second => [RecordForm::Inline, RecordForm::Bytes],
+        };
+        Scheme::ALL.iter().copied().zip(forms.into_iter().cycle())
+    }
+}
+
 /// What is going on, for a progress bar.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress {

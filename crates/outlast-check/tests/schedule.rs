@@ -11,26 +11,25 @@ use outlast_check::schedule::progress::{self, Victim};
 use outlast_check::schedule::workload::{self, Workload};
 use outlast_check::schedule::{self, Budget, Choice, Counters, Replay, replay, run};
 use outlast_check::session::{Do, alive};
+use outlast_check::suite::Half;
 use std::time::Duration;
 
 #[test]
 fn histories_under_schedules_and_crashes_are_strictly_linearizable() {
-    for &scheme in Scheme::ALL {
-        for form in RecordForm::ALL {
-            let budget = Budget { schedules: 450, ..Budget::quick() };
-            let outcome = run(scheme, form, &budget, &Counters::default(), |_| ());
-            for violation in &outcome.violations {
-                eprintln!("{violation}");
-            }
-            assert_eq!(outcome.violations.len(), 0);
-            eprintln!("{outcome}");
-            assert_eq!(outcome.short, None);
-            assert!(outcome.schedules == 450 && outcome.held > 200, "{outcome}");
-            assert!(outcome.crashed * 100 > outcome.schedules * 90, "{outcome}");
-            assert!(outcome.images_distinct > outcome.schedules * 5, "{outcome}");
-            assert!(outcome.responses > outcome.schedules * 5, "{outcome}");
-            assert!(outcome.largest_share() <= 30, "{outcome}");
+    for (scheme, form) in Half::First.pairs() {
+        let budget = Budget { schedules: 450, ..Budget::quick() };
+        let outcome = run(scheme, form, &budget, &Counters::default(), |_| ());
+        for violation in &outcome.violations {
+            eprintln!("{violation}");
         }
+        assert_eq!(outcome.violations.len(), 0);
+        eprintln!("{outcome}");
+        assert_eq!(outcome.short, None);
+        assert!(outcome.schedules == 450 && outcome.held > 200, "{outcome}");
+        assert!(outcome.crashed * 100 > outcome.schedules * 90, "{outcome}");
+        assert!(outcome.images_distinct > outcome.schedules * 5, "{outcome}");
+        assert!(outcome.responses > outcome.schedules * 5, "{outcome}");
+        assert!(outcome.largest_share() <= 30, "{outcome}");
     }
 }
 

@@ -209,7 +209,9 @@ fn keys_with_one_hash(scheme: Scheme) {
             assert_eq!(map.get(&same(n + SAME)).unwrap(), None);
         }
         let stats = map.stats().unwrap();
-        assert!(stats.directory_entries <= 64 * stats.segments, "{stats:?}");
+        // In a deep directory, the number of segments is an estimate. Each split makes one of them.
+        let segments = stats.segments.max(stats.splits);
+        assert!(stats.directory_entries <= 64 * segments, "{stats:?}");
         assert_eq!(map.iter().count() as u64, 2 * SAME);
         for n in 0..SAME {
             assert_eq!(map.remove(&same(n)).unwrap(), Some(n + 1));

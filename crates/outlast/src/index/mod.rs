@@ -194,7 +194,8 @@ pub struct Verified {
 /// Statistics of one index.
 #[derive(Debug, Clone, Default)]
 pub struct IndexStats {
-    /// Segments, levels or buckets: the scheme's unit of growth.
+    /// Segments, levels or buckets: the scheme's unit of growth. An estimate from a sample if there
+    /// are thousands.
     pub segments: u64,
     /// Entries of the directory.
     pub directory_entries: u64,
