@@ -1,4 +1,5 @@
-//! The turn of Dash-LH: splits that find no space, and a turn that is older than the segments.
+//! The turn of Dash-LH: splits that find no space, splits that a crash prevents, and a turn that is
+//! older than the segments.
 
 mod files;
 
@@ -120,4 +121,56 @@ fn an_older_turn_destroys_no_segment() {
     for key in 0..KEYS {
         assert_eq!(map.get(&key).unwrap(), Some(key));
     }
+}
+
+/// A crash after the turn has passed and before the split leaves a segment that is late. The next turn
+/// may be the first to read its header, and must not forget that.
+#[test]
+fn a_turn_that_finds_a_late_segment_remembers_it() {
+    let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(1);
+    let mut late = 0;
+    for keys in (200..600).step_by(3) {
+        let (_dir, path) = dir();
+        let create = PoolOptions::new().identity(1, 1).background(false).hash_function(0x7e57);
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { create.create(&path).unwrap() };
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        for key in 0..keys {
+            assert!(map.insert(&key, &key).unwrap());
+        }
+        // What a death of the process would leave here, with a turn that has just passed.
+        let mut bytes = fs::read(&path).unwrap();
+        drop((map, pool));
+        let (_, regions) = offline::regions(&bytes).unwrap();
+        let at = regions.iter().find(|region| region.what == What::Turn).unwrap().offset as usize;
+        let turn = Turn::unpack(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
+        bytes[at..at + 8].copy_from_slice(&turn.following().pack().to_le_bytes());
+        if !offline::walk_bytes(&bytes).is_ok_and(|walked| walked.problems.is_empty()) {
+            // The turn would have needed another array.
+            continue;
+        }
+        fs::write(&path, bytes).unwrap();
+
+        let again = PoolOptions::new().background(false).accept_possibly_torn(true);
+        // SAFETY: as above.
+        let pool = unsafe { again.open(&path).unwrap() };
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        late += 1;
+        // Keys of one hash, so that nothing but the turns reads the headers of other segments.
+        let grown = (CROWD..).take_while(|key| {
+            assert!(map.insert(key, key).unwrap());
+            splits(&pool) < 1
+        });
+        let inserted = grown.count() as u64 + 1;
+        let found = pool.verify().unwrap();
+        assert!(found.is_sound(), "{keys} keys: {found:?}");
+        drop(map);
+        pool.close().unwrap();
+        let pool = open(&path).unwrap();
+        let found = pool.verify().unwrap();
+        assert!(found.is_sound(), "{keys} keys: {found:?}");
+        assert_eq!(found.maps[0].1.records, keys + inserted);
+        pool.close().unwrap();
+    }
+    assert!(late > 20, "{late}");
 }

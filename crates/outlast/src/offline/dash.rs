@@ -35,8 +35,9 @@ impl Walk<'_, '_> {
             let expected = format!("a directory of depth {depth} ({expected:#x})");
             return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
         }
-        let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
+        // A block that the descriptors know is no longer than the part of the file that is in use.
         self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
+        let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
         self.region(offset, 8, What::Directory { depth });
         Ok((depth, offset + DIRECTORY_HEADER, entries))
     }

@@ -30,8 +30,8 @@ struct Table {
     late: bool,
     /// The offset of the root's words.
     root: u64,
-    /// The arrays' offsets.
-    arrays: Vec<u64>,
+    /// The arrays' offsets; `None` for one that is damaged.
+    arrays: Vec<Option<u64>>,
 }
 
 impl Table {
@@ -59,7 +59,7 @@ impl Table {
 
     fn offset(&self, low: u64, made: u32) -> Option<u64> {
         let (array, index) = self.place(low, made);
-        let block = self.arrays.get(array)?;
+        let block = (*self.arrays.get(array)?)?;
         Some(block + index * self.shape.segment_bytes)
     }
 }
@@ -95,6 +95,7 @@ impl Walk<'_, '_> {
         if most < 1 << initial {
             return Err(bad("an array of that size", format!("{config:?}")));
         }
+        let arrays = arrays.into_iter().map(Some).collect();
         let mut table = Table { shape, initial, most, round, next, late, root: place, arrays };
         // The arrays that the segments take that the turn allows.
         let (mut count, mut capacity) = (0, 0);
@@ -107,10 +108,18 @@ impl Walk<'_, '_> {
         }
         table.arrays.truncate(count);
         self.region(first, 8 * count as u64, What::Entry);
-        for (array, &block) in table.arrays.iter().enumerate() {
+        for array in 0..count {
             let bytes = table.len(array) * table.shape.segment_bytes;
-            self.claim(block, bytes, Owner::Structure)?;
-            self.region(block, bytes, What::Array);
+            let Some(block) = table.arrays[array] else { continue };
+            match self.claim(block, bytes, Owner::Structure) {
+                Ok(_) => self.region(block, bytes, What::Array),
+                // The segments of the others do not depend on it.
+                Err(damage) => {
+                    table.arrays[array] = None;
+                    map.whole = false;
+                    self.problem(damage);
+                }
+            }
         }
         map.depth = depth;
         // The segments whose existence is known, each with the depth at which it was made.

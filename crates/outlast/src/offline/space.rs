@@ -155,6 +155,17 @@ impl Walk<'_, '_> {
             return Ok(false);
         }
         let bad = |expected: &str, found: String| Damage::new(offset, expected, found);
+        let (head, pages) = (offset >> self.page_bits, bytes.div_ceil(self.page_bytes()));
+        let descriptor = self.descriptor(head);
+        if !offset.is_multiple_of(self.page_bytes())
+            || self.is_system(head)
+            || !matches!(descriptor, Ok(Some((3, _, count))) if count == pages)
+            || head + pages > self.frontier
+            || self.runs.range(..head + pages).next_back().is_some_and(|(p, r)| p + r.pages > head)
+        {
+            self.problem(bad("a run of pages for the saved free state", format!("{descriptor:?}")));
+            return Ok(false);
+        }
         let words = match self.image.words(offset, bytes / 8) {
             Ok(words) if bytes >= 24 && bytes.is_multiple_of(8) => words,
             Ok(_) => {
@@ -171,17 +182,6 @@ impl Walk<'_, '_> {
         if words[0] != SAVED_MAGIC || words[1] != words.len() as u64 || words[2] != sum {
             let found = format!("{:#x} {:#x} {:#x}", words[0], words[1], words[2]);
             self.problem(bad("a saved free state's magic, length and checksum", found));
-            return Ok(false);
-        }
-        let (head, pages) = (offset >> self.page_bits, bytes.div_ceil(self.page_bytes()));
-        let descriptor = self.descriptor(head);
-        if !offset.is_multiple_of(self.page_bytes())
-            || self.is_system(head)
-            || !matches!(descriptor, Ok(Some((3, _, count))) if count == pages)
-            || head + pages > self.frontier
-            || self.runs.range(..head + pages).next_back().is_some_and(|(p, r)| p + r.pages > head)
-        {
-            self.problem(bad("a run of pages for the saved free state", format!("{descriptor:?}")));
             return Ok(false);
         }
         let mut used = Vec::new();

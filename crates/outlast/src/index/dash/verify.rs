@@ -8,7 +8,7 @@ use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
 use crate::index::record::Record;
 use crate::index::version::LockWord;
-use crate::index::{Cursor, Schemas, Verified, Visitor};
+use crate::index::{Cursor, CursorState, Schemas, Verified, Visitor};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
@@ -18,10 +18,12 @@ impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             // First touch checks header, directory range and slots. The trace follows the links.
-            let at = cursor.low;
+            let (at, at_start) = (cursor.low, cursor.state == CursorState::Start);
             let step = self.trace(&mut cursor, visit);
             match audit.report(step)? {
                 Some(()) => self.verify_segment(self.route_inside(at)?.segment, &mut audit)?,
+                // The first step is the directory's too. Goes on with the first segment.
+                None if at_start => cursor.state = CursorState::Inside,
                 // Skips the directory entry that could not be followed.
                 None => cursor.pass(self.addressing.end_of_entry(self.seam(), at)),
             }

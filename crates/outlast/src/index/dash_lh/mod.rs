@@ -164,6 +164,8 @@ struct Structure {
     turn: Turn,
     /// The arrays that the turn has needed.
     arrays: Vec<Array>,
+    /// Whether a thread allocates the next one.
+    growing: bool,
 }
 
 /// The block of an array.

@@ -21,9 +21,18 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let directory = Directory::open(core, slot)?;
         let offset = Offset::<Word>::new(root_offset(slot).raw() + 16);
         let word = memory.load(memory.at(offset)?);
-        let (arrays, entries) = (config.arrays(core)?, directory.entries(memory)?);
+        // The root's words are known by their checksums. Of a pool of another page size they mean nothing.
+        let arrays = config.arrays(core).map_err(|error| {
+            let damage = Damage::new(offset.raw(), "segments that fit a block", error.to_string());
+            Error::DamagedRoot { slot, damage }
+        })?;
+        let entries = directory.entries(memory)?;
         let known = |turn: &Turn| {
-            turn.depth >= config.initial_depth && arrays.count(*turn) <= entries.len()
+            // DRAM holds an entry for each segment, so there must be space for all of them.
+            let segments = (1 << turn.depth) + turn.next;
+            turn.depth >= config.initial_depth
+                && arrays.count(*turn) <= entries.len()
+                && segments <= memory.len() / config.size().bytes()
         };
         let turn = Turn::unpack(word).filter(known).ok_or_else(|| {
             let expected = format!("the segment that is split next, of {} arrays", entries.len());
@@ -46,7 +55,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             turn: offset,
             opened: turn,
             segments,
-            structure: Mutex::new(Structure { directory, turn, arrays: blocks }),
+            structure: Mutex::new(Structure { directory, turn, arrays: blocks, growing: false }),
         };
         Dash::new(core, config.size(), addressing)
     }

@@ -73,17 +73,26 @@ impl<S: Seam, R: Record> DashLh<S, R> {
 
     /// Splits the segment whose turn it is.
     fn split_next(&self) -> Result<()> {
-        let mut spare = [None, None];
-        let (turn, doubled) = loop {
-            match self.pass_turn(&mut spare)? {
-                Pass::End => return Ok(()),
-                Pass::Passed(turn, doubled) => break (turn, doubled),
-                // No thread allocates while it holds a lock.
-                Pass::Needs(what, bytes) => {
-                    let block = UnlinkedBlock::allocate(&self.core, bytes)?;
-                    spare[what as usize] = Some((bytes, block));
+        let (mut spare, mut grows) = ([None, None], false);
+        let passed = loop {
+            // No thread allocates while it holds a lock.
+            match self.pass_turn(&mut spare, grows) {
+                Ok(Pass::Needs(what, bytes)) => {
+                    grows = true;
+                    match UnlinkedBlock::allocate(&self.core, bytes) {
+                        Ok(block) => spare[what as usize] = Some((bytes, block)),
+                        Err(error) => break Err(error),
+                    }
                 }
+                passed => break passed,
             }
+        };
+        if grows {
+            self.seam().lock(&self.addressing.structure).growing = false;
+        }
+        let (turn, doubled) = match passed? {
+            Pass::Passed(turn, doubled) => (turn, doubled),
+            _ => return Ok(()),
         };
         let split = self.split_of(turn);
         if split.is_err() {
@@ -110,8 +119,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
     }
 
-    /// Passes the turn on, once there is a place for the new segment.
-    fn pass_turn(&self, spare: &mut [Option<Spare<'_, S>>; 2]) -> Result<Pass> {
+    /// Passes the turn on, once there is a place for the new segment. `grows` says that this thread is
+    /// the one that allocates what the next turn needs.
+    fn pass_turn(&self, spare: &mut [Option<Spare<'_, S>>; 2], grows: bool) -> Result<Pass> {
         let (memory, addressing) = (&self.core.memory, &self.addressing);
         let mut structure = self.seam().lock(&addressing.structure);
         let turn = structure.turn;
@@ -129,13 +139,17 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if array == structure.arrays.len() {
             let of =
                 |spare: &Option<Spare<'_, S>>, bytes| spare.as_ref().is_some_and(|s| s.0 == bytes);
-            let bytes = addressing.arrays.len(array) * self.size.bytes();
-            if !of(&spare[NewBlock::Array as usize], bytes) {
-                return Ok(Pass::Needs(NewBlock::Array, bytes));
-            }
             let larger = layout::directory_bytes(structure.directory.depth + 1);
             if entry.is_none() && larger > self.core.geometry.large_max() {
                 return Ok(Pass::End);
+            }
+            if !grows && std::mem::replace(&mut structure.growing, true) {
+                // Another thread allocates the array. Two would take twice the space.
+                return Ok(Pass::End);
+            }
+            let bytes = addressing.arrays.len(array) * self.size.bytes();
+            if !of(&spare[NewBlock::Array as usize], bytes) {
+                return Ok(Pass::Needs(NewBlock::Array, bytes));
             }
             if entry.is_none() && !of(&spare[NewBlock::Directory as usize], larger) {
                 return Ok(Pass::Needs(NewBlock::Directory, larger));
@@ -168,7 +182,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         // Both must be durable before the turn is.
         memory.fence(&points::ERASED);
         addressing.segments.make_entries(self.seam(), depth);
-        structure.turn = turn.following();
+        // Not what was read at first: the touch may have noted that a segment is late.
+        structure.turn = structure.turn.following();
         // The word is in the line of the one that names the directory. Stores to a line become durable
         // in the order in which they were made.
         let word = memory.at(addressing.turn)?;
@@ -191,7 +206,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn place_new(&self, old: Segment) -> Result<UnlinkedBlock<'_, S>> {
         let memory = &self.core.memory;
         let mut structure = self.seam().lock(&self.addressing.structure);
-        memory.flush(memory.at(self.addressing.turn)?, &points::TURN);
+        let turn = memory.at(self.addressing.turn)?;
+        // Outside x86, a flush is ordered only after this thread's own accesses to the line, and the turn
+        // may be another thread's.
+        let _ = memory.load_acquire(turn);
+        memory.flush(turn, &points::TURN);
         let prefix = old.low >> (63 - old.depth) | 1;
         let mut made = Made::of(prefix, old.depth + 1, self.addressing.initial);
         if self.seeded(&bugs::PLACE_OFF_BY_ONE) {
@@ -233,7 +252,7 @@ enum Pass {
     Passed(Turn, Option<Doubled>),
     /// That takes a block of this many bytes.
     Needs(NewBlock, u64),
-    /// The table is as large as can be.
+    /// It stays: the table is as large as can be, or another thread allocates what it needs.
     End,
 }
 
