@@ -78,7 +78,8 @@
 //! header at the place of the new half, and the turn says from then on that there are late segments.
 //!
 //! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows by
-//! overflow nodes only, and nothing is overwritten that another turn would need.
+//! overflow nodes only. So a turn as it was earlier overwrites nothing that a later turn has made, unless
+//! the segment whose turn it names is late: then nothing tells the two turns apart.
 //!
 //! # Deviations from the paper
 //!
