@@ -192,9 +192,11 @@ pub fn child(options: &Options, life: u64) -> Checked {
                         // SAFETY: `kill` only sends a signal, which ends this process.
                         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
                     }
-                    // The other threads continue until the last one is done, so that changes are in
-                    // flight when the signal arrives. But if that one is suspended inside an
-                    // operation, nothing that they replace can be freed. So they stop in the end.
+                    // The other threads go on changing records until the last one is done, so that
+                    // changes are in flight when the signal arrives. But the last one can be
+                    // suspended inside an operation for long. Then nothing that the others replace
+                    // can be freed, and the pool grows. So each of them makes a limited number of
+                    // changes.
                     for _ in 0..options.operations {
                         map.update(&key_bytes(10 + thread), &[0x5a; 150])?;
                     }

@@ -134,8 +134,8 @@ impl Tape {
         state::Allowed(self.allowed[known.max(1) - 1].states.clone())
     }
 
-    /// Returns which of the allowed states an image holds that a crash after the first `moment`
-    /// events has left. Returns `None` if the image is not a pool.
+    /// Opens `file`, the image of a crash after the first `moment` events, and returns which of the
+    /// allowed states it holds. Returns `None` if the image is not a pool.
     pub(super) fn state_of(
         &self,
         file: &[u8],
@@ -151,7 +151,8 @@ impl Tape {
         Ok(Some(Arc::clone(look.state())))
     }
 
-    /// Records the life after a power loss in this run that has left `file`, which holds `state`.
+    /// Records the life that follows a power loss in this run. `file` is the image that the power
+    /// loss has left, and `state` is what it holds.
     ///
     /// # Errors
     /// If that life goes wrong.

@@ -23,16 +23,16 @@ pub fn by_answers(tape: &Tape, mutated: &Mutated) -> Option<String> {
     tape.undurable(&mutated.events)
 }
 
-/// A moment at which a crash can leave more than in the original.
+/// A moment at which a crash of the mutant can lose more than a crash of the original.
 struct Exposed {
-    /// The number of events that have happened in the original, and in the mutated trace.
+    /// The number of events before the moment, in the original trace and in the mutated one.
     moment: (usize, usize),
-    /// The lines, each with the most stores that it can lose beyond what the original can.
+    /// The lines that can lose more, each with the number of additional stores.
     lines: Vec<(u64, usize)>,
 }
 
-/// Lists the moments right after a store or a return, from the first changed event on, at which
-/// some line is less durable than in the original.
+/// Lists the moments at which some line is less durable in the mutated trace than in the original.
+/// Looks right after each store and each return, from the first mutated event on.
 fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     let positions = |events: &[Event]| -> Vec<usize> {
         // Less is allowed after a return than before it.

@@ -86,9 +86,9 @@ pub type GoOn = bool;
 ///
 /// Calls `each` for every image. Images already seen with the same judge are left out.
 ///
-/// The trace can come from several threads. Record it, advance a [`Timeline`] from the file's bytes
-/// before it to the moment of the crash, and pass a [`Judge`] that knows the history up to that
-/// moment.
+/// The trace can come from several threads. The caller makes a [`Timeline`] of the trace and of the
+/// file as it was before the trace, advances it to the moment of the crash, and passes a [`Judge`]
+/// that knows the history up to that moment.
 pub fn crash_at(
     setting: Setting<'_>,
     timeline: &Timeline<'_>,

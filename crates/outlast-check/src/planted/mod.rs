@@ -1,8 +1,9 @@
 //! Seeded bugs: for each published bug that can apply, a similar one is put into the shipped
 //! operations, and the harness must find it. The code calls them *planted*.
 //!
-//! A bug is a switch of the seam ([`outlast::pmem::Seeded`]): a recorder has the bug if it is made
-//! while the switch is set. The same checks must find nothing without a bug.
+//! A bug is a value of [`outlast::pmem::Seeded`]. A check sets it for its thread, and every
+//! recorder that is created meanwhile has the bug. Without a bug, the same checks must find
+//! nothing.
 
 mod checkers;
 mod pool;

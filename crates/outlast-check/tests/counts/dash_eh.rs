@@ -26,8 +26,8 @@ fn homes(bench: &Bench) -> Homes {
     homes.into_iter().map(Vec::into_iter).collect()
 }
 
-/// Counts the lines of the record that the operation wrote, header included. Blocks of up to 64
-/// bytes can begin anywhere in a line; the sizes here have blocks that do not.
+/// Counts the lines of the record that the operation wrote, header included: one or two, because a
+/// block of less than 64 bytes can cross into the next line.
 fn record_lines(events: &[Event]) -> u64 {
     cost_at(events, &points::RECORD).0
 }

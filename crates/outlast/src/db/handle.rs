@@ -205,8 +205,9 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Io`] if the system could not write everything back. The pool is suspect from then
-    /// on: further calls fail with [`Error::Suspect`] until [`Pool::verify`] has found it sound.
-    /// Nothing is lost as long as the system runs.
+    /// on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`] until
+    /// [`Pool::verify`] has found the pool sound. Operations on maps go on, and nothing is lost as
+    /// long as the system runs.
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
     }

@@ -1,11 +1,11 @@
 //! The reclaim of space after a crash.
 //!
-//! After a crash, nothing is known about the blocks from before it, the *old* blocks. Operations
-//! start at once, in other space. Meanwhile the reclaim runs, step by step:
+//! After a crash, it is not known which of the blocks from before it, the *old* blocks, are in use.
+//! Operations start at once and allocate elsewhere. Meanwhile the reclaim runs, step by step:
 //!
 //! 1. *Trace*: for each root, the index reports the blocks that it owns, and the reclaim marks them
-//!    alive. An operation that moves or unlinks a block meanwhile marks it first, so the trace only
-//!    has to find the blocks that stay in place.
+//!    alive. An operation that moves or unlinks a block during the trace marks it first, so the
+//!    trace only has to find the blocks that stay in place.
 //! 2. *Grace*: an operation that began before the trace ended may still be on its way to an old
 //!    block that nothing leads to any more. The reclaim waits for all such operations.
 //! 3. *Sweep*: run by run, an old block is free if it is not marked alive, or if it was retired

@@ -179,8 +179,9 @@ struct Pages {
 /// Work to do on a range of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {
-    /// Pre-fault its pages, and the pages of its shadow ahead of the frontier. The shadow of older
-    /// records takes memory only once they are used.
+    /// Pre-fault its pages. Beyond the frontier, also pre-fault its shadow, the range of DRAM that
+    /// belongs to it. Below the frontier, the shadow takes memory only once an operation uses the
+    /// records there.
     Touch(Range<u64>),
     /// As `Touch`, but build a huge page.
     Ahead(Range<u64>),

@@ -1,4 +1,4 @@
-//! The seam of release builds: plain loads and stores, and the flushes that the medium needs.
+//! The seam of the public maps: plain loads and stores, and the flushes that the medium needs.
 
 use super::{LINE, Point, Seam, Word, arch};
 use std::fmt;

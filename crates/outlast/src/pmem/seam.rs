@@ -185,14 +185,14 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// Whether the allocator exposes uses of freed blocks. If so, it reuses a freed block at once,
     /// before any other; it checks on every retirement which retired blocks can be freed; and it
     /// overwrites what is freed. Code that still follows a link to a freed block then finds other
-    /// content. For the test harness only; release builds spread their reuse.
+    /// content. For the test harness only: with [`Real`](super::Real), the allocator spreads reuse.
     #[inline(always)]
     fn reuses_at_once(&self) -> bool {
         false
     }
 
-    /// Returns whether this seeded bug is to be made here. In release builds the answer is a
-    /// compile-time constant, so nothing of the bug is left.
+    /// Returns whether the code should misbehave here as this seeded bug describes. For
+    /// [`Real`](super::Real) this is the constant `false`, so the compiler removes the bug's code.
     #[inline(always)]
     fn seeded(&self, _bug: &'static SeededBug) -> bool {
         false

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 /// Number of words in the smallest page.
 const PAGE_WORDS: usize = 4096 / 8;
 
-/// An array of words that begin as zeros without a store to them. The system provides memory page
-/// by page as they are touched, so creating the array takes the same time whatever its size.
+/// An array of words that begin as zeros. The system provides a zeroed page when the page is first
+/// touched, so creating the array takes the same time whatever its size.
 ///
-/// For tables that are read at random, TLB misses on small pages cost more than the reads
-/// themselves: a processor keeps the addresses of some thousand pages and looks up all others in
-/// memory.
+/// A large array can have huge pages ([`use_huge_pages`](Self::use_huge_pages)). The TLB holds
+/// translations for some thousand pages only. In a large table of small pages that is read at
+/// random, the TLB misses cost more than the reads themselves.
 #[derive(Debug)]
 pub struct DramWords {
     words: NonNull<[SharedWord]>,

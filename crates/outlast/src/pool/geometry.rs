@@ -1,8 +1,9 @@
 //! Pages, regions and size classes: the arithmetic of a pool's space.
 //!
-//! A pool is an array of pages. A region is as many pages as one page of descriptors can describe.
-//! Its descriptors are on the region's first page (in the first region, after the header and the
-//! named roots). A run of pages holds blocks of one size class, or one large block.
+//! A pool is an array of pages, grouped in *regions*. A region has as many pages as one page of
+//! descriptors can describe, and that page of descriptors is its first. (In the first region it
+//! comes after the header and the named roots.) A *run* is one or more adjacent pages of a region.
+//! It holds blocks of one size class, or one large block.
 
 use super::layout::SYSTEM_BYTES;
 

@@ -170,9 +170,10 @@ impl Header {
     /// Writes the header over the older of its copies, and makes it durable as far as flushes can.
     /// If the newer copy may not be on the disk yet, writes over that one instead.
     ///
-    /// A crash during the write leaves that copy with a wrong checksum, and the other copy whole.
-    /// So a dirty mark on the disk stays there until a later copy is there too. Otherwise a power
-    /// loss could leave a copy from before the mark, which says that the pool is clean.
+    /// A crash during the write leaves the written copy with a wrong checksum, and the other copy
+    /// whole. That other copy is the newest one known to be on the disk. If it were an older one, a
+    /// power loss could hide a dirty mark: the pool would open with a copy from before the mark,
+    /// which says that the pool is clean.
     pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
         let sequence = self.next_sequence();
         self.unsynced = self.is_cached;

@@ -40,8 +40,9 @@ pub fn met(
                 if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
                     each(tape)?;
                 }
-                // If something may not be durable, whatever depends on it is not durable either. So
-                // also stop the second thread where its operation has taken effect.
+                // If a store may not be durable, then neither is what another thread builds on it.
+                // So also record a run in which the second thread is stopped too, right after its
+                // insert has taken effect.
                 let key = plan.first + n;
                 if first.key() == Some(key) && second == Op::Get(key) {
                     let Some(effect) = effect else { continue };

@@ -213,9 +213,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// the record can be retired. What this thread changes is durable when this returns. What
     /// another thread changes is durable before that thread's guard ends.
     ///
-    /// All unconfirmed copies are withdrawn, whatever record they lead to. They could lead to a
-    /// predecessor of this record, and no thread may follow them to find out. Their makers make new
-    /// ones.
+    /// Also withdraws every unconfirmed copy of this tag among these slots, whatever record it
+    /// leads to. It could lead to a predecessor of this record, and no thread may follow it to find
+    /// out (invariant 7). The thread that made the copy then tries again.
     #[inline(always)]
     pub(super) fn relink(
         &self,

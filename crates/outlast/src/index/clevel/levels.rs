@@ -198,12 +198,12 @@ pub(crate) struct Context {
     pub(super) keep: usize,
     /// The levels by age, the oldest first.
     pub(super) levels: Vec<Arc<Level>>,
-    /// The level kept ready for the next context. The memory of its filters has been touched, while
-    /// that of other filters is touched on first use.
+    /// The level kept ready for the next context, with filters whose memory has been touched
+    /// already. (Other filters are touched on first use.)
     ///
-    /// These filters are used for one level, once. Any number of threads make contexts with this
-    /// level, but only contexts that would follow this one. One of those does, and no thread has
-    /// looked at the others.
+    /// The filters must be empty when the level comes into use. They are: several threads may each
+    /// build a successor of this context with this level in it, but only one successor is
+    /// installed, and the others are dropped before any operation has used them.
     pub(super) next: Shared<OnceLock<Arc<Level>>>,
 }
 

@@ -307,8 +307,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
-                // It is not freed, because it is not known whose space that is. So the free state
-                // is not saved either. The next open's trace frees the space if nothing owns it.
+                // The block is not freed, because the space may belong to something else. So the
+                // next close does not save the free state, and the trace of the open after it frees
+                // the space if nothing owns it.
                 level.set_linked();
                 self.core.note_unfreeable();
                 Err(damage.into())

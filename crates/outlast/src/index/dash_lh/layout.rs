@@ -76,8 +76,9 @@ impl Turn {
     }
 }
 
-/// The segment of a prefix, by the depth at which it was made. A segment keeps its place when it is
-/// split. So a prefix that ends in zeros belongs to the segment of a shorter one.
+/// Names a segment, and so its place, by the depth at which it was made. A split leaves the old
+/// segment in its place and adds a 0 to its prefix. So a prefix that ends in zeros means the same
+/// segment as the prefix without these zeros (but no shorter than the initial depth).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     /// The depth at which it was made; the initial depth for the first segments.

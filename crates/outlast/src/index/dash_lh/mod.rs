@@ -56,16 +56,17 @@
 //!
 //! # Concurrency
 //!
-//! The lock `structure` serializes turns, new arrays, doublings, first touches, and finding a new
-//! segment's place. A thread that holds it takes no bucket lock and allocates no block. Splits run beside
-//! each other: while one thread splits a segment, the next turns pass on.
+//! The lock `structure` serializes passing the turn on, adding arrays, doubling the directory,
+//! first touches, and finding the place of a new segment. A thread that holds it takes no bucket
+//! lock and allocates no block. No thread holds it while it copies records: while one thread splits
+//! a segment, others pass the turn on and split the next ones.
 //!
-//! A segment whose turn has passed and whose split has not ended serves both halves, as before. Lookups
-//! begin at the latest turn whose split has ended, and find such a segment by its shorter prefix. An
-//! insert that finds it full splits it, or waits until the thread that has its locks is done. Other
-//! operations wait for a split as in Dash-EH: changes, for the locks of the segment's buckets; lookups,
-//! from the time when the new segment can be reached until the old one is cleaned up. A first touch
-//! waits for other first touches.
+//! After its turn has passed, a segment serves both halves until its split has ended. Lookups begin
+//! at the latest turn whose split has ended, and find such a segment by its shorter prefix. An
+//! insert that finds it full splits it, or waits until the thread that holds its locks is done.
+//! Other operations wait for a split as in Dash-EH. A change waits for the locks of the segment's
+//! buckets. A lookup waits only while the new segment can already be reached and the old one is not
+//! cleaned up yet. A first touch waits for other first touches.
 //!
 //! # After a crash
 //!

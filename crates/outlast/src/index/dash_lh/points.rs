@@ -9,14 +9,15 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     ARRAY = "expansion: array": store, flush;
     /// Doubling's commit: the root. Flushed with the turn, which is in the same line.
     DOUBLE_COMMIT = "doubling: root": store;
-    /// Recovery: a segment's state, before the segments that were split off from it are used. Fenced by
-    /// [`REPAIR_FOUND`].
+    /// Recovery flushes a segment's state before it uses the segments that were split off from it.
+    /// Fenced by [`REPAIR_FOUND`].
     REPAIR_STATE = "repair: state of a segment": flush;
-    /// No header at the place of a segment that does not exist yet. The fence comes before the turn, and
-    /// also covers the entry of a new array. Recovery fences with [`REPAIR_FOUND`].
+    /// Erases a stale header at the place of a segment that is still to be made. The fence comes
+    /// before the turn's store, and also covers the entry of a new array. Recovery fences with
+    /// [`REPAIR_FOUND`].
     ERASED = "expansion: no new segment": store, flush, fence;
-    /// The turn passes on to the next segment. Flushed by the split, and fenced by [`SPLIT_NEW`]. Also
-    /// that a segment is late: fenced by [`ERASED`] if a split has failed, by [`REPAIR_FOUND`] after
-    /// a crash.
+    /// Stores the turn, for one of two reasons. It passes on to the next segment: the split flushes
+    /// it, and [`SPLIT_NEW`] fences. Or it records that there are *late* segments, whose split has
+    /// failed ([`ERASED`] fences) or was cut short by a crash ([`REPAIR_FOUND`] fences).
     TURN = "expansion: turn": store, flush;
 }

@@ -149,9 +149,13 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(Segment { offset, depth: served, low })
     }
 
-    /// Checks a segment that was not split although its turn had passed when the table was opened. After
-    /// a crash, erases what a split has left that was cut short, and notes that there is such a segment.
-    /// So at another time, one that was not noted is damaged, and one with a new half is.
+    /// Handles a segment that was not split although its turn had passed when the table was opened.
+    ///
+    /// After a crash, its split may have been cut short. This erases the header that the split may
+    /// have left at the place of the new half, and records in the turn that there are late
+    /// segments. In a pool whose free space is known, such a segment is damaged, unless the turn
+    /// says that there are late ones and its new half has no header (invariant 4). A pool that is
+    /// open read-only after a crash stays as it is.
     fn check_unsplit(&self, structure: &mut Structure, low: u64, depth: u32) -> Result<(), Damage> {
         let made = Made::of(low >> (63 - depth) | 1, depth + 1, self.addressing.initial);
         if self.is_after_crash() {

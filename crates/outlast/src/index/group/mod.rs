@@ -73,20 +73,21 @@
 //! A change locks the segment of its key; nothing else. It then checks that the directory still
 //! leads there.
 //!
-//! A lookup takes no lock and stores nothing. It reads the version, the marks and the cell, and then
-//! checks that version and way are the same. If they are not, it reads again. After 1,024 such reads
-//! it locks the segment for the next one.
+//! A lookup takes no lock and stores nothing. It reads the segment's version, the marks and the
+//! cell, and then checks that the version is unchanged and that the directory still leads to the
+//! segment. If not, it reads again. After 1,024 failed reads it locks the segment for the next one.
 //!
-//! A change that another thread must not see half done, or not before it is durable (an update, a
-//! removal, the end of a split), marks the segment as changing, and readers wait.
+//! Readers must not see some changes half done or before they are durable: an update, a removal,
+//! the end of a split. Such a change marks the segment as changing, and readers wait.
 //!
 //! | operation | linearization point |
 //! |---|---|
-//! | insert | the store of the mark that lets lookups find it, after the fence |
+//! | insert | the store of the mark by which lookups find the record, after the fence |
 //! | update, removal | the store that unlocks the segment |
 //! | lookup | its last read of a mark |
 //!
-//! An insert changes no version. A lookup that misses it takes effect before it.
+//! An insert changes no version. A lookup that misses the new record takes effect before the
+//! insert.
 //!
 //! An insert fills a cell only if the cell's mark says that it is free. A removal marks its cell as free
 //! and changes the segment's version. A lookup that has read the mark before that finds another version
@@ -97,8 +98,8 @@
 //!
 //! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
 //! commit is durable, it marks the segment as changing and leads the directory to both halves. From
-//! then on, other threads change the new segment. It takes the marks of the copied records away, and
-//! unlocks.
+//! then on, other threads change the new segment. The splitting thread clears the old segment's
+//! marks of the copied records, and unlocks it.
 //!
 //! Lock order: segment, then the directory's. No thread allocates while it holds a lock.
 //!

@@ -85,8 +85,8 @@ impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
         Ok(UnlinkedRecord { core, words, linked: false, unfenced: None, form: PhantomData })
     }
 
-    /// Writes a record's block and flushes it. It is durable after this thread's next fence. If the
-    /// record is dropped before that, the drop fences at `fence`.
+    /// Writes a record's block and flushes it. The block is durable after this thread's next fence.
+    /// If the record is dropped unlinked, the drop fences first, at `fence`.
     #[inline(always)]
     pub(crate) fn prepare_unfenced(
         core: &'c Core<S>,

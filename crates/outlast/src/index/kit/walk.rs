@@ -18,15 +18,16 @@ impl Cursor {
 /// The most segments that a sample reads.
 const SAMPLE: u64 = 64;
 
-/// Does one step of an iteration: one of the `parts` of a segment, in the range of hashes that the
-/// segment had when the iteration reached it.
+/// Does one step of an iteration: collects one part of the records of a segment. The records of a
+/// segment are divided into `parts` by their homes.
 ///
-/// The range stays the same while the iteration works through the parts, even if the segment is
-/// split meanwhile. Then one part is read from several segments. So no record is returned twice, and
-/// no record that stays is missed.
+/// The cursor keeps the range of hashes that the segment had when the iteration reached it, until
+/// all parts of that range are done. If the segment is split meanwhile, a step reads its part from
+/// each segment that is now in the range. So no record is returned twice, and no record that stays
+/// is missed.
 ///
-/// `read` returns the segment of a hash. If it gets the cursor, it also collects the records of the
-/// segment's part that are in the cursor's range.
+/// `read` returns the segment of a hash. If it gets the cursor, it also collects the segment's
+/// records that are in the cursor's part and range.
 pub(crate) fn scan_part(
     cursor: &mut Cursor,
     parts: u32,

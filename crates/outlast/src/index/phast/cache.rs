@@ -20,8 +20,9 @@ const SMALLEST: usize = 16;
 /// A sorted array that leads from keys to numbers: an index cache, or the list of partitions.
 ///
 /// It is replaced as a whole: the new content is written into a second buffer, and then the two are
-/// swapped. A reader that is overtaken twice reads a mixture. It may then reach a wrong node, but
-/// that node says where the key belongs.
+/// swapped. A reader that is still in the old buffer when the next replacement begins may read a
+/// mixture of two contents. It may then reach a wrong node, but that node says where the key
+/// belongs.
 pub(super) struct Cache {
     /// The buffer in use; null if there is none yet.
     current: Shared<AtomicPtr<BufferHead>>,
@@ -31,8 +32,9 @@ pub(super) struct Cache {
     buffers: [[Shared<OnceLock<Box<Buffer>>>; SIZES]; 2],
 }
 
-/// The words are, for each element except the first, eight bytes of its least key, from `skip` on.
-/// The links are the first words of those keys. The numbers are what the elements lead to.
+/// One content of a cache. For each element except the first, the words have eight bytes of its
+/// least key, from byte `skip` on. The links have the first words of the least keys, and the
+/// numbers have what the elements lead to.
 type Buffer = Piece<BufferHead>;
 
 #[repr(C, align(64))]

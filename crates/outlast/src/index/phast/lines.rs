@@ -32,16 +32,20 @@ pub(crate) unsafe trait Head: Send + Sync {
     fn extent(&self) -> Extent;
 }
 
-/// How the lines of a [`Piece`] are used: where each part begins after the head.
+/// The parts of a [`Piece`], in the lines that follow its first one. Each field is the line at
+/// which a part begins; the first part begins at line 0.
 ///
-/// Heads come first. The words are in order, with `u64::MAX` after the last one, and the heads are
-/// every eighth of them. So a search reads the heads, mostly two lines that are prefetched
-/// together, and then one line of words. It waits for memory twice. A binary search of the words
-/// would wait at nearly each step.
+/// 1. The *heads*: the first word of each line of words.
+/// 2. The *words*, ascending, with `u64::MAX` after the last one.
+/// 3. The *numbers*, and then the *links*, if there are any.
+///
+/// A search reads the heads, and with them finds the one line of words that it has to read. Mostly
+/// the heads are two lines, which are prefetched together. So a search waits for memory twice. A
+/// binary search of the words would wait at nearly each step.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(super) words: u16,
-    /// Numbers of 32 bits, one for each word.
+    /// Numbers of 32 bits, one for each element.
     pub(super) numbers: u16,
     /// Links, if there are any.
     pub(super) links: u16,
@@ -49,7 +53,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Returns the extent for this many elements, whose least keys are `links` or words.
+    /// Returns the parts for this many elements, with a link for each if `links` is set.
     pub(super) const fn of(elements: u32, links: bool) -> Extent {
         let lines = elements.div_ceil(LINE_WORDS as u32);
         let words = lines.div_ceil(LINE_WORDS as u32);

@@ -124,11 +124,12 @@
 //! it. Nothing in the pool is allocated under any of these locks: a split guesses where to split,
 //! allocates, closes the leaf, and checks again.
 //!
-//! The arrays above the nodes are hints. They are replaced as a whole, by copying and swapping. A
-//! reader that is overtaken may reach the wrong node, and the node says in which direction to go
-//! on. So partitions and caches can change without any thread waiting. Inner nodes and the DRAM
-//! state of leaves are reused, but never freed before the map is dropped. So no thread reads memory
-//! that now has another type.
+//! The arrays above the nodes are hints. A thread replaces an array as a whole: it writes the new
+//! content to a second buffer, and then swaps the two. A reader that still uses the old content may
+//! reach the wrong node, but that node says whether the key belongs to it, to a node before it or
+//! to one after it. So partitions and caches can change without any thread waiting. Inner nodes and
+//! the DRAM state of leaves are reused for their own kind only, and are not freed before the map is
+//! dropped. So no thread reads memory that now has another type.
 //!
 //! # Scans
 //!
@@ -435,7 +436,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Prefetches the two lines of a leaf that a lookup or an insert of this hash most likely
-    /// needs. One after the other, they would be waited for twice.
+    /// needs: the line with bitmap and fingerprints, and the line of pairs that the hash names. So
+    /// their cache misses overlap.
     #[inline(always)]
     fn expect(&self, leaf: u64, hash: u64) {
         let seam = self.core.memory.seam();

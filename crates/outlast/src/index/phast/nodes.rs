@@ -361,8 +361,8 @@ impl Nodes {
 
     #[inline(always)]
     pub(super) fn get(&self, seam: &impl Seam, number: u32) -> &Node {
-        // SAFETY: the number was given out. Before `take` gave it out, it has set its pointer, to a
-        // whole node. Nodes live as long as `self`.
+        // SAFETY: `number` came from `take`, which had made the number's pointer lead to a whole
+        // node before it returned. Nodes live as long as `self`.
         unsafe { Node::reach(self.pointer(seam, number)) }
     }
 

@@ -368,8 +368,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some((edges, seen)))
     }
 
-    /// Appends the records of these pairs whose keys are in a range and lie between the leaf's
-    /// least key and the next leaf's, whose first words are `lows`. Returns the slots of those.
+    /// Appends the records of `pairs` whose keys are in `range` and inside the leaf's bounds, in
+    /// order, at most `limit` of them. `lows` has the first words of the bounds: the least keys of
+    /// the leaf and of the next one. Calls `ahead` if fewer than `limit` records match.
+    ///
+    /// Returns the bounds, and a bitmap with the slots of all appended records (and, for inline
+    /// records, of those beyond `limit`).
     #[expect(clippy::too_many_arguments, reason = "what is read, what of it, and where to")]
     #[inline(always)]
     fn read_pairs(

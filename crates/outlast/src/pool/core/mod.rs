@@ -48,8 +48,9 @@ pub struct Core<S: Seam> {
     /// Size of the pool as the header on media has it, in bytes. Pages may be claimed up to here.
     size: AtomicU64,
     gate: Gate,
-    /// The pool was closed or synced, and its user has changed nothing since, so background work
-    /// leaves it alone. Not set at an open that finds space to reclaim. Changed under `control`.
+    /// Whether background work leaves the pool alone while the gate is clean. It does after the
+    /// pool was created, closed or synced, and it does not after an open that finds space to
+    /// reclaim. Changed under `control`.
     at_rest: AtomicBool,
     alloc: Alloc,
     epochs: Shared<Epochs>,
