@@ -67,8 +67,8 @@ impl Budget {
 }
 
 /// Which of the two record forms a long test tries with a scheme. Every pair of scheme and form in
-/// every test would take too long, so that tests take one half of the pairs each. [`run`] takes any
-/// pair through everything.
+/// every test would take too long, so each test takes one half of the pairs. [`run`] takes any pair
+/// through everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
     /// Byte strings with the first scheme, inline records with the second, and so on.

@@ -142,7 +142,8 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };
-        // One pair of images of each scheme gets most. The others have other structures, and get fewer.
+        // One pair of images of each scheme gets most of them. The others, with other structures, get
+        // fewer.
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
         let every = match (full(), other) {
             (true, _) => (every / 4).max(1),

@@ -70,6 +70,28 @@ fn a_pool_in_which_a_split_found_no_space_is_sound() {
     check(pool, FIVE_NODES + 120);
 }
 
+/// The thread that finds no space for the next array must leave its place to later ones.
+#[test]
+fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
+    let options = PoolOptions::new().max_size(4 << 20).background(false);
+    let pool = options.anonymous().unwrap();
+    let small = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(2).initial_depth(5);
+    let map = pool.map_with::<u64, u64>("m", &small).unwrap();
+    // Records of whole pages, until there are no more.
+    let other = pool.map::<u64, [u8]>("other").unwrap();
+    while other.insert(&other.len_estimate().unwrap(), &[1; 60_000]).is_ok() {}
+    let full = (0..).find(|key| map.insert(key, key).is_err()).unwrap();
+    let before = splits(&pool);
+    drop(other);
+    pool.drop_map("other").unwrap();
+    for key in full..2 * full + 2_000 {
+        assert!(map.insert(&key, &key).unwrap());
+    }
+    let after = splits(&pool);
+    assert!(after > before + 32, "{before} splits, then {after}");
+    assert!(pool.verify().unwrap().is_sound());
+}
+
 /// Such a turn is damage. Inserts must leave everything alone that a later turn has made: once the turn
 /// is mended, all records are there.
 #[test]

@@ -94,9 +94,9 @@ impl Case<'_> {
         })
     }
 
-    /// Opens the image again, whose contents are known by now, and inserts until something grows,
-    /// before anything else touches it. Then the reclaim ends, and the pool is closed and opened
-    /// once more.
+    /// Opens the image again. Its contents are known by now, so inserts can come first: they go on
+    /// until each map has grown. Then the reclaim ends, and the pool is closed, reopened and
+    /// verified.
     fn grow_first(&self, state: &Arc<State>) -> Checked {
         let Setting { capacity, alive, .. } = self.setting;
         let mut session =

@@ -35,7 +35,7 @@ impl Walk<'_, '_> {
             let expected = format!("a directory of depth {depth} ({expected:#x})");
             return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
         }
-        // A block that the descriptors know is no longer than the part of the file that is in use.
+        // The claim comes first: it fails if no block is that long, however long a sparse file is.
         self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
         let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
         self.region(offset, 8, What::Directory { depth });

@@ -95,27 +95,26 @@ impl Walk<'_, '_> {
         if most < 1 << initial {
             return Err(bad("an array of that size", format!("{config:?}")));
         }
-        let arrays = arrays.into_iter().map(Some).collect();
-        let mut table = Table { shape, initial, most, round, next, late, root: place, arrays };
+        let mut table =
+            Table { shape, initial, most, round, next, late, root: place, arrays: Vec::new() };
         // The arrays that the segments take that the turn allows.
         let (mut count, mut capacity) = (0, 0);
         while capacity < (1 << round) + next {
-            if count == table.arrays.len() {
+            if count == arrays.len() {
                 return Err(bad("a turn for which there are arrays", format!("{turn:#x}")));
             }
             capacity += table.len(count);
             count += 1;
         }
-        table.arrays.truncate(count);
         self.region(first, 8 * count as u64, What::Entry);
-        for array in 0..count {
+        for (array, &block) in arrays[..count].iter().enumerate() {
             let bytes = table.len(array) * table.shape.segment_bytes;
-            let Some(block) = table.arrays[array] else { continue };
-            match self.claim(block, bytes, Owner::Structure) {
+            let claimed = self.claim(block, bytes, Owner::Structure);
+            table.arrays.push(claimed.is_ok().then_some(block));
+            match claimed {
                 Ok(_) => self.region(block, bytes, What::Array),
-                // The segments of the others do not depend on it.
+                // The segments in the other arrays can still be read.
                 Err(damage) => {
-                    table.arrays[array] = None;
                     map.whole = false;
                     self.problem(damage);
                 }

@@ -16,14 +16,15 @@ impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
+        // Apart from the first step of the trace, so that damage here does not hide the first segment.
+        audit.report(A::trace(self, visit))?;
+        cursor.state = CursorState::Inside;
         while !cursor.is_done() {
             // First touch checks header, directory range and slots. The trace follows the links.
-            let (at, at_start) = (cursor.low, cursor.state == CursorState::Start);
+            let at = cursor.low;
             let step = self.trace(&mut cursor, visit);
             match audit.report(step)? {
                 Some(()) => self.verify_segment(self.route_inside(at)?.segment, &mut audit)?,
-                // The first step is the directory's too. Goes on with the first segment.
-                None if at_start => cursor.state = CursorState::Inside,
                 // Skips the directory entry that could not be followed.
                 None => cursor.pass(self.addressing.end_of_entry(self.seam(), at)),
             }

@@ -61,6 +61,9 @@
 //! lock and allocates no block. No thread holds it while it copies records: while one thread splits
 //! a segment, others pass the turn on and split the next ones.
 //!
+//! One thread at a time allocates the next array. Until it has done so, the turn stays where it is,
+//! and full segments of other threads only get overflow nodes.
+//!
 //! After its turn has passed, a segment serves both halves until its split has ended. Lookups begin
 //! at the latest turn whose split has ended, and find such a segment by its shorter prefix. An
 //! insert that finds it full splits it, or waits until the thread that holds its locks is done.
@@ -76,7 +79,8 @@
 //!
 //! A split that a crash has cut short before its commit has left nothing: the segment is less deep than
 //! the turn allows, and is split when it is full, or when its next turn comes. Its first touch erases a
-//! header at the place of the new half, and the turn says from then on that there are late segments.
+//! header at the place of the new half, and the turn says from then on that there are late segments. A
+//! turn that passes keeps saying so, also if its own touch was the first to find one.
 //!
 //! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows by
 //! overflow nodes only. So a turn as it was earlier overwrites nothing that a later turn has made, unless
@@ -166,7 +170,7 @@ struct Structure {
     turn: Turn,
     /// The arrays that the turn has needed.
     arrays: Vec<Array>,
-    /// Whether a thread allocates the next one.
+    /// Whether a thread is allocating the next one.
     growing: bool,
 }
 

@@ -21,14 +21,14 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let directory = Directory::open(core, slot)?;
         let offset = Offset::<Word>::new(root_offset(slot).raw() + 16);
         let word = memory.load(memory.at(offset)?);
-        // The root's words are known by their checksums. Of a pool of another page size they mean nothing.
+        // This fails in a forged file only: no map is created whose first array fits no block.
         let arrays = config.arrays(core).map_err(|error| {
             let damage = Damage::new(offset.raw(), "segments that fit a block", error.to_string());
             Error::DamagedRoot { slot, damage }
         })?;
         let entries = directory.entries(memory)?;
         let known = |turn: &Turn| {
-            // DRAM holds an entry for each segment, so there must be space for all of them.
+            // DRAM gets an entry for each segment, so a turn must not promise more than the pool can hold.
             let segments = (1 << turn.depth) + turn.next;
             turn.depth >= config.initial_depth
                 && arrays.count(*turn) <= entries.len()

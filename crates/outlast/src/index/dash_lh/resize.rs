@@ -119,8 +119,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
     }
 
-    /// Passes the turn on, once there is a place for the new segment. `grows` says that this thread is
-    /// the one that allocates what the next turn needs.
+    /// Passes the turn on, once there is a place for the new segment. `grows` says that this thread
+    /// has set `growing`, and so allocates what the turn needs.
     fn pass_turn(&self, spare: &mut [Option<Spare<'_, S>>; 2], grows: bool) -> Result<Pass> {
         let (memory, addressing) = (&self.core.memory, &self.addressing);
         let mut structure = self.seam().lock(&addressing.structure);
@@ -144,7 +144,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Ok(Pass::End);
             }
             if !grows && std::mem::replace(&mut structure.growing, true) {
-                // Another thread allocates the array. Two would take twice the space.
+                // Another thread is allocating the array. Only one of two arrays would be used.
                 return Ok(Pass::End);
             }
             let bytes = addressing.arrays.len(array) * self.size.bytes();
@@ -182,7 +182,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         // Both must be durable before the turn is.
         memory.fence(&points::ERASED);
         addressing.segments.make_entries(self.seam(), depth);
-        // Not what was read at first: the touch may have noted that a segment is late.
+        // `touch` may have set `late` in `structure.turn` since `turn` was copied from it.
         structure.turn = structure.turn.following();
         // The word is in the line of the one that names the directory. Stores to a line become durable
         // in the order in which they were made.
@@ -207,8 +207,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let memory = &self.core.memory;
         let mut structure = self.seam().lock(&self.addressing.structure);
         let turn = memory.at(self.addressing.turn)?;
-        // Outside x86, a flush is ordered only after this thread's own accesses to the line, and the turn
-        // may be another thread's.
+        // Another thread may have stored the turn. Outside x86, a flush is ordered only after accesses of
+        // the same thread to the line, so this thread reads it first.
         let _ = memory.load_acquire(turn);
         memory.flush(turn, &points::TURN);
         let prefix = old.low >> (63 - old.depth) | 1;
@@ -252,7 +252,8 @@ enum Pass {
     Passed(Turn, Option<Doubled>),
     /// That takes a block of this many bytes.
     Needs(NewBlock, u64),
-    /// It stays: the table is as large as can be, or another thread allocates what it needs.
+    /// The turn stays: the table is as large as it can be, or another thread is allocating what the
+    /// turn needs.
     End,
 }
 
