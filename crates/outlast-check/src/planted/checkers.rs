@@ -35,7 +35,11 @@ impl Subject {
         let check = || match checker {
             Checker::Alone => self.alone(),
             Checker::Stopped => self.stopped(),
-            Checker::Paused => pairs::paused(self.scheme, self.form, &self.alive),
+            Checker::Paused => {
+                // The window of a bug can be a single access. Without a bug, one in three is tried.
+                let every = if bug.is_some() { 1 } else { 3 };
+                pairs::paused(self.scheme, self.form, every, &self.alive)
+            }
             Checker::EachStep(workload) => self.each_step(workload, bug),
             Checker::Held(workload) => self.held(workload),
             Checker::Schedules(workload) => self.schedules(workload),

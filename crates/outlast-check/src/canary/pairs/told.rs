@@ -185,15 +185,16 @@ impl Plan {
 }
 
 /// Pauses a thread before one of its accesses while another thread inserts until the map differs
-/// from what the first has seen. Then both continue, and every record must be there.
+/// from what the first has seen. Then both continue, and every record must be there. Tries one access
+/// in `every`.
 ///
 /// # Errors
 /// If a record is missing.
-pub fn paused(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked {
+pub fn paused(scheme: Scheme, form: RecordForm, every: usize, alive: &Arc<Alive>) -> Checked {
     let plan = plans(scheme, form)[0];
     for (n, fences) in plan.chosen(alive)? {
         let last = fences.last().copied().unwrap_or(1);
-        for stop_at in (2..last + 10).step_by(3) {
+        for stop_at in (2..last + 10).step_by(every) {
             plan.paused_at(n, stop_at, alive).map_err(|fault| {
                 Fault(format!("insert {n} paused before access {stop_at}: {fault}"))
             })?;
