@@ -132,11 +132,18 @@ fn about(path: &Path, error: Error) -> Failure {
             path.display()
         )),
         // The library's advice is meant for programs.
-        Error::PossiblyTorn { reason } => Failure::Damaged(format!(
-            "{}: possibly torn: {reason}; verify --accept-possibly-torn checks what is left of it, \
-             scan --accept-possibly-torn prints it, for load to put into a new pool",
-            path.display()
-        )),
+        Error::PossiblyTorn { reason, damaged_copy } => {
+            let but = damaged_copy.map_or_else(String::new, |damage| {
+                format!(
+                    " (so says one header copy; the other, which may be newer, is damaged {damage})"
+                )
+            });
+            Failure::Damaged(format!(
+                "{}: possibly torn: {reason}{but}; verify --accept-possibly-torn checks what is \
+                 left of it, scan --accept-possibly-torn prints it, for load to put into a new pool",
+                path.display()
+            ))
+        }
         error => Failure::from(error).within(path.display()),
     }
 }

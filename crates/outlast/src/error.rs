@@ -57,10 +57,19 @@ pub enum Error {
     Damaged(Damage),
     /// The pool was modified since its last sync, on a medium that a power loss can tear, and there
     /// may have been a power loss since; or the file is a copy of a live pool.
-    #[error("possibly torn: {reason}; open with `accept_possibly_torn` to verify and salvage")]
+    ///
+    /// If one copy of the header is damaged, only the other one says so. The damaged copy may be
+    /// the newer one and may have said that the pool was closed, but that is not known.
+    #[error(
+        "possibly torn: {reason}{}; open with `accept_possibly_torn` to verify and salvage, or \
+         restore a snapshot",
+        only_copy_says(.damaged_copy)
+    )]
     PossiblyTorn {
         /// Why it may be torn: an earlier boot, or another file.
         reason: TornReason,
+        /// The damaged copy of the header, if one is damaged.
+        damaged_copy: Option<Damage>,
     },
     /// The disk may lack part of the pool: the system failed to write a part of it back, or the
     /// pool was opened although a power loss may have torn it. Operations go on and survive process
@@ -237,6 +246,13 @@ impl From<Damage> for Error {
     fn from(damage: Damage) -> Self {
         Error::Damaged(damage)
     }
+}
+
+/// Qualifies the reason of [`Error::PossiblyTorn`] where only one copy of the header is whole.
+fn only_copy_says(damaged_copy: &Option<Damage>) -> String {
+    damaged_copy.as_ref().map_or_else(String::new, |damage| {
+        format!(" (so says one header copy; the other, which may be newer, is damaged {damage})")
+    })
 }
 
 /// Why a pool may be torn.

@@ -3,7 +3,7 @@
 mod files;
 
 use files::{check_filled, create, dir, filled, open};
-use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, PoolOptions, Scheme};
+use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, PoolOptions, Scheme, TornReason};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -104,6 +104,71 @@ fn truncated_and_damaged_headers() {
     fs::write(&path, &whole).unwrap();
     flip(&path, 8192);
     assert!(matches!(open(&path), Err(Error::DamagedHeader(d)) if d.offset() == 8192));
+}
+
+/// After a close, one header copy says that the pool is clean, and the other is the dirty mark from
+/// before. Without the first, nothing tells the pool from one that was copied while a writer was
+/// writing that copy.
+#[test]
+fn a_damaged_header_copy_of_a_copied_pool() {
+    let (dir, path) = filled();
+    let copied = dir.path().join("copied.pool");
+    let damage = |pool: &Path, offset| {
+        fs::copy(pool, &copied).unwrap();
+        flip(&copied, offset);
+    };
+    let words = fs::read(&path).unwrap();
+    let sequence = |at: u64| &words[at as usize + 56..at as usize + 64];
+    let number = |at| u64::from_le_bytes(sequence(at).try_into().unwrap());
+    let [clean, dirty] =
+        if number(0) > number(4096) { [HEADERS[0], HEADERS[1]] } else { [HEADERS[1], HEADERS[0]] };
+
+    damage(&path, dirty);
+    let pool = open(&copied).unwrap();
+    check_filled(&pool);
+    drop(pool);
+
+    damage(&path, clean);
+    let torn = open(&copied).unwrap_err();
+    assert!(
+        torn.to_string().contains(&format!("which may be newer, is damaged at offset {clean:#x}"))
+    );
+    let Error::PossiblyTorn { reason: TornReason::Copy, damaged_copy: Some(damage_found) } = torn
+    else {
+        panic!("{torn}");
+    };
+    assert_eq!(damage_found.offset(), clean);
+    let options = PoolOptions::new().accept_possibly_torn(true);
+    // SAFETY: the file belongs to this test.
+    let reader = unsafe { options.open_read_only(&copied).unwrap() };
+    let found = reader.verify().unwrap();
+    assert_eq!(found.header_copy.as_ref().map(|damage| damage.offset()), Some(clean));
+    drop(reader);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { options.open(&copied).unwrap() };
+    assert!(matches!(pool.sync(), Err(Error::Suspect)), "not clean before it is verified");
+    assert!(pool.verify().unwrap().is_sound());
+    pool.close().unwrap();
+    check_filled(&open(&copied).unwrap());
+
+    // The same damage where the pool was closed, found after a reboot.
+    flip(&path, clean);
+    // SAFETY: the file belongs to this test.
+    let torn = unsafe { PoolOptions::new().boot_id(1).open(&path).unwrap_err() };
+    let Error::PossiblyTorn { reason: TornReason::EarlierBoot, damaged_copy: Some(damage_found) } =
+        torn
+    else {
+        panic!("{torn}");
+    };
+    assert_eq!(damage_found.offset(), clean);
+
+    // Both copies call a pool clean that was never changed, and then either one is enough.
+    let unchanged = dir.path().join("unchanged.pool");
+    create(&unchanged).close().unwrap();
+    for offset in HEADERS {
+        damage(&unchanged, offset);
+        assert!(open(&copied).unwrap().verify().unwrap().is_sound());
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn a_copy_of_a_live_pool_is_refused() {
     let copy = dir.path().join("copy.pool");
     fs::copy(&path, &copy).unwrap();
     let torn = open(&copy).unwrap_err();
-    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy, .. }), "{torn}");
     // The user can open it all the same, verify it, and salvage its contents.
     // SAFETY: the file belongs to this test.
     let salvage = unsafe { PoolOptions::new().accept_possibly_torn(true).open(&copy).unwrap() };
@@ -66,7 +66,7 @@ fn a_live_copy_in_the_place_of_the_original_is_refused() {
         return;
     }
     let torn = open(&copy).unwrap_err();
-    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy }), "{torn}");
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::Copy, .. }), "{torn}");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     fs::write(&path, &killed).unwrap();
     // SAFETY: the file belongs to this test.
     let torn = unsafe { with_boot(2).open(&path) }.unwrap_err();
-    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::EarlierBoot }), "{torn}");
+    assert!(matches!(torn, Error::PossiblyTorn { reason: TornReason::EarlierBoot, .. }), "{torn}");
     // SAFETY: the file belongs to this test.
     let same = unsafe { with_boot(1).open(&path).unwrap() };
     assert_eq!(same.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));

@@ -165,7 +165,7 @@ fn take_inode(dir: &Path, number: u64, name: &str) -> Checked<bool> {
 /// Checks that a copy of a live pool is refused as a copy.
 fn must_be_refused(path: &Path, what: &str, port: &Port) -> Checked {
     match open(path) {
-        Err(Error::PossiblyTorn { reason: TornReason::Copy }) => {
+        Err(Error::PossiblyTorn { reason: TornReason::Copy, .. }) => {
             let reason = format!("{:?}", TornReason::Copy);
             port.say(&Said::Refused { place: what.into(), reason })
         }

@@ -141,7 +141,7 @@ fn open(args: &WorkArgs, dir: &Path, port: &Port) -> Checked<Pool> {
     // SAFETY: here and below, only this process uses the pools of this file system.
     match unsafe { options.open(&path) } {
         Err(Error::NoSuchPool { .. }) => create(&path),
-        Err(Error::PossiblyTorn { reason }) => {
+        Err(Error::PossiblyTorn { reason, .. }) => {
             let place = args.place.name().into();
             port.say(&Said::Refused { place, reason: format!("{reason:?}") })?;
             if args.accept {

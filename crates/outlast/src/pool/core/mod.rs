@@ -211,7 +211,10 @@ impl<S: Seam> Core<S> {
         if let Some(reason) = torn
             && !options.accept_possibly_torn
         {
-            return Err(Error::PossiblyTorn { reason });
+            // A damaged copy may have been the one that called the pool clean. Or a writer was
+            // just writing it, in the middle of changes, when the file was copied or the power
+            // failed. The bytes are the same, so the whole copy's dirty mark decides.
+            return Err(Error::PossiblyTorn { reason, damaged_copy: header.copy_damaged });
         }
         // A close must not mark such a pool clean before it has been verified.
         let suspect = header.is_suspect() || torn.is_some();
