@@ -251,7 +251,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     let map = store.open_map(&other.name).unwrap();
                     drop(map);
                     store.sync().unwrap();
-                    outlast::db::verify::verify(&store).unwrap();
+                    let _ = outlast::db::verify::verify(&store).unwrap();
                     store.sync().unwrap();
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();

@@ -95,7 +95,7 @@ fn truncated_and_damaged_headers() {
         let pool = open(&path).unwrap();
         check_filled(&pool);
         assert_eq!(pool.stats().damaged_header_copy, None);
-        assert!(pool.verify().unwrap().is_sound());
+        assert_eq!(pool.verify().unwrap().ensure_sound().unwrap().records(), 1000);
     }
     fs::write(&path, &whole).unwrap();
     flip(&path, 100);
@@ -185,7 +185,10 @@ fn damaged_roots_and_structures() {
     let damaged = pool.map::<u64, u64>("numbers");
     assert!(matches!(damaged, Err(Error::DamagedRoot { slot: 0, .. })), "not made anew");
     assert!(pool.maps().iter().any(|m| matches!(m, Err(Error::DamagedRoot { .. }))));
-    assert!(!pool.verify().unwrap().is_sound());
+    let verified = pool.verify().unwrap();
+    assert!(!verified.is_sound());
+    let first = verified.all_damage().next().unwrap().clone();
+    assert!(matches!(verified.ensure_sound(), Err(Error::Damaged(damage)) if damage == first));
     drop(pool);
     // A damaged segment identity: only operations that need the segment report it.
     fs::write(&path, &whole).unwrap();

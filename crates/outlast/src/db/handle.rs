@@ -225,14 +225,26 @@ impl Pool {
         super::snapshot::snapshot(&self.inner.store, path.as_ref())
     }
 
+    /// Reports all damage in the pool. It returns `Ok` for a damaged pool, too: the damage is in
+    /// the report. `pool.verify()?.ensure_sound()?` fails if there is any.
+    ///
     /// Checks every structure and every record, and accounts for every block. Writers wait
     /// meanwhile. Takes time linear in the pool's size.
     ///
     /// A clean pool stays clean. A suspect pool ([`Error::Suspect`]) is written back in full before
     /// it is read, and is no longer suspect if it is found sound.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let found = pool.verify()?.ensure_sound()?;
+    /// println!("{} records, all sound", found.records());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// Only if the check itself could not be made. Damage that it finds is in its result.
+    /// Only if the check itself could not be made.
     pub fn verify(&self) -> Result<Verification> {
         super::verify::verify(&self.inner.store)
     }

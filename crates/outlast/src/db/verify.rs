@@ -9,7 +9,10 @@ use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::field;
 
-/// The result of verifying a pool.
+/// The result of verifying a pool: what was counted, and all damage that was found.
+///
+/// A damaged pool has one too. [`ensure_sound`](Verification::ensure_sound) makes damage an error.
+#[must_use = "any damage is in here; `ensure_sound` makes it an error"]
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
@@ -33,6 +36,22 @@ impl Verification {
         self.damage.is_empty()
             && self.leaked_bytes.unwrap_or(0) == 0
             && self.maps.iter().all(|(_, v)| v.damage.is_empty())
+    }
+
+    /// Returns the result itself if nothing is wrong.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] with the first damage found, or with the number of leaked bytes if that
+    /// is all. [`all_damage`](Verification::all_damage) has the rest.
+    pub fn ensure_sound(self) -> Result<Self> {
+        if self.is_sound() {
+            return Ok(self);
+        }
+        let leaked = || {
+            let found = format!("{} bytes of others", self.leaked_bytes.unwrap_or(0));
+            Damage::new(0, "only blocks that a map owns or that are free", found)
+        };
+        Err(self.all_damage().next().cloned().unwrap_or_else(leaked).into())
     }
 
     /// Returns the number of live records in all maps.
