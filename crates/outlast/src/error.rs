@@ -33,10 +33,10 @@ pub enum Error {
         /// Which set they are in: `incompatible`, or `read-only compatible`.
         set: &'static str,
     },
-    /// The file is shorter than its header says.
-    #[error("file truncated: {actual} bytes, the header says {expected}")]
+    /// The file is shorter than its header says, or than any pool.
+    #[error("file truncated: it has {actual} bytes, and should have at least {expected}")]
     Truncated {
-        /// Bytes that the header promises.
+        /// Bytes that the header promises. If none of it is whole, the bytes that every pool has.
         expected: u64,
         /// Bytes in the file.
         actual: u64,

@@ -76,8 +76,21 @@ fn other_versions_and_unknown_features() {
 fn truncated_and_damaged_headers() {
     let (_dir, path) = filled();
     let whole = fs::read(&path).unwrap();
-    fs::write(&path, &whole[..whole.len() - 4096]).unwrap();
-    assert!(matches!(open(&path), Err(Error::Truncated { .. })));
+    let pool = open(&path).unwrap();
+    let size = pool.stats().size;
+    drop(pool);
+    for bytes in [whole.len() - 4096, 65_536, 4608, 4500] {
+        fs::write(&path, &whole[..bytes]).unwrap();
+        let actual = bytes as u64;
+        assert!(
+            matches!(open(&path), Err(Error::Truncated { expected, actual: found })
+                if (expected, found) == (size, actual)),
+            "{bytes}"
+        );
+    }
+    // Where no copy of the header is whole, only the least size of a pool is known.
+    flip(&path, 100);
+    assert!(matches!(open(&path), Err(Error::Truncated { expected: 131_072, actual: 4500 })));
     // If one copy is damaged, the other one serves, and the damage is reported.
     for copy in HEADERS {
         fs::write(&path, &whole).unwrap();

@@ -140,6 +140,16 @@ impl Header {
         (!same || born_apart).then_some(TornReason::Copy)
     }
 
+    /// Whether these are the words of a whole header, in the place of copy number `copy`.
+    fn is_whole(words: &[u64; HEADER_WORDS], copy: usize) -> bool {
+        // The sequence number tells which copy this is: the next write goes to the other one.
+        let sequence = words[field::SEQUENCE];
+        let own = sequence % 2 == copy as u64 && sequence < 1 << 63;
+        words[field::MAGIC] == layout::MAGIC
+            && words[field::CHECKSUM] == Self::checksum(words)
+            && own
+    }
+
     fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
         u64::from(super::alloc::checksum(&words[..field::CHECKSUM]))
     }
@@ -199,10 +209,20 @@ impl Header {
     ) -> Result<Header> {
         if actual < layout::SYSTEM_BYTES {
             let magic = if actual >= 8 + HEADER_OFFSETS[1] { read(0)?[0] } else { 0 };
-            if magic == layout::MAGIC {
-                return Err(Error::Truncated { expected: layout::SYSTEM_BYTES, actual });
+            if magic != layout::MAGIC {
+                return Err(Error::NotAPool { found: format!("a file of {actual} bytes") });
             }
-            return Err(Error::NotAPool { found: format!("a file of {actual} bytes") });
+            let mut expected = layout::SYSTEM_BYTES;
+            for (copy, offset) in HEADER_OFFSETS.into_iter().enumerate() {
+                if offset + size_of::<HeaderCopy>() as u64 <= actual {
+                    let words = read(offset)?;
+                    if Self::is_whole(&words, copy) {
+                        // A pool never shrinks.
+                        expected = expected.max(words[field::SIZE]);
+                    }
+                }
+            }
+            return Err(Error::Truncated { expected, actual });
         }
         let mut copies = Vec::new();
         let mut damage = None;
@@ -213,13 +233,8 @@ impl Header {
             if offset == 0 {
                 first = words[0];
             }
-            let sum = Self::checksum(&words);
-            let magic = words[field::MAGIC] == layout::MAGIC;
-            magics += u32::from(magic);
-            // The sequence number tells which copy this is: the next write goes to the other one.
-            let sequence = words[field::SEQUENCE];
-            let own = sequence % 2 == copy as u64 && sequence < 1 << 63;
-            if magic && words[field::CHECKSUM] == sum && own {
+            magics += u32::from(words[field::MAGIC] == layout::MAGIC);
+            if Self::is_whole(&words, copy) {
                 copies.push(Header {
                     words,
                     copy_damaged: None,
@@ -228,10 +243,12 @@ impl Header {
                 });
             } else {
                 let found = format!(
-                    "magic {:#x}, checksum {:#x}, sequence number {sequence}",
+                    "magic {:#x}, checksum {:#x}, sequence number {}",
                     words[field::MAGIC],
-                    words[field::CHECKSUM]
+                    words[field::CHECKSUM],
+                    words[field::SEQUENCE]
                 );
+                let sum = Self::checksum(&words);
                 let expected = format!("copy {copy} of the header, with checksum {sum:#x}");
                 damage = Some(Damage::new(offset, expected, found));
             }
