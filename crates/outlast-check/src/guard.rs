@@ -100,7 +100,7 @@ pub fn hold_when_full(dir: &Path, scheme: Scheme) -> Checked {
     let held = pool.stats().held_bytes;
     ensure(held > 0, || "nothing is held".into())?;
     match error {
-        Some(Error::PoolFull { held: why, limit, .. }) => {
+        Some(Error::PoolFull { note: Some(why), limit, .. }) => {
             ensure(why.contains("1 guard") && why.contains(&held.to_string()), || {
                 format!("the guard is not named: {why:?}")
             })?;

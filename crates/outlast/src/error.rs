@@ -78,14 +78,18 @@ pub enum Error {
     #[error("the disk may not hold what was written; `verify` the pool first")]
     Suspect,
     /// No space is left, and the pool may not grow.
-    #[error("pool full: {needed} bytes needed, the pool is limited to {limit} bytes{held}")]
+    #[error(
+        "pool full: {needed} bytes needed, the pool is limited to {limit} bytes{}",
+        after_semicolon(.note)
+    )]
     PoolFull {
         /// Size in bytes of the block that was needed.
         needed: u64,
         /// The size that the pool may not exceed, in bytes.
         limit: u64,
-        /// What guards keep from reuse, as text for the user; empty if nothing.
-        held: String,
+        /// What guards keep from reuse, or the option with which less is needed, as text for the
+        /// user.
+        note: Option<String>,
     },
     /// The file system has no space for the pool to grow.
     #[error("disk full while growing the pool by {needed} bytes")]
@@ -253,6 +257,10 @@ fn only_copy_says(damaged_copy: &Option<Damage>) -> String {
     damaged_copy.as_ref().map_or_else(String::new, |damage| {
         format!(" (so says one header copy; the other, which may be newer, is damaged {damage})")
     })
+}
+
+fn after_semicolon(note: &Option<String>) -> String {
+    note.as_ref().map_or_else(String::new, |note| format!("; {note}"))
 }
 
 /// Why a pool may be torn.

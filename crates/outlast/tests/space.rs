@@ -47,6 +47,41 @@ fn a_full_pool_says_so_and_serves_again_after_removals() {
     assert!(open(&path).unwrap().verify().unwrap().is_sound());
 }
 
+#[test]
+fn a_limit_that_is_too_small_is_told() {
+    let (_dir, path) = dir();
+    let limited = |max| PoolOptions::new().max_size(max);
+    // SAFETY: the file belongs to this test.
+    let error = unsafe { limited(1).create(&path).unwrap_err() };
+    assert!(error.to_string().contains("0 bytes in whole pages (`max_size` is 1)"), "{error}");
+
+    let mebibyte = 1 << 20;
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { limited(mebibyte).create(&path).unwrap() };
+    let options = MapOptions::new().scheme(Scheme::DashLh);
+    let error = pool.map_with::<u64, u64>("m", &options).unwrap_err();
+    assert!(
+        matches!(&error, Error::PoolFull { needed, limit, note: Some(note) }
+            if needed > limit && note.contains("smaller `initial_depth`")),
+        "{error}"
+    );
+    pool.map_with::<u64, u64>("m", &options.initial_depth(4)).unwrap();
+    pool.close().unwrap();
+
+    // A pool that is larger than a new limit keeps its size.
+    let (_dir, path) = filled();
+    let size = fs::metadata(&path).unwrap().len();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { limited(mebibyte).open(&path).unwrap() };
+    check_filled(&pool);
+    let large = pool.map::<u64, [u8]>("large").unwrap();
+    let error = large.insert(&1, &vec![1; size as usize]).unwrap_err();
+    assert!(matches!(&error, Error::PoolFull { limit, note: None, .. } if *limit == mebibyte));
+    drop(large);
+    pool.close().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), size);
+}
+
 /// An allocator that keeps a run for each size must give them back before it says that a pool is
 /// full.
 #[test]

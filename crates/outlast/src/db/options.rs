@@ -76,7 +76,8 @@ impl PoolOptions {
 
     /// Sets the size that the pool may not exceed, in bytes; 0 means no limit and is the default.
     /// The limit is stored in the pool. When an existing pool is opened, a limit given here
-    /// replaces the stored one.
+    /// replaces the stored one. A pool that is larger than its limit opens, and does not grow: what
+    /// finds no free space fails with [`Error::PoolFull`].
     #[must_use]
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.core.max_size = bytes;

@@ -1,6 +1,6 @@
 //! Growth: overflow nodes, and the splits that they bring about.
 
-use super::layout::{self, Arrays, DIRECTORY_DEPTH, MAX_DEPTH, Made, Turn};
+use super::layout::{self, Arrays, DIRECTORY_DEPTH, INITIAL_DEPTHS, MAX_DEPTH, Made, Turn};
 use super::{
     Array, Config, DashLh, Directory, LinearSegments, Route, Segment, Structure, bugs, points,
 };
@@ -30,7 +30,17 @@ pub(super) fn create<S: Seam, R: Record>(
     let (size, depth) = (config.size(), config.initial_depth);
     let empty = empty_words::<S, R>(core)?;
     let arrays = config.arrays(core)?;
-    let mut array = UnlinkedBlock::allocate(core, arrays.len(0) * size.bytes())?;
+    let array = UnlinkedBlock::allocate(core, arrays.len(0) * size.bytes());
+    let mut array = array.map_err(|error| match error {
+        Error::PoolFull { needed, limit, note: None } if depth > *INITIAL_DEPTHS.start() => {
+            let note = format!(
+                "a new map needs them for its 2^{depth} segments; a smaller `initial_depth` needs \
+                 fewer"
+            );
+            Error::PoolFull { needed, limit, note: Some(note) }
+        }
+        error => error,
+    })?;
     for prefix in 0..arrays.len(0) {
         let offset = array.offset() + prefix * size.bytes();
         let segment = Segment { offset, depth, low: prefix << (64 - depth) };

@@ -111,11 +111,14 @@ impl<S: Seam> Core<S> {
         let size = options.initial_size & !(geometry.page_bytes() - 1);
         let least = geometry.offset_of(geometry.first_page());
         if size < least || size >= 1 << 48 || size > backing.reserved() {
+            let limit = match options.max_size {
+                0 => String::new(),
+                max => format!(" (`max_size` is {max})"),
+            };
             return Err(Error::Invalid {
                 what: "size of a new pool",
                 why: format!(
-                    "{size} bytes (the initial size, or the max size if that is less, in whole \
-                     pages); allowed are {least} to {} bytes",
+                    "{size} bytes in whole pages{limit}; allowed are {least} to {} bytes",
                     backing.reserved()
                 ),
             });

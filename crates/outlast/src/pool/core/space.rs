@@ -369,14 +369,14 @@ impl<S: Seam> Core<S> {
                 Err(error) => return Err(error),
             }
         }
-        let held = match self.epochs().limbo_bytes() {
-            0 => String::new(),
-            bytes => match self.epochs().pins() {
-                1 => format!("; 1 guard keeps {bytes} bytes from reuse"),
-                pins => format!("; {pins} guards keep {bytes} bytes from reuse"),
-            },
+        let note = match self.epochs().limbo_bytes() {
+            0 => None,
+            bytes => Some(match self.epochs().pins() {
+                1 => format!("1 guard keeps {bytes} bytes from reuse"),
+                pins => format!("{pins} guards keep {bytes} bytes from reuse"),
+            }),
         };
-        Err(Error::PoolFull { needed: bytes, limit, held })
+        Err(Error::PoolFull { needed: bytes, limit, note })
     }
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
