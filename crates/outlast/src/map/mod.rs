@@ -77,7 +77,9 @@ impl Pool {
     ) -> Result<OrderedMap<K, V>> {
         let scheme = options.scheme.unwrap_or(Scheme::Phast);
         if !scheme.is_ordered() {
-            let why = format!("an ordered map of scheme {scheme}, which keeps no key order");
+            let ordered = Scheme::ALL.iter().filter(|scheme| scheme.is_ordered());
+            let names = ordered.map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
+            let why = format!("{scheme} keeps no key order; schemes of ordered maps: {names}");
             return Err(Error::Invalid { what: "map options", why });
         }
         Ok(OrderedMap::new(self.map_with(name, &options.clone().scheme(scheme))?))
