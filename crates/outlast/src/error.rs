@@ -212,13 +212,6 @@ impl Damage {
         Damage(Box::new(Place { offset, expected: expected.into(), found: found.into() }))
     }
 
-    /// Returns the same damage at another offset.
-    #[cold]
-    pub(crate) fn at(mut self, offset: u64) -> Self {
-        self.0.offset = offset;
-        self
-    }
-
     /// Offset from the start of the pool, in bytes.
     pub fn offset(&self) -> u64 {
         self.0.offset

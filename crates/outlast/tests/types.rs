@@ -57,7 +57,13 @@ fn a_word_that_is_no_value_of_its_type_is_damage_and_a_change_leaves_it() {
         assert!(matches!(map.remove(&key), Err(Error::Damaged(_))), "{scheme}");
         assert_eq!(raw(), 0x4000_00a5u64.to_le_bytes(), "{scheme}");
         let mut records = map.iter();
-        assert!(records.next().unwrap().is_err() && records.next().is_none(), "{scheme}");
+        let error = records.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("found 0x400000a5 under the key 0x123456789abcdef"), "{error}");
+        assert!(records.next().is_none(), "{scheme}");
+        if scheme.is_ordered() {
+            let map = pool.ordered_map::<u64, u8>("m").unwrap();
+            assert_eq!(map.range(..).next().unwrap().unwrap_err().to_string(), error);
+        }
         // One that does not look at it repairs the record.
         assert!(map.update(&key, &7).unwrap());
         assert_eq!(map.get(&key).unwrap(), Some(7));
@@ -104,6 +110,8 @@ fn a_change_whose_previous_value_cannot_be_decoded_has_no_effect() {
             assert!(damage.offset() != 0, "{scheme}: {damage}");
         }
         assert_eq!(map.raw().get(&key).unwrap().unwrap(), b"odd", "{scheme}");
+        let error = map.iter().next().unwrap().err().unwrap().to_string();
+        assert!(error.contains(r#"odd under the key "\x01\x00"#), "{error}");
         assert!(map.update(&1, &Even).unwrap());
         assert_eq!(map.get(&1).unwrap(), Some(Vec::new()), "{scheme}");
     }

@@ -1,6 +1,6 @@
 //! The typed ordered map.
 
-use super::typed::{Map, undecodable};
+use super::typed::{Map, undecodable, under_key};
 use super::types::{Key, Value};
 use crate::db::raw::{FormRecord, RawRange};
 use crate::error::Result;
@@ -251,13 +251,14 @@ fn typed<K: Key + ?Sized, V: Value + ?Sized>(
     root: u64,
 ) -> Result<(K::Owned, V::Owned)> {
     let record = match record {
-        FormRecord::Inline(key, value) => (K::from_word(key), V::from_word(value)),
-        FormRecord::Bytes(key, value) => (K::from_bytes(key), V::from_bytes(value)),
+        FormRecord::Inline(key, value) => V::from_word(value)
+            .map_err(|damage| under_key(&key.to_le_bytes(), true, damage))
+            .and_then(|value| Ok((K::from_word(key)?, value))),
+        FormRecord::Bytes(key, value) => V::from_bytes(value)
+            .map_err(|damage| under_key(&key, false, damage))
+            .and_then(|value| Ok((K::from_bytes(key)?, value))),
     };
-    match record {
-        (Ok(key), Ok(value)) => Ok((key, value)),
-        (Err(damage), _) | (_, Err(damage)) => Err(undecodable(damage, root)),
-    }
+    record.map_err(|damage| undecodable(damage, root))
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Iterator for Range<K, V> {

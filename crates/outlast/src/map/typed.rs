@@ -40,7 +40,21 @@ impl<K: ?Sized, V: ?Sized> fmt::Debug for Map<K, V> {
 /// offset.
 #[cold]
 pub(super) fn undecodable(damage: Damage, root: u64) -> Error {
-    Error::Damaged(damage.at(root))
+    let expected = format!("{} in each record of the map with this root", damage.expected());
+    Error::Damaged(Damage::new(root, expected, damage.found()))
+}
+
+/// Names the key in the damage of its value. Only an iteration needs this: other callers know the
+/// key.
+#[cold]
+pub(super) fn under_key(key: &[u8], inline: bool, damage: Damage) -> Damage {
+    let key = match key.try_into() {
+        Ok(word) if inline => format!("{:#x}", u64::from_le_bytes(word)),
+        _ if key.len() > 64 => format!("\"{}\"...", key[..64].escape_ascii()),
+        _ => format!("\"{}\"", key.escape_ascii()),
+    };
+    let found = format!("{} under the key {key}", damage.found());
+    Damage::new(damage.offset(), damage.expected(), found)
 }
 
 fn check_text(bytes: &[u8]) -> Result<(), Damage> {
@@ -378,7 +392,8 @@ impl<V: Value + ?Sized> Ref<V> {
     /// [`Error::Damaged`] if the bytes are not a value of this type; [`Error::NotOpen`] if the pool
     /// was closed.
     pub fn to_owned(&self) -> Result<V::Owned> {
-        decode::<V>(self.record.to_vec()?, self.inline, self.root)
+        decode::<V>(self.record.to_vec()?, self.inline)
+            .map_err(|damage| undecodable(damage, self.root))
     }
 
     /// Returns the value's bytes, to be copied piece by piece.
@@ -387,16 +402,15 @@ impl<V: Value + ?Sized> Ref<V> {
     }
 }
 
-fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool, root: u64) -> Result<V::Owned> {
-    let value = if inline {
+fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned, Damage> {
+    if inline {
         match bytes.as_slice().try_into() {
             Ok(word) => V::from_word(u64::from_le_bytes(word)),
             Err(_) => Err(Damage::new(0, "a word of 8 bytes", format!("{}", bytes.len()))),
         }
     } else {
         V::from_bytes(bytes)
-    };
-    value.map_err(|damage| undecodable(damage, root))
+    }
 }
 
 /// An iterator over the records of a [`Map`]; see [`Map::iter`].
@@ -415,8 +429,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Iterator for Iter<K, V> {
             Err(error) => return Some(Err(error)),
         };
         let (inline, root) = (self.inline, self.raw.root());
-        let decoded = decode::<K>(key, inline, root)
-            .and_then(|key| Ok((key, decode::<V>(value, inline, root)?)));
+        let decoded = decode::<V>(value, inline)
+            .map_err(|damage| under_key(&key, inline, damage))
+            .and_then(|value| Ok((decode::<K>(key, inline)?, value)))
+            .map_err(|damage| undecodable(damage, root));
         if decoded.is_err() {
             self.raw.finish();
         }
