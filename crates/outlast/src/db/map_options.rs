@@ -5,11 +5,14 @@ use super::store::MapRequest;
 use crate::error::Result;
 use crate::index::{Config, RecordForm, Scheme, Settings};
 
-/// Options for creating a map. An existing map keeps the options it was created with; only a scheme
-/// or record form that is given here must match.
+/// Options for creating a map. An existing map keeps the options that it was created with, and
+/// opens with others without an error: what is given here is then ignored. Only two options matter
+/// for an existing map. A [`scheme`](MapOptions::scheme) and a [`form`](MapOptions::form) that are
+/// given must be the map's own; otherwise opening fails with
+/// [`Error::MapMismatch`](crate::Error::MapMismatch).
 ///
-/// An option that the map's scheme does not have fails with
-/// [`Error::Invalid`](crate::Error::Invalid).
+/// A value out of range, or an option that the scheme given here does not have (Dash-EH, if none is
+/// given), fails with [`Error::Invalid`](crate::Error::Invalid), also if the map exists.
 #[derive(Debug, Clone, Default)]
 pub struct MapOptions {
     pub(crate) scheme: Option<Scheme>,
@@ -39,15 +42,15 @@ impl MapOptions {
     }
 
     /// Sets the log2 of a number of buckets: per segment in Dash, of the first level in clevel.
-    /// From 1 to 6 (the default). Small values are for tests: a few inserts then cause a split or
-    /// an expansion.
+    /// At least 1, at most 6. Default: 6. Small values are for tests: a few inserts then cause a
+    /// split or an expansion.
     #[must_use]
     pub fn bucket_bits(self, bucket_bits: u32) -> Self {
         self.set("bucket_bits", bucket_bits)
     }
 
-    /// PhaST: sets the records per leaf, a multiple of 4 up to 56 (the default). Small leaves are
-    /// for tests: a few inserts then cause a split.
+    /// PhaST: sets the records per leaf, a multiple of 4, at most 56. Default: 56. Small leaves
+    /// are for tests: a few inserts then cause a split.
     #[must_use]
     pub fn leaf_slots(self, leaf_slots: u32) -> Self {
         self.set("leaf_slots", leaf_slots)
@@ -74,10 +77,15 @@ impl MapOptions {
         self.set("group_size", group_size)
     }
 
-    /// Group hashing and Dash-LH: sets the log2 of the segments that a new map has. Group hashing: from
-    /// 1 (the default) to 20. A segment is two groups: with groups of 256 cells, 8 KiB and about 400
-    /// records. Dash-LH: from 1 to 10, by default 6, which is 1.1 MB with segments of the usual size.
-    /// They and all further segments are in blocks of as many.
+    /// Group hashing and Dash-LH: sets the log2 of the number of segments that a new map has.
+    ///
+    /// - Group hashing: at least 1, at most 20. Default: 1. A segment is two groups: with groups of
+    ///   256 cells, 8 KiB and about 400 records.
+    /// - Dash-LH: at least 1, at most 10. Default: 6, which is 1.1 MB with segments of the usual
+    ///   size. The map allocates its segments in blocks of as many. A pool with less space than a
+    ///   block needs a smaller value: otherwise creating the map fails with
+    ///   [`Error::PoolFull`](crate::Error::PoolFull), or with
+    ///   [`Error::Invalid`](crate::Error::Invalid) where the pool's pages are too small for it.
     #[must_use]
     pub fn initial_depth(self, initial_depth: u32) -> Self {
         self.set("initial_depth", initial_depth)
