@@ -34,6 +34,26 @@ fn each_page_size(scheme: Scheme) {
     }
 }
 
+/// Values around half a page and around the largest class. Between the two, pools with pages of more
+/// than 64 KiB panicked.
+#[test]
+fn values_of_every_length_fit_every_page_size() {
+    for page_bits in 12..=20 {
+        let pool = PoolOptions::new().page_bits(page_bits).background(false).anonymous().unwrap();
+        let map = pool.map::<u64, [u8]>("m").unwrap();
+        let half = 1 << (page_bits - 1);
+        let around = |n: usize| (n - 200..n + 200).step_by(20);
+        let lengths: Vec<usize> = around(half).chain(around(1 << 15)).chain([40_000]).collect();
+        for &len in &lengths {
+            map.put(&(len as u64), &vec![7; len][..]).unwrap();
+        }
+        for &len in &lengths {
+            assert_eq!(map.get(&(len as u64)).unwrap(), Some(vec![7; len]), "2^{page_bits}");
+        }
+        assert!(pool.verify().unwrap().is_sound(), "2^{page_bits}");
+    }
+}
+
 /// The longest value that a pool promises fits, and a longer one is refused as too large (A8).
 #[test]
 fn the_longest_value_depends_on_the_page_size() {

@@ -122,7 +122,8 @@ impl Geometry {
 
     /// The largest block that a class holds, in bytes. Larger ones take whole pages.
     pub fn small_max(self) -> u64 {
-        self.page_bytes() / 2
+        // The largest class, in pools whose pages are more than twice as long.
+        (self.page_bytes() / 2).min(CLASSES[CLASSES.len() - 1].into())
     }
 
     /// The largest possible block, in bytes: a region without its descriptors.
@@ -175,6 +176,18 @@ mod tests {
         assert_eq!(g.class_for(g.small_max() + 1), LARGE);
         assert_eq!(g.class_bytes(g.class_for(17152)), Some(17152));
         assert_eq!(g.class_bytes(g.class_for(17664)), Some(17664));
+    }
+
+    #[test]
+    fn every_size_has_a_class_or_takes_whole_pages() {
+        for page_bits in PAGE_BITS {
+            let g = Geometry::new(page_bits).unwrap();
+            for bytes in 1..=g.page_bytes() + 1 {
+                let class = g.class_for(bytes);
+                let fits = g.class_bytes(class).map_or(class == LARGE, |size| size >= bytes);
+                assert!(fits, "{bytes} with pages of 2^{page_bits}");
+            }
+        }
     }
 
     #[test]
