@@ -99,6 +99,7 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::ClevelRecord => true,
         What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
         What::GroupRoot | What::GroupSegment { .. } | What::GroupNode { .. } | What::Turn => true,
+        What::PhtRoot | What::PhtTable | What::PhtArea | What::PhtLink => true,
         // Where no segment is yet, an array has any content.
         What::Array => false,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
@@ -131,6 +132,9 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Master { .. }
             | What::LeafPlace { .. }
             | What::GroupRoot
+            | What::PhtRoot
+            | What::PhtTable
+            | What::PhtArea
             | What::Turn
             | What::GroupSegment { .. }
             | What::GroupNode { .. }
@@ -138,7 +142,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Entry | What::MasterEntries | What::SavedState => 3,
             What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
             What::ReadyLevel | What::Array => 200,
-            What::LeafHead { .. } => 10,
+            What::LeafHead { .. } | What::PhtLink => 10,
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };

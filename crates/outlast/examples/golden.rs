@@ -6,6 +6,9 @@
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-group.pool group
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-dash-lh.pool dash-lh
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht.pool ea-pht
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht-h.pool ea-pht-h
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht-hpr.pool ea-pht-hpr
 //! ```
 
 use outlast::{MapOptions, PoolOptions, Scheme};

@@ -29,6 +29,7 @@ fn is_reclaimed(scheme: Scheme) {
         Scheme::Clevel => matches!(what, What::ClevelSlot),
         Scheme::Phast => matches!(what, What::LeafPlace { .. }),
         Scheme::Group => matches!(what, What::GroupSegment { .. }),
+        Scheme::EaPht | Scheme::EaPhtH | Scheme::EaPhtHpr => matches!(what, What::PhtArea),
         _ => unreachable!("{scheme}"),
     };
     let part = regions.iter().rfind(|r| part(r.what)).unwrap();

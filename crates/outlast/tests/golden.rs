@@ -24,12 +24,15 @@ fn open(path: &Path) -> Pool {
 }
 
 /// A pool for each scheme.
-const POOLS: [(&str, Scheme); 5] = [
+const POOLS: [(&str, Scheme); 8] = [
     ("format2.pool", Scheme::DashEh),
     ("format2-clevel.pool", Scheme::Clevel),
     ("format2-phast.pool", Scheme::Phast),
     ("format2-group.pool", Scheme::Group),
     ("format2-dash-lh.pool", Scheme::DashLh),
+    ("format2-ea-pht.pool", Scheme::EaPht),
+    ("format2-ea-pht-h.pool", Scheme::EaPhtH),
+    ("format2-ea-pht-hpr.pool", Scheme::EaPhtHpr),
 ];
 
 fn check(pool: &Pool, scheme: Scheme) {

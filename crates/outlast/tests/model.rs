@@ -40,6 +40,8 @@ const VARIATIONS: &[Variation] = &[
     ("leaf_slots", |options| options.leaf_slots(20).node_leaves(6).partitions(1)),
     ("group_size", |options| options.group_size(32)),
     ("initial_depth", |options| options.small().initial_depth(3)),
+    ("chunk_bits", |options| options.small().chunk_bits(1)),
+    ("helpers", |options| options.helpers(1)),
     ("partitions", |options| options.small().partitions(16)),
 ];
 

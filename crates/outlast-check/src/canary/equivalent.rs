@@ -80,7 +80,8 @@ const POOL: &[Equivalent] = &[
 
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];
 
-const DROPPED: &[Wrong] = &[
+/// A flush or fence that is missing, always or once.
+pub const DROPPED: &[Wrong] = &[
     Wrong::Dropped,
     Wrong::DroppedOnce(Which::First),
     Wrong::DroppedOnce(Which::Second),

@@ -258,9 +258,15 @@ fn check(image: &Image, chains: bool) {
             assert!(chains || arrays > 5, "{name}: {arrays} arrays");
         }
         Scheme::Group => assert!(segments > 30, "{name}: {segments} segments"),
+        Scheme::EaPht | Scheme::EaPhtH | Scheme::EaPhtHpr => {
+            let areas = count(|what| *what == What::PhtArea);
+            assert!(areas > 10, "{name}: {areas} chunks and annexes");
+        }
         _ => assert!(count(|what| matches!(what, What::LeafHead { .. })) > 50, "{name}"),
     }
-    assert!(!chains || image.scheme == Scheme::Phast || nodes > 4, "{name}: {nodes} nodes");
+    let has_nodes =
+        matches!(image.scheme, Scheme::DashEh | Scheme::Clevel | Scheme::Group | Scheme::DashLh);
+    assert!(!chains || !has_nodes || nodes > 4, "{name}: {nodes} nodes");
 }
 
 /// Makes the images of a scheme with pages of 4 KiB: as they were closed, and as a kill left them.

@@ -4,6 +4,7 @@ use super::pool::{set_word, word_at};
 use outlast::index::clevel::layout as clevel;
 use outlast::index::dash_eh::layout as dash;
 use outlast::index::dash_lh::layout as dash_lh;
+use outlast::index::ea_pht::layout as pht;
 use outlast::index::group::layout as group;
 use outlast::index::phast::layout as phast;
 use outlast::offline::{Region, What};
@@ -18,7 +19,7 @@ fn words_at(bytes: &[u8], offset: u64, count: u64) -> Vec<u64> {
     (0..count).map(|i| word_at(bytes, offset + i * 8)).collect()
 }
 
-/// Recomputes the checksum of a link of group hashing, which covers the offset `of`.
+/// Recomputes the checksum of a link, which covers the offset `of`.
 fn set_link(bytes: &mut [u8], at: u64, of: u64) {
     let low = word_at(bytes, at) & ((1 << 48) - 1);
     let link = group::Link { offset: low & !63, depth: (low & 63) as u32 };
@@ -148,6 +149,22 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
         What::GroupNode { group } => {
             set_word(bytes, at, group::identity(group::Kind::Node, at, 0, u32::from(group)));
             set_link(bytes, at + 8, at + 8);
+        }
+        What::PhtRoot => {
+            set_link(bytes, at, 0);
+            set_link(bytes, at + 8, 1);
+        }
+        What::PhtTable if region.bytes == 16 => {
+            let bits = (word_at(bytes, at) >> 16) as u32 & 0xffff;
+            set_word(bytes, at, pht::identity(pht::Kind::Table, at, 0, bits));
+            set_link(bytes, at + 8, at + 8);
+        }
+        What::PhtTable | What::PhtLink => {
+            (at..at + region.bytes).step_by(8).for_each(|at| set_link(bytes, at, at));
+        }
+        What::PhtArea => {
+            set_link(bytes, at + 8, at + 8);
+            set_link(bytes, at + 16, at + 16);
         }
         What::Entry
         | What::Bucket { .. }

@@ -6,7 +6,7 @@
 //! nothing.
 
 mod checkers;
-mod pool;
+pub(crate) mod pool;
 pub(crate) mod published;
 pub mod table;
 

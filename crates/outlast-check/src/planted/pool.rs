@@ -8,7 +8,10 @@ use outlast::pmem::Seeded;
 use outlast::pool::bugs as pool_bugs;
 use outlast::pool::points;
 
-/// The lines that every scheme shares.
+pub(crate) const SIZE_TOLD_EARLY: &str = "A pool's new size is used before the header has it";
+pub(crate) const UNDURABLE_GROWTH: &str = "Other threads see a growth before it is durable";
+
+/// The lines that every scheme shares, unless it has its own line for the same bug.
 pub(super) const LINES: &[Line] = &[
     bug(POOL_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: pool creation", Alone),
     bug(
@@ -77,7 +80,7 @@ pub(super) const LINES: &[Line] = &[
         Guard,
     ),
     bug(
-        "A pool's new size is used before the header has it",
+        SIZE_TOLD_EARLY,
         Seeded::InCode(&pool_bugs::SIZE_TOLD_EARLY),
         "Core::grow",
         Held("pool-growth"),
@@ -85,7 +88,7 @@ pub(super) const LINES: &[Line] = &[
     // Only inline: the code is the same in both forms, but in the runs of clevel with byte strings
     // no thread reads a growth that is not durable.
     inline(
-        "Other threads see a growth before it is durable",
+        UNDURABLE_GROWTH,
         Seeded::NoFence(&points::HEADER_SIZE),
         "seam: the header's fence",
         Held("pool-growth"),

@@ -125,8 +125,11 @@ pub fn published() -> &'static [&'static str] {
 
 /// Returns every line of a scheme, with the published bugs first.
 pub fn lines(scheme: Scheme) -> Vec<Line> {
-    let all = || pool::LINES.iter().chain(parts(scheme).planted).copied();
+    let own = parts(scheme).planted;
+    let has_own = |shared: &&Line| own.iter().any(|line| line.published == shared.published);
+    let shared = || pool::LINES.iter().filter(|line| !has_own(line));
+    let all = || shared().chain(own).copied();
     let published = published::ALL.iter().flat_map(|bug| all().filter(|l| l.published == *bug));
-    let own = all().filter(|line| !published::ALL.contains(&line.published));
-    published.chain(own).collect()
+    let others = all().filter(|line| !published::ALL.contains(&line.published));
+    published.chain(others).collect()
 }

@@ -12,6 +12,7 @@
 pub mod clevel;
 pub mod dash_eh;
 pub mod dash_lh;
+pub mod ea_pht;
 pub mod group;
 pub mod phast;
 
@@ -85,6 +86,9 @@ pub fn parts(scheme: Scheme) -> &'static Parts {
         Scheme::Phast => &phast::PARTS,
         Scheme::Group => &group::PARTS,
         Scheme::DashLh => &dash_lh::PARTS,
+        Scheme::EaPht => &ea_pht::PLAIN,
+        Scheme::EaPhtH => &ea_pht::HYBRID,
+        Scheme::EaPhtHpr => &ea_pht::PARALLEL,
         other => unreachable!("{other} has no folder in the harness"),
     }
 }

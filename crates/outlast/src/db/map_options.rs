@@ -77,7 +77,8 @@ impl MapOptions {
         self.set("group_size", group_size)
     }
 
-    /// Group hashing and Dash-LH: sets the log2 of the number of segments that a new map has.
+    /// Group hashing and Dash-LH: sets the log2 of the number of segments that a new map has. EA-PHT:
+    /// that of its buckets.
     ///
     /// - Group hashing: at least 1, at most 20. Default: 1. A segment is two groups: with groups of
     ///   256 cells, 8 KiB and about 400 records.
@@ -86,9 +87,24 @@ impl MapOptions {
     ///   block needs a smaller value: otherwise creating the map fails with
     ///   [`Error::PoolFull`](crate::Error::PoolFull), or with
     ///   [`Error::Invalid`](crate::Error::Invalid) where the pool's pages are too small for it.
+    /// - EA-PHT: at least 1, at most 24. Default: 4. A bucket is 256 bytes and about ten records.
     #[must_use]
     pub fn initial_depth(self, initial_depth: u32) -> Self {
         self.set("initial_depth", initial_depth)
+    }
+
+    /// EA-PHT: sets the log2 of the buckets in a block of the table, from 1 to 16 (the default, 18 MB).
+    /// Small values are for tests.
+    #[must_use]
+    pub fn chunk_bits(self, chunk_bits: u32) -> Self {
+        self.set("chunk_bits", chunk_bits)
+    }
+
+    /// EA-PHT: sets how many threads may help to resize the table, from 1 to 64. Default: 1, and 32
+    /// in EA-PHT-HPR.
+    #[must_use]
+    pub fn helpers(self, helpers: u32) -> Self {
+        self.set("helpers", helpers)
     }
 
     /// Sets the record form. By default, keys and values that both fit 8 bytes are stored inline,

@@ -13,6 +13,7 @@ pub mod clevel;
 pub mod dash;
 pub mod dash_eh;
 pub mod dash_lh;
+pub mod ea_pht;
 mod fingerprints;
 pub mod group;
 mod kit;

@@ -1,6 +1,7 @@
 //! The schemes of this build, one row each. Everything that differs by scheme is derived from this
 //! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
+use super::ea_pht::{self, ea_pht_h, ea_pht_hpr};
 use super::settings::Settings;
 use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, dash_lh, group, phast};
 use crate::error::Result;
@@ -217,6 +218,36 @@ schemes! {
         linear_recovery: false,
         features: dash_lh::layout::FEATURE,
         settings: &["bucket_bits", "stash_buckets", "initial_depth"],
+        slot_bytes: 16,
+    }
+    /// EA-PHT (Cepeda Chavez, 2020, chapter 3).
+    EaPht = 6: ea_pht::EaPht {
+        name: "ea-pht",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: true,
+        features: ea_pht::layout::FEATURE,
+        settings: &["initial_depth", "chunk_bits", "helpers"],
+        slot_bytes: 16,
+    }
+    /// EA-PHT-H (Cepeda Chavez, 2020, chapter 4).
+    EaPhtH = 7: ea_pht_h::EaPhtH {
+        name: "ea-pht-h",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: true,
+        features: ea_pht::layout::FEATURE,
+        settings: &["initial_depth", "chunk_bits", "helpers"],
+        slot_bytes: 16,
+    }
+    /// EA-PHT-HPR (Cepeda Chavez, 2020, chapter 5).
+    EaPhtHpr = 8: ea_pht_hpr::EaPhtHpr {
+        name: "ea-pht-hpr",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: true,
+        features: ea_pht::layout::FEATURE,
+        settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
 }

@@ -19,6 +19,7 @@ mod clevel;
 mod dash;
 mod dash_eh;
 mod dash_lh;
+mod ea_pht;
 mod group;
 mod image;
 mod phast;
@@ -106,7 +107,7 @@ pub struct MapReport {
     pub key_schema: String,
     /// Schema of the values.
     pub value_schema: String,
-    /// Number of segments, levels or leaves.
+    /// Number of segments, levels, leaves, or buckets of the array.
     pub segments: u64,
     /// Number of overflow nodes.
     pub nodes: u64,
@@ -169,6 +170,10 @@ pub enum What {
     GroupRoot,
     GroupSegment { group: u16 },
     GroupNode { group: u16 },
+    PhtRoot,
+    PhtTable,
+    PhtArea,
+    PhtLink,
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -237,8 +242,16 @@ struct SchemeWalk {
 /// configuration.
 type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
-static WALKS: [SchemeWalk; 5] =
-    [dash_eh::WALK, clevel::WALK, phast::WALK, group::WALK, dash_lh::WALK];
+static WALKS: [SchemeWalk; 8] = [
+    dash_eh::WALK,
+    clevel::WALK,
+    phast::WALK,
+    group::WALK,
+    dash_lh::WALK,
+    ea_pht::WALK,
+    ea_pht::WALK_H,
+    ea_pht::WALK_HPR,
+];
 
 /// Numbers and names of the schemes that the walk knows.
 pub fn schemes() -> impl Iterator<Item = (u8, &'static str)> {

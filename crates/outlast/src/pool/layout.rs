@@ -13,7 +13,7 @@ pub const COMPATIBLE_BORN: u64 = 1;
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 /// Features that an older build may ignore if it only reads. Each is set when a pool first uses it.
 /// They belong to the schemes; see the registry.
-pub const READ_ONLY_COMPATIBLE: u64 = 0b1_1111;
+pub const READ_ONLY_COMPATIBLE: u64 = 0b11_1111;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
 

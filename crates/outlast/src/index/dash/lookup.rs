@@ -12,7 +12,7 @@ use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{RecordForm, fingerprints};
-use crate::pmem::Seam;
+use crate::pmem::{Seam, SharedWord};
 use std::sync::atomic::Ordering;
 
 /// The part of a segment that a record is in.
@@ -256,6 +256,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
 impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
     type Route<'t> = Route<'t, A>;
+    type Lock = SharedWord;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_, A>> {
@@ -304,7 +305,7 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
-    fn lock_word(&self, route: &Route<'_, A>, hash: u64) -> (VersionLock<'_, S>, u64) {
+    fn lock_word<'t>(&'t self, route: &Route<'t, A>, hash: u64) -> (VersionLock<'t, S>, u64) {
         let bucket = self.bucket(route.segment, self.home(hash));
         (self.lock_of(bucket), self.core.memory.offset_of(bucket.slots).raw())
     }

@@ -1,7 +1,7 @@
 //! The on-media structs of group hashing and nothing else. Drawn in docs/format.md.
 
-pub use crate::index::kit::media::Slot;
-use crate::index::kit::media::{self, LOW48, seal16};
+use crate::index::kit::media;
+pub use crate::index::kit::media::{Link, MAX_DEPTH, Slot};
 use crate::pmem::{Media, Word};
 use std::ops::RangeInclusive;
 
@@ -14,8 +14,6 @@ pub const CHUNK: usize = 8;
 pub const CHUNK_BYTES: u64 = 128;
 /// Cells of a group of the first level.
 pub const GROUP_SIZES: RangeInclusive<u32> = 16..=1024;
-/// Greatest depth of a segment.
-pub const MAX_DEPTH: u32 = 40;
 
 /// Returns the bytes of an overflow node: header and cells.
 pub const fn node_bytes(group: u32) -> u64 {
@@ -92,49 +90,4 @@ pub enum Kind {
 /// Its checksum also covers the offset and `fixed`: a segment's first hash, or 0 for a node.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, group: u32) -> u64 {
     media::identity(kind as u16, group as u16, &[offset, fixed])
-}
-
-/// A link to another structure, and a depth.
-///
-/// ```text
-///  63      48 47                      6 5       0
-/// +----------+--------------------------+---------+
-/// |  check   |       offset >> 6        |  depth  |
-/// +----------+--------------------------+---------+
-/// ```
-///
-/// `check` is 16 bits of a CRC-32C over the lower 48 bits and the word's own offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Link {
-    /// The structure, 0 if there is none.
-    pub offset: u64,
-    /// In a segment's `next`, its own depth; otherwise 0.
-    pub depth: u32,
-}
-
-impl Link {
-    /// Returns the word on media, for a word at this offset.
-    pub fn pack(self, at: u64) -> u64 {
-        seal16(self.offset | u64::from(self.depth), &[at])
-    }
-
-    /// Reads the word at this offset. Returns `None` if it is damaged.
-    pub fn unpack(at: u64, word: u64) -> Option<Link> {
-        let low = word & LOW48;
-        let link = Link { offset: low & !63, depth: (low & 63) as u32 };
-        (link.pack(at) == word && link.depth <= MAX_DEPTH).then_some(link)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_read_back() {
-        let link = Link { offset: 0xff_ff00, depth: 17 };
-        assert_eq!(Link::unpack(256, link.pack(256)), Some(link));
-        assert_eq!(Link::unpack(264, link.pack(256)), None, "tied to its place");
-        assert_eq!(Link::unpack(8, 0), None, "a word of zeros is no link");
-    }
 }

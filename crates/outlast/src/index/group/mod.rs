@@ -374,12 +374,6 @@ impl<S: Seam, R: Record> Group<S, R> {
         unsafe { self.core.memory.shadow_unchecked(segment.offset) }
     }
 
-    fn read_link(&self, word: &Word) -> Result<Link, Damage> {
-        let at = self.core.memory.offset_of(word).raw();
-        let found = self.core.memory.load_acquire(word);
-        Link::unpack(at, found).ok_or_else(|| Damage::new(at, "a link", format!("{found:#x}")))
-    }
-
     /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
     fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
@@ -391,7 +385,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let mut left = memory.len() / layout::node_bytes(self.group);
         let mut next = move || {
             let Some(word) = link.take() else { return Ok(None) };
-            let node = self.read_link(word)?.offset;
+            let node = Link::read(memory, word)?.offset;
             if node == 0 {
                 return Ok(None);
             }

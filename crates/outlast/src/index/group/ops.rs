@@ -12,7 +12,7 @@ use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
-use crate::pmem::Seam;
+use crate::pmem::{Seam, SharedWord};
 use std::sync::atomic::Ordering;
 
 // ---- Lookups --------------------------------------------------------------------
@@ -68,6 +68,7 @@ impl<S: Seam, R: Record> Group<S, R> {
 
 impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
     type Route<'t> = Route<'t>;
+    type Lock = SharedWord;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
@@ -98,7 +99,7 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 
-    fn lock_word(&self, route: &Route<'_>, _: u64) -> (VersionLock<'_, S>, u64) {
+    fn lock_word<'t>(&'t self, route: &Route<'t>, _: u64) -> (VersionLock<'t, S>, u64) {
         (self.lock_of(route.segment), route.segment.offset)
     }
 }

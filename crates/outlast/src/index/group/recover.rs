@@ -1,6 +1,6 @@
 //! Opening: the list of segments, and what DRAM holds of each.
 
-use super::layout::{self, Kind, NodeHeader, SegmentHeader};
+use super::layout::{self, Kind, Link, NodeHeader, SegmentHeader};
 use super::resize::{FREE_DEPTH, SPARSE};
 use super::{Cell, Group, Missing, Segment, bugs, points};
 use crate::error::Damage;
@@ -75,7 +75,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let expected = layout::identity(Kind::Segment, offset, low, self.group);
         let what = format!("a segment that begins with hash {low:#x}");
         check_identity(&core.memory, &header.identity, expected, &what)?;
-        let link = self.read_link(&header.next)?;
+        let link = Link::read(&core.memory, &header.next)?;
         // A table is split further only if it has many segments; see `may_split`.
         let most = core.memory.len() / layout::segment_bytes(self.group) * SPARSE * 2;
         let fits = link.depth >= 1

@@ -9,7 +9,7 @@ use crate::index::kit::lock::{Guarded, HeldLock};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, RecordForm, SlotWords};
-use crate::pmem::{Memory, Offset, Point, Seam, Word};
+use crate::pmem::{Memory, Offset, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -19,11 +19,6 @@ use std::sync::atomic::Ordering;
 pub(super) const FREE_DEPTH: u32 = 6;
 /// From this depth on, one entry in this many must be a segment of its own.
 pub(super) const SPARSE: u64 = 32;
-
-/// Stores a link without a flush.
-fn store_link<S: Seam>(memory: &Memory<S>, word: &Word, link: Link, at: &'static Point) {
-    memory.store_release(word, link.pack(memory.offset_of(word).raw()), at);
-}
 
 /// Empties the cells of a block that nothing links to yet.
 fn write_cells<S: Seam>(
@@ -66,8 +61,8 @@ fn write_segment<S: Seam>(
     let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
     memory.store(&header.identity, layout::identity(Kind::Segment, offset, low, group), at);
     memory.store(&header.low, low, at);
-    store_link(memory, &header.next, Link { offset: next, depth }, at);
-    store_link(memory, &header.chain, Link::default(), at);
+    Link { offset: next, depth }.store(memory, &header.next, at);
+    Link::default().store(memory, &header.chain, at);
     write_cells(memory, offset, layout::segment_bytes(group), empty, at)
 }
 
@@ -155,7 +150,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let bit = 1 << (63 - old.depth);
         let stays = Segment { depth: old.depth + 1, ..old };
         let new = Segment { offset: blocks[0].offset(), low: old.low | bit, ..stays };
-        let next = self.read_link(&self.header(old).next)?.offset;
+        let next = Link::read(memory, &self.header(old).next)?.offset;
         write_segment(memory, self.group, new, next, self.empty(new.low), at)?;
         self.forget(new);
         let (mut moved, mut used) = (Vec::new(), 1);
@@ -198,7 +193,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         memory.fence(at);
 
         let (at, link) = (&points::SPLIT_COMMIT, &self.header(old).next);
-        store_link(memory, link, Link { offset: new.offset, depth: stays.depth }, at);
+        Link { offset: new.offset, depth: stays.depth }.store(memory, link, at);
         blocks[..used].iter_mut().for_each(UnlinkedBlock::set_linked);
         let late = self.seeded(&bugs::SPLIT_BEFORE_DURABLE);
         if !late {
@@ -254,7 +249,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<NodeHeader>::new(node))?;
         memory.store(&header.identity, layout::identity(Kind::Node, node, 0, self.group), at);
-        store_link(memory, &header.next, self.read_link(&self.header(segment).chain)?, at);
+        Link::read(memory, &self.header(segment).chain)?.store(memory, &header.next, at);
         let (bytes, empty) = (layout::node_bytes(self.group), self.empty(segment.low));
         write_cells(memory, node, bytes, empty, at)?;
         self.clear_node(node);
@@ -264,7 +259,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Makes a node the first of a segment's chain.
     fn link_node(&self, segment: Segment, node: u64, at: &'static Point) {
         let chain = &self.header(segment).chain;
-        store_link(&self.core.memory, chain, Link { offset: node, depth: 0 }, at);
+        Link { offset: node, depth: 0 }.store(&self.core.memory, chain, at);
         self.state(segment).has_nodes.store(self.seam(), 1, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! Version locks: the protocol of [`version`] over words in DRAM, and their guards.
+//! Version locks: the protocol of [`version`] over words in DRAM or in the pool, and their guards.
 
 use crate::error::Result;
 use crate::index::bugs;
@@ -9,36 +9,63 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
-/// A version lock whose accesses all go through the seam.
-pub(crate) struct VersionLock<'m, S: Seam> {
-    seam: &'m S,
-    word: &'m SharedWord,
+/// A word that can be a lock: in DRAM, or in the pool.
+pub(crate) trait LockPlace {
+    /// Reads it.
+    fn load(&self, seam: &impl Seam, order: Ordering) -> u64;
+    /// Writes it.
+    fn store(&self, seam: &impl Seam, value: u64, order: Ordering);
+    /// Stores `new` if the word holds `current`, and returns whether it did.
+    fn exchange(&self, seam: &impl Seam, current: u64, new: u64, success: Ordering) -> bool;
 }
 
-impl<S: Seam> Clone for VersionLock<'_, S> {
+impl LockPlace for SharedWord {
+    #[inline(always)]
+    fn load(&self, seam: &impl Seam, order: Ordering) -> u64 {
+        self.load(seam, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, seam: &impl Seam, value: u64, order: Ordering) {
+        self.store(seam, value, order);
+    }
+
+    #[inline(always)]
+    fn exchange(&self, seam: &impl Seam, current: u64, new: u64, success: Ordering) -> bool {
+        self.compare_exchange(seam, current, new, (success, Ordering::Relaxed)).is_ok()
+    }
+}
+
+/// A version lock whose accesses all go through the seam.
+pub(crate) struct VersionLock<'m, S: Seam, P: LockPlace = SharedWord> {
+    seam: &'m S,
+    word: &'m P,
+}
+
+impl<S: Seam, P: LockPlace> Clone for VersionLock<'_, S, P> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<S: Seam> Copy for VersionLock<'_, S> {}
+impl<S: Seam, P: LockPlace> Copy for VersionLock<'_, S, P> {}
 
-impl<'m, S: Seam> VersionLock<'m, S> {
+impl<'m, S: Seam, P: LockPlace> VersionLock<'m, S, P> {
     #[inline(always)]
-    pub(crate) fn new(seam: &'m S, word: &'m SharedWord) -> Self {
+    pub(crate) fn new(seam: &'m S, word: &'m P) -> Self {
         VersionLock { seam, word }
     }
 
     /// Locks the word if it is free.
     #[inline(always)]
-    pub(crate) fn try_hold(self) -> Option<HeldLock<'m, S>> {
+    pub(crate) fn try_hold(self) -> Option<HeldLock<'m, S, P>> {
         version::try_lock(&self).map(|word| HeldLock { lock: self, word })
     }
 
     /// Locks the word, which belongs to the structure at `offset`. The thread has passed the gate.
     #[inline(always)]
-    pub(crate) fn hold(self, core: &Core<S>, offset: u64) -> Result<HeldLock<'m, S>> {
+    pub(crate) fn hold(self, core: &Core<S>, offset: u64) -> Result<HeldLock<'m, S, P>> {
         match self.try_hold() {
             Some(held) => Ok(held),
             None => self.hold_later(core, offset),
@@ -46,7 +73,7 @@ impl<'m, S: Seam> VersionLock<'m, S> {
     }
 
     #[cold]
-    fn hold_later(self, core: &Core<S>, offset: u64) -> Result<HeldLock<'m, S>> {
+    fn hold_later(self, core: &Core<S>, offset: u64) -> Result<HeldLock<'m, S, P>> {
         let mut turn = 0;
         loop {
             self.wait(core, offset, 1, &mut turn)?;
@@ -70,7 +97,7 @@ impl<'m, S: Seam> VersionLock<'m, S> {
     }
 }
 
-impl<S: Seam> LockWord for VersionLock<'_, S> {
+impl<S: Seam, P: LockPlace> LockWord for VersionLock<'_, S, P> {
     #[inline(always)]
     fn load(&self, order: Ordering) -> u64 {
         self.word.load(self.seam, order)
@@ -83,7 +110,7 @@ impl<S: Seam> LockWord for VersionLock<'_, S> {
 
     #[inline(always)]
     fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
-        self.word.compare_exchange(self.seam, current, new, (success, Ordering::Relaxed)).is_ok()
+        self.word.exchange(self.seam, current, new, success)
     }
 }
 
@@ -97,12 +124,12 @@ pub(crate) trait Held {
 
 /// A version lock that this thread holds.
 #[must_use]
-pub(crate) struct HeldLock<'m, S: Seam> {
-    lock: VersionLock<'m, S>,
+pub(crate) struct HeldLock<'m, S: Seam, P: LockPlace = SharedWord> {
+    lock: VersionLock<'m, S, P>,
     word: u64,
 }
 
-impl<'m, S: Seam> HeldLock<'m, S> {
+impl<'m, S: Seam, P: LockPlace> HeldLock<'m, S, P> {
     /// Makes readers wait and then retry.
     #[inline(always)]
     pub(crate) fn changing(&mut self) {
@@ -126,7 +153,7 @@ impl<'m, S: Seam> HeldLock<'m, S> {
     }
 }
 
-impl<S: Seam> Held for HeldLock<'_, S> {
+impl<S: Seam, P: LockPlace> Held for HeldLock<'_, S, P> {
     #[inline(always)]
     fn unlock(self) {
         if self.word & CHANGING != 0 && self.lock.seam.seeded(&bugs::LOCK_NOT_RELEASED) {

@@ -1,6 +1,6 @@
 //! Lookups of one key and of many.
 
-use super::lock::{Guarded, VersionLock};
+use super::lock::{Guarded, LockPlace, VersionLock};
 use super::table::{HashedKey, Lookup, Table};
 use crate::error::{Damage, Result};
 use crate::index::BATCH;
@@ -63,6 +63,8 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     type Route<'t>
     where
         Self: 't;
+    /// The words that are its locks.
+    type Lock: LockPlace;
 
     /// Returns the route to a hash's segment. `None` if it is not ready for use.
     fn ready_route(&self, hash: u64) -> Option<Self::Route<'_>>;
@@ -81,7 +83,11 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     ) -> Option<Result<Option<T>, Damage>>;
 
     /// Returns the lock that the changes of this hash take, and the offset of what it guards.
-    fn lock_word(&self, route: &Self::Route<'_>, hash: u64) -> (VersionLock<'_, S>, u64);
+    fn lock_word<'t>(
+        &'t self,
+        route: &Self::Route<'t>,
+        hash: u64,
+    ) -> (VersionLock<'t, S, Self::Lock>, u64);
 }
 
 /// Finds a key and reads from its slot. The thread has passed the gate `inside` times.
@@ -126,6 +132,8 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
     let mut turn = 0;
     loop {
         core.check()?;
+        // The lock may lie in a block that is given back once no visit can be using it.
+        let _visit = (turn >= PATIENCE).then(|| core.visit());
         let route = table.any_route(hash, inside)?;
         let (lock, offset) = table.lock_word(&route, hash);
         let mut held = None;

@@ -32,6 +32,53 @@ pub(crate) fn seal8(low: u64) -> u64 {
     low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
 }
 
+/// Greatest depth in a [`Link`].
+pub const MAX_DEPTH: u32 = 40;
+
+/// A link to another structure, and a depth.
+///
+/// ```text
+///  63      48 47                      6 5       0
+/// +----------+--------------------------+---------+
+/// |  check   |       offset >> 6        |  depth  |
+/// +----------+--------------------------+---------+
+/// ```
+///
+/// `check` is 16 bits of a CRC-32C over the lower 48 bits and the word's own offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Link {
+    /// The structure, 0 if there is none.
+    pub offset: u64,
+    /// What the word says besides, from 0 to [`MAX_DEPTH`]: usually a depth.
+    pub depth: u32,
+}
+
+impl Link {
+    /// Returns the word on media, for a word at this offset.
+    pub fn pack(self, at: u64) -> u64 {
+        seal16(self.offset | u64::from(self.depth), &[at])
+    }
+
+    /// Reads the word at this offset. Returns `None` if it is damaged.
+    pub fn unpack(at: u64, word: u64) -> Option<Link> {
+        let low = word & LOW48;
+        let link = Link { offset: low & !63, depth: (low & 63) as u32 };
+        (link.pack(at) == word && link.depth <= MAX_DEPTH).then_some(link)
+    }
+
+    /// Stores the link without a flush.
+    pub(crate) fn store<S: Seam>(self, memory: &Memory<S>, word: &Word, at: &'static Point) {
+        memory.store_release(word, self.pack(memory.offset_of(word).raw()), at);
+    }
+
+    /// Reads the link in a word.
+    pub(crate) fn read<S: Seam>(memory: &Memory<S>, word: &Word) -> Result<Link, Damage> {
+        let at = memory.offset_of(word).raw();
+        let found = memory.load_acquire(word);
+        Link::unpack(at, found).ok_or_else(|| Damage::new(at, "a link", format!("{found:#x}")))
+    }
+}
+
 /// Makes the identity word of a structure: its kind, one fixed property, and a checksum. The
 /// checksum ties the word to the structure's place and to its other fixed properties.
 ///
@@ -188,5 +235,18 @@ impl Slot {
             link
         };
         memory.persist(self, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_read_back() {
+        let link = Link { offset: 0xff_ff00, depth: 17 };
+        assert_eq!(Link::unpack(256, link.pack(256)), Some(link));
+        assert_eq!(Link::unpack(264, link.pack(256)), None, "tied to its place");
+        assert_eq!(Link::unpack(8, 0), None, "a word of zeros is no link");
     }
 }

@@ -1,0 +1,140 @@
+//! The seeded bugs of the EA-PHT family. Those of the pool are in `planted/pool.rs`.
+
+use crate::planted::pool::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
+use crate::planted::published::*;
+use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
+use crate::planted::table::{Line, bug, bytes, cannot};
+use outlast::db::bugs as db_bugs;
+use outlast::index::bugs as index_bugs;
+use outlast::index::ea_pht::bugs as own_bugs;
+use outlast::index::ea_pht::points;
+use outlast::pmem::Seeded;
+use outlast::pool::bugs as pool_bugs;
+
+const DRAM_ONLY: &str = "each opening makes what DRAM holds; no directory is written";
+
+/// A line of the schemes whose changes wait for the end of a resize.
+const WAITING: Line = bug(
+    RESIZE_BEFORE_DURABLE,
+    Seeded::InCode(&own_bugs::RESIZED_BEFORE_DURABLE),
+    "finish: used before the root is durable",
+    Stopped,
+);
+
+/// The lines of all three schemes, and what a scheme adds.
+macro_rules! lines {
+    ($($own:expr),* $(,)?) => { &[
+        bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
+        bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
+        bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow bucket", Alone),
+        bug(UNFENCED_NODE, Seeded::NoFence(&points::NODE_NEW), "seam: overflow bucket", Alone),
+        cannot(TWO_STORES, "no slot keeps words of a record that is gone"),
+        bug(TORN, Seeded::TornStore(&points::RESIZE_COMMIT), "seam: a root in two halves", Alone),
+        bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
+        bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
+        cannot(SET_THEN_CLEAR, "no record moves within a table, and a move clears nothing"),
+        cannot(TWICE_AFTER_MOVE, "a record is in one chain, and of two tables one counts"),
+        cannot(HALF_RESIZE_REDONE, "what is redone is written anew as a whole"),
+        bug(REMOVED_STAYS, Seeded::NoFlush(&points::REMOVE), "seam: removal", Alone),
+        cannot(SEPARATE_WORDS, "a table's offset and size are one word"),
+        bug(DEPTH_FIRST, Seeded::NoFlush(&points::RESIZE_COMMIT), "seam: the root", Alone),
+        bug(NEW_TABLE_UNFLUSHED, Seeded::NoFlush(&points::RESIZE_NEW), "seam: new table", Alone),
+        cannot(RANGE_OFF_BY_ONE, DRAM_ONLY),
+        bug(ONE_HASH, Seeded::InCode(&index_bugs::DOUBLED_WITHOUT_END), "is_due", Alone),
+        bug(RESIZED_MEANWHILE, Seeded::InCode(&own_bugs::MOVED_UNNOTICED), "attempt", Paused),
+        bug(SERVED_UNREPAIRED, Seeded::NoFlush(&points::OPENING), "seam: opening", Alone),
+        bug(UNDURABLE_SIBLING, Seeded::NoFence(&points::NODE_COMMIT), "seam: link", Stopped),
+        bug(
+            READ_UNDURABLE,
+            Seeded::InCode(&index_bugs::CHANGING_IGNORED),
+            "read_once: lookups do not wait",
+            Stopped,
+        ),
+        bug(
+            EXISTS_UNDURABLE,
+            Seeded::InCode(&index_bugs::SHOWN_BEFORE_DURABLE),
+            "insert: shown before its fence",
+            Stopped,
+        ),
+        bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "make_ready", Alone),
+        cannot(MICRO_LOG, "there is no log to leave out; one word commits a resize"),
+        cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other meanwhile"),
+        bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "search", Alone),
+        cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
+        bug(
+            INSERTS_NEVER_END,
+            Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
+            "HeldLock::unlock",
+            Alone,
+        ),
+        cannot(REOPEN_HANGS, "opening follows links to buckets that no other links to, so it ends"),
+        bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
+        bug(
+            REHASH_NOT_RESUMED,
+            Seeded::InCode(&db_bugs::NOT_RECLAIMED),
+            "Store::with_alive: the reclaim is not resumed",
+            Alone,
+        ),
+        // What the thesis has wrong, or could.
+        bug(
+            "EA-PHT: the allocator's counter is not flushed",
+            Seeded::NoFlush(&points::COUNTER),
+            "seam: counter",
+            Alone,
+        ),
+        bug(
+            "EA-PHT: a next offset is stored before the new pair is durable",
+            Seeded::NoFlush(&points::NODE_NEW),
+            "seam: overflow bucket",
+            Alone,
+        ),
+        bug(
+            "EA-PHT: recovery hands out buckets that are linked",
+            Seeded::InCode(&own_bugs::LINKED_SPARED),
+            "recover_table",
+            Alone,
+        ),
+        bug(
+            "EA-PHT: two inserts of one key both succeed",
+            Seeded::InCode(&index_bugs::INSERT_UNCHECKED),
+            "attempt",
+            Alone,
+        ),
+        // Of the pool: inserts take space only for the blocks of byte strings.
+        bytes(
+            SIZE_TOLD_EARLY,
+            Seeded::InCode(&pool_bugs::SIZE_TOLD_EARLY),
+            "Core::grow",
+            Held("pool-growth"),
+        ),
+        cannot(UNDURABLE_GROWTH, "runs of other schemes show it; here no two threads grow the pool"),
+        $($own),*
+    ] };
+}
+
+/// The lines of EA-PHT.
+pub(super) const PLAIN: &[Line] = lines!(WAITING);
+/// The lines of EA-PHT-H.
+pub(super) const HYBRID: &[Line] = lines!(WAITING);
+/// The lines of EA-PHT-HPR.
+pub(super) const PARALLEL: &[Line] = lines!(
+    cannot(RESIZE_BEFORE_DURABLE, "the mark of a moved bucket is durable before others see it"),
+    bug(
+        "EA-PHT-HPR: old tables are reused before the root is durable",
+        Seeded::NoFence(&points::RESIZE_COMMIT),
+        "seam: root",
+        Held("finish"),
+    ),
+    bug(
+        "EA-PHT-HPR: a section is resized twice",
+        Seeded::InCode(&own_bugs::MOVED_TWICE),
+        "move_bucket",
+        Alone,
+    ),
+    bug(
+        "EA-PHT-HPR: the mark of a moved bucket is not durable",
+        Seeded::NoFlush(&points::MOVE_COMMIT),
+        "seam: bucket moved",
+        Alone,
+    ),
+);

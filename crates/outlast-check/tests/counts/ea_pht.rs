@@ -1,0 +1,130 @@
+//! The costs of EA-PHT, EA-PHT-H and EA-PHT-HPR.
+
+use super::{Bench, VALUE, colliding, cost, cost_at, has};
+use outlast::index::ea_pht::layout::BUCKET_BYTES;
+use outlast::index::ea_pht::points;
+use outlast::pmem::Event;
+use outlast::{RecordForm, Scheme};
+use outlast_check::codec::SPECIAL;
+use outlast_check::schemes::parts;
+use outlast_check::session::{Do, PoolShape, Shape};
+
+/// The lines of a bucket.
+const LINES: u64 = BUCKET_BYTES / 64;
+
+/// Calls `check` with a map of each scheme and form: 2^`depth` buckets, chunks of 2^`chunk_bits`.
+fn each(depth: u32, chunk_bits: u32, check: impl Fn(Shape)) {
+    for scheme in [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr] {
+        for form in RecordForm::ALL {
+            check(Shape { form, config: (parts(scheme).config)(chunk_bits, 2 * depth) });
+        }
+    }
+}
+
+/// Adds what the form needs to write a record: the block's lines, and their fence.
+fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
+    match form {
+        RecordForm::Inline => (lines, fences),
+        RecordForm::Bytes => {
+            let record = cost_at(events, &points::RECORD).0;
+            assert!((1..=2).contains(&record), "a record of less than 64 bytes");
+            (lines + record, fences + 1)
+        }
+    }
+}
+
+/// Keeps only the index's events, because now and then a block needs more pages from the pool.
+fn of_index(events: Vec<Event>) -> Vec<Event> {
+    events.into_iter().filter(|e| e.point.is_none_or(|point| point.owner == "ea-pht")).collect()
+}
+
+/// An operation must fence once before it returns, and the slot's words commit it. The thesis takes
+/// two lines and four fences of each (3.8).
+#[test]
+fn a_change_flushes_one_line() {
+    each(6, 4, |shape| {
+        let mut bench = Bench::new(shape);
+        for key in 10..310 {
+            let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
+            if !has(&events, &points::NODE_COMMIT) {
+                assert_eq!(cost(&events), with_record(shape.form, &events, (1, 1)), "{shape:?}");
+            }
+        }
+        for key in 10..100 {
+            let events = of_index(bench.change(key, Do::Put(key)));
+            assert_eq!(cost(&events), with_record(shape.form, &events, (1, 1)), "{shape:?}");
+            let events = of_index(bench.change(key, Do::Remove));
+            assert_eq!(cost(&events), (1, 1), "{shape:?}");
+            // The slot is used again.
+            let events = of_index(bench.change(key, Do::Insert(VALUE)));
+            assert_eq!(cost(&events), with_record(shape.form, &events, (1, 1)), "{shape:?}");
+        }
+    });
+}
+
+/// The counter and the bucket must be durable before the link. The thesis takes four lines and eight
+/// fences; its buckets are zeroed in advance.
+#[test]
+fn an_overflow_insert_flushes_the_counter_the_bucket_and_a_link() {
+    each(8, 4, |shape| {
+        let mut bench = Bench::in_pool(shape, colliding());
+        let mut buckets = 0;
+        for key in SPECIAL..SPECIAL + 100 {
+            let events = of_index(bench.change(key, Do::Insert(VALUE)));
+            let simple = !has(&events, &points::NODE_COMMIT);
+            let own = if simple { (1, 1) } else { (1 + LINES + 1, 2) };
+            buckets += u64::from(!simple);
+            assert_eq!(cost(&events), with_record(shape.form, &events, own), "{shape:?}");
+            assert_eq!(cost_at(&events, &points::COUNTER), (u64::from(!simple), 0));
+        }
+        assert_eq!(buckets, 6, "15 records each, the first bucket is there");
+    });
+}
+
+/// A resize flushes the new table, and the root that commits it. EA-PHT and -H fence 16 buckets at a
+/// time, -HPR each bucket, and its mark.
+#[test]
+fn a_resize_flushes_the_new_table_and_the_root() {
+    each(1, 16, |shape| {
+        let waits = shape.scheme() != Scheme::EaPhtHpr;
+        let mut bench = Bench::in_pool(shape, PoolShape { max_pages: 640, ..PoolShape::default() });
+        let (mut resizes, mut events) = (0, Vec::new());
+        for key in 10..2_000 {
+            events.extend(of_index(bench.change(key, Do::Insert(VALUE + key))));
+            if !has(&events, &points::RESIZE_COMMIT) {
+                continue;
+            }
+            let old = 2 << resizes;
+            let fences = if waits { 1 + u64::div_ceil(old - 1, 16) } else { old };
+            let (lines, fenced) = cost_at(&events, &points::MOVE_NEW);
+            assert_eq!(fenced, fences, "{shape:?}, {old} buckets");
+            let copies = lines / LINES;
+            assert!((2 * old..3 * old).contains(&copies), "{copies} buckets for {old}");
+            assert_eq!(cost_at(&events, &points::RESIZE_NEW).1, 0);
+            assert_eq!(cost_at(&events, &points::RESIZE_COMMIT), (1, 1));
+            if !waits {
+                assert_eq!(cost_at(&events, &points::RESIZE_BEGIN), (1, 2));
+                assert_eq!(cost_at(&events, &points::MOVE_COMMIT), (old, old));
+            }
+            resizes += 1;
+            events.clear();
+        }
+        assert!(resizes >= 6, "{shape:?}: {resizes}");
+    });
+}
+
+/// Keys that no resize separates get a chain. The table does not grow for them without end.
+#[test]
+fn keys_of_one_hash_do_not_grow_the_table_without_end() {
+    each(1, 4, |shape| {
+        let mut bench = Bench::in_pool(shape, colliding());
+        let (mut buckets, mut resizes) = (0, 0);
+        for key in SPECIAL..SPECIAL + 1_000 {
+            let events = bench.change(key, Do::Insert(VALUE));
+            buckets += cost_at(&events, &points::NODE_COMMIT).1;
+            resizes += cost_at(&events, &points::RESIZE_COMMIT).1;
+        }
+        assert_eq!(buckets, 66, "{shape:?}");
+        assert_eq!(resizes, 3, "{shape:?}: one chain is enough for 8 buckets");
+    });
+}

@@ -1,0 +1,148 @@
+//! The on-media structs of EA-PHT and nothing else. Drawn in docs/format.md.
+
+use crate::index::kit::lock::LockPlace;
+use crate::index::kit::media;
+pub use crate::index::kit::media::{Link, MAX_DEPTH, Slot};
+use crate::pmem::{Media, Seam, Word};
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering;
+
+/// The read-only compatible feature of a pool that has had a map of this scheme.
+pub const FEATURE: u64 = 32;
+
+/// Records in a bucket.
+pub const SLOTS: usize = 15;
+/// Bytes of a bucket, and of the header of a chunk or an annex.
+pub const BUCKET_BYTES: u64 = 256;
+/// Bytes of a table's header. The links to its chunks follow.
+pub const TABLE_HEADER: u64 = 64;
+/// log2 of the buckets in the array of a chunk.
+pub const CHUNK_BITS: RangeInclusive<u32> = 1..=16;
+/// log2 of the buckets of a new map.
+pub const INITIAL_DEPTHS: RangeInclusive<u32> = 1..=24;
+
+/// The slots of each line of a bucket. The first has the bucket's lock and link.
+pub const LINES: [u32; 4] = [0x7, 0x78, 0x780, 0x7800];
+
+/// A bucket: 15 pairs, a lock, and the offset of the next bucket (3.4).
+#[repr(C, align(256))]
+pub struct Bucket {
+    /// In EA-PHT, the version lock. It is never flushed, and opening resets it. Elsewhere unused.
+    pub lock: MediaLock,
+    /// The next bucket of the chain; see [`Link`]. In the first bucket of a chain, [`MOVED`] says
+    /// that the records are in the next table.
+    pub next: Word,
+    /// The records.
+    pub slots: [Slot; SLOTS],
+}
+// SAFETY: consists of words.
+unsafe impl Media for Bucket {}
+
+/// The depth in a bucket's link if its records are in the next table.
+pub const MOVED: u32 = 1;
+
+/// A version lock in the pool.
+#[repr(transparent)]
+pub struct MediaLock(Word);
+
+impl MediaLock {
+    /// Its word.
+    pub fn word(&self) -> &Word {
+        &self.0
+    }
+}
+
+impl LockPlace for MediaLock {
+    #[inline(always)]
+    fn load(&self, seam: &impl Seam, order: Ordering) -> u64 {
+        seam.load(&self.0, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, seam: &impl Seam, value: u64, order: Ordering) {
+        seam.store(&self.0, value, order, &super::points::LOCK);
+    }
+
+    #[inline(always)]
+    fn exchange(&self, seam: &impl Seam, current: u64, new: u64, success: Ordering) -> bool {
+        let at = &super::points::LOCK;
+        seam.compare_exchange(&self.0, current, new, success, Ordering::Relaxed, at).is_ok()
+    }
+}
+
+/// The first 256 bytes of a chunk or an annex. The buckets follow: in a chunk, those of the array,
+/// and then the overflow buckets.
+#[repr(C, align(256))]
+pub struct AreaHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// How many overflow buckets have been handed out; see [`Link`], whose offset is 64 times the
+    /// number.
+    pub used: Word,
+    /// In an annex, the next one; see [`Link`].
+    pub next: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 29],
+}
+// SAFETY: consists of words.
+unsafe impl Media for AreaHeader {}
+
+/// The header of a table. Its chunks' links follow.
+#[repr(C, align(64))]
+pub struct TableHeader {
+    /// See [`identity`].
+    pub identity: Word,
+    /// The newest annex; see [`Link`].
+    pub annexes: Word,
+    /// Unused, of any content.
+    pub unused: [Word; 6],
+}
+// SAFETY: consists of words.
+unsafe impl Media for TableHeader {}
+
+const _: () = {
+    assert!(size_of::<Bucket>() as u64 == BUCKET_BYTES);
+    assert!(size_of::<AreaHeader>() as u64 == BUCKET_BYTES);
+    assert!(size_of::<TableHeader>() as u64 == TABLE_HEADER);
+};
+
+/// The kind of a structure, for [`identity`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// A table. Its property is the log2 of its buckets, and above 8 bits that of the buckets in the
+    /// array of a chunk.
+    Table = 0x6501,
+    /// A chunk. Its property is the log2 of the buckets of its array.
+    Chunk = 0x6502,
+    /// An annex. Its property is the log2 of its buckets and its header.
+    Annex = 0x6503,
+}
+
+/// Returns the identity word of a structure; see `kit::media::identity`. Its checksum also covers the
+/// offset and `fixed`: of a chunk, the index of its first bucket; otherwise 0.
+pub fn identity(kind: Kind, offset: u64, fixed: u64, bits: u32) -> u64 {
+    media::identity(kind as u16, bits as u16, &[offset, fixed])
+}
+
+/// Returns the overflow buckets of a chunk whose array has 2^`bits` buckets: an eighth of them, less
+/// the header, so that a chunk of 16 buckets and more takes 9/8 of its array.
+pub const fn overflow_buckets(bits: u32) -> u64 {
+    let eighth = (1 << bits) / 8;
+    if eighth > 1 { eighth - 1 } else { 1 }
+}
+
+/// Returns the bytes of a chunk whose array has 2^`bits` buckets.
+pub const fn chunk_bytes(bits: u32) -> u64 {
+    BUCKET_BYTES * (1 + (1 << bits) + overflow_buckets(bits))
+}
+
+/// Returns the bytes of an annex whose buckets and header are 2^`bits`.
+pub const fn annex_bytes(bits: u32) -> u64 {
+    BUCKET_BYTES << bits
+}
+
+/// Returns the bytes of a table with 2^`chunks` chunks: a power of two, so that its block is aligned.
+pub const fn table_bytes(chunks: u32) -> u64 {
+    (TABLE_HEADER + (8 << chunks)).next_power_of_two()
+}

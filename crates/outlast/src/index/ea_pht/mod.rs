@@ -1,0 +1,504 @@
+//! EA-PHT, EA-PHT-H and EA-PHT-HPR (Cepeda Chavez, master's thesis, 2020): a hash table of chained
+//! buckets that grows all at once, in three stages of development.
+//!
+//! # Structure
+//!
+//! ```text
+//!  root (named root, words 1 and 2) ---> [next table, while HPR moves records]
+//!   |
+//!   v
+//!  table ---> chunk: [ header | array of buckets | overflow buckets ]
+//!    |   ---> chunk: [ header | array of buckets | overflow buckets ]
+//!    |   ...
+//!    +------> annexes: [ header | overflow buckets ], where the chunks have none left
+//!
+//!  bucket of 256 bytes: [ lock | next ] 15 slots                the chain of a bucket: next, next, ...
+//! ```
+//!
+//! A table is an array of 2^depth buckets. The first bits of a hash name a bucket, and the record
+//! is in this bucket or in one of its chain. A full chain gets an overflow bucket, which the table
+//! hands out itself, by counting up (3.4). If an eighth of the buckets have such chains, the whole
+//! table is moved to one of twice as many buckets (3.5.4), before the next such chain is made.
+//!
+//! The three schemes share their code, and differ in two constants of `Variant`:
+//!
+//! | | lock of a bucket | while a table is moved, a change of a bucket that is moved |
+//! |---|---|---|
+//! | EA-PHT (chapter 3) | in the bucket | helps to move, if one of the helpers; waits for the end |
+//! | EA-PHT-H (4) | in DRAM | the same |
+//! | EA-PHT-HPR (5) | in DRAM | goes to the new table at once |
+//!
+//! In DRAM there are also, for each bucket, fingerprints (7.2) and the link to the next bucket.
+//!
+//! # Invariants
+//!
+//! 1. A slot holds a record if and only if its first word is not the *empty word*. For byte strings
+//!    that is 0. For inline records, where any key can occur, it is a key that hashes to the other
+//!    half of the hash space.
+//! 2. A record is in the chain of its bucket, and only once.
+//! 3. A table's counters are at least as great as the number of its overflow buckets that are
+//!    linked, on media too.
+//! 4. While HPR moves a table, a bucket's records are in the old table until the bucket is marked
+//!    as moved, and in the new one from then on.
+//! 5. What readers can see is durable.
+//!
+//! # Commit points
+//!
+//! One store of 8 bytes commits each change.
+//!
+//! | operation | stores, in order | lines, fences | a crash in between leaves |
+//! |---|---|---|---|
+//! | insert, inline | slot: empty, value, key (commit) | 1, 1 | an empty slot, or the record |
+//! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
+//! | overflow insert | counter; bucket whole; fence; link (commit) | 6, 2 (+ the record's) | a bucket that was handed out and is not linked; opening finds it |
+//! | update, inline | value (commit) | 1, 1 | the old value or the new |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new |
+//! | remove | first word: empty (commit) | 1, 1 | the record or none |
+//! | annex | header; fence; link (commit) | 2, 2 | a block that the trace frees |
+//! | resize | new table whole; fence; root (commit) | all, 2 and one for each 16 buckets | the old table; the trace frees the new one |
+//! | resize, HPR | headers; fence; root's second word; for each bucket: copies, fence, mark (commit); root | all, 3 and 2 for each bucket | two tables, and opening resumes the resize |
+//!
+//! The thesis counts a line for each word of a pair, and two fences for each line (3.8): 2 and 4
+//! for an insert, 4 and 8 for an overflow insert. Both words of a slot lie in one line, and stores
+//! to a line become durable in order, so one line and one fence are enough. An overflow insert
+//! flushes more lines here, because the pool's blocks are not zeroed in advance (3.4): all four
+//! lines of the bucket.
+//!
+//! # Concurrency
+//!
+//! A change locks its bucket, the first of the chain; nothing else. A lookup takes no lock and
+//! stores nothing. It reads the version, the fingerprints and the slot, and checks that the version
+//! is the same, and that the table's blocks were not given back. If not, it reads again. After 1,024
+//! such reads it locks the bucket for the next one.
+//!
+//! An insert changes no version: it shows its record by the fingerprint, or an overflow bucket by the
+//! link in DRAM, after the fence. So no lookup returns what is not durable, although the bucket is
+//! locked. Updates, removals and moves mark the bucket as changing, and readers wait.
+//!
+//! *Why the version does not wrap.* The thesis has six bits of it, because lock and version take one
+//! byte. A reader that sleeps through 64 changes would be fooled. Here the word has 46 bits.
+//!
+//! *Resize.* A thread that needs an overflow bucket where there are too many chains closes the
+//! allocator of the table, so that the number of overflow buckets is fixed, and prepares the next
+//! table, which has room for as many. Then threads claim buckets and move them: lock, copy to the two
+//! buckets of the new table, mark as moved. The mark is in the lock word, for other threads, and in HPR also in the bucket's link, for
+//! recovery. The thread that moves the last bucket makes the new table the current one.
+//!
+//! In EA-PHT and -H, readers go on in the old table until then, and a change that meets a mark waits.
+//! So nothing changes in a bucket after it was copied, and the new table needs to be durable only
+//! when the root leads to it.
+//!
+//! In HPR, readers and changes of a marked bucket go to the new table. The mark in the bucket's link
+//! is durable before the mark in its lock word is set, so no change there is lost. Every change moves
+//! two buckets beside its own work, and so do the pool's background steps; the thread that began
+//! does no more than others.
+//!
+//! Old tables are retired, and reused once no change can still be using their locks
+//! ([`reclaim`](crate::reclaim)).
+//!
+//! Lock order: bucket, then the allocator. No thread allocates from the pool while it holds a lock.
+//!
+//! # After a crash
+//!
+//! Opening reads all buckets, on as many threads as asked for. It resets locks, and makes the
+//! fingerprints. Of the sixteen states that a crash can leave (3.6.1) most need no repair: a value
+//! without its key is not a record, and a table that the root does not lead to is not in use. Buckets
+//! that were handed out and not linked are handed out first from then on. As stores of a dead
+//! process may still be in the caches, opening flushes what it reads.
+//!
+//! A bucket whose chain is damaged is not served: operations on its hashes return the damage. A
+//! table with such a bucket does not grow; it gets annexes.
+//!
+//! # Deviations from the thesis
+//!
+//! - A key or a value of 0 marks an empty pair there. So 0 cannot be a key, and Algorithm 6 does not
+//!   relink a bucket whose first value is 0, which loses the record. Here all keys and values work,
+//!   and an overflow bucket is linked by the insert alone.
+//! - Its lookup compares the value, so a value must not be used twice at a time (2.6). Here the
+//!   version is enough.
+//! - Its lookup returns a pair whose line is not durable yet, while the bucket is locked. A crash can
+//!   then take back what was returned.
+//! - Its chunk owns the rest of the file, and is zeroed when the file is made. Here the pool
+//!   allocates chunks, and annexes where a chunk is used up.
+//! - In EA-PHT-HPR, threads initialise the new lock array if they meet a flag (Algorithms 8 to 10).
+//!   With one thread nobody does, and a late helper zeroes locks that are held. Here the thread that
+//!   moves a bucket initialises the locks of its copies.
+//! - Tables of fewer buckets than helpers have sections of 0 buckets, and nothing is moved (Algorithm
+//!   11). Here threads claim buckets by number.
+//! - It counts overflow buckets to know when to grow. So keys of one hash make its tables grow, to no
+//!   end. Here chains are counted.
+//! - The first bits of a hash name the bucket, not the last, so that the two copies of a bucket are
+//!   neighbours.
+
+pub mod bugs;
+pub mod layout;
+mod ops;
+pub mod points;
+mod recover;
+mod resize;
+mod scan;
+mod table;
+
+use super::Growth;
+use crate::error::{Damage, Error, Result};
+use crate::index::kit::lock::{Guarded, HeldLock, LockPlace, VersionLock};
+use crate::index::kit::media::empty_words;
+use crate::index::kit::table::Table as KitTable;
+use crate::index::kit::walk::Counters;
+use crate::index::record::{Record, SlotWords};
+use crate::index::{Scheme, SchemeConfig, Settings};
+use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
+use crate::pool::core::{Core, root_offset};
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use layout::{CHUNK_BITS, INITIAL_DEPTHS, Link, MediaLock};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use table::{BucketRef, Table};
+
+/// What tells the three schemes apart.
+pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
+    /// The scheme.
+    const SCHEME: Scheme;
+    /// Whether changes of a moved bucket go to the new table while the others are being moved.
+    const GOES_ON: bool;
+    /// How many threads move buckets at a time, unless the map's options say so.
+    const HELPERS: u32;
+    /// The words that are its locks.
+    type Lock: LockPlace;
+
+    /// Returns the lock of a bucket.
+    fn lock<'m>(bucket: BucketRef<'m>) -> &'m Self::Lock;
+}
+
+/// EA-PHT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plain {}
+/// EA-PHT-H.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hybrid {}
+/// EA-PHT-HPR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parallel {}
+
+impl Variant for Plain {
+    const SCHEME: Scheme = Scheme::EaPht;
+    const GOES_ON: bool = false;
+    const HELPERS: u32 = 1;
+    type Lock = MediaLock;
+
+    #[inline(always)]
+    fn lock(bucket: BucketRef<'_>) -> &MediaLock {
+        &bucket.bucket.lock
+    }
+}
+
+impl Variant for Hybrid {
+    const SCHEME: Scheme = Scheme::EaPhtH;
+    const GOES_ON: bool = false;
+    const HELPERS: u32 = 1;
+    type Lock = SharedWord;
+
+    #[inline(always)]
+    fn lock(bucket: BucketRef<'_>) -> &SharedWord {
+        &bucket.metadata.lock
+    }
+}
+
+impl Variant for Parallel {
+    const SCHEME: Scheme = Scheme::EaPhtHpr;
+    const GOES_ON: bool = true;
+    const HELPERS: u32 = 32;
+    type Lock = SharedWord;
+
+    #[inline(always)]
+    fn lock(bucket: BucketRef<'_>) -> &SharedWord {
+        &bucket.metadata.lock
+    }
+}
+
+/// The layout of a map of EA-PHT.
+pub type Config = ConfigOf<Plain>;
+/// A hash table of EA-PHT (chapter 3).
+pub(crate) type EaPht<S, R> = Pht<S, R, Plain>;
+
+/// EA-PHT-H (chapter 4): the locks in DRAM.
+pub mod ea_pht_h {
+    pub use super::points::hybrid as points;
+    /// The layout of a map.
+    pub type Config = super::ConfigOf<super::Hybrid>;
+    /// A hash table of this scheme.
+    pub(crate) type EaPhtH<S, R> = super::Pht<S, R, super::Hybrid>;
+}
+
+/// EA-PHT-HPR (chapter 5): many threads move a table, and changes go on meanwhile.
+pub mod ea_pht_hpr {
+    pub use super::points::parallel as points;
+    /// The layout of a map.
+    pub type Config = super::ConfigOf<super::Parallel>;
+    /// A hash table of this scheme.
+    pub(crate) type EaPhtHpr<S, R> = super::Pht<S, R, super::Parallel>;
+}
+
+/// The layout of a map of one of the three schemes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConfigOf<V> {
+    /// log2 of the buckets of a new map: from 1 to 24.
+    pub initial_depth: u32,
+    /// log2 of the buckets in a chunk: from 1 to 16. A smaller table is one chunk.
+    pub chunk_bits: u32,
+    /// How many threads beside the first move a table: from 1 to 64.
+    pub helpers: u32,
+    variant: PhantomData<V>,
+}
+
+impl<V> ConfigOf<V> {
+    /// Makes a configuration.
+    pub const fn new(initial_depth: u32, chunk_bits: u32, helpers: u32) -> Self {
+        ConfigOf { initial_depth, chunk_bits, helpers, variant: PhantomData }
+    }
+}
+
+const HELPERS: RangeInclusive<u32> = 1..=64;
+
+impl<V: Variant> SchemeConfig for ConfigOf<V> {
+    fn of_settings(settings: &mut Settings, _: &str) -> Result<Self> {
+        Ok(ConfigOf::new(
+            settings.take("initial_depth", [1, 4], INITIAL_DEPTHS, 1)?,
+            settings.take("chunk_bits", [2, 16], CHUNK_BITS, 1)?,
+            settings.take("helpers", [V::HELPERS; 2], HELPERS, 1)?,
+        ))
+    }
+
+    fn from_words(words: [u64; 3]) -> Option<Self> {
+        let known = [INITIAL_DEPTHS, CHUNK_BITS, HELPERS]
+            .iter()
+            .zip(words)
+            .all(|(range, word)| u32::try_from(word).is_ok_and(|word| range.contains(&word)));
+        let [depth, chunk, helpers] = words.map(|word| word as u32);
+        known.then_some(ConfigOf::new(depth, chunk, helpers))
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        [self.initial_depth, self.chunk_bits, self.helpers].map(u64::from)
+    }
+
+    fn features(self) -> u64 {
+        layout::FEATURE
+    }
+}
+
+/// In a bucket's lock word: its records are in the next table.
+const MOVED: u64 = 1;
+/// In a bucket's lock word: its chain is damaged.
+const DAMAGED: u64 = 2;
+
+/// How an operation reached its bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct Route<'t> {
+    table: &'t Table,
+    /// The number of the bucket.
+    index: u64,
+    bucket: BucketRef<'t>,
+}
+
+/// Hashes that are not served, from the first to the last, and why.
+type Missing = (u64, u64, Damage);
+
+/// A hash table of one of the three schemes. See the module's documentation.
+pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
+    core: Arc<Core<S>>,
+    config: ConfigOf<V>,
+    root: Offset<Word>,
+    /// The empty word, by the first bit of the hash.
+    empty: [u64; 2],
+    /// The first table since opening. Each owns the next one.
+    first: Box<Table>,
+    /// The table that operations begin with.
+    current: Shared<AtomicPtr<Table>>,
+    missing: Vec<Missing>,
+    counters: Counters,
+    form: PhantomData<R>,
+}
+
+impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+    /// Opens the table whose root is in `slot`. Reads all of it.
+    pub(crate) fn open(core: &Arc<Core<S>>, slot: usize, config: ConfigOf<V>) -> Result<Self> {
+        let place = root_offset(slot).raw() + 8;
+        let root = Offset::<Word>::new(place);
+        let open = |place: u64, number: u64| -> Result<Option<Table>> {
+            let word = core.memory.load(core.memory.at(Offset::<Word>::new(place))?);
+            match Link::unpack(number, word) {
+                Some(Link { offset: 0, depth: 0 }) if number == 1 => Ok(None),
+                Some(Link { offset: offset @ 1.., depth: depth @ 1.. }) => {
+                    Ok(Some(Table::open(core, offset, depth)?))
+                }
+                _ => {
+                    let damage = Damage::new(place, "a table's offset", format!("{word:#x}"));
+                    Err(Error::DamagedRoot { slot, damage })
+                }
+            }
+        };
+        let first = Box::new(open(place, 0)?.expect("not optional"));
+        // A resize that had ended stores the same table in both words.
+        let next = open(place + 8, 1)?.filter(|next| next.offset != first.offset);
+        if next.as_ref().is_some_and(|next| !V::GOES_ON || next.depth != first.depth + 1) {
+            let damage = Damage::new(place + 8, "a table of twice the size", "another");
+            return Err(Error::DamagedRoot { slot, damage });
+        }
+        let mut table = Pht {
+            core: Arc::clone(core),
+            config,
+            root,
+            empty: empty_words::<S, R>(core)?,
+            current: Shared::default(),
+            first,
+            missing: Vec::new(),
+            counters: Counters::default(),
+            form: PhantomData,
+        };
+        table.current = Shared::<AtomicPtr<Table>>::new((&raw const *table.first).cast_mut());
+        table.recover(next.map(Box::new));
+        Ok(table)
+    }
+
+    /// Makes the first table of a new map, and flushes it. The caller's fence makes it durable before
+    /// the root names it. Returns the scheme's words of the root.
+    pub(crate) fn create(
+        core: &Arc<Core<S>>,
+        config: ConfigOf<V>,
+    ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+        core.use_feature(config.features(), &points::FEATURE)?;
+        resize::create::<S, R>(core, config.initial_depth, config.chunk_bits)
+    }
+
+    #[inline(always)]
+    fn seam(&self) -> &S {
+        self.core.memory.seam()
+    }
+
+    /// See [`Seam::seeded`].
+    #[inline(always)]
+    fn seeded(&self, bug: &'static SeededBug) -> bool {
+        self.seam().seeded(bug)
+    }
+
+    /// Returns the empty word of the bucket that holds this hash.
+    #[inline(always)]
+    fn empty(&self, hash: u64) -> u64 {
+        self.empty[(hash >> 63) as usize]
+    }
+
+    fn hash_of(&self, words: SlotWords) -> u64 {
+        R::slot_hash(&self.core.hasher, words)
+    }
+
+    // ---- Addressing -------------------------------------------------------------
+
+    #[inline(always)]
+    fn current(&self) -> &Table {
+        // SeqCst: a link that visits follow; see `reclaim`. Pairs with the store in `finish`.
+        // SAFETY: `first`, or a table that one of them owns. They are dropped with `self`.
+        unsafe { &*self.current.load(self.seam(), Ordering::SeqCst) }
+    }
+
+    /// Returns the route to the bucket of a hash in a table. `None` if its chunk cannot be read.
+    #[inline(always)]
+    fn route_in<'t>(&'t self, table: &'t Table, hash: u64) -> Option<Route<'t>> {
+        let index = table.index(hash);
+        let bucket = table.bucket(&self.core.memory, index)?;
+        Some(Route { table, index, bucket })
+    }
+
+    /// Returns the route to the bucket of a hash.
+    fn route(&self, hash: u64) -> Result<Route<'_>> {
+        let mut table = self.current();
+        loop {
+            let route = self.route_in(table, hash).ok_or_else(|| self.missing_at(hash).2)?;
+            let word = V::lock(route.bucket).load(self.seam(), Ordering::Acquire);
+            if table.is_retired(self.seam()) {
+                // The word may be another structure's.
+                table = self.current();
+                continue;
+            }
+            if word & DAMAGED != 0 {
+                return Err(self.missing_at(hash).2.into());
+            }
+            if word & MOVED == 0 || !V::GOES_ON {
+                return Ok(route);
+            }
+            table = table.next(self.seam()).ok_or_else(|| self.missing_at(hash).2)?;
+        }
+    }
+
+    /// Returns the hashes around this one that are not served, and why.
+    #[cold]
+    fn missing_at(&self, hash: u64) -> Missing {
+        let missing = self.missing.iter().find(|(low, high, _)| (*low..=*high).contains(&hash));
+        missing.cloned().unwrap_or_else(|| {
+            // In a damaged file, two maps can share a table.
+            let segment = self.current().segment(self.current().index(hash));
+            let found = "one with the mark of another map";
+            let damage = Damage::new(self.root.raw(), "a table of its own", found);
+            (segment.low, segment.high(), damage)
+        })
+    }
+
+    /// Yields the buckets of a chain.
+    #[inline(always)]
+    fn chain<'m>(
+        &'m self,
+        first: BucketRef<'m>,
+    ) -> impl Iterator<Item = Result<BucketRef<'m>, Damage>> {
+        let memory = &self.core.memory;
+        let mut next = Some(Ok(first));
+        // At most as many as there is space for: a reader may follow a chain that has been reused.
+        let mut left = 0;
+        std::iter::from_fn(move || {
+            let bucket = next.take()?;
+            if let Ok(bucket) = bucket {
+                let after = bucket.next(memory.seam());
+                left += 1;
+                if after != 0 && left <= memory.len() / layout::BUCKET_BYTES {
+                    next = Some(BucketRef::at(memory, after));
+                }
+            }
+            Some(bucket)
+        })
+    }
+
+    #[inline(always)]
+    fn lock_of<'m>(&'m self, bucket: BucketRef<'m>) -> VersionLock<'m, S, V::Lock> {
+        VersionLock::new(self.seam(), V::lock(bucket))
+    }
+
+    /// Locks a bucket. The thread has passed the gate.
+    #[inline(always)]
+    fn lock<'m>(&'m self, bucket: BucketRef<'m>) -> Result<Guarded<HeldLock<'m, S, V::Lock>>> {
+        let offset = bucket.offset(&self.core.memory);
+        self.lock_of(bucket).hold(&self.core, offset).map(Guarded::new)
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> KitTable<S, R> for Pht<S, R, V> {
+    const SCHEME: Scheme = V::SCHEME;
+
+    #[inline(always)]
+    fn core(&self) -> &Arc<Core<S>> {
+        &self.core
+    }
+
+    fn growth(&self) -> Growth {
+        self.counters.growth()
+    }
+
+    fn has_work(&self) -> bool {
+        V::GOES_ON && self.missing.is_empty() && self.current().next(self.seam()).is_some()
+    }
+
+    fn step(&self) -> Result<bool> {
+        self.step_to_move()
+    }
+}

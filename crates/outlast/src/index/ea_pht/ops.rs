@@ -1,0 +1,300 @@
+//! Lookups and changes of one key.
+
+use super::table::{BucketRef, Table};
+use super::{DAMAGED, MOVED, Pht, Route, Variant, bugs, points};
+use crate::error::{Damage, Result};
+use crate::index::Changed;
+use crate::index::bugs as index_bugs;
+use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
+use crate::index::kit::lock::VersionLock;
+use crate::index::kit::lookup::{self, Optimistic};
+use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::kit::unlinked::UnlinkedRecord;
+use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::version::{LockWord, is_unchanged, version};
+use crate::pmem::Seam;
+use std::sync::atomic::Ordering;
+
+/// A slot that was found: its bucket, its number, its words.
+pub(super) type Found<'m> = (BucketRef<'m>, usize, SlotWords);
+
+// ---- Lookups --------------------------------------------------------------------
+
+impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+    /// Finds the slot of a key in a chain (Algorithm 1). The caller holds the bucket's lock, or checks
+    /// its version afterwards.
+    #[inline(always)]
+    pub(super) fn search<'m>(
+        &'m self,
+        first: BucketRef<'m>,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<Found<'m>>, Damage> {
+        for bucket in self.chain(first) {
+            let bucket = bucket?;
+            for slot in bucket.like(self.seam(), key.hash) {
+                let words = bucket.bucket.slots[slot].read(&self.core.memory);
+                if R::matches(&self.core, words, key.key, key.hash)?
+                    || self.seeded(&index_bugs::FINGERPRINT_DECIDES)
+                {
+                    return Ok(Some((bucket, slot, words)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
+    type Route<'t> = Route<'t>;
+    type Lock = V::Lock;
+
+    #[inline(always)]
+    fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
+        self.route_in(self.current(), hash)
+    }
+
+    fn any_route(&self, hash: u64, _: usize) -> Result<Route<'_>> {
+        self.route(hash)
+    }
+
+    #[inline(always)]
+    fn read_once<T>(
+        &self,
+        route: &Route<'_>,
+        key: HashedKey<'_, R>,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Result<Option<T>, Damage>> {
+        route.bucket.prefetch(self.seam(), key.hash);
+        let lock = self.lock_of(route.bucket);
+        let before = match version(&lock) {
+            None if self.seeded(&index_bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
+            before => before?,
+        };
+        if before & Self::elsewhere() != 0 {
+            return None;
+        }
+        let found = self.search(route.bucket, key);
+        let found = found.and_then(|found| found.map(|(.., words)| read(words)).transpose());
+        // In this order: the fence in `is_unchanged` also pairs with the store that retires a table,
+        // after which its blocks can hold something else.
+        let valid = is_unchanged(&lock, before) && !route.table.is_retired(self.seam());
+        valid.then_some(found)
+    }
+
+    fn lock_word<'t>(&'t self, route: &Route<'t>, _: u64) -> (VersionLock<'t, S, V::Lock>, u64) {
+        (self.lock_of(route.bucket), route.bucket.offset(&self.core.memory))
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
+    type Batch<'t> = ();
+    type Staged<'b> = Option<Route<'b>>;
+
+    #[inline(always)]
+    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+        lookup::find(self, key, 0, |words| R::value(&self.core, words))
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+        lookup::find_reference(self, key)
+    }
+
+    fn begin_batch(&self) {}
+
+    #[inline(always)]
+    fn stage_metadata<'b>(
+        &'b self,
+        (): &'b (),
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<Route<'b>>> {
+        let route = self.ready_route(key.hash);
+        if let Some(route) = &route {
+            route.bucket.prefetch(self.seam(), key.hash);
+        }
+        Ok(route)
+    }
+
+    /// Prefetches the slot whose fingerprint is like that of the hash.
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
+        let Some(route) = route else { return };
+        if let Some(slot) = route.bucket.like(self.seam(), hash).next() {
+            self.seam().prefetch(&route.bucket.bucket.slots[slot]);
+        }
+    }
+
+    #[inline(always)]
+    fn find_staged<'b>(
+        &'b self,
+        (): &'b (),
+        _: Option<Route<'b>>,
+        key: HashedKey<'_, R>,
+    ) -> Result<Option<R::Owned>> {
+        self.find_value(key)
+    }
+}
+
+// ---- Changes --------------------------------------------------------------------
+
+/// Why a change has to wait or to make room.
+pub(crate) enum Need<'t> {
+    /// The table has no overflow bucket for this chain, or has to be resized first.
+    Room(Route<'t>),
+    /// The bucket was moved, and the others are being moved.
+    End(&'t Table),
+}
+
+impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
+    type Progress<'t> = Option<UnlinkedRecord<'t, S, R>>;
+    type Full<'t> = Need<'t>;
+
+    #[inline(always)]
+    fn begin<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        new: &mut Option<UnlinkedRecord<'t, S, R>>,
+    ) -> Attempt<Option<Changed<R>>> {
+        prepare(self, key, plan, &points::RECORD, new)
+    }
+
+    #[inline(always)]
+    fn attempt<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        new: &mut Option<UnlinkedRecord<'t, S, R>>,
+    ) -> Attempt<Step<R, Need<'t>>> {
+        // Until it ends, the locks of the tables that are found in it stay locks.
+        let _visit = self.core.visit();
+        if V::GOES_ON && self.current().next(self.seam()).is_some() {
+            self.move_some();
+        }
+        let route = self.route(key.hash)?;
+        route.bucket.prefetch(self.seam(), key.hash);
+        let mut held = self.lock(route.bucket)?;
+        if held.word() & MOVED != 0 && !self.seeded(&bugs::MOVED_UNNOTICED) {
+            if route.table.next(self.seam()).is_none() {
+                return Err(self.missing_at(key.hash).2.into());
+            }
+            return Ok(if V::GOES_ON { Step::Again } else { Step::Full(Need::End(route.table)) });
+        }
+        let unsought = plan.inserts && self.seeded(&index_bugs::INSERT_UNCHECKED);
+        let found = self.search(route.bucket, key)?.filter(|_| !unsought);
+        let Some((bucket, slot, words)) = found else {
+            let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
+                return Ok(Step::absent(false));
+            };
+            if self.insert(route.bucket, key.hash, new.words())? {
+                new.set_linked();
+                return Ok(Step::absent(true));
+            }
+            if self.is_due(route.table) || !self.insert_overflow(&route, key.hash, new.words())? {
+                return Ok(Step::Full(Need::Room(route)));
+            }
+            new.set_linked();
+            return Ok(Step::absent(true));
+        };
+        let decision = decide(&self.core, plan, words)?;
+        if decision.applied {
+            held.changing();
+            match new {
+                Some(new) => {
+                    self.replace(bucket, slot, new.words());
+                    new.set_linked();
+                }
+                None => self.remove(bucket, slot, key.hash),
+            }
+        }
+        drop(held);
+        Ok(Step::Done(decision.finish(&self.core)))
+    }
+
+    #[cold]
+    fn grow(&self, _: HashedKey<'_, R>, need: Need<'_>) -> Result<()> {
+        match need {
+            Need::Room(route) => self.make_room(&route),
+            Need::End(table) => self.help_and_wait(table),
+        }
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+    /// The flags of a lock word with which a lookup does not read the bucket.
+    #[inline(always)]
+    pub(super) fn elsewhere() -> u64 {
+        if V::GOES_ON { MOVED | DAMAGED } else { DAMAGED }
+    }
+
+    /// Inserts a record into a free slot of a locked chain. Returns `false` if there is none.
+    #[inline(always)]
+    fn insert(&self, first: BucketRef<'_>, hash: u64, words: SlotWords) -> Result<bool, Damage> {
+        let (memory, at) = (&self.core.memory, &points::INSERT);
+        for bucket in self.chain(first) {
+            let bucket = bucket?;
+            let Some(free) = bucket.free_slot(self.seam(), hash) else { continue };
+            let slot = &bucket.bucket.slots[free];
+            if self.seeded(&index_bugs::SHOWN_BEFORE_DURABLE) {
+                bucket.set_print(self.seam(), free, Some(hash));
+            }
+            slot.fill(memory, words, self.empty(hash), at);
+            memory.persist(slot, at);
+            bucket.set_print(self.seam(), free, Some(hash));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Inserts a record with a new overflow bucket at the end of a locked chain (3.5.2). Returns
+    /// `false` if the table has none.
+    fn insert_overflow(
+        &self,
+        route: &Route<'_>,
+        hash: u64,
+        words: SlotWords,
+    ) -> Result<bool, Damage> {
+        let (memory, at) = (&self.core.memory, &points::NODE_COMMIT);
+        let Some(offset) = route.table.take(&self.core)? else { return Ok(false) };
+        let new = BucketRef::at(memory, offset)?;
+        self.write_bucket(new, &[(words, hash)], self.empty(hash), 0, &points::NODE_NEW);
+        memory.fence(&points::NODE_NEW);
+        let (mut last, mut length) = (route.bucket, 0);
+        for bucket in self.chain(route.bucket) {
+            (last, length) = (bucket?, length + 1);
+        }
+        self.link(last, offset, at);
+        memory.flush_words(std::slice::from_ref(&last.bucket.next), at);
+        memory.fence(at);
+        last.set_next(self.seam(), offset);
+        if length == 1 {
+            route.table.chains.fetch_add(self.seam(), 1, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// Replaces a record's value, durably. The bucket is marked as changing.
+    #[inline(always)]
+    fn replace(&self, bucket: BucketRef<'_>, slot: usize, words: SlotWords) {
+        let (memory, slot) = (&self.core.memory, &bucket.bucket.slots[slot]);
+        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
+            let empty = self.empty(self.hash_of(slot.read(memory)));
+            memory.store(&slot.first, empty, &points::UPDATE);
+            memory.persist(slot, &points::UPDATE);
+            memory.store(&slot.second, words.second, &points::UPDATE);
+            memory.store(&slot.first, words.first, &points::UPDATE);
+        }
+        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
+    }
+
+    /// Removes a record, durably. The bucket is marked as changing.
+    #[inline(always)]
+    fn remove(&self, bucket: BucketRef<'_>, number: usize, hash: u64) {
+        if self.seeded(&index_bugs::REMOVES_NOTHING) {
+            return;
+        }
+        let (memory, slot) = (&self.core.memory, &bucket.bucket.slots[number]);
+        memory.store_release(&slot.first, self.empty(hash), &points::REMOVE);
+        memory.persist(slot, &points::REMOVE);
+        bucket.set_print(self.seam(), number, None);
+    }
+}

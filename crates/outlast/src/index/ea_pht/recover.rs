@@ -1,0 +1,240 @@
+//! Opening: what DRAM holds of each bucket, and buckets that were handed out and not linked (3.6).
+
+use super::layout::{BUCKET_BYTES, Link, MOVED as MOVED_ON_MEDIA};
+use super::table::{Area, BucketRef, Table};
+use super::{DAMAGED, MOVED, Missing, Pht, Variant, bugs, points};
+use crate::error::Damage;
+use crate::index::bugs as index_bugs;
+use crate::index::kit::lock::LockPlace;
+use crate::index::kit::parallel::read_parts;
+use crate::index::record::{Record, SlotWords};
+use crate::pmem::Seam;
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+/// Buckets that a thread reads at a time.
+const PART: u64 = 256;
+
+/// The overflow buckets of a table, while it is opened.
+struct Handed {
+    areas: Vec<(Area, u64)>,
+    /// Those that a chain links to.
+    linked: Mutex<HashSet<u64>>,
+}
+
+impl Handed {
+    fn of<S: Seam>(table: &Table, core: &crate::pool::core::Core<S>) -> Result<Handed, Damage> {
+        let areas = core.memory.seam().lock(&table.overflow).areas.clone();
+        let mut with_used = Vec::with_capacity(areas.len());
+        for area in areas {
+            with_used.push((area, area.used(&core.memory)?));
+        }
+        with_used.sort_unstable_by_key(|(area, _)| area.first);
+        Ok(Handed { areas: with_used, linked: Mutex::default() })
+    }
+
+    /// Returns whether this is the offset of a bucket that was handed out.
+    fn has(&self, bucket: u64) -> bool {
+        let after = self.areas.partition_point(|(area, _)| area.first <= bucket);
+        after.checked_sub(1).is_some_and(|number| {
+            let (area, used) = self.areas[number];
+            let place = bucket - area.first;
+            place.is_multiple_of(BUCKET_BYTES) && place / BUCKET_BYTES < used
+        })
+    }
+
+    /// Lists the buckets that no chain links to.
+    fn spare(self) -> Vec<u64> {
+        let linked = self.linked.into_inner().unwrap_or_else(|e| e.into_inner());
+        let all = self
+            .areas
+            .iter()
+            .flat_map(|(area, used)| (0..*used).map(|number| area.first + number * BUCKET_BYTES));
+        all.filter(|bucket| !linked.contains(bucket)).collect()
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+    /// Makes what DRAM holds of the tables. No operation runs yet.
+    pub(super) fn recover(&mut self, next: Option<Box<Table>>) {
+        let mut missing = self.recover_table(&self.first, None);
+        if let Some(next) = next {
+            let _ = self.first.close(&self.core.memory);
+            self.first.resizing.store(self.seam(), 1, Ordering::Relaxed);
+            missing.extend(self.recover_table(&next, Some(&self.first)));
+            self.first.set_next(self.seam(), next);
+        }
+        for (low, high, damage) in &missing {
+            tracing::warn!(%damage, low, high, "hashes that cannot be served");
+        }
+        self.missing = missing;
+    }
+
+    /// Makes what DRAM holds of a table. `before` is the table that is being moved to it. Returns the
+    /// hashes that cannot be served.
+    fn recover_table(&self, table: &Table, before: Option<&Table>) -> Vec<Missing> {
+        let whole = |damage| vec![(0, u64::MAX, damage)];
+        let handed = match Handed::of(table, &self.core) {
+            Ok(handed) => handed,
+            Err(damage) => return whole(damage),
+        };
+        if self.is_after_crash()
+            && let Err(damage) = table.flush(&self.core, &points::OPENING)
+        {
+            return whole(damage);
+        }
+        let missing = Mutex::new(self.missing_chunks(table));
+        // A part lies in one chunk.
+        let chunk = table.buckets_of_chunk(0).end;
+        let of_chunk = chunk.div_ceil(PART);
+        let parts = table.chunks.len() as u64 * of_chunk;
+        let read = |part: usize| {
+            let (number, part) = (part as u64 / of_chunk, part as u64 % of_chunk);
+            if table.chunks[number as usize] == 0 {
+                return 0;
+            }
+            let first = number * chunk + part * PART;
+            for index in first..first + PART.min(chunk) {
+                let Some(bucket) = table.bucket(&self.core.memory, index) else { continue };
+                let copied = before.is_none_or(|before| self.is_moved(before, index / 2));
+                let ready = if copied {
+                    self.make_ready(table, index, bucket, &handed)
+                } else {
+                    // The space of copies that a resize has yet to make.
+                    V::lock(bucket).store(self.seam(), 0, Ordering::Relaxed);
+                    bucket.forget(self.seam());
+                    Ok(())
+                };
+                if let Err(damage) = ready {
+                    V::lock(bucket).store(self.seam(), DAMAGED, Ordering::Relaxed);
+                    let segment = table.segment(index);
+                    let hashes = (segment.low, segment.high(), damage);
+                    self.seam().lock(&missing).push(hashes);
+                }
+            }
+            1
+        };
+        read_parts(&self.core, parts as usize, read, || {
+            if self.is_after_crash() {
+                // Covers everything that this thread has flushed.
+                self.core.memory.fence(&points::OPENING);
+            }
+        });
+        let missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
+        if missing.is_empty() {
+            // A chain that cannot be followed may link to any of them.
+            let mut spare = handed.spare();
+            if self.seeded(&bugs::LINKED_SPARED) {
+                let areas = self.seam().lock(&table.overflow).areas.clone();
+                spare.extend(areas.iter().map(|area| area.first));
+            }
+            self.seam().lock(&table.overflow).spare = spare;
+        }
+        missing
+    }
+
+    /// Returns the hashes of the chunks that cannot be read.
+    fn missing_chunks(&self, table: &Table) -> Vec<Missing> {
+        let mut missing: Vec<Missing> = Vec::new();
+        for chunk in 0..table.chunks.len() {
+            let Err(damage) = table.check_chunk(&self.core, chunk) else { continue };
+            let buckets = table.buckets_of_chunk(chunk);
+            let (first, last) = (table.segment(buckets.start), table.segment(buckets.end - 1));
+            match missing.last_mut() {
+                Some((_, high, _)) if *high + 1 == first.low => *high = last.high(),
+                _ => missing.push((first.low, last.high(), damage)),
+            }
+        }
+        missing
+    }
+
+    /// Returns whether stores of an earlier process may still be only in the caches.
+    fn is_after_crash(&self) -> bool {
+        self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
+    }
+
+    /// Returns whether a bucket of a table that opening has read is moved.
+    fn is_moved(&self, table: &Table, index: u64) -> bool {
+        let bucket = table.bucket(&self.core.memory, index);
+        bucket.is_some_and(|b| V::lock(b).load(self.seam(), Ordering::Relaxed) & MOVED != 0)
+    }
+
+    /// Makes what DRAM holds of a chain. After a crash, flushes what it finds.
+    fn make_ready(
+        &self,
+        table: &Table,
+        index: u64,
+        first: BucketRef<'_>,
+        handed: &Handed,
+    ) -> Result<(), Damage> {
+        let (memory, seam) = (&self.core.memory, self.seam());
+        if !self.seeded(&index_bugs::LOCKS_KEPT) {
+            // In the pool, a store would only make the line dirty.
+            let lock = V::lock(first);
+            if lock.load(seam, Ordering::Relaxed) != 0 {
+                lock.store(seam, 0, Ordering::Relaxed);
+            }
+        }
+        let mut bucket = first;
+        loop {
+            if self.is_after_crash() {
+                memory.flush(bucket.bucket, &points::OPENING);
+            }
+            bucket.forget(seam);
+            let link = Link::read(memory, &bucket.bucket.next)?;
+            let is_first = std::ptr::eq(bucket.bucket, first.bucket);
+            if link.depth == MOVED_ON_MEDIA && is_first && V::GOES_ON {
+                V::lock(first).store(seam, MOVED, Ordering::Relaxed);
+                table.moved.fetch_add(seam, 1, Ordering::Relaxed);
+                return Ok(());
+            }
+            let at = memory.offset_of(&bucket.bucket.next).raw();
+            if link.depth != 0 {
+                return Err(Damage::new(at, "a bucket's link", format!("{link:?}")));
+            }
+            for slot in 0..bucket.bucket.slots.len() {
+                if let Some((_, hash)) = self.record_in(table, index, bucket, slot)? {
+                    bucket.set_print(seam, slot, Some(hash));
+                }
+            }
+            if link.offset == 0 {
+                break;
+            }
+            let is_new = handed.has(link.offset) && seam.lock(&handed.linked).insert(link.offset);
+            if !is_new {
+                let found = format!("{:#x}", link.offset);
+                return Err(Damage::new(at, "an overflow bucket that no other links to", found));
+            }
+            bucket.set_next(seam, link.offset);
+            bucket = BucketRef::at(memory, link.offset)?;
+        }
+        if !std::ptr::eq(bucket.bucket, first.bucket) {
+            table.chains.fetch_add(seam, 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns the words and the hash of the record in a slot of a chain, by invariant 1.
+    pub(super) fn record_in(
+        &self,
+        table: &Table,
+        index: u64,
+        bucket: BucketRef<'_>,
+        slot: usize,
+    ) -> Result<Option<(SlotWords, u64)>, Damage> {
+        let slot = &bucket.bucket.slots[slot];
+        let words = slot.read(&self.core.memory);
+        if words.first == self.empty(table.segment(index).low) {
+            return Ok(None);
+        }
+        let hash = self.hash_of(words);
+        if table.index(hash) != index {
+            let at = self.core.memory.offset_of(slot).raw();
+            let found = format!("{:#x} {:#x}", words.first, words.second);
+            return Err(Damage::new(at, "an empty slot, or a record at home there", found));
+        }
+        R::check_link(&self.core, words)?;
+        Ok(Some((words, hash)))
+    }
+}

@@ -1,0 +1,428 @@
+//! Growth: the resize of the whole table (3.5.4, 5.2), and annexes.
+
+use super::layout::{Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
+use super::table::{BucketRef, Table};
+use super::{MOVED, Pht, Route, Variant, bugs, points};
+use crate::error::{Damage, Error, Result};
+use crate::index::bugs as index_bugs;
+use crate::index::kit::lock::LockPlace;
+use crate::index::kit::media::empty_words;
+use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::index::record::{Record, SlotWords};
+use crate::pmem::{Point, Seam, Word};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Of 64 buckets, how many have overflow buckets when the table is resized. A table of full buckets
+/// and no others would waste lookups, one with fewer chains space.
+const CHAINS: u64 = 7;
+/// How many buckets a thread claims at a time, if it moves buckets until all are moved.
+const CLAIM: u64 = 16;
+/// How many buckets the thread that began a resize moves at first.
+const FIRST: u64 = 1;
+/// How many buckets a change moves beside its own work.
+const BESIDE: u64 = 2;
+/// How many buckets a step in the background moves.
+const STEP: u64 = 64;
+
+/// Writes a new map's table and flushes it. The fence before the root's commit word makes it durable.
+pub(super) fn create<S: Seam, R: Record>(
+    core: &Arc<Core<S>>,
+    depth: u32,
+    chunk_bits: u32,
+) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+    let (memory, at) = (&core.memory, &points::CREATE);
+    let empty = empty_words::<S, R>(core)?;
+    let (table, mut blocks) = Table::write(core, depth, chunk_bits, 0, at)?;
+    for index in 0..table.buckets() {
+        let bucket = table.bucket(memory, index).expect("a chunk of a new table");
+        let empty = empty[(table.segment(index).low >> 63) as usize];
+        write_bucket(core, bucket, &[], empty, 0, at);
+    }
+    blocks.iter_mut().for_each(UnlinkedBlock::set_linked);
+    let mut words = [0; ROOT_SCHEME_WORDS];
+    words[0] = Link { offset: table.offset, depth }.pack(0);
+    words[1] = Link::default().pack(1);
+    Ok(words)
+}
+
+/// Writes a bucket that nothing links to, with what DRAM holds of it, and flushes it without a fence.
+fn write_bucket<S: Seam>(
+    core: &Core<S>,
+    to: BucketRef<'_>,
+    records: &[(SlotWords, u64)],
+    empty: u64,
+    next: u64,
+    at: &'static Point,
+) {
+    let (memory, seam) = (&core.memory, core.memory.seam());
+    memory.store(to.bucket.lock.word(), 0, at);
+    Link { offset: next, depth: 0 }.store(memory, &to.bucket.next, at);
+    to.forget(seam);
+    for (number, slot) in to.bucket.slots.iter().enumerate() {
+        match records.get(number) {
+            Some(&(words, hash)) => {
+                slot.write(memory, words, at);
+                to.set_print(seam, number, Some(hash));
+            }
+            None => slot.write(memory, SlotWords { first: empty, second: 0 }, at),
+        }
+    }
+    to.set_next(seam, next);
+    memory.flush(to.bucket, at);
+}
+
+/// Overflow buckets for the copies of a chain. Those that are left are given back.
+struct Reserved<'t, S: Seam> {
+    table: &'t Table,
+    seam: &'t S,
+    buckets: Vec<u64>,
+}
+
+impl<S: Seam> Drop for Reserved<'_, S> {
+    fn drop(&mut self) {
+        self.buckets.drain(..).for_each(|bucket| self.table.give_back(self.seam, bucket));
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+    // ---- Overflow ---------------------------------------------------------------
+
+    /// See [`write_bucket`].
+    pub(super) fn write_bucket(
+        &self,
+        to: BucketRef<'_>,
+        records: &[(SlotWords, u64)],
+        empty: u64,
+        next: u64,
+        at: &'static Point,
+    ) {
+        write_bucket(&self.core, to, records, empty, next, at);
+    }
+
+    /// Links a bucket to the next one on media, without a flush.
+    pub(super) fn link(&self, last: BucketRef<'_>, next: u64, at: &'static Point) {
+        Link { offset: next, depth: 0 }.store(&self.core.memory, &last.bucket.next, at);
+    }
+
+    /// Makes room for a chain: resizes its table, if that is due, or adds an annex.
+    pub(super) fn make_room(&self, route: &Route<'_>) -> Result<()> {
+        let table = route.table;
+        if table.resizing.load(self.seam(), Ordering::Acquire) == 0 {
+            if !self.is_due(table) {
+                return table.extend(&self.core);
+            }
+            if table.resizing.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
+                return match self.resize(table) {
+                    // Chains do as well, as long as there is space for them.
+                    Err(Error::PoolFull { .. }) => Ok(()),
+                    resized => resized,
+                };
+            }
+        }
+        match table.next(self.seam()) {
+            Some(next) if V::GOES_ON => {
+                let _visit = self.core.visit();
+                self.move_and_count(table, next, route.index..route.index + 1)
+            }
+            Some(_) => self.help_and_wait(table),
+            // Another thread is preparing the next table, or gives up.
+            None => self.core.wait(&mut 0),
+        }
+    }
+
+    // ---- Resize -----------------------------------------------------------------
+
+    /// Returns whether the table has so many chains that it should be resized.
+    pub(super) fn is_due(&self, table: &Table) -> bool {
+        let chains = table.chains.load(self.seam(), Ordering::Relaxed);
+        let refused = table.refused.load(self.seam(), Ordering::Relaxed);
+        let endless = self.seeded(&index_bugs::DOUBLED_WITHOUT_END) && table.depth < 10;
+        let many = chains * 64 > CHAINS << table.depth && chains * 8 >= refused * 9;
+        (many || endless)
+            && table.depth < MAX_DEPTH
+            && self.missing.is_empty()
+            // The next table has to wait until it is the only one: the root names two at most.
+            && std::ptr::eq(table, self.current())
+    }
+
+    /// Resizes the table, or in HPR, begins to.
+    #[cold]
+    fn resize(&self, old: &Table) -> Result<()> {
+        let prepared = self.prepare_next(old);
+        let next = match prepared {
+            Ok(next) => next,
+            Err(error) => {
+                let chains = old.chains.load(self.seam(), Ordering::Relaxed);
+                old.refused.store(self.seam(), chains, Ordering::Relaxed);
+                old.reopen(self.seam());
+                old.resizing.store(self.seam(), 0, Ordering::Release);
+                return Err(error);
+            }
+        };
+        if V::GOES_ON && !self.seeded(&index_bugs::DOUBLED_WITHOUT_END) {
+            self.core.wake_worker();
+            return Ok(());
+        }
+        self.move_and_count(old, next, 0..FIRST)?;
+        while self.claim(old, next, CLAIM)? {}
+        self.wait_for_end(old)
+    }
+
+    /// Prepares the table that this one is moved to.
+    fn prepare_next<'t>(&'t self, old: &'t Table) -> Result<&'t Table> {
+        let (core, memory) = (&self.core, &self.core.memory);
+        let used = old.close(memory)?;
+        let at = &points::RESIZE_NEW;
+        let (next, mut blocks) =
+            Table::write(core, old.depth + 1, self.config.chunk_bits, used, at)?;
+        if V::GOES_ON {
+            let at = &points::RESIZE_BEGIN;
+            memory.fence(at);
+            let word = self.root_word(1)?;
+            memory.store_release(word, Link { offset: next.offset, depth: next.depth }.pack(1), at);
+            memory.flush_words(std::slice::from_ref(word), at);
+            memory.fence(at);
+        }
+        blocks.iter_mut().for_each(UnlinkedBlock::set_linked);
+        if !V::GOES_ON {
+            // The first buckets are for this thread, so that no other can end the resize before this
+            // one has fenced: the new table's headers are durable before the root leads to them.
+            old.claimed.store(self.seam(), FIRST, Ordering::Relaxed);
+        }
+        Ok(old.set_next(self.seam(), Box::new(next)))
+    }
+
+    /// Returns one of the root's words for the scheme.
+    fn root_word(&self, number: u64) -> Result<&Word, Damage> {
+        Ok(&self.core.memory.words(self.root.raw() + 8 * number, 8)?[0])
+    }
+
+    /// Claims buckets and moves them. Returns `false` if there were none left.
+    fn claim(&self, old: &Table, next: &Table, count: u64) -> Result<bool> {
+        let first = old.claimed.fetch_add(self.seam(), count, Ordering::Relaxed);
+        if first >= old.buckets() {
+            if V::GOES_ON {
+                // A crash may have prevented the end after the last bucket was moved.
+                self.end_if_moved(old, next)?;
+            }
+            return Ok(false);
+        }
+        self.move_and_count(old, next, first..old.buckets().min(first + count))?;
+        Ok(true)
+    }
+
+    /// Moves buckets. The thread that moves the last one of the table ends the resize.
+    fn move_and_count(
+        &self,
+        old: &Table,
+        next: &Table,
+        indices: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let mut moved = 0;
+        let mut result = Ok(());
+        for index in indices {
+            match self.move_bucket(old, next, index) {
+                Ok(was_here) => moved += u64::from(was_here),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if moved > 0 {
+            if !V::GOES_ON {
+                self.core.memory.fence(&points::MOVE_NEW);
+            }
+            // AcqRel: the thread that ends the resize sees what the others have done.
+            old.moved.fetch_add(self.seam(), moved, Ordering::AcqRel);
+            self.end_if_moved(old, next)?;
+        }
+        result
+    }
+
+    /// Ends the resize if all buckets are moved, unless another thread does.
+    fn end_if_moved(&self, old: &Table, next: &Table) -> Result<()> {
+        let all = old.moved.load(self.seam(), Ordering::Acquire) == old.buckets();
+        if all && old.ending.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
+            self.finish(old, next)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the records of a bucket to the two of the next table that take its place, unless another
+    /// thread has. Returns whether it did.
+    fn move_bucket(&self, old: &Table, next: &Table, index: u64) -> Result<bool> {
+        let Some(bucket) = old.bucket(&self.core.memory, index) else { return Ok(false) };
+        let seam = self.seam();
+        let mut reserved = Reserved { table: next, seam, buckets: Vec::new() };
+        loop {
+            let mut held = self.lock(bucket)?;
+            if held.word() & super::DAMAGED != 0 {
+                return Ok(false);
+            }
+            if held.word() & MOVED != 0 && !self.seeded(&bugs::MOVED_TWICE) {
+                return Ok(false);
+            }
+            // The copies never need more overflow buckets than the chain has.
+            let needed = self.chain(bucket).count() - 1;
+            if reserved.buckets.len() >= needed {
+                let twice = held.word() & MOVED != 0;
+                self.copy_chain(bucket, old, next, index, &mut reserved.buckets)?;
+                held.changing();
+                let word = held.word() | MOVED;
+                held.set_word(word);
+                return Ok(!twice);
+            }
+            drop(held);
+            while reserved.buckets.len() < needed {
+                match next.take(&self.core)? {
+                    Some(bucket) => reserved.buckets.push(bucket),
+                    None => next.extend(&self.core)?,
+                }
+            }
+        }
+    }
+
+    /// Copies the records of a locked chain to the next table. In HPR, marks the bucket as moved,
+    /// durably; otherwise the caller fences before the root leads to the copies.
+    fn copy_chain(
+        &self,
+        first: BucketRef<'_>,
+        old: &Table,
+        next: &Table,
+        index: u64,
+        reserved: &mut Vec<u64>,
+    ) -> Result<(), Damage> {
+        let (memory, at) = (&self.core.memory, &points::MOVE_NEW);
+        // In a damaged file, a chunk of the next table may be unreadable.
+        let head = |half: u64| {
+            let head = next.bucket(memory, 2 * index + half);
+            head.ok_or_else(|| self.missing_at(next.segment(2 * index + half).low).2)
+        };
+        let heads = [head(0)?, head(1)?];
+        let mut halves: [Vec<(SlotWords, u64)>; 2] = Default::default();
+        for bucket in self.chain(first) {
+            let bucket = bucket?;
+            for slot in bucket.used(self.seam()) {
+                let words = bucket.bucket.slots[slot].read(memory);
+                let hash = self.hash_of(words);
+                halves[(hash >> (63 - old.depth) & 1) as usize].push((words, hash));
+            }
+        }
+        let empty = self.empty(old.segment(index).low);
+        for (head, records) in heads.into_iter().zip(&halves) {
+            // The last bucket of the chain is written first, so that each knows the next one.
+            let mut parts: Vec<_> = records.chunks(SLOTS).collect();
+            let mut link = 0;
+            while parts.len() > 1 {
+                let offset = reserved.pop().expect("as many as the chain has");
+                let part = parts.pop().expect("more than one");
+                self.write_bucket(BucketRef::at(memory, offset)?, part, empty, link, at);
+                link = offset;
+            }
+            V::lock(head).store(self.seam(), 0, Ordering::Relaxed);
+            self.write_bucket(head, parts.pop().unwrap_or(&[]), empty, link, at);
+            if link != 0 {
+                next.chains.fetch_add(self.seam(), 1, Ordering::Relaxed);
+            }
+        }
+        if V::GOES_ON {
+            memory.fence(at);
+            let at = &points::MOVE_COMMIT;
+            let link = Link::read(memory, &first.bucket.next)?;
+            Link { depth: MOVED_ON_MEDIA, ..link }.store(memory, &first.bucket.next, at);
+            memory.flush_words(std::slice::from_ref(&first.bucket.next), at);
+            memory.fence(at);
+        }
+        Ok(())
+    }
+
+    /// Makes the next table the only one. All buckets are moved.
+    fn finish(&self, old: &Table, next: &Table) -> Result<()> {
+        let (core, memory, at) = (&self.core, &self.core.memory, &points::RESIZE_COMMIT);
+        let blocks = old.blocks(self.seam());
+        for &(_, offset, _) in &blocks {
+            core.before_unlink(offset)?;
+        }
+        let word = self.root_word(0)?;
+        memory.store_release(word, Link { offset: next.offset, depth: next.depth }.pack(0), at);
+        if V::GOES_ON {
+            // In the same line, and after it. If a crash leaves the first alone, both words name the
+            // new table, which means the same.
+            memory.store_release(self.root_word(1)?, Link::default().pack(1), at);
+        }
+        let late = self.seeded(&bugs::RESIZED_BEFORE_DURABLE);
+        if !late {
+            memory.flush_words(std::slice::from_ref(word), at);
+            memory.fence(at);
+        }
+        // SeqCst: pairs with the load in `current`.
+        self.current.store(self.seam(), (&raw const *next).cast_mut(), Ordering::SeqCst);
+        old.set_retired(self.seam());
+        if late {
+            memory.flush_words(std::slice::from_ref(word), at);
+            memory.fence(at);
+        }
+        for (_, offset, bytes) in blocks {
+            core.retire_visited(offset, bytes);
+        }
+        self.counters.doublings.add_one();
+        self.counters.splits.add_one();
+        Ok(())
+    }
+
+    /// Moves buckets if a helper is wanted, and waits until the table is moved.
+    pub(super) fn help_and_wait(&self, old: &Table) -> Result<()> {
+        if let Some(next) = old.next(self.seam()) {
+            self.as_helper(old, || {
+                while self.claim(old, next, CLAIM)? {}
+                Ok(())
+            })?;
+        }
+        self.wait_for_end(old)
+    }
+
+    fn wait_for_end(&self, old: &Table) -> Result<()> {
+        let mut turn = 0;
+        while !old.is_retired(self.seam()) {
+            self.core.wait(&mut turn)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `help` if there are fewer helpers than the map's options allow.
+    fn as_helper(&self, old: &Table, help: impl FnOnce() -> Result<()>) -> Result<()> {
+        let helpers = old.helpers.fetch_add(self.seam(), 1, Ordering::Relaxed);
+        let done = if helpers < u64::from(self.config.helpers) { help() } else { Ok(()) };
+        old.helpers.fetch_sub(self.seam(), 1, Ordering::Relaxed);
+        done
+    }
+
+    /// HPR: moves some buckets beside a change. If that fails, for lack of space, a later change
+    /// tries again.
+    #[cold]
+    pub(super) fn move_some(&self) {
+        let old = self.current();
+        if let Some(next) = old.next(self.seam()) {
+            let _ = self.as_helper(old, || self.claim(old, next, BESIDE).map(drop));
+        }
+    }
+
+    /// HPR: moves some buckets in the background.
+    pub(super) fn step_to_move(&self) -> Result<bool> {
+        let _visit = self.core.visit();
+        let old = self.current();
+        let Some(next) = old.next(self.seam()) else { return Ok(false) };
+        if !self.claim(old, next, STEP)? {
+            // All are claimed. If a thread could not move its own, somebody else has to.
+            let left = old.buckets() - old.moved.load(self.seam(), Ordering::Acquire);
+            if left > 0 && self.missing.is_empty() {
+                old.claimed.store(self.seam(), 0, Ordering::Relaxed);
+            }
+        }
+        Ok(self.current().next(self.seam()).is_some())
+    }
+}

@@ -1,0 +1,205 @@
+//! Walks over the table: iteration, the trace of all blocks, samples, the offline check.
+
+use super::layout::{BUCKET_BYTES, Kind, Link, SLOTS};
+use super::table::Table;
+use super::{Pht, Route, Variant};
+use crate::error::{Damage, Result};
+use crate::index::kit::audit::Audit;
+use crate::index::kit::directory::Segment;
+use crate::index::kit::lookup::read_valid;
+use crate::index::kit::table::{Verify, Walk};
+use crate::index::kit::walk::{sample, scan_part};
+use crate::index::record::Record;
+use crate::index::version::{is_unchanged, version};
+use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Schemas, Verified, Visitor};
+use crate::pmem::{SHADOW_SHARE, Seam};
+
+impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
+    /// Does one step of an iteration: the records of one bucket. See [`scan_part`].
+    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
+        scan_part(cursor, 1, |at, cursor| match cursor {
+            Some(cursor) => self.collect(at, cursor, out),
+            None => self.route(at).map(Self::segment),
+        })
+    }
+
+    /// Does one step of the trace: first the tables, then one chain at a time.
+    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        // Until it ends, the buckets that are read here are not reused.
+        let _visit = self.core.visit();
+        if cursor.state == CursorState::Start {
+            for table in self.tables() {
+                for (kind, offset, bytes) in table.blocks(self.seam()) {
+                    let kind = match kind {
+                        Kind::Table => BlockKind::Directory,
+                        Kind::Chunk => BlockKind::Segment,
+                        Kind::Annex => BlockKind::Overflow,
+                    };
+                    visit(kind, offset, bytes)?;
+                }
+            }
+        }
+        let route = self.route(cursor.low)?;
+        if cursor.state == CursorState::Start
+            && let Some(next) = self.current().next(self.seam())
+        {
+            // No route leads to a chunk of the next table before a bucket is moved to it.
+            (0..next.chunks.len()).try_for_each(|chunk| next.check_chunk(&self.core, chunk))?;
+        }
+        if R::EMPTY.is_some() {
+            for bucket in self.chain(route.bucket) {
+                for slot in &bucket?.bucket.slots {
+                    let words = slot.read_whole(&self.core.memory);
+                    if Some(words.first) != R::EMPTY {
+                        let (offset, bytes) = R::extent(&self.core, words)?;
+                        visit(BlockKind::Record, offset, bytes)?;
+                    }
+                }
+            }
+        }
+        // If the bucket was moved meanwhile, its records are still there.
+        cursor.pass(Self::segment(route).high());
+        Ok(())
+    }
+
+    /// Returns statistics. The number of records is an estimate from a sample of the buckets, spread
+    /// evenly over the hash space.
+    fn stats(&self) -> Result<IndexStats> {
+        let table = self.current();
+        let (segments, [records, overflow]) = sample(table.buckets(), |hash| {
+            let route = self.route(hash)?;
+            let (mut records, mut buckets) = (0, 0);
+            for bucket in self.chain(route.bucket) {
+                records += bucket?.used(self.seam()).count() as u64;
+                buckets += 1;
+            }
+            Ok((Self::segment(route), [records, buckets - 1]))
+        })?;
+        let buckets = segments + overflow;
+        Ok(IndexStats {
+            segments,
+            directory_entries: table.chunks.len() as u64,
+            records_estimate: records,
+            slots: buckets * SLOTS as u64,
+            dram_bytes: buckets * BUCKET_BYTES / SHADOW_SHARE,
+            ..self.counters.stats()
+        })
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+    /// Yields the current table, and the one that it is moved to.
+    fn tables(&self) -> impl Iterator<Item = &Table> {
+        let current = self.current();
+        [Some(current), current.next(self.seam())].into_iter().flatten()
+    }
+
+    /// Returns the hashes of a route's bucket.
+    fn segment(route: Route<'_>) -> Segment {
+        route.table.segment(route.index)
+    }
+
+    /// Appends the records of the bucket that holds the hash `at`, if they are in the cursor's range.
+    fn collect(
+        &self,
+        at: u64,
+        cursor: &Cursor,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<Segment> {
+        let start = out.len();
+        let read = read_valid(self, at, 0, |route| {
+            out.truncate(start);
+            let lock = self.lock_of(route.bucket);
+            let before = version(&lock)?;
+            if before & Self::elsewhere() != 0 {
+                return None;
+            }
+            let read = self.read_chain(route, cursor, out);
+            let valid = is_unchanged(&lock, before) && !route.table.is_retired(self.seam());
+            valid.then(|| read.map(|()| Self::segment(*route)))
+        })?;
+        Ok(read?)
+    }
+
+    fn read_chain(
+        &self,
+        route: &Route<'_>,
+        cursor: &Cursor,
+        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    ) -> Result<(), Damage> {
+        for bucket in self.chain(route.bucket) {
+            let bucket = bucket?;
+            for slot in bucket.used(self.seam()) {
+                let words = bucket.bucket.slots[slot].read(&self.core.memory);
+                if (cursor.low..=cursor.high).contains(&self.hash_of(words)) {
+                    out.push((R::key(&self.core, words)?, R::value(&self.core, words)?));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every slot of a chain, and its links.
+    fn verify_chain(&self, route: Route<'_>, audit: &mut Audit<R>) -> Result<()> {
+        let memory = &self.core.memory;
+        for bucket in self.chain(route.bucket) {
+            let Some(bucket) = audit.report(bucket.map_err(Into::into))? else { return Ok(()) };
+            let link = Link::read(memory, &bucket.bucket.next).map_err(Into::into);
+            if let Some(link) = audit.report(link)?
+                && (link.offset, link.depth) != (bucket.next(self.seam()), 0)
+            {
+                let at = memory.offset_of(&bucket.bucket.next).raw();
+                audit.wrong(at, "the link that opening has found", format!("{link:?}"));
+            }
+            for slot in 0..SLOTS {
+                let at = memory.offset_of(&bucket.bucket.slots[slot]).raw();
+                let record = self.record_in(route.table, route.index, bucket, slot);
+                let Some(record) = audit.report(record.map_err(Into::into))? else { continue };
+                let used = bucket.used(self.seam()).any(|used| used == slot);
+                if used != record.is_some() {
+                    let expected =
+                        format!("a slot that is {}", if used { "in use" } else { "free" });
+                    audit.wrong(at, &expected, format!("{record:?}"));
+                }
+                if let Some((words, _)) = record {
+                    audit.check_slot(&self.core, at, words, |key| {
+                        Ok(self.search(route.bucket, key)?.map(|(.., words)| words))
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
+    fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
+        let mut audit = Audit::new(schemas);
+        for table in self.tables() {
+            // It may have been damaged after opening.
+            let again = Table::open(&self.core, table.offset, table.depth);
+            audit.report(again.map_err(Into::into))?;
+            for chunk in (0..table.chunks.len()).filter(|&chunk| table.chunks[chunk] != 0) {
+                audit.report(table.check_chunk(&self.core, chunk).map_err(Into::into))?;
+            }
+        }
+        let mut cursor = Cursor::start();
+        while !cursor.is_done() {
+            let at = cursor.low;
+            let step = self.trace(&mut cursor, visit);
+            match (audit.report(step)?, self.route(at)) {
+                (Some(()), Ok(route)) => {
+                    audit.begin_part();
+                    self.verify_chain(route, &mut audit)?;
+                }
+                // Goes on after what cannot be read.
+                (None, Ok(route)) => cursor.pass(Self::segment(route).high()),
+                (_, Err(_)) => cursor.pass(self.missing_at(at).1),
+            }
+        }
+        Ok(audit.verified)
+    }
+}

@@ -1,0 +1,553 @@
+//! A table in use: where its buckets are, what DRAM holds of them, and its allocator of overflow
+//! buckets (3.4.2).
+
+use super::layout::{
+    self, AreaHeader, BUCKET_BYTES, Bucket, Kind, LINES, Link, SLOTS, TABLE_HEADER, TableHeader,
+};
+use super::points;
+use crate::error::{Damage, Result};
+use crate::index::fingerprints;
+use crate::index::kit::directory::Segment;
+use crate::index::kit::media::{check_block, check_identity, ones};
+use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::pmem::{Memory, Offset, Point, Seam, Shadow, Shared, SharedWord, Word};
+use crate::pool::core::Core;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, OnceLock};
+
+/// What DRAM holds of a bucket: its shadow.
+#[repr(C, align(32))]
+pub(crate) struct Metadata {
+    /// In EA-PHT-H and -HPR, the version lock.
+    pub(super) lock: SharedWord,
+    /// The fingerprints of the records, 0 where there is none. A record is visible to lookups once
+    /// its fingerprint is here.
+    prints: [SharedWord; 2],
+    /// The offset of the next bucket of the chain, 0 at its end.
+    next: SharedWord,
+}
+// SAFETY: consists of `SharedWord`s, which are atomics; 32 bytes.
+unsafe impl Shadow for Metadata {}
+
+/// Returns the fingerprint of a hash: 8 of its bits, and never 0.
+#[inline(always)]
+fn print(hash: u64) -> u8 {
+    ((hash >> 8) as u8).max(1)
+}
+
+/// Returns the line of the bucket that a record of this hash prefers.
+#[inline(always)]
+fn line(hash: u64) -> usize {
+    (hash & 3) as usize
+}
+
+/// A bucket and its metadata.
+#[derive(Clone, Copy)]
+pub(crate) struct BucketRef<'m> {
+    pub(super) bucket: &'m Bucket,
+    pub(super) metadata: &'m Metadata,
+}
+
+impl<'m> BucketRef<'m> {
+    /// Returns the bucket at an offset.
+    ///
+    /// # Safety
+    /// A bucket at this offset lies inside the memory, at a multiple of its size.
+    #[inline(always)]
+    unsafe fn new<S: Seam>(memory: &'m Memory<S>, offset: u64) -> Self {
+        // SAFETY: the caller's promise. The shadow is an eighth of the bucket.
+        unsafe {
+            BucketRef {
+                bucket: memory.at_unchecked(Offset::new(offset)),
+                metadata: memory.shadow_unchecked(offset),
+            }
+        }
+    }
+
+    /// Returns the bucket at an offset that was read from media, or from DRAM that another thread
+    /// may have changed.
+    pub(super) fn at<S: Seam>(memory: &'m Memory<S>, offset: u64) -> Result<Self, Damage> {
+        memory.at(Offset::<Bucket>::new(offset))?;
+        // SAFETY: checked above.
+        Ok(unsafe { Self::new(memory, offset) })
+    }
+
+    pub(super) fn offset<S: Seam>(self, memory: &Memory<S>) -> u64 {
+        memory.offset_of(self.bucket).raw()
+    }
+
+    #[inline(always)]
+    fn prints(self, seam: &impl Seam) -> [u64; 2] {
+        let [low, high] = &self.metadata.prints;
+        // Acquire: pairs with the Release in `set_print`. A slot is read after its fingerprint.
+        [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
+    }
+
+    /// Yields the slots whose records can have this hash.
+    #[inline(always)]
+    pub(super) fn like(self, seam: &impl Seam, hash: u64) -> impl Iterator<Item = usize> {
+        ones(fingerprints::matching(self.prints(seam), print(hash)) & ALL)
+    }
+
+    /// Yields the slots that hold a record.
+    pub(super) fn used(self, seam: &impl Seam) -> impl Iterator<Item = usize> {
+        ones(!fingerprints::matching(self.prints(seam), 0) & ALL)
+    }
+
+    /// Returns a free slot, in the preferred line of the hash if there is one.
+    #[inline(always)]
+    pub(super) fn free_slot(self, seam: &impl Seam, hash: u64) -> Option<usize> {
+        let free = fingerprints::matching(self.prints(seam), 0) & ALL;
+        let near = free & LINES[line(hash)];
+        let choice = if near != 0 { near } else { free };
+        (choice != 0).then(|| choice.trailing_zeros() as usize)
+    }
+
+    /// Marks a slot as holding a record of this hash, or as free.
+    #[inline(always)]
+    pub(super) fn set_print(self, seam: &impl Seam, slot: usize, hash: Option<u64>) {
+        let words = self.metadata.prints.each_ref().map(|w| w.load(seam, Ordering::Relaxed));
+        let (word, value) = fingerprints::with(words, slot, hash.map_or(0, print));
+        // Release: pairs with the Acquire in `prints`.
+        self.metadata.prints[word].store(seam, value, Ordering::Release);
+    }
+
+    /// Returns the offset of the next bucket of the chain; 0 if there is none.
+    #[inline(always)]
+    pub(super) fn next(self, seam: &impl Seam) -> u64 {
+        // Acquire: pairs with the Release in `set_next`.
+        self.metadata.next.load(seam, Ordering::Acquire)
+    }
+
+    pub(super) fn set_next(self, seam: &impl Seam, next: u64) {
+        self.metadata.next.store(seam, next, Ordering::Release);
+    }
+
+    /// Forgets what DRAM holds: no records, no next bucket. The lock stays.
+    pub(super) fn forget(self, seam: &impl Seam) {
+        self.metadata.prints.iter().for_each(|word| word.store(seam, 0, Ordering::Relaxed));
+        self.set_next(seam, 0);
+    }
+
+    /// Prefetches the metadata, and the line that a record of this hash prefers.
+    #[inline(always)]
+    pub(super) fn prefetch(self, seam: &impl Seam, hash: u64) {
+        seam.prefetch(self.metadata);
+        seam.prefetch(&self.bucket.slots[line(hash) * 4]);
+    }
+}
+
+/// All slots of a bucket.
+const ALL: u32 = (1 << SLOTS) - 1;
+
+/// Overflow buckets that a table hands out with a counter: those of a chunk, or an annex.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Area {
+    /// The block.
+    header: u64,
+    /// The first of its overflow buckets.
+    pub(super) first: u64,
+    pub(super) count: u64,
+}
+
+impl Area {
+    /// Returns the word that counts the buckets that were handed out.
+    fn counter<'m, S: Seam>(&self, memory: &'m Memory<S>) -> Result<&'m Word, Damage> {
+        Ok(&memory.at(Offset::<AreaHeader>::new(self.header))?.used)
+    }
+
+    /// Returns how many buckets were handed out.
+    pub(super) fn used<S: Seam>(&self, memory: &Memory<S>) -> Result<u64, Damage> {
+        let word = self.counter(memory)?;
+        let used = Link::read(memory, word)?.offset / 64;
+        if used <= self.count {
+            return Ok(used);
+        }
+        let at = memory.offset_of(word).raw();
+        Err(Damage::new(at, format!("at most {} buckets", self.count), used.to_string()))
+    }
+}
+
+/// The allocator of overflow buckets.
+#[derive(Debug, Default)]
+pub(crate) struct Overflow {
+    pub(super) areas: Vec<Area>,
+    /// The first area that has buckets left.
+    open: usize,
+    /// Buckets that were handed out and never linked.
+    pub(super) spare: Vec<u64>,
+    /// Whether no more are handed out, because the table is moved.
+    closed: bool,
+}
+
+/// A table: an array of 2^depth buckets in chunks, and overflow buckets.
+pub(crate) struct Table {
+    /// Its block.
+    pub(super) offset: u64,
+    pub(super) depth: u32,
+    chunk_bits: u32,
+    /// The chunks, 0 for one that cannot be read.
+    pub(super) chunks: Box<[u64]>,
+    pub(super) overflow: Mutex<Overflow>,
+    /// The number of chains that have overflow buckets.
+    pub(super) chains: SharedWord,
+    /// The number of chains when a resize found no space. 0 if none did.
+    pub(super) refused: SharedWord,
+    /// 1 once a thread prepares the next table.
+    pub(super) resizing: SharedWord,
+    /// The table that this one is moved to.
+    next: Shared<OnceLock<Box<Table>>>,
+    /// The next bucket that no thread is moving.
+    pub(super) claimed: SharedWord,
+    pub(super) moved: SharedWord,
+    /// 1 once a thread makes the next table the only one.
+    pub(super) ending: SharedWord,
+    /// The number of threads that move buckets.
+    pub(super) helpers: SharedWord,
+    /// 1 once its blocks may be given back.
+    retired: SharedWord,
+}
+
+impl Table {
+    fn new(offset: u64, depth: u32, chunk_bits: u32, chunks: Box<[u64]>, areas: Vec<Area>) -> Self {
+        Table {
+            offset,
+            depth,
+            chunk_bits,
+            chunks,
+            overflow: Mutex::new(Overflow { areas, ..Overflow::default() }),
+            chains: SharedWord::default(),
+            refused: SharedWord::default(),
+            resizing: SharedWord::default(),
+            next: Shared::once(),
+            claimed: SharedWord::default(),
+            moved: SharedWord::default(),
+            ending: SharedWord::default(),
+            helpers: SharedWord::default(),
+            retired: SharedWord::default(),
+        }
+    }
+
+    /// Opens the table at an offset. A chunk that cannot be read is left out: see
+    /// [`check_chunk`](Self::check_chunk).
+    pub(super) fn open<S: Seam>(core: &Core<S>, offset: u64, depth: u32) -> Result<Table, Damage> {
+        let memory = &core.memory;
+        let header = memory.at(Offset::<TableHeader>::new(offset))?;
+        // The property of the identity word, which is checked as a whole.
+        let chunk_bits = (memory.load(&header.identity) >> 24) as u32 & 0xff;
+        let chunk_bits = chunk_bits.clamp(1, depth.min(*layout::CHUNK_BITS.end()));
+        let expected = identity(offset, depth, chunk_bits);
+        let what = format!("a table of 2^{depth} buckets");
+        check_identity(memory, &header.identity, expected, &what)?;
+        let words = check_block(core, offset, layout::table_bytes(depth - chunk_bits))?;
+        let (mut chunks, mut areas) = (Vec::new(), Vec::new());
+        let links = &words[TABLE_HEADER as usize / 8..][..1 << (depth - chunk_bits)];
+        for (number, link) in links.iter().enumerate() {
+            let chunk = check_chunk(core, link, chunk_bits, number as u64);
+            if let Ok(chunk) = chunk {
+                areas.push(chunk_area(chunk, chunk_bits));
+            }
+            chunks.push(chunk.unwrap_or(0));
+        }
+        let mut annexes = Vec::new();
+        let mut link = &header.annexes;
+        loop {
+            let annex = Link::read(memory, link)?;
+            if annex.offset == 0 {
+                break;
+            }
+            let area = check_annex(core, annex)?;
+            if annexes.iter().any(|other: &Area| other.header == area.header) {
+                return Err(Damage::new(annex.offset, "each annex once", "one a second time"));
+            }
+            annexes.push(area);
+            link = &memory.at(Offset::<AreaHeader>::new(annex.offset))?.next;
+        }
+        // The oldest first, as they were made.
+        areas.extend(annexes.into_iter().rev());
+        Ok(Table::new(offset, depth, chunk_bits, chunks.into(), areas))
+    }
+
+    /// Writes a table without buckets, and flushes it without a fence. It has room for this many
+    /// overflow buckets at least. Returns it with its blocks.
+    pub(super) fn write<'c, S: Seam>(
+        core: &'c Core<S>,
+        depth: u32,
+        chunk_bits: u32,
+        overflow: u64,
+        at: &'static Point,
+    ) -> Result<(Table, Vec<UnlinkedBlock<'c, S>>)> {
+        let memory = &core.memory;
+        // No chunk is larger than the largest block.
+        let fits = |bits: &u32| layout::chunk_bytes(*bits) <= core.geometry.large_max();
+        let chunk_bits = (1..=chunk_bits.min(depth)).rev().find(fits).unwrap_or(1);
+        let count = 1u64 << (depth - chunk_bits);
+        let mut blocks =
+            vec![UnlinkedBlock::allocate(core, layout::table_bytes(depth - chunk_bits))?];
+        for _ in 0..count {
+            blocks.push(UnlinkedBlock::allocate(core, layout::chunk_bytes(chunk_bits))?);
+        }
+        let offset = blocks[0].offset();
+        let chunks: Box<[u64]> = blocks[1..].iter().map(UnlinkedBlock::offset).collect();
+        let mut areas: Vec<_> = chunks.iter().map(|&chunk| chunk_area(chunk, chunk_bits)).collect();
+        let lacking = overflow.saturating_sub(count * layout::overflow_buckets(chunk_bits));
+        let mut annex = Link::default();
+        if lacking > 0 {
+            let bits = (lacking + 1).next_power_of_two().ilog2();
+            let block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
+            annex = Link { offset: block.offset(), depth: bits };
+            write_annex(memory, annex, Link::default(), at)?;
+            areas.push(annex_area(annex));
+            blocks.push(block);
+        }
+        for (number, &chunk) in chunks.iter().enumerate() {
+            let header = memory.at(Offset::<AreaHeader>::new(chunk))?;
+            let identity = layout::identity(Kind::Chunk, chunk, number as u64, chunk_bits);
+            write_area(memory, header, identity, Link::default(), at);
+        }
+        let header = memory.at(Offset::<TableHeader>::new(offset))?;
+        memory.store(&header.identity, identity(offset, depth, chunk_bits), at);
+        annex.store(memory, &header.annexes, at);
+        let words = memory.words(offset, TABLE_HEADER + 8 * count)?;
+        let (head, links) = words.split_at(TABLE_HEADER as usize / 8);
+        for (word, &chunk) in links.iter().zip(&chunks) {
+            Link { offset: chunk, depth: 0 }.store(memory, word, at);
+        }
+        memory.flush_words(&head[..2], at);
+        memory.flush_words(links, at);
+        Ok((Table::new(offset, depth, chunk_bits, chunks, areas), blocks))
+    }
+
+    /// Returns why a chunk cannot be read.
+    pub(super) fn check_chunk<S: Seam>(&self, core: &Core<S>, number: usize) -> Result<(), Damage> {
+        let words = core.memory.words(self.offset, self.bytes())?;
+        let link = &words[TABLE_HEADER as usize / 8 + number];
+        check_chunk(core, link, self.chunk_bits, number as u64).map(drop)
+    }
+
+    /// Flushes the headers, as opening has found them, without a fence.
+    pub(super) fn flush<S: Seam>(&self, core: &Core<S>, at: &'static Point) -> Result<(), Damage> {
+        let memory = &core.memory;
+        let links = 8 * self.chunks.len() as u64;
+        memory.flush_words(memory.words(self.offset, TABLE_HEADER + links)?, at);
+        for area in &memory.seam().lock(&self.overflow).areas {
+            memory.flush_words(memory.words(area.header, 24)?, at);
+        }
+        Ok(())
+    }
+
+    /// Bytes of its block.
+    fn bytes(&self) -> u64 {
+        layout::table_bytes(self.depth - self.chunk_bits)
+    }
+
+    /// Yields its blocks: kind, offset, bytes.
+    pub(super) fn blocks<S: Seam>(&self, seam: &S) -> Vec<(Kind, u64, u64)> {
+        let chunks = self.chunks.iter().filter(|&&chunk| chunk != 0);
+        let chunk = |&chunk: &u64| (Kind::Chunk, chunk, layout::chunk_bytes(self.chunk_bits));
+        let mut blocks = vec![(Kind::Table, self.offset, self.bytes())];
+        blocks.extend(chunks.map(chunk));
+        let overflow = seam.lock(&self.overflow);
+        let annexes = overflow.areas.iter().filter(|area| area.first == area.header + BUCKET_BYTES);
+        let annex = |area: &Area| (Kind::Annex, area.header, (area.count + 1) * BUCKET_BYTES);
+        // In a chunk, the array comes before the overflow buckets.
+        blocks.extend(annexes.map(annex));
+        blocks
+    }
+
+    pub(super) fn buckets(&self) -> u64 {
+        1 << self.depth
+    }
+
+    /// Returns the buckets of a chunk, as numbers in the array.
+    pub(super) fn buckets_of_chunk(&self, chunk: usize) -> std::ops::Range<u64> {
+        let first = (chunk as u64) << self.chunk_bits;
+        first..first + (1 << self.chunk_bits)
+    }
+
+    /// Returns the number of the bucket of a hash.
+    #[inline(always)]
+    pub(super) fn index(&self, hash: u64) -> u64 {
+        hash >> (64 - self.depth)
+    }
+
+    /// Returns the first bucket of a chain, by its number. `None` if its chunk cannot be read.
+    #[inline(always)]
+    pub(super) fn bucket<'m, S: Seam>(
+        &self,
+        memory: &'m Memory<S>,
+        index: u64,
+    ) -> Option<BucketRef<'m>> {
+        let chunk = self.chunks[(index >> self.chunk_bits) as usize];
+        let place = index & ((1 << self.chunk_bits) - 1);
+        // SAFETY: the chunk was checked to lie in a block of its size, or is from an allocation of
+        // that size, and the place is one of its array.
+        (chunk != 0).then(|| unsafe { BucketRef::new(memory, chunk + (1 + place) * BUCKET_BYTES) })
+    }
+
+    /// Returns the hashes of a chain.
+    pub(super) fn segment(&self, index: u64) -> Segment {
+        Segment { offset: index, depth: self.depth, low: index << (64 - self.depth) }
+    }
+
+    pub(super) fn next(&self, seam: &impl Seam) -> Option<&Table> {
+        self.next.get(seam).map(|next| &**next)
+    }
+
+    /// Sets the table that this one is moved to, which no thread has set before.
+    pub(super) fn set_next(&self, seam: &impl Seam, next: Box<Table>) -> &Table {
+        self.next.get_or_init(seam, || next)
+    }
+
+    /// Returns whether its blocks may have been given back.
+    #[inline(always)]
+    pub(super) fn is_retired(&self, seam: &impl Seam) -> bool {
+        self.retired.load(seam, Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn set_retired(&self, seam: &impl Seam) {
+        self.retired.store(seam, 1, Ordering::SeqCst);
+    }
+
+    // ---- Overflow buckets -------------------------------------------------------
+
+    /// Hands out an overflow bucket, and flushes the counter. `None` if there is none left, or if
+    /// the table is moved.
+    pub(super) fn take<S: Seam>(&self, core: &Core<S>) -> Result<Option<u64>, Damage> {
+        let memory = &core.memory;
+        let mut overflow = memory.seam().lock(&self.overflow);
+        if overflow.closed {
+            return Ok(None);
+        }
+        if let Some(bucket) = overflow.spare.pop() {
+            return Ok(Some(bucket));
+        }
+        while let Some(area) = overflow.areas.get(overflow.open).copied() {
+            let used = area.used(memory)?;
+            if used < area.count {
+                let counter = area.counter(memory)?;
+                let at = &points::COUNTER;
+                Link { offset: (used + 1) * 64, depth: 0 }.store(memory, counter, at);
+                memory.flush_words(std::slice::from_ref(counter), at);
+                return Ok(Some(area.first + used * BUCKET_BYTES));
+            }
+            overflow.open += 1;
+        }
+        Ok(None)
+    }
+
+    /// Takes a bucket back that nothing links to.
+    pub(super) fn give_back(&self, seam: &impl Seam, bucket: u64) {
+        seam.lock(&self.overflow).spare.push(bucket);
+    }
+
+    /// Hands out no more buckets from now on. Returns how many are in use.
+    pub(super) fn close<S: Seam>(&self, memory: &Memory<S>) -> Result<u64, Damage> {
+        let mut overflow = memory.seam().lock(&self.overflow);
+        overflow.closed = true;
+        let used: Result<u64, Damage> = overflow.areas.iter().map(|area| area.used(memory)).sum();
+        Ok(used?.saturating_sub(overflow.spare.len() as u64))
+    }
+
+    /// Undoes [`close`](Self::close).
+    pub(super) fn reopen(&self, seam: &impl Seam) {
+        seam.lock(&self.overflow).closed = false;
+    }
+
+    /// Adds an annex, unless there are buckets left.
+    pub(super) fn extend<S: Seam>(&self, core: &Core<S>) -> Result<()> {
+        let bits = (self.depth.saturating_sub(3)).clamp(2, 16);
+        let mut block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
+        let annex = Link { offset: block.offset(), depth: bits };
+        let memory = &core.memory;
+        let mut overflow = memory.seam().lock(&self.overflow);
+        if overflow.closed || overflow.open < overflow.areas.len() || !overflow.spare.is_empty() {
+            return Ok(());
+        }
+        let header = memory.at(Offset::<TableHeader>::new(self.offset))?;
+        let older = Link::read(memory, &header.annexes)?;
+        write_annex(memory, annex, older, &points::ANNEX_NEW)?;
+        memory.fence(&points::ANNEX_NEW);
+        let at = &points::ANNEX_COMMIT;
+        annex.store(memory, &header.annexes, at);
+        block.set_linked();
+        memory.flush_words(std::slice::from_ref(&header.annexes), at);
+        memory.fence(at);
+        overflow.areas.push(annex_area(annex));
+        Ok(())
+    }
+}
+
+/// Returns the identity word of a table.
+fn identity(offset: u64, depth: u32, chunk_bits: u32) -> u64 {
+    layout::identity(Kind::Table, offset, 0, depth | chunk_bits << 8)
+}
+
+fn chunk_area(chunk: u64, bits: u32) -> Area {
+    let first = chunk + BUCKET_BYTES * (1 + (1 << bits));
+    Area { header: chunk, first, count: layout::overflow_buckets(bits) }
+}
+
+fn annex_area(annex: Link) -> Area {
+    let first = annex.offset + BUCKET_BYTES;
+    Area { header: annex.offset, first, count: (1 << annex.depth) - 1 }
+}
+
+/// Checks the chunk that a table links to, and returns its offset.
+fn check_chunk<S: Seam>(
+    core: &Core<S>,
+    link: &Word,
+    bits: u32,
+    number: u64,
+) -> Result<u64, Damage> {
+    let memory = &core.memory;
+    let Link { offset, depth: 0 } = Link::read(memory, link)? else {
+        let at = memory.offset_of(link).raw();
+        return Err(Damage::new(at, "a chunk's offset", "one with a depth"));
+    };
+    let header = memory.at(Offset::<AreaHeader>::new(offset))?;
+    check_block(core, offset, layout::chunk_bytes(bits))?;
+    let expected = layout::identity(Kind::Chunk, offset, number, bits);
+    check_identity(memory, &header.identity, expected, &format!("chunk {number}"))?;
+    chunk_area(offset, bits).used(memory)?;
+    Ok(offset)
+}
+
+/// Checks an annex, and returns its buckets.
+fn check_annex<S: Seam>(core: &Core<S>, annex: Link) -> Result<Area, Damage> {
+    let memory = &core.memory;
+    let header = memory.at(Offset::<AreaHeader>::new(annex.offset))?;
+    let bytes = 1u64.checked_shl(annex.depth + 8).filter(|_| annex.depth >= 1);
+    check_block(core, annex.offset, bytes.unwrap_or(u64::MAX / 2))?;
+    let expected = layout::identity(Kind::Annex, annex.offset, 0, annex.depth);
+    check_identity(memory, &header.identity, expected, "an annex")?;
+    let area = annex_area(annex);
+    area.used(memory)?;
+    Ok(area)
+}
+
+/// Writes the header of a chunk or an annex and flushes it, without a fence.
+fn write_area<S: Seam>(
+    memory: &Memory<S>,
+    header: &AreaHeader,
+    identity: u64,
+    next: Link,
+    at: &'static Point,
+) {
+    memory.store(&header.identity, identity, at);
+    Link::default().store(memory, &header.used, at);
+    next.store(memory, &header.next, at);
+    memory.flush_words(std::slice::from_ref(&header.identity), at);
+}
+
+fn write_annex<S: Seam>(
+    memory: &Memory<S>,
+    annex: Link,
+    next: Link,
+    at: &'static Point,
+) -> Result<(), Damage> {
+    let header = memory.at(Offset::<AreaHeader>::new(annex.offset))?;
+    let identity = layout::identity(Kind::Annex, annex.offset, 0, annex.depth);
+    write_area(memory, header, identity, next, at);
+    Ok(())
+}

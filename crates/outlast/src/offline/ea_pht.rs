@@ -1,0 +1,322 @@
+//! The walk of a table of the EA-PHT family: chunks, annexes, and the chains of buckets.
+
+use super::image::{LOW48, crc_words, fold16, identity};
+use super::{MapReport, Owner, SchemeWalk, Walk, What};
+use crate::error::{Damage, Error, Result};
+use crate::pool::layout::RecordForm;
+use std::collections::HashSet;
+
+/// The entry of EA-PHT in the table of walks.
+pub(super) const WALK: SchemeWalk = SchemeWalk {
+    number: 6,
+    name: "ea-pht",
+    root: What::PhtRoot,
+    walk: |walk, map, place, words, config| walk.walk_ea_pht(map, place, words, config, false),
+};
+/// The entry of EA-PHT-H.
+pub(super) const WALK_H: SchemeWalk = SchemeWalk { number: 7, name: "ea-pht-h", ..WALK };
+/// The entry of EA-PHT-HPR.
+pub(super) const WALK_HPR: SchemeWalk = SchemeWalk {
+    number: 8,
+    name: "ea-pht-hpr",
+    walk: |walk, map, place, words, config| walk.walk_ea_pht(map, place, words, config, true),
+    ..WALK
+};
+
+const FEATURE: u64 = 32;
+const MAX_DEPTH: u32 = 40;
+const BUCKET: u64 = 256;
+const SLOTS: usize = 15;
+const TABLE: u64 = 0x6501;
+const CHUNK: u64 = 0x6502;
+const ANNEX: u64 = 0x6503;
+
+/// Overflow buckets: the first one's offset, and how many were handed out.
+type Area = (u64, u64);
+
+/// A table, after its headers were checked.
+struct Table {
+    depth: u32,
+    chunk_bits: u32,
+    /// `None` for one that cannot be read.
+    chunks: Vec<Option<u64>>,
+    areas: Vec<Area>,
+}
+
+impl Table {
+    /// Returns the offset of a bucket of the array.
+    fn bucket(&self, index: u64) -> Option<u64> {
+        let place = index & ((1 << self.chunk_bits) - 1);
+        self.chunks[(index >> self.chunk_bits) as usize].map(|chunk| chunk + (1 + place) * BUCKET)
+    }
+
+    /// Yields the numbers of the buckets whose chunks can be read.
+    fn buckets(&self) -> impl Iterator<Item = u64> {
+        let readable = |&chunk: &usize| self.chunks[chunk].is_some();
+        let bits = self.chunk_bits;
+        (0..self.chunks.len()).filter(readable).flat_map(move |chunk| {
+            let first = (chunk as u64) << bits;
+            first..first + (1 << bits)
+        })
+    }
+
+    fn low(&self, index: u64) -> u64 {
+        index << (64 - self.depth)
+    }
+
+    /// Returns whether this is an overflow bucket that was handed out.
+    fn has(&self, bucket: u64) -> bool {
+        self.areas.iter().any(|&(first, used)| {
+            bucket >= first
+                && (bucket - first).is_multiple_of(BUCKET)
+                && (bucket - first) / BUCKET < used
+        })
+    }
+}
+
+/// Reads the link at this offset: where it leads, and a depth.
+fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
+    let low = word & LOW48;
+    let depth = (low & 63) as u32;
+    if word >> 48 != fold16(crc_words(&[low, at])) || depth > MAX_DEPTH {
+        return Err(Damage::new(at, "a link", format!("{word:#x}")).into());
+    }
+    Ok((low & !63, depth))
+}
+
+impl Walk<'_, '_> {
+    fn walk_ea_pht(
+        &mut self,
+        map: &mut MapReport,
+        place: u64,
+        words: &[u64],
+        config: [u64; 3],
+        goes_on: bool,
+    ) -> Result<()> {
+        let [depth, chunk, helpers] = config;
+        let known = (1..=24).contains(&depth) && (1..=16).contains(&chunk);
+        let known = known && (1..=64).contains(&helpers);
+        let empties = self.hash.empty_words(map.form).filter(|_| known);
+        let Some(empties) = empties else {
+            return Err(Damage::new(place, "a size of tables", format!("{config:?}")).into());
+        };
+        if self.features & FEATURE == 0 {
+            let found = format!("features {:#x}", self.features);
+            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+        }
+        let root = |number: u64, word: u64| {
+            unpack(number, word).map_err(|_| {
+                let at = place + 8 * number;
+                Damage::new(at, "a table's offset and depth", format!("{word:#x}"))
+            })
+        };
+        let (first, depth) = root(0, words[0])?;
+        let (next, next_depth) = root(1, words[1])?;
+        let moves = next != 0 && next != first;
+        let fits = depth > 0 && if moves { goes_on && next_depth == depth + 1 } else { true };
+        if first == 0 || !fits {
+            let found = format!("{:#x} and {:#x}", words[0], words[1]);
+            return Err(Damage::new(place, "a table, and one of twice the size", found).into());
+        }
+        let table = self.read_table(map, first, depth)?;
+        map.depth = depth;
+        let mut moved = HashSet::new();
+        for index in table.buckets() {
+            let walked = self.walk_chain(map, &table, index, &empties, moves);
+            if self.or_problem(map, walked)? == Some(true) {
+                moved.insert(index);
+            }
+        }
+        if moves {
+            let table = self.read_table(map, next, next_depth)?;
+            map.depth = next_depth;
+            for index in table.buckets().filter(|index| moved.contains(&(index / 2))) {
+                let walked = self.walk_chain(map, &table, index, &empties, false);
+                self.or_problem(map, walked)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports damage and goes on.
+    fn or_problem<T>(&mut self, map: &mut MapReport, walked: Result<T>) -> Result<Option<T>> {
+        match walked {
+            Ok(walked) => Ok(Some(walked)),
+            Err(Error::Damaged(damage)) => {
+                map.whole = false;
+                self.problem(damage);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a table's headers.
+    fn read_table(&mut self, map: &mut MapReport, at: u64, depth: u32) -> Result<Table> {
+        if !at.is_multiple_of(64) {
+            return Err(Damage::new(at, "a table at a multiple of 64", "another").into());
+        }
+        let words = self.image.words(at, 2)?;
+        let chunk_bits = (words[0] >> 24 & 0xff) as u32;
+        let expected = identity(TABLE, u64::from(depth | chunk_bits << 8), at, 0);
+        if words[0] != expected || !(1..=depth.min(16)).contains(&chunk_bits) {
+            let expected = format!("a table of 2^{depth} buckets");
+            return Err(Damage::new(at, expected, format!("{:#x}", words[0])).into());
+        }
+        let count = 1 << (depth - chunk_bits);
+        self.claim(at, (64 + 8 * count as u64).next_power_of_two(), Owner::Structure)?;
+        self.region(at, 16, What::PhtTable);
+        self.region(at + 64, 8 * count as u64, What::PhtTable);
+        let links = self.image.words(at + 64, count as u64)?;
+        let mut table = Table { depth, chunk_bits, chunks: Vec::new(), areas: Vec::new() };
+        for (number, &word) in links.iter().enumerate() {
+            let read = self.read_chunk(map, &mut table, at + 64 + 8 * number as u64, word, number);
+            let chunk = self.or_problem(map, read)?;
+            table.chunks.push(chunk);
+        }
+        let (mut link, mut word, mut seen) = (at + 8, words[1], HashSet::new());
+        loop {
+            let (annex, bits) = unpack(link, word)?;
+            if annex == 0 {
+                return Ok(table);
+            }
+            let bad = |found: &str| Err(Damage::new(annex, "an annex", found).into());
+            if !annex.is_multiple_of(BUCKET) || !seen.insert(annex) {
+                return bad("an odd offset, or one for the second time");
+            }
+            let words = self.image.words(annex, 3)?;
+            if words[0] != identity(ANNEX, u64::from(bits), annex, 0) || bits == 0 {
+                return bad(&format!("{:#x}", words[0]));
+            }
+            self.claim(annex, BUCKET << bits, Owner::Structure)?;
+            self.area(&mut table, annex, words[1], annex + BUCKET, (1 << bits) - 1)?;
+            (link, word) = (annex + 16, words[2]);
+        }
+    }
+
+    fn read_chunk(
+        &mut self,
+        map: &mut MapReport,
+        table: &mut Table,
+        link: u64,
+        word: u64,
+        number: usize,
+    ) -> Result<u64> {
+        let (chunk, extra) = unpack(link, word)?;
+        let bad = |found: String| Err(Damage::new(chunk, "a chunk", found).into());
+        if !chunk.is_multiple_of(BUCKET) || extra != 0 {
+            return bad("an odd offset".into());
+        }
+        let words = self.image.words(chunk, 2)?;
+        if words[0] != identity(CHUNK, u64::from(table.chunk_bits), chunk, number as u64) {
+            return bad(format!("{:#x}", words[0]));
+        }
+        let buckets = 1u64 << table.chunk_bits;
+        let overflow = (buckets / 8).saturating_sub(1).max(1);
+        self.claim(chunk, BUCKET * (1 + buckets + overflow), Owner::Structure)?;
+        map.segments += buckets;
+        self.area(table, chunk, words[1], chunk + BUCKET * (1 + buckets), overflow)?;
+        Ok(chunk)
+    }
+
+    /// Notes the overflow buckets of a chunk or an annex.
+    fn area(
+        &mut self,
+        table: &mut Table,
+        header: u64,
+        word: u64,
+        first: u64,
+        count: u64,
+    ) -> Result<()> {
+        // Only an annex has a link to another one.
+        let fixed = if first == header + BUCKET { 24 } else { 16 };
+        self.region(header, fixed, What::PhtArea);
+        let used = unpack(header + 8, word)?.0 / 64;
+        if used > count {
+            let expected = format!("at most {count} buckets");
+            return Err(Damage::new(header + 8, expected, used.to_string()).into());
+        }
+        table.areas.push((first, used));
+        Ok(())
+    }
+
+    /// Walks a chain. Returns whether its records are in the next table.
+    fn walk_chain(
+        &mut self,
+        map: &mut MapReport,
+        table: &Table,
+        index: u64,
+        empties: &[u64; 2],
+        moves: bool,
+    ) -> Result<bool> {
+        let Some(first) = table.bucket(index) else { return Ok(false) };
+        let (mut bucket, mut keys, mut seen) = (first, HashSet::new(), HashSet::new());
+        loop {
+            let words = self.image.words(bucket, BUCKET / 8)?;
+            self.region(bucket + 8, 8, What::PhtLink);
+            let (next, mark) = unpack(bucket + 8, words[1])?;
+            if mark == 1 && moves && bucket == first {
+                return Ok(true);
+            }
+            if mark != 0 {
+                return Err(Damage::new(bucket + 8, "a bucket's link", "a mark").into());
+            }
+            self.region(bucket + 16, BUCKET - 16, What::Bucket { form: map.form });
+            for number in 0..SLOTS {
+                let slot = [words[2 + 2 * number], words[3 + 2 * number]];
+                let place = bucket + 16 * (1 + number as u64);
+                let empty = empties[(table.low(index) >> 63) as usize];
+                let walked =
+                    self.walk_slot_of_chain(map, table, index, place, slot, empty, &mut keys);
+                self.or_problem(map, walked)?;
+            }
+            if next == 0 {
+                return Ok(false);
+            }
+            if !table.has(next) || !seen.insert(next) {
+                let expected = "an overflow bucket that was handed out";
+                return Err(Damage::new(bucket + 8, expected, format!("{next:#x}")).into());
+            }
+            map.nodes += 1;
+            bucket = next;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn walk_slot_of_chain(
+        &mut self,
+        map: &mut MapReport,
+        table: &Table,
+        index: u64,
+        place: u64,
+        [first, second]: [u64; 2],
+        empty: u64,
+        keys: &mut HashSet<Vec<u8>>,
+    ) -> Result<()> {
+        if first == empty {
+            return Ok(());
+        }
+        let hash = self.hash.of_slot(map.form, [first, second]);
+        if hash >> (64 - table.depth) != index {
+            let expected = "an empty slot, or a record at home there";
+            return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
+        }
+        self.region(place, 16, What::LiveSlot { form: map.form, depth: table.depth });
+        map.records += 1;
+        let (key, value) = match map.form {
+            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
+            RecordForm::Bytes => {
+                self.record(place, first, second).inspect_err(|_| map.torn += 1)?
+            }
+        };
+        self.check_types(map, place, &key, &value);
+        if !keys.insert(key) {
+            map.duplicates += 1;
+            return Err(Damage::new(place, "each key once", "one for the second time").into());
+        }
+        if map.form == RecordForm::Bytes {
+            self.claim_record(first, Owner::Record)?;
+        }
+        Ok(())
+    }
+}
