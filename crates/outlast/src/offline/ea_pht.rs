@@ -4,6 +4,7 @@ use super::image::{LOW48, crc_words, fold16, identity};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
 use crate::pool::layout::RecordForm;
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// The entry of EA-PHT in the table of walks.
@@ -41,6 +42,8 @@ struct Table {
     /// `None` for one that cannot be read.
     chunks: Vec<Option<u64>>,
     areas: Vec<Area>,
+    /// Overflow buckets that a chain links to.
+    linked: RefCell<HashSet<u64>>,
 }
 
 impl Table {
@@ -66,10 +69,10 @@ impl Table {
 
     /// Returns whether this is an overflow bucket that was handed out.
     fn has(&self, bucket: u64) -> bool {
-        self.areas.iter().any(|&(first, used)| {
-            bucket >= first
-                && (bucket - first).is_multiple_of(BUCKET)
-                && (bucket - first) / BUCKET < used
+        let after = self.areas.partition_point(|&(first, _)| first <= bucket);
+        after.checked_sub(1).is_some_and(|number| {
+            let (first, used) = self.areas[number];
+            (bucket - first).is_multiple_of(BUCKET) && (bucket - first) / BUCKET < used
         })
     }
 }
@@ -113,7 +116,12 @@ impl Walk<'_, '_> {
         let (first, depth) = root(0, words[0])?;
         let (next, next_depth) = root(1, words[1])?;
         let moves = next != 0 && next != first;
-        let fits = depth > 0 && if moves { goes_on && next_depth == depth + 1 } else { true };
+        let fits = depth > 0
+            && match next {
+                0 => next_depth == 0,
+                _ if moves => goes_on && next_depth == depth + 1,
+                _ => next_depth == depth,
+            };
         if first == 0 || !fits {
             let found = format!("{:#x} and {:#x}", words[0], words[1]);
             return Err(Damage::new(place, "a table, and one of twice the size", found).into());
@@ -168,7 +176,8 @@ impl Walk<'_, '_> {
         self.region(at, 16, What::PhtTable);
         self.region(at + 64, 8 * count as u64, What::PhtTable);
         let links = self.image.words(at + 64, count as u64)?;
-        let mut table = Table { depth, chunk_bits, chunks: Vec::new(), areas: Vec::new() };
+        let (chunks, areas, linked) = (Vec::new(), Vec::new(), RefCell::default());
+        let mut table = Table { depth, chunk_bits, chunks, areas, linked };
         for (number, &word) in links.iter().enumerate() {
             let read = self.read_chunk(map, &mut table, at + 64 + 8 * number as u64, word, number);
             let chunk = self.or_problem(map, read)?;
@@ -178,6 +187,7 @@ impl Walk<'_, '_> {
         loop {
             let (annex, bits) = unpack(link, word)?;
             if annex == 0 {
+                table.areas.sort_unstable();
                 return Ok(table);
             }
             let bad = |found: &str| Err(Damage::new(annex, "an annex", found).into());
@@ -250,7 +260,7 @@ impl Walk<'_, '_> {
         moves: bool,
     ) -> Result<bool> {
         let Some(first) = table.bucket(index) else { return Ok(false) };
-        let (mut bucket, mut keys, mut seen) = (first, HashSet::new(), HashSet::new());
+        let (mut bucket, mut keys) = (first, HashSet::new());
         loop {
             let words = self.image.words(bucket, BUCKET / 8)?;
             self.region(bucket + 8, 8, What::PhtLink);
@@ -273,8 +283,8 @@ impl Walk<'_, '_> {
             if next == 0 {
                 return Ok(false);
             }
-            if !table.has(next) || !seen.insert(next) {
-                let expected = "an overflow bucket that was handed out";
+            if !table.has(next) || !table.linked.borrow_mut().insert(next) {
+                let expected = "an overflow bucket that no other links to";
                 return Err(Damage::new(bucket + 8, expected, format!("{next:#x}")).into());
             }
             map.nodes += 1;

@@ -17,7 +17,7 @@
 //!
 //! A table is an array of 2^depth buckets. The first bits of a hash name a bucket, and the record
 //! is in this bucket or in one of its chain. A full chain gets an overflow bucket, which the table
-//! hands out itself, by counting up (3.4). If an eighth of the buckets have such chains, the whole
+//! hands out itself, by counting up (3.4). If 7 of 64 buckets have such chains, the whole
 //! table is moved to one of twice as many buckets (3.5.4), before the next such chain is made.
 //!
 //! The three schemes share their code, and differ in two constants of `Variant`:
@@ -151,6 +151,7 @@ use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{CHUNK_BITS, INITIAL_DEPTHS, Link, MediaLock};
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
@@ -348,6 +349,14 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let damage = Damage::new(place + 8, "a table of twice the size", "another");
             return Err(Error::DamagedRoot { slot, damage });
         }
+        if let Some(next) = &next {
+            let seam = core.memory.seam();
+            let blocks: HashSet<u64> = first.blocks(seam).iter().map(|block| block.1).collect();
+            if next.blocks(seam).iter().any(|block| blocks.contains(&block.1)) {
+                let damage = Damage::new(place + 8, "a table of its own", "one with shared blocks");
+                return Err(Error::DamagedRoot { slot, damage });
+            }
+        }
         let mut table = Pht {
             core: Arc::clone(core),
             config,
@@ -420,7 +429,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let word = V::lock(route.bucket).load(self.seam(), Ordering::Acquire);
             if table.is_retired(self.seam()) {
                 // The word may be another structure's.
-                table = self.current();
+                table = table.next(self.seam()).ok_or_else(|| self.missing_at(hash).2)?;
                 continue;
             }
             if word & DAMAGED != 0 {

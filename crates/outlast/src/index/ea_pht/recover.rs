@@ -58,11 +58,16 @@ impl Handed {
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Makes what DRAM holds of the tables. No operation runs yet.
     pub(super) fn recover(&mut self, next: Option<Box<Table>>) {
-        let mut missing = self.recover_table(&self.first, None);
+        let mut missing = self.recover_table(&self.first, None, next.is_some());
         if let Some(next) = next {
             let _ = self.first.close(&self.core.memory);
             self.first.resizing.store(self.seam(), 1, Ordering::Relaxed);
-            missing.extend(self.recover_table(&next, Some(&self.first)));
+            let of_first = missing.len();
+            missing.extend(self.recover_table(&next, Some(&self.first), false));
+            if of_first > 0 {
+                // A damaged bucket may have been moved to a chain that was not followed.
+                self.seam().lock(&next.overflow).spare.clear();
+            }
             self.first.set_next(self.seam(), next);
         }
         for (low, high, damage) in &missing {
@@ -71,9 +76,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         self.missing = missing;
     }
 
-    /// Makes what DRAM holds of a table. `before` is the table that is being moved to it. Returns the
-    /// hashes that cannot be served.
-    fn recover_table(&self, table: &Table, before: Option<&Table>) -> Vec<Missing> {
+    /// Makes what DRAM holds of a table. `before` is the table that is being moved to it, and `moves`
+    /// says whether it is itself being moved. Returns the hashes that cannot be served.
+    fn recover_table(&self, table: &Table, before: Option<&Table>, moves: bool) -> Vec<Missing> {
         let whole = |damage| vec![(0, u64::MAX, damage)];
         let handed = match Handed::of(table, &self.core) {
             Ok(handed) => handed,
@@ -99,7 +104,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 let Some(bucket) = table.bucket(&self.core.memory, index) else { continue };
                 let copied = before.is_none_or(|before| self.is_moved(before, index / 2));
                 let ready = if copied {
-                    self.make_ready(table, index, bucket, &handed)
+                    self.make_ready(table, index, bucket, &handed, moves)
                 } else {
                     // The space of copies that a resize has yet to make.
                     V::lock(bucket).store(self.seam(), 0, Ordering::Relaxed);
@@ -167,6 +172,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         index: u64,
         first: BucketRef<'_>,
         handed: &Handed,
+        moves: bool,
     ) -> Result<(), Damage> {
         let (memory, seam) = (&self.core.memory, self.seam());
         if !self.seeded(&index_bugs::LOCKS_KEPT) {
@@ -184,7 +190,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             bucket.forget(seam);
             let link = Link::read(memory, &bucket.bucket.next)?;
             let is_first = std::ptr::eq(bucket.bucket, first.bucket);
-            if link.depth == MOVED_ON_MEDIA && is_first && V::GOES_ON {
+            if link.depth == MOVED_ON_MEDIA && is_first && moves {
                 V::lock(first).store(seam, MOVED, Ordering::Relaxed);
                 table.moved.fetch_add(seam, 1, Ordering::Relaxed);
                 return Ok(());

@@ -9,7 +9,7 @@ use crate::index::kit::lock::LockPlace;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{Record, SlotWords};
-use crate::pmem::{Point, Seam, Word};
+use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
@@ -77,13 +77,18 @@ fn write_bucket<S: Seam>(
 /// Overflow buckets for the copies of a chain. Those that are left are given back.
 struct Reserved<'t, S: Seam> {
     table: &'t Table,
-    seam: &'t S,
+    memory: &'t Memory<S>,
     buckets: Vec<u64>,
+    /// Whether the counter is durable before another thread can use a bucket that is given back.
+    is_counted: bool,
 }
 
 impl<S: Seam> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
-        self.buckets.drain(..).for_each(|bucket| self.table.give_back(self.seam, bucket));
+        if !self.is_counted && !self.buckets.is_empty() {
+            self.memory.fence(&points::MOVE_NEW);
+        }
+        self.buckets.drain(..).for_each(|bucket| self.table.give_back(self.memory.seam(), bucket));
     }
 }
 
@@ -125,6 +130,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         match table.next(self.seam()) {
             Some(next) if V::GOES_ON => {
                 let _visit = self.core.visit();
+                if !std::ptr::eq(table, self.current()) {
+                    // All is moved, and the table may have been reused before this visit.
+                    return Ok(());
+                }
                 self.move_and_count(table, next, route.index..route.index + 1)
             }
             Some(_) => self.help_and_wait(table),
@@ -221,7 +230,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         next: &Table,
         indices: std::ops::Range<u64>,
     ) -> Result<()> {
-        let mut moved = 0;
+        let (mut moved, count) = (0, indices.end - indices.start);
         let mut result = Ok(());
         for index in indices {
             match self.move_bucket(old, next, index) {
@@ -231,6 +240,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                     break;
                 }
             }
+        }
+        if !V::GOES_ON && moved < count {
+            // Nobody else will move them.
+            old.failed.store(self.seam(), 1, Ordering::Release);
         }
         if moved > 0 {
             if !V::GOES_ON {
@@ -245,7 +258,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 
     /// Ends the resize if all buckets are moved, unless another thread does.
     fn end_if_moved(&self, old: &Table, next: &Table) -> Result<()> {
-        let all = old.moved.load(self.seam(), Ordering::Acquire) == old.buckets();
+        let all = old.moved.load(self.seam(), Ordering::Acquire) >= old.buckets();
         if all && old.ending.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
             self.finish(old, next)?;
         }
@@ -256,8 +269,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// thread has. Returns whether it did.
     fn move_bucket(&self, old: &Table, next: &Table, index: u64) -> Result<bool> {
         let Some(bucket) = old.bucket(&self.core.memory, index) else { return Ok(false) };
-        let seam = self.seam();
-        let mut reserved = Reserved { table: next, seam, buckets: Vec::new() };
+        let memory = &self.core.memory;
+        let mut reserved = Reserved { table: next, memory, buckets: Vec::new(), is_counted: false };
         loop {
             let mut held = self.lock(bucket)?;
             if held.word() & super::DAMAGED != 0 {
@@ -271,6 +284,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if reserved.buckets.len() >= needed {
                 let twice = held.word() & MOVED != 0;
                 self.copy_chain(bucket, old, next, index, &mut reserved.buckets)?;
+                // In HPR it has fenced. Otherwise this thread does before the table is used.
+                reserved.is_counted = true;
                 held.changing();
                 let word = held.word() | MOVED;
                 held.set_word(word);
@@ -280,7 +295,11 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             while reserved.buckets.len() < needed {
                 match next.take(&self.core)? {
                     Some(bucket) => reserved.buckets.push(bucket),
-                    None => next.extend(&self.core)?,
+                    None => {
+                        // If the table hands out none any more, this bucket is moved.
+                        next.extend(&self.core)?;
+                        break;
+                    }
                 }
             }
         }
@@ -359,9 +378,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             memory.flush_words(std::slice::from_ref(word), at);
             memory.fence(at);
         }
+        // In this order: once a change goes to the next table, no lookup in this one is valid.
+        old.set_retired(self.seam());
         // SeqCst: pairs with the load in `current`.
         self.current.store(self.seam(), (&raw const *next).cast_mut(), Ordering::SeqCst);
-        old.set_retired(self.seam());
         if late {
             memory.flush_words(std::slice::from_ref(word), at);
             memory.fence(at);
@@ -388,6 +408,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn wait_for_end(&self, old: &Table) -> Result<()> {
         let mut turn = 0;
         while !old.is_retired(self.seam()) {
+            if old.failed.load(self.seam(), Ordering::Acquire) != 0 {
+                return Err(self.missing_at(old.segment(0).low).2.into());
+            }
             self.core.wait(&mut turn)?;
         }
         Ok(())
@@ -416,10 +439,15 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let _visit = self.core.visit();
         let old = self.current();
         let Some(next) = old.next(self.seam()) else { return Ok(false) };
-        if !self.claim(old, next, STEP)? {
+        let claimed = match self.claim(old, next, STEP) {
+            // A later step tries again.
+            Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(false),
+            claimed => claimed?,
+        };
+        if !claimed {
             // All are claimed. If a thread could not move its own, somebody else has to.
-            let left = old.buckets() - old.moved.load(self.seam(), Ordering::Acquire);
-            if left > 0 && self.missing.is_empty() {
+            let moved = old.moved.load(self.seam(), Ordering::Acquire);
+            if moved < old.buckets() && self.missing.is_empty() {
                 old.claimed.store(self.seam(), 0, Ordering::Relaxed);
             }
         }

@@ -70,6 +70,8 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
     fn stats(&self) -> Result<IndexStats> {
         let table = self.current();
         let (segments, [records, overflow]) = sample(table.buckets(), |hash| {
+            // Until it ends, the buckets that are read here are not reused.
+            let _visit = self.core.visit();
             let route = self.route(hash)?;
             let (mut records, mut buckets) = (0, 0);
             for bucket in self.chain(route.bucket) {

@@ -12,6 +12,7 @@ use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::pmem::{Memory, Offset, Point, Seam, Shadow, Shared, SharedWord, Word};
 use crate::pool::core::Core;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock};
 
@@ -202,6 +203,8 @@ pub(crate) struct Table {
     pub(super) moved: SharedWord,
     /// 1 once a thread makes the next table the only one.
     pub(super) ending: SharedWord,
+    /// In EA-PHT and -H: 1 if a bucket could not be moved, which only damage brings about.
+    pub(super) failed: SharedWord,
     /// The number of threads that move buckets.
     pub(super) helpers: SharedWord,
     /// 1 once its blocks may be given back.
@@ -223,6 +226,7 @@ impl Table {
             claimed: SharedWord::default(),
             moved: SharedWord::default(),
             ending: SharedWord::default(),
+            failed: SharedWord::default(),
             helpers: SharedWord::default(),
             retired: SharedWord::default(),
         }
@@ -249,7 +253,7 @@ impl Table {
             }
             chunks.push(chunk.unwrap_or(0));
         }
-        let mut annexes = Vec::new();
+        let (mut annexes, mut seen) = (Vec::new(), HashSet::new());
         let mut link = &header.annexes;
         loop {
             let annex = Link::read(memory, link)?;
@@ -257,7 +261,7 @@ impl Table {
                 break;
             }
             let area = check_annex(core, annex)?;
-            if annexes.iter().any(|other: &Area| other.header == area.header) {
+            if !seen.insert(area.header) {
                 return Err(Damage::new(annex.offset, "each annex once", "one a second time"));
             }
             annexes.push(area);
@@ -280,7 +284,13 @@ impl Table {
         let memory = &core.memory;
         // No chunk is larger than the largest block.
         let fits = |bits: &u32| layout::chunk_bytes(*bits) <= core.geometry.large_max();
-        let chunk_bits = (1..=chunk_bits.min(depth)).rev().find(fits).unwrap_or(1);
+        let mut chunk_bits = (1..=chunk_bits.min(depth)).rev().find(fits).unwrap_or(1);
+        while layout::table_bytes(depth - chunk_bits) > core.geometry.large_max()
+            && chunk_bits < *layout::CHUNK_BITS.end()
+            && fits(&(chunk_bits + 1))
+        {
+            chunk_bits += 1;
+        }
         let count = 1u64 << (depth - chunk_bits);
         let mut blocks =
             vec![UnlinkedBlock::allocate(core, layout::table_bytes(depth - chunk_bits))?];
@@ -290,15 +300,17 @@ impl Table {
         let offset = blocks[0].offset();
         let chunks: Box<[u64]> = blocks[1..].iter().map(UnlinkedBlock::offset).collect();
         let mut areas: Vec<_> = chunks.iter().map(|&chunk| chunk_area(chunk, chunk_bits)).collect();
-        let lacking = overflow.saturating_sub(count * layout::overflow_buckets(chunk_bits));
+        let mut lacking = overflow.saturating_sub(count * layout::overflow_buckets(chunk_bits));
         let mut annex = Link::default();
-        if lacking > 0 {
-            let bits = (lacking + 1).next_power_of_two().ilog2();
+        while lacking > 0 {
+            let bits = (lacking + 1).next_power_of_two().ilog2().min(largest_annex(core));
             let block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
+            let older = annex;
             annex = Link { offset: block.offset(), depth: bits };
-            write_annex(memory, annex, Link::default(), at)?;
+            write_annex(memory, annex, older, at)?;
             areas.push(annex_area(annex));
             blocks.push(block);
+            lacking = lacking.saturating_sub((1 << bits) - 1);
         }
         for (number, &chunk) in chunks.iter().enumerate() {
             let header = memory.at(Offset::<AreaHeader>::new(chunk))?;
@@ -402,7 +414,7 @@ impl Table {
     /// Returns whether its blocks may have been given back.
     #[inline(always)]
     pub(super) fn is_retired(&self, seam: &impl Seam) -> bool {
-        self.retired.load(seam, Ordering::Relaxed) != 0
+        self.retired.load(seam, Ordering::Acquire) != 0
     }
 
     pub(super) fn set_retired(&self, seam: &impl Seam) {
@@ -456,7 +468,7 @@ impl Table {
 
     /// Adds an annex, unless there are buckets left.
     pub(super) fn extend<S: Seam>(&self, core: &Core<S>) -> Result<()> {
-        let bits = (self.depth.saturating_sub(3)).clamp(2, 16);
+        let bits = (self.depth.saturating_sub(3)).clamp(2, 16).min(largest_annex(core));
         let mut block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
         let annex = Link { offset: block.offset(), depth: bits };
         let memory = &core.memory;
@@ -486,6 +498,11 @@ fn identity(offset: u64, depth: u32, chunk_bits: u32) -> u64 {
 fn chunk_area(chunk: u64, bits: u32) -> Area {
     let first = chunk + BUCKET_BYTES * (1 + (1 << bits));
     Area { header: chunk, first, count: layout::overflow_buckets(bits) }
+}
+
+/// Returns the log2 of the buckets and the header of the largest possible annex.
+fn largest_annex<S: Seam>(core: &Core<S>) -> u32 {
+    (core.geometry.large_max() / BUCKET_BYTES).ilog2()
 }
 
 fn annex_area(annex: Link) -> Area {
