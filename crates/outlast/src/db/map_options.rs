@@ -5,9 +5,8 @@ use super::store::MapRequest;
 use crate::error::Result;
 use crate::index::{Config, RecordForm, Scheme, Settings};
 
-/// Options for creating a map. An existing map keeps the options that it was created with, and
-/// opens with others without an error: what is given here is then ignored. Only two options matter
-/// for an existing map. A [`scheme`](MapOptions::scheme) and a [`form`](MapOptions::form) that are
+/// Options for creating a map. An existing map keeps the options that it was created with. Options
+/// given when it is opened are ignored, except two. A [`scheme`](MapOptions::scheme) and a [`form`](MapOptions::form) that are
 /// given must be the map's own; otherwise opening fails with
 /// [`Error::MapMismatch`](crate::Error::MapMismatch).
 ///

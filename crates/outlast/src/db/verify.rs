@@ -9,7 +9,7 @@ use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::field;
 
-/// The result of verifying a pool: what was counted, and all damage that was found.
+/// The result of verifying a pool: its counts and its damage.
 ///
 /// A damaged pool has one too. [`ensure_sound`](Verification::ensure_sound) makes damage an error.
 #[must_use = "any damage is in here; `ensure_sound` makes it an error"]

@@ -34,7 +34,7 @@ macro_rules! lines {
         bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
         cannot(SET_THEN_CLEAR, "no record moves within a table, and a move clears nothing"),
         cannot(TWICE_AFTER_MOVE, "a record is in one chain, and of two tables one counts"),
-        cannot(HALF_RESIZE_REDONE, "what is redone is written anew as a whole"),
+        cannot(HALF_RESIZE_REDONE, "a resize that is redone writes all copies again"),
         bug(REMOVED_STAYS, Seeded::NoFlush(&points::REMOVE), "seam: removal", Alone),
         cannot(SEPARATE_WORDS, "a table's offset and size are one word"),
         bug(DEPTH_FIRST, Seeded::NoFlush(&points::RESIZE_COMMIT), "seam: the root", Alone),

@@ -72,8 +72,8 @@
 //! such reads it locks the bucket for the next one.
 //!
 //! An insert changes no version: it shows its record by the fingerprint, or an overflow bucket by the
-//! link in DRAM, after the fence. So no lookup returns what is not durable, although the bucket is
-//! locked. Updates, removals and moves mark the bucket as changing, and readers wait.
+//! link in DRAM, after the fence. So a lookup returns only what is durable, even while an insert holds
+//! the lock. Updates, removals and moves mark the bucket as changing, and readers wait.
 //!
 //! *Why the version does not wrap.* The thesis has six bits of it, because lock and version take one
 //! byte. A reader that sleeps through 64 changes would be fooled. Here the word has 46 bits.
@@ -86,12 +86,13 @@
 //!
 //! In EA-PHT and -H, readers go on in the old table until then, and a change that meets a mark waits.
 //! So nothing changes in a bucket after it was copied, and the new table needs to be durable only
-//! when the root leads to it.
+//! when the root leads to it. At the end the old table is retired first, and then the new one becomes
+//! current: once a change runs in the new table, no lookup in the old one is valid.
 //!
 //! In HPR, readers and changes of a marked bucket go to the new table. The mark in the bucket's link
-//! is durable before the mark in its lock word is set, so no change there is lost. Every change moves
-//! two buckets beside its own work, and so do the pool's background steps; the thread that began
-//! does no more than others.
+//! is durable before the mark in its lock word is set, so no change there is lost. A change moves
+//! two buckets beside its own work, unless enough helpers do so already. The pool's background steps
+//! move 64 each.
 //!
 //! Old tables are retired, and reused once no change can still be using their locks
 //! ([`reclaim`](crate::reclaim)).
@@ -116,8 +117,8 @@
 //!   and an overflow bucket is linked by the insert alone.
 //! - Its lookup compares the value, so a value must not be used twice at a time (2.6). Here the
 //!   version is enough.
-//! - Its lookup returns a pair whose line is not durable yet, while the bucket is locked. A crash can
-//!   then take back what was returned.
+//! - Its lookup can return a pair of a locked bucket before the pair is durable. After a power loss,
+//!   that pair may be gone.
 //! - Its chunk owns the rest of the file, and is zeroed when the file is made. Here the pool
 //!   allocates chunks, and annexes where a chunk is used up.
 //! - In EA-PHT-HPR, threads initialise the new lock array if they meet a flag (Algorithms 8 to 10).

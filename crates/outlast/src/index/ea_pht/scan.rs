@@ -93,7 +93,7 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
 }
 
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
-    /// Yields the current table, and the one that it is moved to.
+    /// Yields the current table, then the next one if there is one.
     fn tables(&self) -> impl Iterator<Item = &Table> {
         let current = self.current();
         [Some(current), current.next(self.seam())].into_iter().flatten()
