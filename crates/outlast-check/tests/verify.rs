@@ -4,6 +4,7 @@
 //! damage, in pools that were closed and, where it can be told, in pools that a kill left.
 
 use outlast::db::store::AnyIndex;
+use outlast::index::ea_pht::layout::{self as ea_pht, Kind, Link};
 use outlast::index::group::layout as group;
 use outlast::index::{Change, Previous};
 use outlast::offline::{Region, What};
@@ -294,4 +295,38 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
             }
         }
     }
+}
+
+/// A table that says that it has 2^33 buckets, in few chunks, where the shift overflowed 32 bits.
+#[test]
+fn a_table_of_too_many_buckets_is_noticed() {
+    let mut tables = 0;
+    for scheme in [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr] {
+        for image in small_images(scheme) {
+            for region in regions(&image, |what| *what == What::PhtTable) {
+                let identity =
+                    |depth| ea_pht::identity(Kind::Table, region.offset, 0, depth | 1 << 8);
+                let is_small =
+                    (1..10).any(|depth| word_at(&image.bytes, region.offset) == identity(depth));
+                if !is_small {
+                    continue;
+                }
+                tables += 1;
+                for depth in [31, 32, 33, 40] {
+                    noticed(&image, &format!("2^{depth} buckets"), |bytes| {
+                        let root = (0..bytes.len() as u64 / 8).map(|word| 8 * word).find(|&at| {
+                            let link = Link::unpack(0, word_at(bytes, at));
+                            link.is_some_and(|link| link.offset == region.offset && link.depth > 0)
+                        });
+                        let link = Link { offset: region.offset, depth };
+                        if let Some(root) = root {
+                            set_word(bytes, root, link.pack(0));
+                        }
+                        set_word(bytes, region.offset, identity(depth));
+                    });
+                }
+            }
+        }
+    }
+    assert!(tables >= 3, "{tables}");
 }

@@ -21,6 +21,10 @@ use std::sync::Arc;
 /// How many schedules of a workload are tried.
 const SCHEDULES: u64 = 400;
 
+/// A thread is paused or stopped at each access, since the window of a bug can be a single one. Without
+/// a bug, one access in this many is tried.
+const WITHOUT: usize = 8;
+
 /// The scheme, form and budget of the checks.
 pub(super) struct Subject {
     pub(super) scheme: Scheme,
@@ -34,10 +38,9 @@ impl Subject {
     pub(super) fn check(&self, checker: Checker, bug: Option<Seeded>) -> Option<String> {
         let check = || match checker {
             Checker::Alone => self.alone(),
-            Checker::Stopped => self.stopped(),
+            Checker::Stopped => self.stopped(bug),
             Checker::Paused => {
-                // The window of a bug can be a single access. Without a bug, one in three is tried.
-                let every = if bug.is_some() { 1 } else { 3 };
+                let every = if bug.is_some() { 1 } else { WITHOUT };
                 pairs::paused(self.scheme, self.form, every, &self.alive)
             }
             Checker::EachStep(workload) => self.each_step(workload, bug),
@@ -98,9 +101,10 @@ impl Subject {
     }
 
     /// Stops one thread for ever. Whatever another thread's operation returned must still hold.
-    fn stopped(&self) -> Checked {
+    fn stopped(&self, bug: Option<Seeded>) -> Checked {
+        let every = if bug.is_some() { 1 } else { WITHOUT };
         for meanwhile in [Meanwhile::Get, Meanwhile::Insert, Meanwhile::OpenMap] {
-            pairs::told(self.scheme, self.form, meanwhile, &self.alive)?;
+            pairs::told((self.scheme, self.form), meanwhile, every, &self.alive)?;
         }
         for tape in pairs::stopped(self.scheme, self.form, &self.alive)? {
             trial::images(&tape, self.budget.images / 4, &self.alive)?;

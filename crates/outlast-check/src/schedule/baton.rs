@@ -25,6 +25,35 @@ thread_local! {
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
+/// After how many of their own steps the threads of a directed schedule pause. A thread that pauses
+/// lets all others go first, but for those that have paused since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The first thread.
+    pub first: u64,
+    /// The second one, if it does.
+    pub second: Option<u64>,
+    /// The first one once more, if it does. The third thread begins then.
+    pub again: Option<u64>,
+}
+
+/// Bits of each number of steps in [`Held::pack`].
+const STEP_BITS: u32 = 21;
+
+impl Held {
+    /// Returns all in one number.
+    pub fn pack(self) -> u64 {
+        let [second, again] = [self.second, self.again].map(|at| at.map_or(0, |at| at + 1));
+        self.first | second << STEP_BITS | again << (2 * STEP_BITS)
+    }
+
+    /// Undoes [`pack`](Held::pack).
+    pub fn unpack(packed: u64) -> Held {
+        let nth = |n| packed >> (n * STEP_BITS) & ((1 << STEP_BITS) - 1);
+        Held { first: nth(0), second: nth(1).checked_sub(1), again: nth(2).checked_sub(1) }
+    }
+}
+
 /// How the next thread is chosen.
 #[derive(Debug, Clone)]
 pub enum Strategy {
@@ -92,11 +121,15 @@ impl Strategy {
         Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
     }
 
-    /// The first thread pauses after so many steps, and then the second one; once the others are
-    /// done, the first goes on.
-    pub fn paused_twice(steps: [u64; 2], threads: usize) -> Strategy {
-        let priorities = (1..=threads as i64).rev().collect();
-        let own = vec![(0, steps[0]), (1, steps[1])];
+    /// The first thread pauses where [`Held`] says, and perhaps the second.
+    pub fn held(at: Held, threads: usize) -> Strategy {
+        let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
+        if at.again.is_some() {
+            // The first falls to 0, and the second below the third one, which waits for both.
+            priorities[2] = -1;
+        }
+        let own = [(0, Some(at.first)), (1, at.second), (0, at.again)];
+        let own = own.into_iter().filter_map(|(thread, at)| Some((thread, at?))).collect();
         Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
     }
 
@@ -131,7 +164,7 @@ impl Strategy {
                 }
                 if falls {
                     priorities[me] = *lowest;
-                    *lowest -= 1;
+                    *lowest -= 2;
                 }
                 ready.iter().copied().max_by_key(|t| priorities[*t]).expect("a thread that can")
             }
@@ -174,7 +207,7 @@ struct State {
     own_steps: Vec<u64>,
     /// By thread: its steps that were stores, flushes or fences of a commit point, the first of
     /// each row of like ones; and what the last of them was.
-    pointed: Vec<Vec<u64>>,
+    pointed: Vec<Vec<(u64, &'static Point)>>,
     last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
@@ -253,9 +286,9 @@ impl Baton {
     }
 
     /// The steps of a thread that were stores, flushes or fences of a commit point, the first of
-    /// each row of like ones: how many it had made before each.
-    pub fn pointed(&self, thread: usize) -> Vec<u64> {
-        self.state().pointed[thread].iter().map(|step| step - 1).collect()
+    /// each row of like ones: how many it had made before each, and the point.
+    pub fn pointed(&self, thread: usize) -> Vec<(u64, &'static Point)> {
+        self.state().pointed[thread].iter().map(|&(step, point)| (step - 1, point)).collect()
     }
 
     /// Returns whether the thread that [`stop`](Baton::stop) names has reached its step and
@@ -377,6 +410,10 @@ impl Control for Baton {
         self.wait_for_turn(guard, thread);
     }
 
+    fn before_lock(&self, thread: usize) {
+        self.before(thread, false);
+    }
+
     fn after(&self, access: &Access, at: Option<&'static Point>) {
         let Some(thread) = THREAD.get() else { return };
         if let Some(point) = at {
@@ -385,7 +422,7 @@ impl Control for Baton {
             if state.last_pointed[thread] != this {
                 let step = state.own_steps[thread];
                 state.last_pointed[thread] = this;
-                state.pointed[thread].push(step);
+                state.pointed[thread].push((step, point));
             }
         }
         match access {

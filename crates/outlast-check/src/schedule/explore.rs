@@ -1,9 +1,9 @@
 //! Many schedules, crashes in them, and what is wrong made small.
 
 use super::act::{self, MAP};
-use super::baton::Strategy;
+use super::baton::{Held, Strategy};
 use super::run::{Run, run as run_once};
-use super::workload::{self, Instance, Workload};
+use super::workload::{self, Holding, Instance, Workload};
 use crate::history::{self, json};
 use crate::model::{Image, Kept, Timeline, windows};
 use crate::random::Random;
@@ -13,7 +13,7 @@ use crate::state::{Checked, Fault};
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use rapidhash::fast::RapidHasher;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ pub struct Budget {
 impl Budget {
     /// For a test: seconds.
     pub fn quick() -> Budget {
-        Budget { schedules: 520, held_points: 12, held_others: 160, held_pairs: 1, ..Budget::ci() }
+        Budget { schedules: 520, held_points: 16, held_others: 240, held_pairs: 1, ..Budget::ci() }
     }
 
     /// At least 2,000 schedules, 200 of each workload.
@@ -290,12 +290,7 @@ impl Named {
                 let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
                 Strategy::pct(seed, instance.scripts.len(), steps.all, steps.windows)
             }
-            Choice::Held => match (seed & 0xffff_ffff, seed >> 32) {
-                (step, 0) => Strategy::paused(0, step, instance.scripts.len()),
-                (step, second) => {
-                    Strategy::paused_twice([step, second - 1], instance.scripts.len())
-                }
-            },
+            Choice::Held => Strategy::held(Held::unpack(seed), instance.scripts.len()),
         })
     }
 
@@ -731,6 +726,9 @@ fn one(
     (operations, violation)
 }
 
+/// Steps from the one before an access at a commit point on that count as near it.
+const NEAR: u64 = 8;
+
 /// The schedules with a thread that is held: of each workload, each instance, before which steps
 /// of its first thread.
 fn held_ones(
@@ -746,25 +744,50 @@ fn held_ones(
             let named = Named { workload, shape, choice: Choice::Held, seed: number as u64 };
             let alone = run_once(&instance.alone(0), Strategy::InTurn, alive)?;
             let instance = Arc::new(instance);
-            let pointed: HashSet<u64> = alone.pointed.iter().copied().collect();
+            let pointed: HashSet<u64> = alone.pointed[0].iter().map(|(step, _)| *step).collect();
             let others = budget.held_others.div_ceil(workload.held_share());
             let is_chosen = |&step: &u64| match pointed.contains(&step) {
                 true => (step + budget.seed).is_multiple_of(budget.held_points),
                 false => (step + budget.seed + named.seed).is_multiple_of(others),
             };
-            if instance.holds_two {
-                // The second one is as far as it comes alone: it can meet the first one's stores.
-                let second = run_once(&instance.alone(1), Strategy::InTurn, alive)?.steps.all;
-                let all_pairs = alone.steps.all * second;
-                let stride = all_pairs.div_ceil(budget.held_pairs.max(1)).max(1) | 1;
-                let first = (budget.seed + named.seed * 7) % stride;
-                let pairs = (first..all_pairs).step_by(stride as usize);
-                let order = |pair| (pair % alone.steps.all) | ((pair / alone.steps.all + 1) << 32);
-                all.extend(pairs.map(|pair| (named, Arc::clone(&instance), order(pair))));
+            let held = |first, second, again| Held { first, second, again }.pack();
+            let mut add = |order| all.push((named, Arc::clone(&instance), order));
+            if instance.holding == Holding::First {
+                let steps = (0..alone.steps.all).filter(is_chosen);
+                steps.for_each(|step| add(held(step, None, None)));
                 continue;
             }
-            let steps = (0..alone.steps.all).filter(is_chosen);
-            all.extend(steps.map(|step| (named, Arc::clone(&instance), step)));
+            // The second thread is as far as it comes alone: it can meet the first one's stores.
+            let second = run_once(&instance.alone(1), Strategy::InTurn, alive)?;
+            let any = |run: &Run| (0..run.steps.all).collect::<Vec<_>>();
+            let near = |run: &Run, thread: usize, point| {
+                let at = run.pointed[thread].iter().filter(|(_, at)| *at == point);
+                let near = at.flat_map(|&(step, _)| step.saturating_sub(1)..step + NEAR);
+                near.collect::<BTreeSet<u64>>().into_iter().collect::<Vec<_>>()
+            };
+            let optional = |steps: Vec<u64>| steps.into_iter().map(Some).collect();
+            let (first, second, again) = match instance.holding {
+                Holding::First => unreachable!("above"),
+                Holding::Two => (any(&alone), optional(any(&second)), vec![None]),
+                Holding::Twice(point) => {
+                    (near(&alone, 0, point), vec![None], optional(any(&alone)))
+                }
+                Holding::Both(point) => {
+                    let near = near(&alone, 0, point);
+                    (near.clone(), optional(any(&second)), optional(near))
+                }
+            };
+            let number = first.len() * second.len() * again.len();
+            let stride = number.div_ceil(budget.held_pairs.max(1) as usize).max(1) | 1;
+            let begin = (budget.seed + named.seed * 7) as usize % stride;
+            for n in (begin..number).step_by(stride) {
+                let (n, one) = (n / first.len(), first[n % first.len()]);
+                let (n, second) = (n / second.len(), second[n % second.len()]);
+                match again[n] {
+                    Some(again) => add(held(one.min(again), second, Some(one.max(again)))),
+                    None => add(held(one, second, None)),
+                }
+            }
         }
     }
     Ok(all)

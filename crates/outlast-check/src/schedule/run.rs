@@ -9,7 +9,7 @@ use crate::history::{Answer, Call, Event, History, OpId};
 use crate::session::{Do, Session};
 use crate::state::{Checked, Fault, State};
 use outlast::db::verify::verify;
-use outlast::pmem::{self, Access, Alive, Mark, Traced};
+use outlast::pmem::{self, Access, Alive, Mark, Point, Traced};
 use outlast::pool::threads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -34,8 +34,8 @@ pub struct Run {
     pub events: Vec<pmem::Event>,
     /// Steps that the threads made.
     pub steps: Steps,
-    /// Of the first thread: those before a store, flush or fence of a commit point.
-    pub pointed: Vec<u64>,
+    /// By thread: those before a store, flush or fence of a commit point.
+    pub pointed: Vec<Vec<(u64, &'static Point)>>,
     /// By number: who asked what.
     asked: Vec<(usize, Act)>,
     /// By number: what was answered, if it is an answer of the history.
@@ -99,7 +99,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         initial_len,
         events,
         steps: baton.steps(),
-        pointed: baton.pointed(0),
+        pointed: (0..instance.scripts.len()).map(|thread| baton.pointed(thread)).collect(),
         asked,
         answers,
         touched,

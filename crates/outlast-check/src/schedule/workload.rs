@@ -4,9 +4,10 @@ mod closing;
 mod common;
 mod instance;
 mod keys;
+mod late;
 mod maker;
 
-pub use instance::Instance;
+pub use instance::{Holding, Instance};
 use keys::Keys;
 use maker::Maker;
 
@@ -84,6 +85,13 @@ pub(crate) enum Aim {
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
+    /// A thread sleeps until others have done its work and reused what that has freed; see [`late`].
+    Late {
+        /// Where the work takes what it may have to give back.
+        takes: &'static Point,
+        /// Where it ends.
+        ends: &'static Point,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -334,7 +342,7 @@ impl Workload {
             crashed: self.start,
             reuses: Random::new(seed ^ 0x4e05).below(2) == 0,
             way: 0,
-            holds_two: false,
+            holding: Holding::First,
             first_thread: match Random::new(seed ^ 0x7b15).below(4) {
                 0 => OWNERS - 1,
                 _ => FIRST,
@@ -418,7 +426,7 @@ impl Workload {
             crashed: self.start,
             reuses: false,
             way: 0,
-            holds_two: false,
+            holding: Holding::First,
             first_thread: FIRST,
             scripts: vec![first.clone(), beside],
         };
@@ -446,27 +454,35 @@ impl Workload {
         let one = moved.iter().rev().find(is_there).copied().unwrap_or(nth(there.len() / 2));
         let last = there.last().copied().filter(|_| self.aim == Aim::Last);
         let one = last.unwrap_or(one);
-        let instance = |(number, scripts): (usize, [Vec<Act>; 3]), holds_two| Instance {
+        let instance = |(number, scripts): (usize, [Vec<Act>; 3]), holding| Instance {
             workload: *self,
             shape,
             keys: keys.clone(),
             fill: *records,
             removed: *removed,
             others: match self.beside {
-                Beside::Maps | Beside::HoldDropped => vec![0],
+                Beside::Maps | Beside::HoldDropped if !matches!(self.aim, Aim::Late { .. }) => {
+                    vec![0]
+                }
                 _ => Vec::new(),
             },
             crashed: self.start,
             reuses: number % 5 != 4,
             way: number as u64 % 4,
-            holds_two,
+            holding,
             first_thread: if number % 3 == 2 { OWNERS - 1 } else { FIRST },
             scripts: scripts.into(),
         };
         let others = [nth(1), nth(3)];
         let numbers = closing::Numbers { keys: &keys, records: *records, one, others };
         if let Some(scripts) = numbers.scripts(self.beside) {
-            return Ok(scripts.into_iter().enumerate().map(|each| instance(each, false)).collect());
+            let each = |each| instance(each, Holding::First);
+            return Ok(scripts.into_iter().enumerate().map(each).collect());
+        }
+        if let Aim::Late { takes, ends } = self.aim {
+            let scripts = late::scripts(&numbers, takes, ends).into_iter().enumerate();
+            let each = |(number, (scripts, holding))| instance((number, scripts), holding);
+            return Ok(scripts.map(each).collect());
         }
         let change = |number, change| Act::Call(Call::Change(keys.key(number), change));
         let aim = |number, value| match self.emptied {
@@ -555,7 +571,8 @@ impl Workload {
                 twice(one, &[change(one, Do::Remove), aim(target, 1_000)]);
             }
         }
-        let each = |(number, scripts)| instance((number, scripts), number >= once);
+        let holding = |number| if number < once { Holding::First } else { Holding::Two };
+        let each = |(number, scripts)| instance((number, scripts), holding(number));
         Ok(scripts.into_iter().enumerate().map(each).collect())
     }
 }

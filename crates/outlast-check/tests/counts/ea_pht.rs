@@ -3,11 +3,14 @@
 use super::{Bench, VALUE, colliding, cost, cost_at, has};
 use outlast::index::ea_pht::layout::BUCKET_BYTES;
 use outlast::index::ea_pht::points;
-use outlast::pmem::Event;
+use outlast::pmem::{Event, Point, Traced};
+use outlast::pool::points::HEADER_DIRTY;
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
+use outlast_check::fuzz::pool::{set_word, word_at};
+use outlast_check::model::stored;
 use outlast_check::schemes::parts;
-use outlast_check::session::{Do, PoolShape, Shape};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive};
 
 /// The lines of a bucket.
 const LINES: u64 = BUCKET_BYTES / 64;
@@ -127,4 +130,54 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
         assert_eq!(buckets, 66, "{shape:?}");
         assert_eq!(resizes, 3, "{shape:?}: one chain is enough for 8 buckets");
     });
+}
+
+/// The locks of EA-PHT lie in the pool. Opening a map leaves those alone that are free, and resets others
+/// only after the pool's dirty mark: another process could have the pool otherwise.
+#[test]
+fn opening_a_map_resets_locks_after_the_dirty_mark() {
+    let shape = Shape::smallest(Scheme::EaPht, RecordForm::Inline);
+    let mut bench = Bench::new(shape);
+    bench.fill(10..60);
+    let events = bench.change(12, Do::Put(1));
+    let lock = events.iter().filter(|event| event.point == Some(&points::LOCK)).find_map(stored);
+    let (lock, _) = lock.expect("an update takes a lock");
+    bench.session.reopen().unwrap();
+    let closed = bench.session.file();
+    for (held, resets) in [(0, false), (1 << 16, true), (1, true)] {
+        let mut file = closed.clone();
+        let word = word_at(&file, lock) | held;
+        set_word(&mut file, lock, word);
+        let seam = Traced::new();
+        seam.start(false);
+        let capacity = PoolShape::default().max_pages << PAGE_BITS;
+        let session = Session::open(&file, capacity, &alive(), seam.clone(), None).unwrap();
+        session.store().open_map("m").unwrap();
+        let events = seam.take();
+        let at = |point: &Point| events.iter().position(|event| event.point == Some(point));
+        let dirty = at(&HEADER_DIRTY).expect("a dirty mark");
+        assert_eq!(at(&points::LOCK).is_some(), resets);
+        assert!(at(&points::LOCK).is_none_or(|reset| dirty < reset));
+    }
+}
+
+/// A chain of three buckets is moved to a table that has one overflow bucket left. The mover took it, found
+/// no second one, and gave it back; and the table got no annex, as it had a bucket left.
+#[test]
+fn a_move_that_needs_more_overflow_buckets_than_are_left_ends() {
+    let config = (parts(Scheme::EaPhtHpr).config)(16, 8);
+    let mut bench = Bench::new(Shape { form: RecordForm::Inline, config });
+    let hash = |bench: &Bench, key| bench.session.hash(RecordForm::Inline, key);
+    let some = |bench: &Bench, bits: u32, first: u64, count: usize| -> Vec<u64> {
+        (10..).filter(|&key| hash(bench, key) >> (64 - bits) == first).take(count).collect()
+    };
+    let last = some(&bench, 4, 15, 60);
+    let low = some(&bench, 5, 0, 31);
+    let between = some(&bench, 4, 7, 12);
+    bench.fill(last[..45].iter().copied());
+    bench.fill(low);
+    bench.fill(between);
+    bench.fill(last[45..].iter().copied());
+    while bench.session.background().unwrap() {}
+    bench.session.verify().unwrap();
 }

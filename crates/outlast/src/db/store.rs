@@ -193,9 +193,11 @@ impl<S: Seam> Store<S> {
     ) -> Result<Option<Arc<OpenMap>>> {
         let seam = self.core.memory.seam();
         let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
-        // In some schemes, opening repairs what a crash left, and so writes.
-        let mends = info.scheme().row().linear_recovery && self.core.alloc().old_frontier() != 0;
-        let _writing = if mends && !inside && !known() { Some(self.core.enter()?) } else { None };
+        // In some schemes, opening repairs what a crash left, and so writes. So does a reset of locks.
+        let row = info.scheme().row();
+        let mends = row.linear_recovery && self.core.alloc().old_frontier() != 0;
+        let writes = (mends || row.locks_in_pool) && !inside && !known();
+        let _writing = if writes { Some(self.core.enter()?) } else { None };
         let mut maps = seam.lock(&self.maps);
         if let Some(open) = maps.open.get(&slot)
             && open.info == info
@@ -388,7 +390,14 @@ impl<S: Seam> Store<S> {
         if options.read_only {
             return Ok(false);
         }
-        let more = self.step_indexes()?;
+        // If an index's step fails, the rest goes on all the same.
+        let (more, stepped) = self.step_indexes();
+        let rest = self.step_pool(more);
+        stepped.and(rest)
+    }
+
+    /// The part of a step that is not an index's. `more` says whether an index may have more to do.
+    fn step_pool(&self, more: bool) -> Result<bool> {
         if self.reclaim_state() == ReclaimState::Running {
             let Some(_writing) = self.core.enter_in_background()? else { return Ok(more) };
             return Ok(self.reclaim_step()? | more);
@@ -431,18 +440,26 @@ impl<S: Seam> Store<S> {
         maps.iter().for_each(|map| map.index.use_huge_pages());
     }
 
-    /// Does one step on each open index that has work. Returns whether there may be more.
-    fn step_indexes(&self) -> Result<bool> {
+    /// Does one step on each open index that has work. Returns whether there may be more, and the last
+    /// error.
+    fn step_indexes(&self) -> (bool, Result<()>) {
         let maps: Vec<_> = {
             let maps = self.core.memory.seam().lock(&self.maps);
             maps.open.values().filter(|map| map.index.has_work()).cloned().collect()
         };
-        let mut more = false;
+        let (mut more, mut result) = (false, Ok(()));
         for map in maps {
-            let Some(_writing) = self.core.enter_in_background()? else { return Ok(more) };
-            more |= map.index.step()?;
+            let step = match self.core.enter_in_background() {
+                Ok(Some(_writing)) => map.index.step(),
+                Ok(None) => break,
+                Err(error) => Err(error),
+            };
+            match step {
+                Ok(has_more) => more |= has_more,
+                Err(error) => result = Err(error),
+            }
         }
-        Ok(more)
+        (more, result)
     }
 
     // ---- Life -------------------------------------------------------------------

@@ -23,6 +23,8 @@ pub struct SchemeRow {
     /// Opening a map reads all of it and repairs what a crash left. The other schemes repair each
     /// part when an operation first touches it.
     pub linear_recovery: bool,
+    /// Whether its locks lie in the pool. Opening a map can store there, even after a clean close.
+    pub locks_in_pool: bool,
     /// The read-only compatible features that its maps can use.
     pub features: u64,
     /// The options of [`MapOptions`](crate::MapOptions) that it has.
@@ -176,6 +178,7 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: false,
+        locks_in_pool: false,
         features: 0,
         settings: &["bucket_bits", "stash_buckets"],
         slot_bytes: 16,
@@ -186,6 +189,7 @@ schemes! {
         lock_free: true,
         ordered: false,
         linear_recovery: false,
+        locks_in_pool: false,
         features: clevel::layout::FEATURE,
         settings: &["bucket_bits"],
         slot_bytes: 8,
@@ -196,6 +200,7 @@ schemes! {
         lock_free: false,
         ordered: true,
         linear_recovery: true,
+        locks_in_pool: false,
         features: phast::layout::FEATURE | phast::layout::FEATURE_SEALED,
         settings: &["leaf_slots", "node_leaves", "partitions"],
         slot_bytes: 16,
@@ -206,6 +211,7 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: true,
+        locks_in_pool: false,
         features: group::layout::FEATURE,
         settings: &["group_size", "initial_depth"],
         slot_bytes: 16,
@@ -216,6 +222,7 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: false,
+        locks_in_pool: false,
         features: dash_lh::layout::FEATURE,
         settings: &["bucket_bits", "stash_buckets", "initial_depth"],
         slot_bytes: 16,
@@ -226,6 +233,7 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: true,
+        locks_in_pool: true,
         features: ea_pht::layout::FEATURE,
         settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
@@ -236,6 +244,7 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: true,
+        locks_in_pool: false,
         features: ea_pht::layout::FEATURE,
         settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
@@ -246,6 +255,7 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: true,
+        locks_in_pool: false,
         features: ea_pht::layout::FEATURE,
         settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,

@@ -14,6 +14,11 @@ pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
 pub(super) const CHANGING: u64 = LOCKED << 1;
 const VERSION: u64 = CHANGING << 1;
 
+/// Returns whether a lock word is free, and has no other bits than those of its version.
+pub(super) fn is_at_rest(word: u64) -> bool {
+    word & (VERSION - 1) == 0
+}
+
 /// A word that is a version lock.
 pub(super) trait LockWord {
     /// Reads it.

@@ -171,11 +171,11 @@ impl Walk<'_, '_> {
             let expected = format!("a table of 2^{depth} buckets");
             return Err(Damage::new(at, expected, format!("{:#x}", words[0])).into());
         }
-        let count = 1 << (depth - chunk_bits);
-        self.claim(at, (64 + 8 * count as u64).next_power_of_two(), Owner::Structure)?;
+        let count = 1u64 << (depth - chunk_bits);
+        self.claim(at, (64 + 8 * count).next_power_of_two(), Owner::Structure)?;
         self.region(at, 16, What::PhtTable);
-        self.region(at + 64, 8 * count as u64, What::PhtTable);
-        let links = self.image.words(at + 64, count as u64)?;
+        self.region(at + 64, 8 * count, What::PhtTable);
+        let links = self.image.words(at + 64, count)?;
         let (chunks, areas, linked) = (Vec::new(), Vec::new(), RefCell::default());
         let mut table = Table { depth, chunk_bits, chunks, areas, linked };
         for (number, &word) in links.iter().enumerate() {

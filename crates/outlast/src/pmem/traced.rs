@@ -72,6 +72,9 @@ pub trait Control: Send + Sync {
     /// Called before each access and at each turn of waiting.
     fn before(&self, thread: usize, waiting: bool);
 
+    /// Called before a mutex is locked, which is not an access to the pool.
+    fn before_lock(&self, _thread: usize) {}
+
     /// Called after each recorded access, by the thread that made it.
     fn after(&self, _access: &Access, _at: Option<&'static Point>) {}
 
@@ -464,6 +467,11 @@ impl Seam for Traced {
     }
 
     fn lock<'a, T: ?Sized>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        if self.0.controlled
+            && let Some(control) = &self.0.control
+        {
+            control.before_lock(self.thread());
+        }
         let mut turn = 0;
         loop {
             match mutex.try_lock() {

@@ -102,20 +102,25 @@ pub enum Meanwhile {
     OpenMap,
 }
 
-/// Stops a thread for ever before each of its accesses in turn, while this thread calls an
+/// Stops a thread for ever before one in `every` of its accesses, while this thread calls an
 /// operation. Then a power loss takes everything that it can. What the operation returned must
 /// still hold.
 ///
 /// # Errors
 /// If it does not hold.
-pub fn told(scheme: Scheme, form: RecordForm, ask: Meanwhile, alive: &Arc<Alive>) -> Checked {
+pub fn told(
+    (scheme, form): (Scheme, RecordForm),
+    ask: Meanwhile,
+    every: usize,
+    alive: &Arc<Alive>,
+) -> Checked {
     let plan = plans(scheme, form)[0];
     let changes: &[Do] = match ask {
         Meanwhile::Get => &[Do::Insert(55), Do::Update(66)],
         Meanwhile::Insert | Meanwhile::OpenMap => &[Do::Insert(55)],
     };
     for &what in changes {
-        for stop_at in 1..2_000 {
+        for stop_at in (1..2_000).step_by(every) {
             if !plan.told_at(stop_at, what, ask, alive)? {
                 break;
             }

@@ -1,7 +1,7 @@
 //! Workloads in which the pool is closed and opened again, or a thread holds a reference or an
 //! iteration across later operations.
 
-use super::{Before, Beside, Instance, Keys, Maker, PLAIN, Workload, value_of};
+use super::{Aim, Before, Beside, Instance, Keys, Maker, PLAIN, Workload, value_of};
 use crate::history::Call;
 use crate::schedule::act::Act;
 use crate::session::Do;
@@ -40,6 +40,8 @@ impl Workload {
         match self.beside {
             Beside::Hold | Beside::HoldDropped => 8,
             Beside::Reopen => 4,
+            // Windows of few accesses.
+            _ if matches!(self.aim, Aim::Late { .. }) => 8,
             _ => 1,
         }
     }
@@ -140,17 +142,17 @@ pub(super) struct Numbers<'k> {
 }
 
 impl Numbers<'_> {
-    fn change(&self, number: u64, change: Do) -> Act {
+    pub(super) fn change(&self, number: u64, change: Do) -> Act {
         Act::Call(Call::Change(self.keys.key(number), change))
     }
 
-    fn get(&self, number: u64) -> Call {
+    pub(super) fn get(&self, number: u64) -> Call {
         Call::Get(self.keys.key(number))
     }
 
     /// Returns changes that free the blocks of `one` and of `others`, and reuse them for records of
     /// the same length as record `length_of`.
-    fn reuse(&self, length_of: u64) -> Vec<Act> {
+    pub(super) fn reuse(&self, length_of: u64) -> Vec<Act> {
         let alike = |n: u64| 41 * (24 + n) + value_of(length_of) % 41;
         let [some, gone] = self.others;
         vec![

@@ -10,6 +10,21 @@ use outlast::pmem::{Alive, Point};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// How threads of a directed schedule are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    /// The first, until the others are done.
+    First,
+    /// The first, and then the second. Once the third is done, the first goes on.
+    Two,
+    /// The first until the second is done, and again, until the third is done. One of the two stops is
+    /// near an access at this commit point.
+    Twice(&'static Point),
+    /// The first near an access at this commit point; then the second, until the first is held again
+    /// and the third is done.
+    Both(&'static Point),
+}
+
 /// A run: the pool that it begins with, and the script of each thread.
 #[derive(Debug, Clone)]
 pub struct Instance {
@@ -30,8 +45,8 @@ pub struct Instance {
     pub reuses: bool,
     /// Chooses how the first operation looks a key up, or whether it wants the previous value.
     pub way: u64,
-    /// Whether a directed schedule also holds the second thread.
-    pub holds_two: bool,
+    /// How a directed schedule holds threads.
+    pub holding: Holding,
     /// The process-wide number of the first thread. Gate and epochs treat high numbers differently.
     pub first_thread: usize,
     /// The script of each thread.

@@ -17,7 +17,7 @@ use outlast::{Config, MapOptions, RecordForm};
 /// What a scheme of the family adds. They differ in their configurations, and in whether changes go on
 /// while a table is moved.
 macro_rules! parts {
-    ($parts:ident: $scheme:ident, $goes_on:literal, $planted:expr) => {
+    ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $planted:expr) => {
         /// What this scheme adds.
         pub const $parts: Parts = {
             const fn config(initial_depth: u32, chunk_bits: u32) -> Config {
@@ -37,7 +37,7 @@ macro_rules! parts {
                 moved: phases::moved,
                 expected: |name, form| scenarios::expected(name, form, $goes_on),
                 scenarios: |form| scenarios::catalogue(form, config, $goes_on),
-                workloads: if $goes_on { workloads::RESUMED } else { workloads::ALL },
+                workloads: &$workloads(config(2, 2)),
                 planted: $planted,
                 equivalent: if $goes_on { REUSED_BY_OTHERS } else { COUNTED_AGAIN },
             }
@@ -45,9 +45,9 @@ macro_rules! parts {
     };
 }
 
-parts!(PLAIN: EaPht, false, planted::PLAIN);
-parts!(HYBRID: EaPhtH, false, planted::HYBRID);
-parts!(PARALLEL: EaPhtHpr, true, planted::PARALLEL);
+parts!(PLAIN: EaPht, false, workloads::all, planted::PLAIN);
+parts!(HYBRID: EaPhtH, false, workloads::all, planted::HYBRID);
+parts!(PARALLEL: EaPhtHpr, true, workloads::resumed, planted::PARALLEL);
 
 /// Of EA-PHT-HPR: without the fence after a resize's end, another thread can reuse the old table while
 /// the root on media still leads to it. The thread itself fences before it could.

@@ -18,7 +18,7 @@ const WAITING: Line = bug(
     RESIZE_BEFORE_DURABLE,
     Seeded::InCode(&own_bugs::RESIZED_BEFORE_DURABLE),
     "finish: used before the root is durable",
-    Stopped,
+    Held("resize"),
 );
 
 /// The lines of all three schemes, and what a scheme adds.
@@ -112,10 +112,18 @@ macro_rules! lines {
     ] };
 }
 
+/// Another, that shows in records that are read through a link.
+const RETIRED_LATE: Line = bytes(
+    "EA-PHT: the new table is current before the old one is retired",
+    Seeded::InCode(&own_bugs::RETIRED_LATE),
+    "finish",
+    Held("late"),
+);
+
 /// The lines of EA-PHT.
-pub(super) const PLAIN: &[Line] = lines!(WAITING);
+pub(super) const PLAIN: &[Line] = lines!(WAITING, RETIRED_LATE);
 /// The lines of EA-PHT-H.
-pub(super) const HYBRID: &[Line] = lines!(WAITING);
+pub(super) const HYBRID: &[Line] = lines!(WAITING, RETIRED_LATE);
 /// The lines of EA-PHT-HPR.
 pub(super) const PARALLEL: &[Line] = lines!(
     cannot(RESIZE_BEFORE_DURABLE, "the mark of a moved bucket is durable before others see it"),
@@ -136,5 +144,23 @@ pub(super) const PARALLEL: &[Line] = lines!(
         Seeded::NoFlush(&points::MOVE_COMMIT),
         "seam: bucket moved",
         Alone,
+    ),
+    bug(
+        "EA-PHT-HPR: a change that slept moves a bucket of a table that was reused",
+        Seeded::InCode(&own_bugs::MOVED_LATE),
+        "make_room",
+        Held("late"),
+    ),
+    bug(
+        "EA-PHT-HPR: a late mover asks the next table for buckets for ever",
+        Seeded::InCode(&own_bugs::CLOSED_ASKED_AGAIN),
+        "move_bucket",
+        Held("late"),
+    ),
+    bug(
+        "EA-PHT-HPR: a bucket is given back before its counter is durable",
+        Seeded::InCode(&own_bugs::GIVEN_BACK_UNCOUNTED),
+        "Reserved::drop",
+        Held("late"),
     ),
 );

@@ -1,7 +1,10 @@
 //! Schedules for the own paths of the EA-PHT family.
 
-use crate::schedule::workload::{Aim, Before, Beside, PLAIN, Workload};
+use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
+use outlast::Config;
+use outlast::index::ea_pht::layout::SLOTS;
 use outlast::index::ea_pht::points;
+use std::ops::Range;
 
 const OVERFLOW: Before = Before::Point(&points::NODE_COMMIT);
 const RESIZE: Before = Before::Point(&points::RESIZE_NEW);
@@ -44,36 +47,70 @@ const SCANNED: Workload = Workload {
     ..PLAIN
 };
 
-/// All workloads of EA-PHT and EA-PHT-H.
-pub(super) const ALL: &[Workload] = &[OVERFLOWS, ANNEX, RESIZES, DUEL, APART, SCANNED];
+/// Keys of the last bucket of a table of sixteen: two buckets full, so that the next insert resizes the
+/// table. In HPR, each change then moves the first buckets first.
+#[derive(Debug)]
+struct LastBucket;
 
-/// All workloads of EA-PHT-HPR.
-pub(super) const RESUMED: &[Workload] = &[
-    OVERFLOWS,
-    ANNEX,
-    RESIZES,
-    DUEL,
-    APART,
-    SCANNED,
-    Workload {
-        name: "move",
-        about: "a bucket is moved",
-        before: Before::Point(&points::MOVE_COMMIT),
-        beside: Beside::Background,
-        ..PLAIN
-    },
-    Workload {
-        name: "duel-move",
-        about: "lookups and changes of a key whose bucket is moved",
-        before: Before::Point(&points::MOVE_COMMIT),
-        aim: Aim::Duel,
-        ..PLAIN
-    },
-    Workload {
-        name: "finish",
-        about: "the last bucket is moved",
-        before: Before::Point(&points::RESIZE_COMMIT),
-        beside: Beside::Background,
-        ..PLAIN
-    },
-];
+impl Filling for LastBucket {
+    fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64> {
+        (0..).filter(|&key| hash(key) >> 60 == 15).take(100).collect()
+    }
+
+    fn removed_after(&self, _: usize) -> Range<usize> {
+        0..0
+    }
+
+    fn records(&self) -> Option<u64> {
+        Some(2 * SLOTS as u64)
+    }
+}
+
+const LATE: Workload = Workload {
+    name: "late",
+    about: "a thread that sleeps while others resize the table, and reuse the old one",
+    filling: Some(&LastBucket),
+    aim: Aim::Late { takes: &points::COUNTER, ends: &points::RESIZE_COMMIT },
+    beside: Beside::Maps,
+    ..PLAIN
+};
+
+/// Returns all workloads of EA-PHT and EA-PHT-H, by the configuration of a table of four buckets.
+pub(super) const fn all(four: Config) -> [Workload; 7] {
+    [OVERFLOWS, ANNEX, RESIZES, DUEL, APART, SCANNED, Workload { config: Some(four), ..LATE }]
+}
+
+/// Returns all workloads of EA-PHT-HPR.
+pub(super) const fn resumed(four: Config) -> [Workload; 10] {
+    let [first, second, third, fourth, fifth, sixth, late] = all(four);
+    [
+        first,
+        second,
+        third,
+        fourth,
+        fifth,
+        sixth,
+        late,
+        Workload {
+            name: "move",
+            about: "a bucket is moved",
+            before: Before::Point(&points::MOVE_COMMIT),
+            beside: Beside::Background,
+            ..PLAIN
+        },
+        Workload {
+            name: "duel-move",
+            about: "lookups and changes of a key whose bucket is moved",
+            before: Before::Point(&points::MOVE_COMMIT),
+            aim: Aim::Duel,
+            ..PLAIN
+        },
+        Workload {
+            name: "finish",
+            about: "the last bucket is moved",
+            before: Before::Point(&points::RESIZE_COMMIT),
+            beside: Beside::Background,
+            ..PLAIN
+        },
+    ]
+}

@@ -7,6 +7,14 @@ crate::seeded_bugs! {
     MOVED_TWICE = "MovedTwice";
     /// A change goes on in a bucket whose records are in the next table.
     MOVED_UNNOTICED = "MovedUnnoticed";
+    /// A mover asks a table for buckets for ever that hands out none.
+    CLOSED_ASKED_AGAIN = "ClosedAskedAgain";
+    /// A bucket is given back before its counter is durable.
+    GIVEN_BACK_UNCOUNTED = "GivenBackUncounted";
+    /// A change moves a bucket of a table whose resize has ended meanwhile.
+    MOVED_LATE = "MovedLate";
+    /// A resized table is current before the old one is retired.
+    RETIRED_LATE = "RetiredLate";
     /// A resize is used before its root is durable.
     RESIZED_BEFORE_DURABLE = "ResizedBeforeDurable";
 }

@@ -94,10 +94,14 @@
 //! two buckets beside its own work, unless enough helpers do so already. The pool's background steps
 //! move 64 each.
 //!
+//! Each thread moves buckets in a visit, and only while the table is the current one: another thread
+//! may have moved its buckets meanwhile, and ended the resize.
+//!
 //! Old tables are retired, and reused once no change can still be using their locks
 //! ([`reclaim`](crate::reclaim)).
 //!
-//! Lock order: bucket, then the allocator. No thread allocates from the pool while it holds a lock.
+//! Lock order: bucket, then the allocator of overflow buckets. No thread allocates from the pool while
+//! it holds one of them, or in a visit.
 //!
 //! # After a crash
 //!
@@ -113,8 +117,8 @@
 //! # Deviations from the thesis
 //!
 //! - A key or a value of 0 marks an empty pair there. So 0 cannot be a key, and Algorithm 6 does not
-//!   relink a bucket whose first value is 0, which loses the record. Here all keys and values work,
-//!   and an overflow bucket is linked by the insert alone.
+//!   relink a bucket whose first value is 0, although a lookup may have found the record. Here all keys
+//!   and values work, and an overflow bucket is linked by the insert alone.
 //! - Its lookup compares the value, so a value must not be used twice at a time (2.6). Here the
 //!   version is enough.
 //! - Its lookup can return a pair of a locked bucket before the pair is durable. After a power loss,
@@ -130,6 +134,10 @@
 //!   end. Here chains are counted.
 //! - The first bits of a hash name the bucket, not the last, so that the two copies of a bucket are
 //!   neighbours.
+//!
+//! Of its future work (7.2), fingerprints and byte strings are here. Chunks on each NUMA node are not:
+//! the pool is one file, and which node has its pages is up to the file system. Allocation by counting
+//! up, in other structures, is the pool's allocator, which hands a thread many blocks of one run.
 
 pub mod bugs;
 pub mod layout;
@@ -335,7 +343,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             match Link::unpack(number, word) {
                 Some(Link { offset: 0, depth: 0 }) if number == 1 => Ok(None),
                 Some(Link { offset: offset @ 1.., depth: depth @ 1.. }) => {
-                    Ok(Some(Table::open(core, offset, depth)?))
+                    let table = Table::open(core, offset, depth);
+                    Ok(Some(table.map_err(|damage| Error::DamagedRoot { slot, damage })?))
                 }
                 _ => {
                     let damage = Damage::new(place, "a table's offset", format!("{word:#x}"));

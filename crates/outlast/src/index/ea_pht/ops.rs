@@ -165,11 +165,11 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'t, S, R>>,
     ) -> Attempt<Step<R, Need<'t>>> {
-        // Until it ends, the locks of the tables that are found in it stay locks.
-        let _visit = self.core.visit();
         if V::GOES_ON && self.current().next(self.seam()).is_some() {
             self.move_some();
         }
+        // Until it ends, the locks of the tables that are found in it stay locks.
+        let _visit = self.core.visit();
         let route = self.route(key.hash)?;
         route.bucket.prefetch(self.seam(), key.hash);
         let mut held = self.lock(route.bucket)?;

@@ -8,6 +8,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::LockPlace;
 use crate::index::kit::parallel::read_parts;
 use crate::index::record::{Record, SlotWords};
+use crate::index::version::is_at_rest;
 use crate::pmem::Seam;
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -176,9 +177,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> Result<(), Damage> {
         let (memory, seam) = (&self.core.memory, self.seam());
         if !self.seeded(&index_bugs::LOCKS_KEPT) {
-            // In the pool, a store would only make the line dirty.
+            // Any version of a free lock will do. In the pool, a store would only make the line dirty.
             let lock = V::lock(first);
-            if lock.load(seam, Ordering::Relaxed) != 0 {
+            if !is_at_rest(lock.load(seam, Ordering::Relaxed)) {
                 lock.store(seam, 0, Ordering::Relaxed);
             }
         }

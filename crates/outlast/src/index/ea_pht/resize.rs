@@ -74,6 +74,27 @@ fn write_bucket<S: Seam>(
     memory.flush(to.bucket, at);
 }
 
+/// What came of moving a bucket.
+enum Move {
+    /// This thread has moved it.
+    Done,
+    /// Another thread had.
+    WasDone,
+    /// The next table has fewer overflow buckets than the copies may need, which is this many.
+    NoRoom(u64),
+}
+
+/// What came of moving some buckets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// All that were claimed are moved.
+    Moved,
+    /// All of the table are claimed.
+    None,
+    /// The next table has fewer overflow buckets than this. The claim was given back.
+    NoRoom(u64),
+}
+
 /// Overflow buckets for the copies of a chain. Those that are left are given back.
 struct Reserved<'t, S: Seam> {
     table: &'t Table,
@@ -85,7 +106,10 @@ struct Reserved<'t, S: Seam> {
 
 impl<S: Seam> Drop for Reserved<'_, S> {
     fn drop(&mut self) {
-        if !self.is_counted && !self.buckets.is_empty() {
+        if !self.is_counted
+            && !self.buckets.is_empty()
+            && !self.memory.seam().seeded(&bugs::GIVEN_BACK_UNCOUNTED)
+        {
             self.memory.fence(&points::MOVE_NEW);
         }
         self.buckets.drain(..).for_each(|bucket| self.table.give_back(self.memory.seam(), bucket));
@@ -117,29 +141,62 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let table = route.table;
         if table.resizing.load(self.seam(), Ordering::Acquire) == 0 {
             if !self.is_due(table) {
-                return table.extend(&self.core);
+                return table.extend(&self.core, 1);
             }
             if table.resizing.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
                 return match self.resize(table) {
                     // Chains do as well, as long as there is space for them.
-                    Err(Error::PoolFull { .. }) => Ok(()),
+                    Err(error) if is_full(&error) => Ok(()),
                     resized => resized,
                 };
             }
         }
         match table.next(self.seam()) {
             Some(next) if V::GOES_ON => {
-                let _visit = self.core.visit();
-                if !std::ptr::eq(table, self.current()) {
-                    // All is moved, and the table may have been reused before this visit.
-                    return Ok(());
-                }
-                self.move_and_count(table, next, route.index..route.index + 1)
+                let index = route.index;
+                let moves = || self.move_and_count(table, next, index..index + 1);
+                self.move_with_room(table, next, moves).map(drop)
             }
             Some(_) => self.help_and_wait(table),
-            // Another thread is preparing the next table, or gives up.
-            None => self.core.wait(&mut 0),
+            None => self.wait_for_next(table),
         }
+    }
+
+    /// Waits while another thread prepares the next table.
+    fn wait_for_next(&self, table: &Table) -> Result<()> {
+        let mut turn = 0;
+        while table.next(self.seam()).is_none()
+            && table.resizing.load(self.seam(), Ordering::Acquire) != 0
+        {
+            self.core.wait(&mut turn)?;
+        }
+        Ok(())
+    }
+
+    /// Moves buckets in a visit, if the table is still the current one: others can move buckets that
+    /// this thread has claimed, and end the resize.
+    fn in_visit(&self, old: &Table, moves: impl FnOnce() -> Result<Claim>) -> Result<Claim> {
+        let _visit = self.core.visit();
+        if !std::ptr::eq(old, self.current()) && !self.seeded(&bugs::MOVED_LATE) {
+            // All is moved, and the table may have been reused before this visit.
+            return Ok(Claim::None);
+        }
+        moves()
+    }
+
+    /// As [`in_visit`](Self::in_visit). If the next table lacks overflow buckets, gives it more, outside
+    /// of the visit: an allocation may have to wait for all visits.
+    fn move_with_room(
+        &self,
+        old: &Table,
+        next: &Table,
+        moves: impl FnOnce() -> Result<Claim>,
+    ) -> Result<Claim> {
+        let claim = self.in_visit(old, moves)?;
+        if let Claim::NoRoom(wanted) = claim {
+            next.extend(&self.core, wanted)?;
+        }
+        Ok(claim)
     }
 
     // ---- Resize -----------------------------------------------------------------
@@ -175,9 +232,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             self.core.wake_worker();
             return Ok(());
         }
-        self.move_and_count(old, next, 0..FIRST)?;
-        while self.claim(old, next, CLAIM)? {}
-        self.wait_for_end(old)
+        self.move_with_room(old, next, || self.move_and_count(old, next, 0..FIRST))?;
+        self.help(old, next)?;
+        self.help_and_wait(old)
     }
 
     /// Prepares the table that this one is moved to.
@@ -209,18 +266,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Ok(&self.core.memory.words(self.root.raw() + 8 * number, 8)?[0])
     }
 
-    /// Claims buckets and moves them. Returns `false` if there were none left.
-    fn claim(&self, old: &Table, next: &Table, count: u64) -> Result<bool> {
-        let first = old.claimed.fetch_add(self.seam(), count, Ordering::Relaxed);
+    /// Claims buckets and moves them.
+    fn claim(&self, old: &Table, next: &Table, count: u64) -> Result<Claim> {
+        // Acquire: pairs with `claim_again`.
+        let first = old.claimed.fetch_add(self.seam(), count, Ordering::AcqRel);
         if first >= old.buckets() {
-            if V::GOES_ON {
-                // A crash may have prevented the end after the last bucket was moved.
-                self.end_if_moved(old, next)?;
-            }
-            return Ok(false);
+            // The thread that moved the last bucket may have failed to end the resize, or crashed.
+            self.end_if_moved(old, next)?;
+            return Ok(Claim::None);
         }
-        self.move_and_count(old, next, first..old.buckets().min(first + count))?;
-        Ok(true)
+        self.move_and_count(old, next, first..old.buckets().min(first + count))
     }
 
     /// Moves buckets. The thread that moves the last one of the table ends the resize.
@@ -229,29 +284,39 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         old: &Table,
         next: &Table,
         indices: std::ops::Range<u64>,
-    ) -> Result<()> {
-        let (mut moved, count) = (0, indices.end - indices.start);
-        let mut result = Ok(());
+    ) -> Result<Claim> {
+        let mut moved = 0;
+        let mut result = Ok(Claim::Moved);
+        // The first one that was not moved.
+        let mut left = None;
         for index in indices {
             match self.move_bucket(old, next, index) {
-                Ok(was_here) => moved += u64::from(was_here),
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
+                Ok(Move::Done) => moved += 1,
+                Ok(Move::WasDone) => {}
+                Ok(Move::NoRoom(wanted)) => result = Ok(Claim::NoRoom(wanted)),
+                Err(error) => result = Err(error),
+            }
+            if !matches!(result, Ok(Claim::Moved)) {
+                left = Some(index);
+                break;
             }
         }
-        if !V::GOES_ON && moved < count {
-            // Nobody else will move them.
-            old.failed.store(self.seam(), 1, Ordering::Release);
+        if !V::GOES_ON && (moved > 0 || left.is_some()) {
+            self.core.memory.fence(&points::MOVE_NEW);
         }
         if moved > 0 {
-            if !V::GOES_ON {
-                self.core.memory.fence(&points::MOVE_NEW);
-            }
             // AcqRel: the thread that ends the resize sees what the others have done.
             old.moved.fetch_add(self.seam(), moved, Ordering::AcqRel);
             self.end_if_moved(old, next)?;
+        }
+        if let Some(left) = left {
+            // After the fence: others can end the resize then, and the next table's headers, which
+            // the thread that began it has flushed, have to be durable.
+            old.claim_again(self.seam(), left);
+        }
+        if result.is_err() && !V::GOES_ON {
+            // If the resize never ends, the next table's blocks are lost.
+            self.core.note_unfreeable();
         }
         result
     }
@@ -259,28 +324,41 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Ends the resize if all buckets are moved, unless another thread does.
     fn end_if_moved(&self, old: &Table, next: &Table) -> Result<()> {
         let all = old.moved.load(self.seam(), Ordering::Acquire) >= old.buckets();
-        if all && old.ending.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
-            self.finish(old, next)?;
+        if !all || old.ending.swap(self.seam(), 1, Ordering::AcqRel) != 0 {
+            return Ok(());
         }
-        Ok(())
+        let ended = self.finish(old, next);
+        if ended.is_err() {
+            old.ending.store(self.seam(), 0, Ordering::Release);
+            if !V::GOES_ON {
+                // If it never ends, the next table's blocks are lost.
+                self.core.note_unfreeable();
+            }
+        }
+        ended
     }
 
     /// Moves the records of a bucket to the two of the next table that take its place, unless another
-    /// thread has. Returns whether it did.
-    fn move_bucket(&self, old: &Table, next: &Table, index: u64) -> Result<bool> {
-        let Some(bucket) = old.bucket(&self.core.memory, index) else { return Ok(false) };
+    /// thread has.
+    fn move_bucket(&self, old: &Table, next: &Table, index: u64) -> Result<Move> {
         let memory = &self.core.memory;
+        let missing = || self.missing_at(old.segment(index).low).2;
+        let bucket = old.bucket(memory, index).ok_or_else(missing)?;
         let mut reserved = Reserved { table: next, memory, buckets: Vec::new(), is_counted: false };
+        let mut is_short = false;
         loop {
             let mut held = self.lock(bucket)?;
             if held.word() & super::DAMAGED != 0 {
-                return Ok(false);
+                return Err(missing().into());
             }
             if held.word() & MOVED != 0 && !self.seeded(&bugs::MOVED_TWICE) {
-                return Ok(false);
+                return Ok(Move::WasDone);
             }
             // The copies never need more overflow buckets than the chain has.
             let needed = self.chain(bucket).count() - 1;
+            if is_short {
+                return Ok(Move::NoRoom(needed as u64));
+            }
             if reserved.buckets.len() >= needed {
                 let twice = held.word() & MOVED != 0;
                 self.copy_chain(bucket, old, next, index, &mut reserved.buckets)?;
@@ -289,17 +367,14 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 held.changing();
                 let word = held.word() | MOVED;
                 held.set_word(word);
-                return Ok(!twice);
+                return Ok(if twice { Move::WasDone } else { Move::Done });
             }
             drop(held);
-            while reserved.buckets.len() < needed {
+            while reserved.buckets.len() < needed && !is_short {
                 match next.take(&self.core)? {
                     Some(bucket) => reserved.buckets.push(bucket),
-                    None => {
-                        // If the table hands out none any more, this bucket is moved.
-                        next.extend(&self.core)?;
-                        break;
-                    }
+                    // If the table hands out none any more, this bucket is moved.
+                    None => is_short = !self.seeded(&bugs::CLOSED_ASKED_AGAIN),
                 }
             }
         }
@@ -337,7 +412,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let mut parts: Vec<_> = records.chunks(SLOTS).collect();
             let mut link = 0;
             while parts.len() > 1 {
-                let offset = reserved.pop().expect("as many as the chain has");
+                // In a damaged file, another map can lengthen the chain meanwhile.
+                let offset = reserved.pop().ok_or_else(|| self.missing_at(records[0].1).2)?;
                 let part = parts.pop().expect("more than one");
                 self.write_bucket(BucketRef::at(memory, offset)?, part, empty, link, at);
                 link = offset;
@@ -379,9 +455,15 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             memory.fence(at);
         }
         // In this order: once a change goes to the next table, no lookup in this one is valid.
-        old.set_retired(self.seam());
+        let retired_late = self.seeded(&bugs::RETIRED_LATE);
+        if !retired_late {
+            old.set_retired(self.seam());
+        }
         // SeqCst: pairs with the load in `current`.
         self.current.store(self.seam(), (&raw const *next).cast_mut(), Ordering::SeqCst);
+        if retired_late {
+            old.set_retired(self.seam());
+        }
         if late {
             memory.flush_words(std::slice::from_ref(word), at);
             memory.fence(at);
@@ -396,23 +478,22 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 
     /// Moves buckets if a helper is wanted, and waits until the table is moved.
     pub(super) fn help_and_wait(&self, old: &Table) -> Result<()> {
-        if let Some(next) = old.next(self.seam()) {
-            self.as_helper(old, || {
-                while self.claim(old, next, CLAIM)? {}
-                Ok(())
-            })?;
-        }
-        self.wait_for_end(old)
-    }
-
-    fn wait_for_end(&self, old: &Table) -> Result<()> {
         let mut turn = 0;
         while !old.is_retired(self.seam()) {
-            if old.failed.load(self.seam(), Ordering::Acquire) != 0 {
-                return Err(self.missing_at(old.segment(0).low).2.into());
+            if let Some(next) = old.next(self.seam()) {
+                // Each turn, because a helper that fails gives back what it has claimed.
+                self.as_helper(old, || self.help(old, next))?;
             }
-            self.core.wait(&mut turn)?;
+            if !old.is_retired(self.seam()) {
+                self.core.wait(&mut turn)?;
+            }
         }
+        Ok(())
+    }
+
+    /// Moves buckets until all are claimed.
+    fn help(&self, old: &Table, next: &Table) -> Result<()> {
+        while self.move_with_room(old, next, || self.claim(old, next, CLAIM))? != Claim::None {}
         Ok(())
     }
 
@@ -424,33 +505,38 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         done
     }
 
-    /// HPR: moves some buckets beside a change. If that fails, for lack of space, a later change
-    /// tries again.
+    /// HPR: moves some buckets beside a change. If the next table lacks overflow buckets, others give it
+    /// more: an insert whose bucket has to be moved, or the background.
     #[cold]
     pub(super) fn move_some(&self) {
         let old = self.current();
         if let Some(next) = old.next(self.seam()) {
-            let _ = self.as_helper(old, || self.claim(old, next, BESIDE).map(drop));
+            let some = || self.in_visit(old, || self.claim(old, next, BESIDE));
+            let _ = self.as_helper(old, || some().map(drop));
         }
     }
 
     /// HPR: moves some buckets in the background.
     pub(super) fn step_to_move(&self) -> Result<bool> {
-        let _visit = self.core.visit();
         let old = self.current();
         let Some(next) = old.next(self.seam()) else { return Ok(false) };
-        let claimed = match self.claim(old, next, STEP) {
+        let claim = match self.move_with_room(old, next, || self.claim(old, next, STEP)) {
             // A later step tries again.
-            Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(false),
-            claimed => claimed?,
+            Err(error) if is_full(&error) => return Ok(false),
+            claim => claim?,
         };
-        if !claimed {
-            // All are claimed. If a thread could not move its own, somebody else has to.
+        if claim == Claim::None {
+            // All are claimed. If a thread sleeps or has died, somebody else has to move its own.
             let moved = old.moved.load(self.seam(), Ordering::Acquire);
             if moved < old.buckets() && self.missing.is_empty() {
-                old.claimed.store(self.seam(), 0, Ordering::Relaxed);
+                old.claim_again(self.seam(), 0);
             }
         }
         Ok(self.current().next(self.seam()).is_some())
     }
+}
+
+/// Returns whether there was no space.
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. })
 }

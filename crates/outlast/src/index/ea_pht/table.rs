@@ -190,6 +190,8 @@ pub(crate) struct Table {
     /// The chunks, 0 for one that cannot be read.
     pub(super) chunks: Box<[u64]>,
     pub(super) overflow: Mutex<Overflow>,
+    /// Held while an annex is added.
+    extending: Mutex<()>,
     /// The number of chains that have overflow buckets.
     pub(super) chains: SharedWord,
     /// The number of chains when a resize found no space. 0 if none did.
@@ -203,8 +205,6 @@ pub(crate) struct Table {
     pub(super) moved: SharedWord,
     /// 1 once a thread makes the next table the only one.
     pub(super) ending: SharedWord,
-    /// In EA-PHT and -H: 1 if a bucket could not be moved, which only damage brings about.
-    pub(super) failed: SharedWord,
     /// The number of threads that move buckets.
     pub(super) helpers: SharedWord,
     /// 1 once its blocks may be given back.
@@ -219,6 +219,7 @@ impl Table {
             chunk_bits,
             chunks,
             overflow: Mutex::new(Overflow { areas, ..Overflow::default() }),
+            extending: Mutex::default(),
             chains: SharedWord::default(),
             refused: SharedWord::default(),
             resizing: SharedWord::default(),
@@ -226,7 +227,6 @@ impl Table {
             claimed: SharedWord::default(),
             moved: SharedWord::default(),
             ending: SharedWord::default(),
-            failed: SharedWord::default(),
             helpers: SharedWord::default(),
             retired: SharedWord::default(),
         }
@@ -411,6 +411,17 @@ impl Table {
         self.next.get_or_init(seam, || next)
     }
 
+    /// Lets threads claim the buckets from this one on once more. They pass over those that are moved.
+    pub(super) fn claim_again(&self, seam: &impl Seam, from: u64) {
+        loop {
+            let now = self.claimed.load(seam, Ordering::Relaxed);
+            let orders = (Ordering::AcqRel, Ordering::Relaxed);
+            if now <= from || self.claimed.compare_exchange(seam, now, from, orders).is_ok() {
+                return;
+            }
+        }
+    }
+
     /// Returns whether its blocks may have been given back.
     #[inline(always)]
     pub(super) fn is_retired(&self, seam: &impl Seam) -> bool {
@@ -466,14 +477,40 @@ impl Table {
         seam.lock(&self.overflow).closed = false;
     }
 
-    /// Adds an annex, unless there are buckets left.
-    pub(super) fn extend<S: Seam>(&self, core: &Core<S>) -> Result<()> {
+    /// Adds annexes until this many buckets are left.
+    pub(super) fn extend<S: Seam>(&self, core: &Core<S>, wanted: u64) -> Result<()> {
+        // Of several threads that find too few, one adds an annex, and the others wait for it.
+        let _extending = core.memory.seam().lock(&self.extending);
+        while self.lacks(&core.memory, wanted)? {
+            if let Err(error) = self.add_annex(core) {
+                // Another thread may have given some back.
+                return if self.lacks(&core.memory, wanted)? { Err(error) } else { Ok(()) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether an annex is needed for so many more buckets.
+    fn lacks<S: Seam>(&self, memory: &Memory<S>, wanted: u64) -> Result<bool, Damage> {
+        let overflow = memory.seam().lock(&self.overflow);
+        if overflow.closed {
+            // It may even have been retired, and its areas reused.
+            return Ok(false);
+        }
+        let mut left = overflow.spare.len() as u64;
+        for area in overflow.areas.iter().skip(overflow.open) {
+            left += area.count - area.used(memory)?;
+        }
+        Ok(left < wanted)
+    }
+
+    fn add_annex<S: Seam>(&self, core: &Core<S>) -> Result<()> {
         let bits = (self.depth.saturating_sub(3)).clamp(2, 16).min(largest_annex(core));
         let mut block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
         let annex = Link { offset: block.offset(), depth: bits };
         let memory = &core.memory;
         let mut overflow = memory.seam().lock(&self.overflow);
-        if overflow.closed || overflow.open < overflow.areas.len() || !overflow.spare.is_empty() {
+        if overflow.closed {
             return Ok(());
         }
         let header = memory.at(Offset::<TableHeader>::new(self.offset))?;

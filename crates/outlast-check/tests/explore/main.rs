@@ -1,6 +1,8 @@
 //! Every scenario of every scheme: no image breaks the contract, and each scenario still reaches the
 //! phases that it is for.
 
+mod states;
+
 use outlast::index::clevel;
 use outlast::pmem::{Access, Alive, Event, Point, Traced};
 use outlast_check::explore::{
