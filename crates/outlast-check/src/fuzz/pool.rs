@@ -3,62 +3,23 @@
 use crate::schemes::parts;
 use outlast::db::roots::MapInfo;
 use outlast::db::store::{MapRequest, OpenMap, Store};
-use outlast::pmem::{Alive, FlushMode, Point, Real, Seam, Word};
+use outlast::pmem::{Alive, FlushMode, Real};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
 use outlast::pool::header::Header;
 use outlast::pool::layout::{HEADER_WORDS, field};
 use outlast::{Error, RecordForm, Scheme};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-/// The shipped seam with little patience: where it would wait for a minute, this one waits for a
-/// moment.
-#[derive(Clone)]
-pub struct Impatient(Real);
-
-impl Seam for Impatient {
-    fn load(&self, word: &Word, order: Ordering) -> u64 {
-        self.0.load(word, order)
-    }
-    fn store(&self, word: &Word, value: u64, order: Ordering, at: &'static Point) {
-        self.0.store(word, value, order, at);
-    }
-    fn compare_exchange(
-        &self,
-        word: &Word,
-        current: u64,
-        new: u64,
-        success: Ordering,
-        failure: Ordering,
-        at: &'static Point,
-    ) -> Result<u64, u64> {
-        self.0.compare_exchange(word, current, new, success, failure, at)
-    }
-    fn store_nontemporal(&self, word: &Word, value: u64, at: &'static Point) {
-        self.0.store_nontemporal(word, value, at);
-    }
-    fn flush(&self, words: &[Word], at: &'static Point) {
-        self.0.flush(words, at);
-    }
-    fn fence(&self, at: &'static Point) {
-        self.0.fence(at);
-    }
-    fn wait(&self, turn: &mut u32) {
-        *turn = turn.saturating_add(1 << 14);
-        std::thread::yield_now();
-    }
-}
 
 /// A pool in memory.
-pub type Pool = Arc<Store<Impatient>>;
+pub type Pool = Arc<Store<Real>>;
 
-fn seam() -> Impatient {
-    Impatient(Real::new(FlushMode::None))
+fn seam() -> Real {
+    Real::new(FlushMode::None).impatient()
 }
 
 /// Copies the content of a pool's memory.
-pub fn bytes_of(store: &Store<Impatient>) -> Vec<u8> {
+pub fn bytes_of(store: &Store<Real>) -> Vec<u8> {
     let memory = &store.core().memory;
     let len = memory.len();
     let mut out = vec![0; len as usize];

@@ -3,8 +3,12 @@
 use super::raw::Form;
 use super::roots::MapInfo;
 use crate::error::{Error, Result};
-use crate::index::{Bytes, Cursor, Index, Inline, Visitor};
-use crate::pmem::Alive;
+use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Visitor};
+#[cfg(feature = "traced")]
+use crate::pmem::Traced;
+use crate::pmem::{Alive, Real, Seam};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,6 +55,54 @@ impl AnyIndex {
     pub fn stats(&self) -> Result<crate::index::IndexStats> {
         each_form!(self, index => index.stats())
     }
+}
+
+/// A seam that maps can be opened through.
+///
+/// The schemes are generic over the seam, and their code is large. These functions are not generic:
+/// so that code is compiled here, once for each seam, and not in each crate that opens a map.
+pub trait MapSeam: Seam {
+    /// Opens the index of the map in this slot of the roots.
+    ///
+    /// # Errors
+    /// As opening the map.
+    fn open(core: &Arc<Core<Self>>, slot: usize, info: &MapInfo) -> Result<AnyIndex>;
+
+    /// Makes the first blocks of a new map. Returns the scheme's words of its root.
+    ///
+    /// # Errors
+    /// As creating the map.
+    fn create(core: &Arc<Core<Self>>, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]>;
+}
+
+macro_rules! map_seams {
+    ($($(#[$condition:meta])? $seam:ty;)*) => {$(
+        $(#[$condition])?
+        impl MapSeam for $seam {
+            fn open(core: &Arc<Core<Self>>, slot: usize, info: &MapInfo) -> Result<AnyIndex> {
+                let config = info.config;
+                Ok(match info.form {
+                    RecordForm::Inline => {
+                        AnyIndex::Inline(config.open(core, slot, info.schemas())?)
+                    }
+                    RecordForm::Bytes => AnyIndex::Bytes(config.open(core, slot, info.schemas())?),
+                })
+            }
+
+            fn create(core: &Arc<Core<Self>>, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]> {
+                match info.form {
+                    RecordForm::Inline => info.config.create::<Self, Inline>(core),
+                    RecordForm::Bytes => info.config.create::<Self, Bytes>(core),
+                }
+            }
+        }
+    )*};
+}
+
+map_seams! {
+    Real;
+    #[cfg(feature = "traced")]
+    Traced;
 }
 
 /// An open map. A process has at most one per root.

@@ -15,11 +15,10 @@
 //! may not grow waits for the reclaim before it fails with [`Error::PoolFull`].
 
 use super::roots;
-use super::store::Store;
+use super::store::{MapSeam, Store};
 use crate::db::bugs;
 use crate::error::{Damage, Error, Result};
 use crate::index::Cursor;
-use crate::pmem::Seam;
 use crate::pool::core::{GRACE_TURNS, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 
@@ -43,7 +42,7 @@ pub enum ReclaimState {
     Stopped(Damage),
 }
 
-impl<S: Seam> Store<S> {
+impl<S: MapSeam> Store<S> {
     /// Returns the progress of the reclaim.
     pub fn reclaim_state(&self) -> ReclaimState {
         match &*self.core.memory.seam().lock(&self.reclaim) {
@@ -136,7 +135,7 @@ impl<S: Seam> Store<S> {
     }
 }
 
-impl<S: Seam> Reclaimer for Store<S> {
+impl<S: MapSeam> Reclaimer for Store<S> {
     fn finish(&self) -> Result<bool> {
         let mut turn = 0;
         loop {

@@ -5,14 +5,14 @@
 //! Lock order: gate, `creating`, `reclaim`, `maps`. A thread passes the gate before it steps the
 //! reclaim; an allocation that helps the reclaim is inside the gate already.
 
-pub use super::open_map::{AnyIndex, MapRequest, OpenMap};
+pub use super::open_map::{AnyIndex, MapRequest, MapSeam, OpenMap};
 use super::reclaim::Phase;
 pub use super::reclaim::ReclaimState;
 use super::roots::{self, MapInfo};
 use crate::db::bugs;
 use crate::error::{Error, Result};
-use crate::index::{Bytes, Cursor, Inline, RecordForm};
-use crate::pmem::{Alive, Seam};
+use crate::index::Cursor;
+use crate::pmem::Alive;
 use crate::pool::core::{Core, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
@@ -53,7 +53,7 @@ impl Drop for RootChange<'_> {
 }
 
 /// A pool with its open maps. See the module's documentation.
-pub struct Store<S: Seam> {
+pub struct Store<S: MapSeam> {
     pub(super) core: Arc<Core<S>>,
     maps: Mutex<Maps>,
     creating: Mutex<()>,
@@ -65,7 +65,7 @@ pub struct Store<S: Seam> {
     huge_pages: AtomicBool,
 }
 
-impl<S: Seam> Store<S> {
+impl<S: MapSeam> Store<S> {
     /// Wraps a core.
     ///
     /// # Errors
@@ -209,14 +209,7 @@ impl<S: Seam> Store<S> {
         if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
             return Ok(None);
         }
-        let index = match info.form {
-            RecordForm::Inline => {
-                AnyIndex::Inline(info.config.open(&self.core, slot, info.schemas())?)
-            }
-            RecordForm::Bytes => {
-                AnyIndex::Bytes(info.config.open(&self.core, slot, info.schemas())?)
-            }
-        };
+        let index = S::open(&self.core, slot, &info)?;
         let open = Arc::new(OpenMap {
             info,
             slot,
@@ -257,10 +250,7 @@ impl<S: Seam> Store<S> {
                     }
                     found => found?,
                 };
-                let words = match asked.form {
-                    RecordForm::Inline => asked.config.create::<S, Inline>(&self.core)?,
-                    RecordForm::Bytes => asked.config.create::<S, Bytes>(&self.core)?,
-                };
+                let words = S::create(&self.core, asked)?;
                 let _change = RootChange::begin(&self.root_changes);
                 slots::commit(&self.core, slot, &asked.to_words(), words)?;
             }

@@ -1,10 +1,9 @@
 //! The check of a whole pool.
 
 use super::roots::MapInfo;
-use super::store::{ReclaimState, Store};
+use super::store::{MapSeam, ReclaimState, Store};
 use crate::error::{Damage, Error, Result};
 use crate::index::Verified;
-use crate::pmem::Seam;
 use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::field;
@@ -66,7 +65,7 @@ impl Verification {
 }
 
 /// Verifies a pool; see [`Pool::verify`](crate::Pool::verify).
-pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
+pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     // Read before the first store rewrites the copy.
     let header_copy = core.header().copy_damaged;
@@ -90,7 +89,7 @@ pub fn verify<S: Seam>(store: &Store<S>) -> Result<Verification> {
     Ok(Verification { header_copy, ..found })
 }
 
-fn check<S: Seam>(store: &Store<S>) -> Result<Verification> {
+fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     let mut found = Verification::default();
     found.damage.extend(core.saved_damage().cloned());

@@ -140,7 +140,7 @@ macro_rules! schemes {
             ///
             /// # Errors
             /// As opening the map.
-            pub fn open<S: Seam, R: OrderedRecord>(
+            pub(crate) fn open<S: Seam, R: OrderedRecord>(
                 self,
                 core: &Arc<Core<S>>,
                 slot: usize,
@@ -159,7 +159,7 @@ macro_rules! schemes {
             ///
             /// # Errors
             /// As creating the map.
-            pub fn create<S: Seam, R: OrderedRecord>(
+            pub(crate) fn create<S: Seam, R: OrderedRecord>(
                 self,
                 core: &Arc<Core<S>>,
             ) -> Result<[u64; ROOT_SCHEME_WORDS]> {

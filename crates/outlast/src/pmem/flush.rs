@@ -99,6 +99,8 @@ pub struct Real {
     /// Whether `latency` is not zero.
     slow: bool,
     latency: Latency,
+    /// How many turns of waiting one sleep counts as.
+    turns_of_sleep: u32,
 }
 
 impl Real {
@@ -119,7 +121,14 @@ impl Real {
         if let FlushMode::Lines(instruction) = mode {
             assert!(instruction.is_available(), "this processor has no {instruction}");
         }
-        Real { mode, slow: latency != Latency::default(), latency }
+        Real { mode, slow: latency != Latency::default(), latency, turns_of_sleep: 1 }
+    }
+
+    /// Makes it wait for other threads for a moment only, where it would wait for minutes. For
+    /// tests of files in which a lock is never released.
+    #[must_use]
+    pub fn impatient(self) -> Self {
+        Real { turns_of_sleep: 1 << 14, ..self }
     }
 
     /// What makes a store durable here.
@@ -215,9 +224,13 @@ impl Seam for Real {
             0..64 => std::hint::spin_loop(),
             64..1000 => thread::yield_now(),
             // It is not: it lost its processor, or it is splitting a segment.
-            _ => thread::sleep(Duration::from_micros(50)),
+            _ => {
+                thread::sleep(Duration::from_micros(50));
+                *turn = turn.saturating_add(self.turns_of_sleep);
+                return;
+            }
         }
-        *turn = turn.saturating_add(1);
+        *turn += 1;
     }
 }
 
