@@ -33,11 +33,14 @@ fn grow(scheme: Scheme, operations: u64, keys: u64, even: bool) -> growth::Summa
 
 /// Lives so short that no reclaim ever ends. What they leave behind adds up, but to no more than a
 /// quarter.
+///
+/// With 84,000 keys, every scheme's pool has room for that: none is about to grow or double. With
+/// 80,000, a pool of Dash-LH can reach the limit of its growth, and then every life ends its reclaim.
 #[test]
 fn a_pool_killed_100_times_before_its_reclaim_ends_stays_within_a_quarter() {
     let _turn = turn();
     for &scheme in Scheme::ALL {
-        let summary = grow(scheme, 40, 80_000, true);
+        let summary = grow(scheme, 40, 84_000, true);
         assert!(summary.running >= 90, "{summary:?}");
         assert!(summary.ratio() <= 1.25, "{summary:?}");
     }
