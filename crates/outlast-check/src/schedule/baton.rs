@@ -5,6 +5,7 @@
 //! choices, and the same choices make the same run. What can block asks too: waits and
 //! locks go through the seam.
 
+use super::directed::Held;
 use crate::random::Random;
 use crate::response::is_durable;
 use outlast::pmem::{Access, Control, Point};
@@ -23,35 +24,6 @@ const OWN_STEPS: [u64; 2] = [10, 60];
 thread_local! {
     /// The number of this thread in its run, if it is scheduled.
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// After how many of their own steps the threads of a directed schedule pause. A thread that pauses
-/// lets all others go first, but for those that have paused since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// The first thread.
-    pub first: u64,
-    /// The second one, if it does.
-    pub second: Option<u64>,
-    /// The first one once more, if it does. The third thread begins then.
-    pub again: Option<u64>,
-}
-
-/// Bits of each number of steps in [`Held::pack`].
-const STEP_BITS: u32 = 21;
-
-impl Held {
-    /// Returns all in one number.
-    pub fn pack(self) -> u64 {
-        let [second, again] = [self.second, self.again].map(|at| at.map_or(0, |at| at + 1));
-        self.first | second << STEP_BITS | again << (2 * STEP_BITS)
-    }
-
-    /// Undoes [`pack`](Held::pack).
-    pub fn unpack(packed: u64) -> Held {
-        let nth = |n| packed >> (n * STEP_BITS) & ((1 << STEP_BITS) - 1);
-        Held { first: nth(0), second: nth(1).checked_sub(1), again: nth(2).checked_sub(1) }
-    }
 }
 
 /// How the next thread is chosen.

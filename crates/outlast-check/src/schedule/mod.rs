@@ -14,12 +14,17 @@
 
 pub mod act;
 pub mod baton;
+mod check;
+pub mod directed;
 pub mod explore;
 mod hold;
 mod opening;
 pub mod progress;
+mod replay;
 pub mod run;
 mod worker;
 pub mod workload;
 
-pub use explore::{Budget, Choice, Counters, Outcome, Replay, Violation, paused, replay, run};
+pub use directed::paused;
+pub use explore::{Budget, Choice, Counters, Outcome, Violation, run};
+pub use replay::{Replay, replay};

@@ -1,0 +1,223 @@
+//! One schedule, by its names: run, checked, what is wrong with it made small, and run again.
+
+use super::baton::Strategy;
+use super::check::{Checker, Found};
+use super::directed::Held;
+use super::explore::{Choice, Counters, Kind, Violation, add};
+use super::run::{Run, run as run_once};
+use super::workload::{self, Instance, Workload};
+use crate::history::json;
+use crate::session::{Shape, alive};
+use crate::state::{Checked, Fault};
+use outlast::pmem::Alive;
+use outlast::{RecordForm, Scheme};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A schedule by its names.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Named {
+    pub(super) workload: &'static Workload,
+    pub(super) shape: Shape,
+    pub(super) choice: Choice,
+    pub(super) seed: u64,
+}
+
+impl Named {
+    pub(super) fn instance(&self, alive: &Arc<Alive>) -> Checked<Instance> {
+        match self.choice {
+            Choice::Random | Choice::Pct => self.workload.make(self.shape, self.seed, alive),
+            Choice::Held => {
+                let held = self.workload.held(self.shape, alive)?;
+                let none = || Fault(format!("{} held ones", held.len()));
+                held.get(self.seed as usize).cloned().ok_or_else(none)
+            }
+        }
+    }
+
+    /// The strategy that a seed names. Where it has to know how long the run is, that is
+    /// found out by a run without switches.
+    fn strategy(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Strategy> {
+        Ok(match self.choice {
+            Choice::Random => Strategy::walk(seed),
+            Choice::Pct => {
+                let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
+                Strategy::pct(seed, instance.scripts.len(), steps.all, steps.windows)
+            }
+            Choice::Held => Strategy::held(Held::unpack(seed), instance.scripts.len()),
+        })
+    }
+
+    fn run(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Run> {
+        run_once(instance, self.strategy(instance, seed, alive)?, alive)
+    }
+
+    /// Runs a schedule and checks it: what is wrong, made small.
+    pub(super) fn check(
+        self,
+        instance: &Instance,
+        order: u64,
+        checker: &Checker<'_>,
+    ) -> Option<Violation> {
+        let run = match self.run(instance, order, checker.alive) {
+            Ok(run) => run,
+            Err(fault) => {
+                let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
+                return Some(describe(self, &found, None, &[], order));
+            }
+        };
+        add(&checker.counters.steps, run.steps.all);
+        let found = checker.check(&run, order)?;
+        if !checker.minimises {
+            return Some(describe(self, &found, Some(&run), &[], order));
+        }
+        Some(minimise(self, order, instance, run, found, checker.alive))
+    }
+
+    fn replay(&self, crash: Option<usize>, without: &[usize], strategy_seed: u64) -> String {
+        let mut command = format!(
+            "outlast-check schedule --scheme {} --record {} --workload {} --strategy {} --seed {}",
+            self.shape.scheme(),
+            self.shape.form,
+            self.workload.name,
+            self.choice,
+            self.seed
+        );
+        if strategy_seed != self.seed {
+            command.push_str(&format!(" --order {strategy_seed}"));
+        }
+        if !without.is_empty() {
+            let list: Vec<_> = without.iter().map(ToString::to_string).collect();
+            command.push_str(&format!(" --without {}", list.join(",")));
+        }
+        if let Some(crash) = crash {
+            command.push_str(&format!(" --crash {crash}"));
+        }
+        command
+    }
+}
+
+/// Makes a violation small: operations are dropped as long as something of the same kind
+/// still shows, under this or one of a few other orders.
+fn minimise(
+    named: Named,
+    order: u64,
+    instance: &Instance,
+    run: Run,
+    found: Found,
+    alive: &Arc<Alive>,
+) -> Violation {
+    let counters = Counters::default();
+    let checker = Checker { alive, counters: &counters, crashes: 12, only: None, minimises: false };
+    let mut best = (run, found, Vec::new(), order);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for number in (0..instance.operations()).rev() {
+        let mut dropped: Vec<usize> = best.2.clone();
+        dropped.push(number);
+        dropped.sort_unstable();
+        let smaller = instance.without(&dropped);
+        // Which step it is held before does not change with what others do.
+        let attempts = if named.choice == Choice::Held { 1 } else { 40 };
+        for attempt in 0..attempts {
+            if Instant::now() > deadline {
+                break;
+            }
+            let seed = if attempt == 0 { best.3 } else { named.seed + attempt * 7_919 };
+            let Ok(run) = named.run(&smaller, seed, alive) else { break };
+            if let Some(found) = checker.check(&run, seed)
+                && found.kind == best.1.kind
+            {
+                best = (run, found, dropped, seed);
+                break;
+            }
+        }
+    }
+    let (run, found, dropped, seed) = best;
+    describe(named, &found, Some(&run), &dropped, seed)
+}
+
+pub(super) fn describe(
+    named: Named,
+    found: &Found,
+    run: Option<&Run>,
+    dropped: &[usize],
+    seed: u64,
+) -> Violation {
+    let mut minimised = String::new();
+    let mut text = String::new();
+    if let Some(run) = run {
+        for (thread, script) in run.instance.scripts.iter().enumerate() {
+            let acts: Vec<_> = script.iter().map(ToString::to_string).collect();
+            minimised.push_str(&format!("  thread {thread}: {}\n", acts.join(", ")));
+        }
+        let moment = found.crash.unwrap_or(run.events.len());
+        if let Ok(history) = run.history(moment) {
+            text = json::export(&history);
+        }
+        let from = moment.saturating_sub(12);
+        minimised.push_str("  trace:\n");
+        for (i, event) in run.events[from..(moment + 3).min(run.events.len())].iter().enumerate() {
+            let point = event.point.map_or("-", |p| p.name);
+            let cut = if from + i == moment { "  ---- crash\n" } else { "" };
+            let what = format!("{:x?}", event.access);
+            minimised.push_str(&format!("{cut}    T{} [{point}] {what}\n", event.thread));
+        }
+    }
+    Violation {
+        workload: named.workload.name,
+        form: named.shape.form,
+        strategy: named.choice,
+        seed: named.seed,
+        crash: found.crash,
+        kind: found.kind,
+        fault: found.fault.clone(),
+        order: seed,
+        minimised,
+        history: text,
+        replay: named.replay(found.crash, dropped, seed),
+    }
+}
+
+/// What names one schedule on the command line.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// The record form.
+    pub form: RecordForm,
+    /// The workload.
+    pub workload: String,
+    /// The strategy.
+    pub strategy: Choice,
+    /// The seed of the workload.
+    pub seed: u64,
+    /// The seed of the order, if it is another one.
+    pub order: Option<u64>,
+    /// Operations that are left out.
+    pub without: Vec<usize>,
+    /// Only the crash at this moment.
+    pub crash: Option<usize>,
+}
+
+/// Runs one schedule again. Its trace, and what is wrong with it.
+///
+/// # Errors
+/// If there is no such schedule.
+pub fn replay(replay: &Replay) -> Checked<(Run, Option<Violation>)> {
+    let workload = Workload::named(replay.scheme, &replay.workload).ok_or_else(|| {
+        let known = workload::names(replay.scheme);
+        Fault(format!("unknown workload {:?}; known: {}", replay.workload, known.join(", ")))
+    })?;
+    let alive = alive();
+    let shape = workload.shape(replay.scheme, replay.form);
+    let named = Named { workload, shape, choice: replay.strategy, seed: replay.seed };
+    let instance = named.instance(&alive)?.without(&replay.without);
+    let order = replay.order.unwrap_or(replay.seed);
+    let run = named.run(&instance, order, &alive)?;
+    let counters = Counters::default();
+    let (alive, counters) = (&alive, &counters);
+    let checker = Checker { alive, counters, crashes: 40, only: replay.crash, minimises: false };
+    let found = checker.check(&run, order);
+    let violation = found.map(|found| describe(named, &found, Some(&run), &replay.without, order));
+    Ok((run, violation))
+}
