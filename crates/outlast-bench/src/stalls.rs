@@ -57,6 +57,9 @@ impl Options {
 /// An operation that takes longer than this, in nanoseconds, waited for something.
 const SLOW_NS: u64 = 5_000;
 
+/// Resizes that took at least as long are printed: a directory is doubled in less.
+const RESIZE_NS: u64 = 1_000_000;
+
 /// Bounds of the bins in which slow operations are counted, in nanoseconds.
 const BINS_NS: [u64; 8] = [SLOW_NS, 10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, u64::MAX];
 
@@ -178,11 +181,46 @@ pub struct Bin {
     pub causes: BTreeMap<Cause, u64>,
 }
 
+/// A resize of the whole table, from the begin of the insert that began it to the end of the one that
+/// ended it or found it ended. Where inserts do not go on beside it, that is one insert.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Resize {
+    /// Number of inserts of the observing thread until its begin.
+    pub inserts_before: u64,
+    /// Number of inserts of that thread until its end, the first one included.
+    pub inserts: u64,
+    /// How long it took, in nanoseconds.
+    pub ns: u64,
+}
+
+/// Notices the resizes of a table, as its first thread sees them.
+#[derive(Default)]
+struct Resizes {
+    begun: Option<(u64, Instant)>,
+    ended: Vec<Resize>,
+}
+
+impl Resizes {
+    /// `number` is that of the insert just done, which began at `start`.
+    fn note(&mut self, number: u64, start: Instant, before: &Reading, after: &Reading) {
+        let doubled = after.growth.doublings > before.growth.doublings;
+        if after.resizing || doubled {
+            self.begun.get_or_insert((number, start));
+        }
+        if let Some((first, begin)) = self.begun.take_if(|_| !after.resizing || doubled) {
+            let (inserts, ns) = (number + 1 - first, begin.elapsed().as_nanos() as u64);
+            self.ended.push(Resize { inserts_before: first, inserts, ns });
+        }
+    }
+}
+
 /// The readings around an operation.
 #[derive(Clone, Copy)]
 struct Reading {
     usage: ThreadUsage,
     growth: Growth,
+    /// Whether the table is being moved in the background.
+    resizing: bool,
     pool_bytes: u64,
 }
 
@@ -194,13 +232,14 @@ struct Seen {
     by_cause: Vec<(Cause, Latency, u64)>,
     slowest: Vec<Slow>,
     keep: usize,
+    resizes: Vec<Resize>,
 }
 
 impl Seen {
     fn new(keep: usize) -> Fallible<Seen> {
         let slowest = Vec::with_capacity(keep * 2 + 2);
         let (all, by_cause) = (Latency::new()?, Vec::new());
-        Ok(Seen { all, watched_ns: 0, by_cause, slowest, keep })
+        Ok(Seen { all, watched_ns: 0, by_cause, slowest, keep, resizes: Vec::new() })
     }
 
     fn note(&mut self, slow: Slow) -> Fallible {
@@ -243,6 +282,7 @@ impl Seen {
                 None => self.by_cause.push((cause, latency, cpu)),
             }
         }
+        self.resizes.extend(other.resizes);
         self.slowest.extend(other.slowest);
         self.shorten();
         Ok(())
@@ -351,13 +391,16 @@ fn one_scheme(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
         report.row("stall_bin", &bin)?;
     }
     #[derive(Serialize)]
-    struct Told<'s> {
+    struct Told<'s, T> {
         scheme: &'s str,
         #[serde(flatten)]
-        slow: &'s Slow,
+        row: &'s T,
     }
-    for slow in &seen.slowest {
-        report.row("stall", &Told { scheme, slow })?;
+    for row in seen.resizes.iter().filter(|resize| resize.ns >= RESIZE_NS) {
+        report.row("resize", &Told { scheme, row })?;
+    }
+    for row in &seen.slowest {
+        report.row("stall", &Told { scheme, row })?;
     }
     Ok(groups)
 }
@@ -367,12 +410,14 @@ fn insert(options: &Options) -> Fallible<Seen> {
     let dir = Scratch::create(&setup.dir)?;
     let pool = create_pool(setup, &dir.path().join("pool"))?;
     let map = create_map(setup, &pool)?;
+    let open = pool.store().open_map("bench")?;
     let keys = Keys::new(setup.seed);
     let core = pool.store().core();
     let read = || -> Fallible<Reading> {
         Ok(Reading {
             usage: ThreadUsage::now(),
             growth: map.growth()?,
+            resizing: open.index().has_work(),
             pool_bytes: core.memory.len(),
         })
     };
@@ -380,6 +425,7 @@ fn insert(options: &Options) -> Fallible<Seen> {
         let mut seen = Seen::new(options.slowest)?;
         let mut hand = setup.hand();
         let (first, count) = team::share(options.records, options.threads, thread);
+        let mut resizes = Resizes::default();
         let mut before = read()?;
         for number in first..first + count {
             let key = keys.key(number);
@@ -391,16 +437,20 @@ fn insert(options: &Options) -> Fallible<Seen> {
             if !inserted {
                 return Err(format!("record {number} was there before it was inserted").into());
             }
+            if thread == 0 {
+                resizes.note(number, start, &before, &after);
+            }
             seen.note(slow(number - first, ns, &before, &after))?;
             before = after;
         }
+        seen.resizes = resizes.ended;
         Ok(seen)
     })?;
     let mut all = Seen::new(options.slowest)?;
     for seen in threads {
         all.merge(seen)?;
     }
-    drop(map);
+    drop((map, open));
     pool.close()?;
     Ok(all)
 }
@@ -410,8 +460,8 @@ fn control(options: &Options, spin_ns: u64) -> Fallible<Seen> {
     let (threads, _) = team::run(options.threads, |thread| {
         let mut seen = Seen::new(options.slowest)?;
         let (_, count) = team::share(options.records, options.threads, thread);
-        let (growth, pool_bytes) = (Growth::default(), 0);
-        let mut before = Reading { usage: ThreadUsage::now(), growth, pool_bytes };
+        let (growth, resizing, pool_bytes) = (Growth::default(), false, 0);
+        let mut before = Reading { usage: ThreadUsage::now(), growth, resizing, pool_bytes };
         for number in 0..count {
             let start = Instant::now();
             let mut ns = start.elapsed().as_nanos() as u64;
@@ -462,6 +512,15 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
     ];
     columns.extend(causes.iter().map(|(name, at)| (name.as_str(), at.as_str(), Show::Count)));
     report.table("stall_bin", &columns)?;
+    report.table(
+        "resize",
+        &[
+            ("scheme", "/scheme", Show::Text),
+            ("after inserts", "/inserts_before", Show::Count),
+            ("inserts meanwhile", "/inserts", Show::Count),
+            ("took", "/ns", Show::Nanoseconds),
+        ],
+    )?;
     report.table(
         "stall",
         &[

@@ -68,7 +68,7 @@ impl Options {
     fn all_operations(&self, kinds: &[Kind]) -> u64 {
         let of_turn = |kind: Kind, watched| -> u64 {
             let work =
-                |phase| Work::new(phase, self.records, self.operations(watched), &self.setup);
+                |phase| Work::new(phase, self.records, 0, self.operations(watched), &self.setup);
             self.phases(kind).map(|phase| work(phase).operations()).sum()
         };
         let rounds = |&kind: &Kind| {
@@ -168,8 +168,9 @@ impl Job for OneTurn<'_> {
 
     fn run<S: System>(self, system: &S) -> Fallible<Turn> {
         let mut phases = Vec::new();
+        let mut new = 0;
         for phase in self.options.phases(self.kind) {
-            let observed = self.observe(system, phase)?;
+            let observed = self.observe(system, phase, &mut new)?;
             self.progress.done(observed.operations);
             if phase != Phase::Load {
                 phases.push((phase, observed));
@@ -180,9 +181,11 @@ impl Job for OneTurn<'_> {
 }
 
 impl OneTurn<'_> {
-    fn observe<S: System>(&self, system: &S, phase: Phase) -> Fallible<Observed> {
+    /// `new`: how many records the phases have inserted so far.
+    fn observe<S: System>(&self, system: &S, phase: Phase, new: &mut u64) -> Fallible<Observed> {
         let operations = self.options.operations(self.watched);
-        let work = Work::new(phase, self.options.records, operations, &self.setup).prepared();
+        let records = self.options.records;
+        let work = Work::new(phase, records, *new, operations, &self.setup).prepared();
         if phase.repeatable() {
             self.pass(system, &work.warm_up(), || Ok(Unwatched))?;
         }
@@ -196,7 +199,8 @@ impl OneTurn<'_> {
         } else {
             (self.pass(system, &work, || Ok(Unwatched))?.0, None)
         };
-        let held = work.records_after();
+        *new = work.new_after();
+        let held = if phase == Phase::Remove { *new - records } else { *new };
         Ok(Observed {
             operations: work.operations(),
             mops: work.operations() as f64 / taken.time.as_secs_f64().max(1e-9) / 1e6,

@@ -47,7 +47,15 @@ pub enum Phase {
     Mix95,
     /// 80 percent lookups and 20 percent inserts of new keys.
     MixInsert,
-    /// Removal of all records, in an order other than that of insertion.
+    /// Half lookups and half inserts of new keys.
+    #[serde(rename = "mix_insert_50")]
+    #[value(name = "mix_insert_50")]
+    MixInsert50,
+    /// 95 percent lookups and 5 percent inserts of new keys.
+    #[serde(rename = "mix_insert_5")]
+    #[value(name = "mix_insert_5")]
+    MixInsert5,
+    /// Removal of the records of the load and of `insert`, in an order other than that of insertion.
     Remove,
 }
 
@@ -76,6 +84,8 @@ impl Phase {
         Phase::Mix50,
         Phase::Mix95,
         Phase::MixInsert,
+        Phase::MixInsert50,
+        Phase::MixInsert5,
         Phase::Remove,
     ];
 
@@ -93,6 +103,8 @@ impl Phase {
             Phase::Mix50 => "mix_50",
             Phase::Mix95 => "mix_95",
             Phase::MixInsert => "mix_insert",
+            Phase::MixInsert50 => "mix_insert_50",
+            Phase::MixInsert5 => "mix_insert_5",
             Phase::Remove => "remove",
         }
     }
@@ -109,7 +121,18 @@ impl Phase {
     /// Returns whether a part of it can run first as a warm-up. The phases that insert or remove
     /// keys cannot.
     pub fn repeatable(self) -> bool {
-        !matches!(self, Phase::Load | Phase::Insert | Phase::MixInsert | Phase::Remove)
+        let inserts = matches!(self, Phase::Load | Phase::Insert) || self.inserts_in_100() > 0;
+        !inserts && self != Phase::Remove
+    }
+
+    /// How many of a hundred operations of a mix are inserts.
+    fn inserts_in_100(self) -> u64 {
+        match self {
+            Phase::MixInsert => 20,
+            Phase::MixInsert50 => 50,
+            Phase::MixInsert5 => 5,
+            _ => 0,
+        }
     }
 }
 
@@ -118,6 +141,8 @@ impl Phase {
 pub(super) struct Work<'s> {
     phase: Phase,
     records: u64,
+    /// The first number of new keys.
+    new: u64,
     operations: u64,
     warm_up: bool,
     keys: Keys,
@@ -143,7 +168,14 @@ fn wrong(phase: Phase, key: u64, found: impl std::fmt::Debug) -> crate::Failure 
 }
 
 impl<'s> Work<'s> {
-    pub(super) fn new(phase: Phase, records: u64, operations: u64, setup: &'s Setup) -> Self {
+    /// Before it, the phases of the turn have inserted `new` records.
+    pub(super) fn new(
+        phase: Phase,
+        records: u64,
+        new: u64,
+        operations: u64,
+        setup: &'s Setup,
+    ) -> Self {
         let tenth = records / 10;
         let operations = match phase {
             Phase::Load => tenth,
@@ -155,7 +187,7 @@ impl<'s> Work<'s> {
             _ => operations,
         };
         let keys = Keys::new(setup.seed);
-        Work { phase, records, operations, warm_up: false, keys, last_whole: 0, setup }
+        Work { phase, records, new, operations, warm_up: false, keys, last_whole: 0, setup }
     }
 
     /// Computes the expected results, before the run.
@@ -178,18 +210,16 @@ impl<'s> Work<'s> {
         self.operations
     }
 
-    /// Number of records present at its end, if all phases ran.
-    pub(super) fn records_after(&self) -> u64 {
+    /// Number of records that the phases of the turn have inserted at its end.
+    pub(super) fn new_after(&self) -> u64 {
         match self.phase {
-            Phase::Load => self.operations,
-            Phase::Remove => 0,
-            Phase::MixInsert => self.records + self.mixed_inserts(),
-            _ => self.records,
+            Phase::Load | Phase::Insert => self.new + self.operations,
+            _ => self.new + self.mixed_inserts(),
         }
     }
 
     fn mixed_inserts(&self) -> u64 {
-        self.operations / 5
+        self.operations * self.phase.inserts_in_100() / 100
     }
 
     /// Returns the draws of a thread. They are the same for every system, and for `gets` as for
@@ -231,13 +261,14 @@ impl<'s> Work<'s> {
             Phase::Update => worker.each(count, Worker::update),
             Phase::Mix50 => worker.each(count, |w, i| w.get_or_update(i, 50)),
             Phase::Mix95 => worker.each(count, |w, i| w.get_or_update(i, 5)),
-            Phase::MixInsert => {
+            Phase::MixInsert | Phase::MixInsert50 | Phase::MixInsert5 => {
                 let (new, inserts) = team::share(self.mixed_inserts(), threads, thread);
-                let (mut new, end) = (self.records + new, self.records + new + inserts);
+                let (mut new, end) = (self.new + new, self.new + new + inserts);
+                let every = 100 / self.phase.inserts_in_100();
                 worker.each(count, |w, i| {
-                    // One operation in five is an insert, spread evenly; the rest of a share comes
-                    // last.
-                    if new < end && (i % 5 == 4 || count - i <= end - new) {
+                    // One operation in `every` is an insert, spread evenly; the rest of a share
+                    // comes last.
+                    if new < end && (i % every == every - 1 || count - i <= end - new) {
                         new += 1;
                         w.insert(new - 1)
                     } else {

@@ -34,7 +34,8 @@ impl AnyIndex {
         each_form!(self, index => index.trace(cursor, visit))
     }
 
-    pub(super) fn has_work(&self) -> bool {
+    /// Returns whether there is background work; see [`Index::has_work`].
+    pub fn has_work(&self) -> bool {
         each_form!(self, index => index.has_work())
     }
 
