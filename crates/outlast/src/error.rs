@@ -275,6 +275,12 @@ impl Error {
         Error::Io { action: action.into(), source }
     }
 
+    /// Returns whether there was no space: in the pool, on the disk or among the addresses. The same
+    /// call can succeed once there is.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. })
+    }
+
     /// Returns whether the pool itself is damaged, as opposed to full, locked, misused and so on.
     pub fn is_damage(&self) -> bool {
         matches!(

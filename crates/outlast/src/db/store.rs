@@ -405,9 +405,7 @@ impl<S: MapSeam> Store<S> {
         match self.core.grow_ahead() {
             Ok(grown) => Ok(grown | more),
             // The pool cannot grow. An operation that needs more space will fail with this error.
-            Err(Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. }) => {
-                Ok(more)
-            }
+            Err(error) if error.is_full() => Ok(more),
             Err(error) => Err(error),
         }
     }

@@ -198,12 +198,13 @@ impl Pages {
             // Pre-faulting memory that may never be used gains nothing.
             return None;
         }
-        let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);
+        let frontier = core.frontier();
         if !self.begun {
             self.begun = true;
             self.reached = if mapping.is_in_memory() { 0 } else { frontier };
         }
-        let work = self.next(frontier, core.memory.len(), resting)?;
+        let end = soon_used(frontier, core.expected(), core.memory.len());
+        let work = self.next(frontier, end, resting)?;
         let large = match &work {
             Work::Touch(range) => {
                 mapping.touch_shadow(range.start.max(frontier)..range.end);
@@ -224,9 +225,9 @@ impl Pages {
         Some(work)
     }
 
-    /// Chooses the next piece of work, in a pool of `len` bytes that are in use up to `frontier`.
-    fn next(&self, frontier: u64, len: u64, resting: bool) -> Option<Work> {
-        let end = len.min((frontier + AHEAD).next_multiple_of(HUGE));
+    /// Chooses the next piece of work. The pool is in use up to `frontier`, and may soon be up to
+    /// `end`.
+    fn next(&self, frontier: u64, end: u64, resting: bool) -> Option<Work> {
         let clear = self.reached.max(frontier + CLEAR).next_multiple_of(HUGE);
         if clear + HUGE <= end && self.refusals < REFUSALS_MAX {
             return Some(Work::Ahead(clear..clear + HUGE));
@@ -289,6 +290,11 @@ impl Pages {
     }
 }
 
+/// Returns up to where a pool of `len` bytes may soon be in use.
+fn soon_used(frontier: u64, expected: u64, len: u64) -> u64 {
+    (frontier + AHEAD).max(expected).next_multiple_of(HUGE).min(len)
+}
+
 /// Removes `range` from the front of a queue of ranges, if it begins there. Returns whether it did.
 fn take(queue: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> bool {
     let Some(first) = queue.front_mut().filter(|first| first.start == range.start) else {
@@ -318,7 +324,8 @@ mod tests {
     /// Does all work there is, and returns it.
     fn all(pages: &mut Pages, frontier: u64, len: u64, resting: bool, large: bool) -> Vec<Work> {
         let mut done = Vec::new();
-        while let Some(work) = pages.next(frontier, len, resting) {
+        let end = soon_used(frontier, 0, len);
+        while let Some(work) = pages.next(frontier, end, resting) {
             pages.done(&work, large);
             done.push(work);
         }
@@ -364,6 +371,14 @@ mod tests {
             at = end;
         }
         assert_eq!(at, 256 * MIB);
+    }
+
+    #[test]
+    fn what_is_expected_is_made_ahead_as_far_as_the_pool_goes() {
+        assert_eq!(soon_used(10 * MIB, 0, 500 * MIB), 74 * MIB);
+        assert_eq!(soon_used(10 * MIB, 60 * MIB, 500 * MIB), 74 * MIB);
+        assert_eq!(soon_used(10 * MIB, 301 * MIB, 500 * MIB), 302 * MIB);
+        assert_eq!(soon_used(10 * MIB, 301 * MIB, 299 * MIB), 299 * MIB);
     }
 
     #[test]

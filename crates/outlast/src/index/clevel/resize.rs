@@ -201,7 +201,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         match self.expand(seen) {
             // A level takes many pages in a row. A longer chain takes any free block.
-            Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => self.extend_chain(hash, seen),
+            Err(error) if error.is_full() => self.extend_chain(hash, seen),
             done => done,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::layout::{self, MAX_DEPTH};
 use super::{DashEh, Directory, Prefixes, Route, Segment, SegmentSize, bugs, points};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::bugs as index_bugs;
 use crate::index::dash::write_empty;
 use crate::index::kit::media::empty_words;
@@ -106,7 +106,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     fn double(&self, depth: u32) -> Result<bool> {
         let new = match UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1)) {
             // A directory takes many pages in a row. A longer chain takes any free block.
-            Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => return Ok(false),
+            Err(error) if error.is_full() => return Ok(false),
             allocated => allocated?,
         };
         let mut structure = self.seam().lock(&self.addressing.structure);

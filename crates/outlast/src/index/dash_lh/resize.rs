@@ -185,6 +185,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             }
             block.set_linked();
             structure.arrays.push(Array { offset: block.offset(), checked: true });
+            self.core.expect(addressing.arrays.len(array + 1) * self.size.bytes());
         }
         // The space may have been that of another map. If the split is never made, nothing there may look
         // like its new half.
@@ -243,7 +244,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
 
 /// Whether an insert goes on although a split has failed: an overflow node takes its record.
 fn leaves_room(split: &Error) -> bool {
-    matches!(split, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::Damaged(_))
+    split.is_full() || matches!(split, Error::Damaged(_))
 }
 
 /// What a block is for.

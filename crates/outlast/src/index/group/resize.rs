@@ -3,7 +3,7 @@
 use super::cells::Cell;
 use super::layout::{self, CHUNK_BYTES, Kind, Link, MAX_DEPTH, NodeHeader, SegmentHeader, Slot};
 use super::{Config, Group, Route, Segment, bugs, points};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::{Guarded, HeldLock};
 use crate::index::kit::media::empty_words;
@@ -98,7 +98,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         if self.may_split(route) {
             match self.split(route) {
                 // A node takes half as much space.
-                Err(Error::PoolFull { .. } | Error::DiskFull { .. }) => {}
+                Err(error) if error.is_full() => {}
                 split => return split,
             }
         }

@@ -179,7 +179,7 @@ impl Alloc {
         let mut taken = match self.refill(core, class, block_bytes) {
             Ok(taken) => taken,
             // Blocks at hand in other shards are free as well.
-            Err(error @ (Error::PoolFull { .. } | Error::DiskFull { .. })) => {
+            Err(error) if error.is_full() => {
                 let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
                 vec![self.shards.iter().find_map(in_hand).ok_or(error)?]
             }

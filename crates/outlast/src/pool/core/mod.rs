@@ -58,6 +58,8 @@ pub struct Core<S: Seam> {
     /// The background thread, which is woken when space was claimed.
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
+    /// Up to which offset the pool will soon be in use; see [`expect`](Core::expect).
+    expected: AtomicU64,
     /// A root that a clean pool has lost: its slot, and the damage found.
     lost_root: Option<(usize, Damage)>,
     /// Damage in the saved free state of a clean pool.
@@ -185,6 +187,7 @@ impl<S: Seam> Core<S> {
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
             lost_root: None,
             saved_damage: None,
             stopped_visit: AtomicU64::new(0),

@@ -190,8 +190,7 @@ impl<S: Seam> Core<S> {
             // place does not show that space is scarce.
             let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
             if let Err(error) = self.grow(total, bytes, unreclaimed, scattered) {
-                let is_full = matches!(error, Error::PoolFull { .. } | Error::DiskFull { .. });
-                if is_full
+                if error.is_full()
                     && (self.alloc.give_back(self)?
                         || unreclaimed && self.help()?
                         || self.wait_for_space(of_class)?)
@@ -388,7 +387,28 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Grows the pool ahead of use if little space is left. Returns whether it did.
+    /// Announces that an index will soon allocate so many bytes at once. The background thread grows
+    /// the pool for that and pre-faults its pages, so that no operation has to wait for either. If
+    /// two threads announce at the same time, one announcement may be lost.
+    #[cold]
+    pub fn expect(&self, bytes: u64) {
+        let from = self.expected().max(self.frontier());
+        self.expected.store(from + bytes, Ordering::Relaxed);
+        self.wake_worker();
+    }
+
+    /// Up to which offset the pool will soon be in use. 0 if nothing was announced.
+    pub fn expected(&self) -> u64 {
+        self.expected.load(Ordering::Relaxed)
+    }
+
+    /// The offset up to which the pool has been in use.
+    pub fn frontier(&self) -> u64 {
+        self.geometry.offset_of(self.alloc.stats(self).frontier_pages)
+    }
+
+    /// Grows the pool ahead of use, if little space is left or more is expected to be used. Returns
+    /// whether it did.
     pub fn grow_ahead(&self) -> Result<bool> {
         if self.options.read_only || self.alloc.old_frontier() != 0 {
             return Ok(false);
@@ -398,12 +418,18 @@ impl<S: Seam> Core<S> {
         // Retired blocks will soon be free.
         let retired = self.epochs().limbo_bytes() / self.geometry.page_bytes();
         let left = u64::from(total.saturating_sub(stats.frontier_pages) + stats.free_pages);
+        let expected = self.expected().saturating_sub(self.size());
         // Far enough ahead that the worker has touched the new pages and built huge pages from them
         // before operations get there.
-        if left + retired >= u64::from(total / 12).max(4) {
+        if left + retired >= u64::from(total / 12).max(4) && expected == 0 {
             return Ok(false);
         }
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
-        self.grow(total, self.geometry.page_bytes(), false, false).map(|()| true)
+        let grown = self.grow(total, expected.max(self.geometry.page_bytes()), false, false);
+        if grown.is_err() {
+            // It is not tried again. The operation that needs the space will.
+            self.expected.store(0, Ordering::Relaxed);
+        }
+        grown.map(|()| true)
     }
 }
