@@ -1,12 +1,14 @@
 //! EA-PHT, EA-PHT-H and EA-PHT-HPR.
 
-use outlast::{MapOptions, PoolOptions, Scheme};
+use outlast::{Error, MapOptions, PoolOptions, Scheme};
+
+const SCHEMES: [Scheme; 3] = [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr];
 
 /// With pages of 4 KiB, the largest block holds fewer buckets than an annex of a large table would
 /// have. Such a table could get no overflow bucket, and its inserts failed.
 #[test]
 fn a_large_table_in_small_pages_grows() {
-    for scheme in [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr] {
+    for scheme in SCHEMES {
         let options = PoolOptions::new().page_bits(12).background(false);
         let pool = options.anonymous().unwrap();
         let table = MapOptions::new().scheme(scheme).initial_depth(16).chunk_bits(4);
@@ -16,5 +18,37 @@ fn a_large_table_in_small_pages_grows() {
         }
         let found = pool.verify().unwrap().ensure_sound().unwrap();
         assert_eq!(found.records(), 1_000_000, "{scheme}");
+    }
+}
+
+/// A resize for which there was no space is tried again when there is some, also if every bucket had
+/// overflow buckets by then: their number cannot rise any more.
+#[test]
+fn a_table_whose_resize_was_refused_grows_later() {
+    for scheme in SCHEMES {
+        let options = PoolOptions::new().page_bits(12).background(false);
+        let pool = options.initial_size(1 << 20).max_size(1 << 20).anonymous().unwrap();
+        let table = MapOptions::new().scheme(scheme).initial_depth(1).chunk_bits(1);
+        let small = pool.map_with::<u64, u64>("small", &table).unwrap();
+        let large = pool.map::<u64, [u8]>("large").unwrap();
+        let is_full = |result: Result<bool, Error>| match result {
+            Ok(inserted) => !inserted,
+            Err(error) => error.is_full() || panic!("{error}"),
+        };
+        let records = (0..).find(|n| is_full(large.insert(n, &[7; 900]))).unwrap();
+        // Room for a few overflow buckets, but not for another table.
+        for n in 0..records / 100 {
+            assert!(large.remove(&n).unwrap().is_some());
+        }
+        let full = (0..).find(|key| is_full(small.insert(key, key))).unwrap();
+        assert!(full > 60, "{scheme}: {full} records");
+        drop(large);
+        pool.drop_map("large").unwrap();
+        while pool.step().unwrap() {}
+        for key in full..full + 5_000 {
+            assert!(small.insert(&key, &key).unwrap(), "{scheme}, {key}");
+        }
+        let stats = small.stats().unwrap();
+        assert!(stats.doublings >= 5, "{scheme}: {stats:?}");
     }
 }

@@ -7,6 +7,7 @@ use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, PoolOptions, Sc
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 const HEADERS: [u64; 2] = [0, 4096];
 
@@ -376,4 +377,36 @@ fn the_slots_of_dropped_maps_are_free_once_their_handles_are_gone() {
     assert_eq!(handles.len(), 128);
     drop(handles);
     pool.map::<u64, u64>("m").unwrap();
+}
+
+#[test]
+fn opening_tells_how_far_it_is() {
+    for &scheme in Scheme::ALL.iter().filter(|scheme| scheme.row().linear_recovery) {
+        let (_dir, path) = dir();
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { PoolOptions::new().background(false).create(&path).unwrap() };
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        for n in 0..60_000u64 {
+            map.insert(&(n * 3), &n.to_be_bytes()).unwrap();
+        }
+        // A map that is being resized would tell of two tables.
+        while pool.step().unwrap() {}
+        drop(map);
+        pool.close().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = Arc::clone(&told);
+        let options = PoolOptions::new().recovery_threads(2);
+        let options = options.recovery_progress(move |p| telling.lock().unwrap().push(p));
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { options.open(&path).unwrap() };
+        let map = pool.map::<u64, [u8]>("m").unwrap();
+        assert_eq!(map.iter().count(), 60_000);
+        let told = told.lock().unwrap();
+        let parts = told[0].parts;
+        assert!(parts >= 4 && told.len() == parts, "{scheme}: {told:?}");
+        let mut done: Vec<usize> = told.iter().map(|progress| progress.parts_done).collect();
+        done.sort_unstable();
+        assert_eq!(done, (1..=parts).collect::<Vec<_>>(), "{scheme}");
+        assert!(told.iter().any(|progress| progress.leaves > 4), "{scheme}: {told:?}");
+    }
 }

@@ -115,10 +115,9 @@ impl PoolOptions {
     }
 
     /// Sets how many threads open a map whose scheme reads the whole map when it is opened
-    /// ([`Scheme::Phast`], [`Scheme::Group`]). Default: the number of processors.
+    /// ([`linear_recovery`]). Default: the number of processors.
     ///
-    /// [`Scheme::Phast`]: crate::Scheme::Phast
-    /// [`Scheme::Group`]: crate::Scheme::Group
+    /// [`linear_recovery`]: crate::index::registry::SchemeRow::linear_recovery
     #[must_use]
     pub fn recovery_threads(mut self, threads: usize) -> Self {
         self.core.recovery.threads = threads;

@@ -101,7 +101,12 @@
 //! ([`reclaim`](crate::reclaim)).
 //!
 //! Lock order: bucket, then the allocator of overflow buckets. No thread allocates from the pool while
-//! it holds one of them, or in a visit.
+//! it holds one of them, or in a visit. The lock under which annexes are added (`extending`) is taken
+//! outside of both, and held while the annex is allocated.
+//!
+//! A thread that is stopped in the middle of a resize stops the changes of EA-PHT and EA-PHT-H that
+//! need the table moved. As for a lock that is never released, they fail after a minute. In
+//! EA-PHT-HPR it stops only those of the buckets that it has locked, and the end of the resize.
 //!
 //! # After a crash
 //!

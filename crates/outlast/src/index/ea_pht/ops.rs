@@ -165,7 +165,7 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'t, S, R>>,
     ) -> Attempt<Step<R, Need<'t>>> {
-        if V::GOES_ON && self.current().next(self.seam()).is_some() {
+        if V::GOES_ON && self.current().next(self.seam()).is_some() && self.missing.is_empty() {
             self.move_some();
         }
         // Until it ends, the locks of the tables that are found in it stay locks.
@@ -268,7 +268,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         last.set_next(self.seam(), offset);
         if length == 1 {
             route.table.chains.fetch_add(self.seam(), 1, Ordering::Relaxed);
+            self.announce_next(route.table);
         }
+        route.table.linked.fetch_add(self.seam(), 1, Ordering::Relaxed);
         Ok(true)
     }
 

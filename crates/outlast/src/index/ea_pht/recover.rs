@@ -119,7 +119,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                     self.seam().lock(&missing).push(hashes);
                 }
             }
-            1
+            PART.min(chunk)
         };
         read_parts(&self.core, parts as usize, read, || {
             if self.is_after_crash() {

@@ -1,9 +1,31 @@
 //! Growth: the resize of the whole table (3.5.4, 5.2), and annexes.
+//!
+//! # The life of a table
+//!
+//! | state | told by | who ends it, and how |
+//! |---|---|---|
+//! | growing | `resizing` 0 | a change that finds it due sets `resizing` |
+//! | preparing | `resizing` 1, no `next` | that thread closes the allocator of overflow buckets, and writes the next table. Without space, it undoes both and sets `retried_at` |
+//! | moving | `next` | threads claim buckets (`claimed`), mark each as moved under its lock, and count them (`moved`). One that cannot move what it has claimed gives it back |
+//! | ending | `ending` 1 | the thread that finds all of them moved makes the root name the next table |
+//! | retired | `retired` 1 | its blocks are reused once no visit can hold one |
+//!
+//! # Who fences
+//!
+//! The thread that flushes a thing also fences, before others can rely on it:
+//!
+//! | what | in EA-PHT and -H | in -HPR |
+//! |---|---|---|
+//! | the next table's headers | with the thread's own first buckets ([`FIRST`]), without which the resize cannot end | before the root names the table |
+//! | copies | after the claim, before they count as moved | before the mark on the old bucket |
+//! | the counter of overflow buckets | with the copies; before a bucket is given back | the same |
+//! | the mark on the old bucket | none on media | before the mark in its lock |
+//! | the root | before the next table is the current one | the same |
 
 use super::layout::{Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
-use super::table::{BucketRef, Table};
+use super::table::{self, BucketRef, Table};
 use super::{MOVED, Pht, Route, Variant, bugs, points};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::LockPlace;
 use crate::index::kit::media::empty_words;
@@ -146,7 +168,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if table.resizing.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
                 return match self.resize(table) {
                     // Chains do as well, as long as there is space for them.
-                    Err(error) if is_full(&error) => Ok(()),
+                    Err(error) if error.is_full() => Ok(()),
                     resized => resized,
                 };
             }
@@ -168,9 +190,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         while table.next(self.seam()).is_none()
             && table.resizing.load(self.seam(), Ordering::Acquire) != 0
         {
-            self.core.wait(&mut turn)?;
+            self.wait_for_movers(table, &mut turn)?;
         }
         Ok(())
+    }
+
+    /// Waits one turn for the threads that resize a table, as for the holder of a lock. In a damaged
+    /// file, two maps can share a table: then each waits for what the other has moved.
+    fn wait_for_movers(&self, table: &Table, turn: &mut u32) -> Result<()> {
+        let moved = || (table.offset, table.moved.load(self.seam(), Ordering::Relaxed));
+        self.core.wait_for_lock(turn, 1, moved)
     }
 
     /// Moves buckets in a visit, if the table is still the current one: others can move buckets that
@@ -204,14 +233,27 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Returns whether the table has so many chains that it should be resized.
     pub(super) fn is_due(&self, table: &Table) -> bool {
         let chains = table.chains.load(self.seam(), Ordering::Relaxed);
-        let refused = table.refused.load(self.seam(), Ordering::Relaxed);
+        let linked = table.linked.load(self.seam(), Ordering::Relaxed);
+        let retried_at = table.retried_at.load(self.seam(), Ordering::Relaxed);
         let endless = self.seeded(&index_bugs::DOUBLED_WITHOUT_END) && table.depth < 10;
-        let many = chains * 64 > CHAINS << table.depth && chains * 8 >= refused * 9;
+        let many = chains * 64 > CHAINS << table.depth && linked >= retried_at;
         (many || endless)
             && table.depth < MAX_DEPTH
             && self.missing.is_empty()
             // The next table has to wait until it is the only one: the root names two at most.
             && std::ptr::eq(table, self.current())
+    }
+
+    /// Announces the next table once this one has a quarter of the chains with which it is resized.
+    pub(super) fn announce_next(&self, table: &Table) {
+        let chains = table.chains.load(self.seam(), Ordering::Relaxed);
+        if chains * 256 >= CHAINS << table.depth
+            && table.announced.load(self.seam(), Ordering::Relaxed) == 0
+            && table.announced.swap(self.seam(), 1, Ordering::Relaxed) == 0
+        {
+            let next = table::bytes(&self.core, table.depth + 1, self.config.chunk_bits);
+            self.core.expect(next);
+        }
     }
 
     /// Resizes the table, or in HPR, begins to.
@@ -221,8 +263,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let next = match prepared {
             Ok(next) => next,
             Err(error) => {
-                let chains = old.chains.load(self.seam(), Ordering::Relaxed);
-                old.refused.store(self.seam(), chains, Ordering::Relaxed);
+                let linked = old.linked.load(self.seam(), Ordering::Relaxed);
+                old.retried_at.store(self.seam(), linked + linked / 8 + 1, Ordering::Relaxed);
                 old.reopen(self.seam());
                 old.resizing.store(self.seam(), 0, Ordering::Release);
                 return Err(error);
@@ -406,6 +448,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 halves[(hash >> (63 - old.depth) & 1) as usize].push((words, hash));
             }
         }
+        // Before a bucket is taken for the copies: if the link is damaged, none is lost.
+        let link = Link::read(memory, &first.bucket.next)?;
+        let moved = Link { depth: MOVED_ON_MEDIA, ..link };
         let empty = self.empty(old.segment(index).low);
         for (head, records) in heads.into_iter().zip(&halves) {
             // The last bucket of the chain is written first, so that each knows the next one.
@@ -427,8 +472,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         if V::GOES_ON {
             memory.fence(at);
             let at = &points::MOVE_COMMIT;
-            let link = Link::read(memory, &first.bucket.next)?;
-            Link { depth: MOVED_ON_MEDIA, ..link }.store(memory, &first.bucket.next, at);
+            moved.store(memory, &first.bucket.next, at);
             memory.flush_words(std::slice::from_ref(&first.bucket.next), at);
             memory.fence(at);
         }
@@ -485,7 +529,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 self.as_helper(old, || self.help(old, next))?;
             }
             if !old.is_retired(self.seam()) {
-                self.core.wait(&mut turn)?;
+                self.wait_for_movers(old, &mut turn)?;
             }
         }
         Ok(())
@@ -522,7 +566,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let Some(next) = old.next(self.seam()) else { return Ok(false) };
         let claim = match self.move_with_room(old, next, || self.claim(old, next, STEP)) {
             // A later step tries again.
-            Err(error) if is_full(&error) => return Ok(false),
+            Err(error) if error.is_full() => return Ok(false),
             claim => claim?,
         };
         if claim == Claim::None {
@@ -532,11 +576,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 old.claim_again(self.seam(), 0);
             }
         }
-        Ok(self.current().next(self.seam()).is_some())
+        // If all are claimed, there is nothing to do for now.
+        Ok(claim != Claim::None && self.current().next(self.seam()).is_some())
     }
-}
-
-/// Returns whether there was no space.
-fn is_full(error: &Error) -> bool {
-    matches!(error, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. })
 }

@@ -194,8 +194,12 @@ pub(crate) struct Table {
     extending: Mutex<()>,
     /// The number of chains that have overflow buckets.
     pub(super) chains: SharedWord,
-    /// The number of chains when a resize found no space. 0 if none did.
-    pub(super) refused: SharedWord,
+    /// The number of overflow buckets that inserts have linked since the table was made or opened.
+    pub(super) linked: SharedWord,
+    /// That number from which on a resize is tried again, after one that failed.
+    pub(super) retried_at: SharedWord,
+    /// 1 once the next table was announced.
+    pub(super) announced: SharedWord,
     /// 1 once a thread prepares the next table.
     pub(super) resizing: SharedWord,
     /// The table that this one is moved to.
@@ -221,7 +225,9 @@ impl Table {
             overflow: Mutex::new(Overflow { areas, ..Overflow::default() }),
             extending: Mutex::default(),
             chains: SharedWord::default(),
-            refused: SharedWord::default(),
+            linked: SharedWord::default(),
+            retried_at: SharedWord::default(),
+            announced: SharedWord::default(),
             resizing: SharedWord::default(),
             next: Shared::once(),
             claimed: SharedWord::default(),
@@ -282,15 +288,7 @@ impl Table {
         at: &'static Point,
     ) -> Result<(Table, Vec<UnlinkedBlock<'c, S>>)> {
         let memory = &core.memory;
-        // No chunk is larger than the largest block.
-        let fits = |bits: &u32| layout::chunk_bytes(*bits) <= core.geometry.large_max();
-        let mut chunk_bits = (1..=chunk_bits.min(depth)).rev().find(fits).unwrap_or(1);
-        while layout::table_bytes(depth - chunk_bits) > core.geometry.large_max()
-            && chunk_bits < *layout::CHUNK_BITS.end()
-            && fits(&(chunk_bits + 1))
-        {
-            chunk_bits += 1;
-        }
+        let chunk_bits = fitting(core, depth, chunk_bits);
         let count = 1u64 << (depth - chunk_bits);
         let mut blocks =
             vec![UnlinkedBlock::allocate(core, layout::table_bytes(depth - chunk_bits))?];
@@ -304,6 +302,7 @@ impl Table {
         let mut annex = Link::default();
         while lacking > 0 {
             let bits = (lacking + 1).next_power_of_two().ilog2().min(largest_annex(core));
+            let bits = bits.min(ANNEX_BITS);
             let block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
             let older = annex;
             annex = Link { offset: block.offset(), depth: bits };
@@ -505,8 +504,15 @@ impl Table {
     }
 
     fn add_annex<S: Seam>(&self, core: &Core<S>) -> Result<()> {
-        let bits = (self.depth.saturating_sub(3)).clamp(2, 16).min(largest_annex(core));
-        let mut block = UnlinkedBlock::allocate(core, layout::annex_bytes(bits))?;
+        let wanted = self.depth.saturating_sub(3).clamp(2, ANNEX_BITS);
+        let mut bits = wanted.min(largest_annex(core));
+        let mut block = loop {
+            match UnlinkedBlock::allocate(core, layout::annex_bytes(bits)) {
+                // Free space may be scattered.
+                Err(error) if error.is_full() && bits > 2 => bits -= 1,
+                block => break block?,
+            }
+        };
         let annex = Link { offset: block.offset(), depth: bits };
         let memory = &core.memory;
         let mut overflow = memory.seam().lock(&self.overflow);
@@ -536,6 +542,9 @@ fn chunk_area(chunk: u64, bits: u32) -> Area {
     let first = chunk + BUCKET_BYTES * (1 + (1 << bits));
     Area { header: chunk, first, count: layout::overflow_buckets(bits) }
 }
+
+/// log2 of the buckets and the header of the largest annex that is asked for.
+const ANNEX_BITS: u32 = 16;
 
 /// Returns the log2 of the buckets and the header of the largest possible annex.
 fn largest_annex<S: Seam>(core: &Core<S>) -> u32 {
@@ -578,6 +587,29 @@ fn check_annex<S: Seam>(core: &Core<S>, annex: Link) -> Result<Area, Damage> {
     let area = annex_area(annex);
     area.used(memory)?;
     Ok(area)
+}
+
+/// Returns log2 of the buckets of a chunk, in a table of this depth: as wanted, if neither a chunk nor
+/// the table's header is larger than the largest block.
+fn fitting<S: Seam>(core: &Core<S>, depth: u32, wanted: u32) -> u32 {
+    let fits = |bits: &u32| layout::chunk_bytes(*bits) <= core.geometry.large_max();
+    let mut bits = (1..=wanted.min(depth)).rev().find(fits).unwrap_or(1);
+    while layout::table_bytes(depth - bits) > core.geometry.large_max()
+        && bits < *layout::CHUNK_BITS.end()
+        && fits(&(bits + 1))
+    {
+        bits += 1;
+    }
+    bits
+}
+
+/// Returns about how many bytes of the pool a table of this depth takes.
+pub(super) fn bytes<S: Seam>(core: &Core<S>, depth: u32, chunk_bits: u32) -> u64 {
+    let bits = fitting(core, depth, chunk_bits);
+    let page = core.geometry.page_bytes();
+    // A large block takes whole pages.
+    let room = |bytes: u64| if bytes > page / 2 { bytes.next_multiple_of(page) } else { bytes };
+    room(layout::table_bytes(depth - bits)) + (room(layout::chunk_bytes(bits)) << (depth - bits))
 }
 
 /// Writes the header of a chunk or an annex and flushes it, without a fence.

@@ -5,7 +5,8 @@ use crate::pool::geometry::DEFAULT_PAGE_BITS;
 use std::fmt;
 use std::sync::Arc;
 
-/// Progress in opening a map, for schemes that read the whole map when it is opened.
+/// Progress in opening a map, for schemes that read the whole map when it is opened. If a map of
+/// EA-PHT-HPR was being resized, its two tables are read one after the other, each from part 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
@@ -13,7 +14,7 @@ pub struct RecoveryProgress {
     pub parts_done: usize,
     /// Number of parts. They are of about equal size.
     pub parts: usize,
-    /// Leaves or segments that have been read.
+    /// Leaves, segments or buckets that have been read: the units of the scheme's statistics.
     pub leaves: u64,
 }
 
