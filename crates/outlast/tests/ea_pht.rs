@@ -52,3 +52,28 @@ fn a_table_whose_resize_was_refused_grows_later() {
         assert!(stats.doublings >= 5, "{scheme}: {stats:?}");
     }
 }
+
+/// Indexes announce what they will allocate, and the pool grows for it. Free space counts first: maps
+/// that are made and dropped again and again do not make the pool grow.
+#[test]
+fn what_is_announced_is_taken_from_free_space() {
+    for scheme in [SCHEMES.as_slice(), &[Scheme::DashLh]].concat() {
+        let options = PoolOptions::new().page_bits(12).background(false);
+        let pool = options.anonymous().unwrap();
+        let mut sizes = Vec::new();
+        for _ in 0..12 {
+            let map = pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(scheme)).unwrap();
+            for key in 0..20_000 {
+                assert!(map.insert(&key, &key).unwrap(), "{scheme}, {key}");
+                if key % 64 == 0 {
+                    pool.step().unwrap();
+                }
+            }
+            drop(map);
+            pool.drop_map("m").unwrap();
+            while pool.step().unwrap() {}
+            sizes.push(pool.stats().size);
+        }
+        assert!(sizes[11] <= sizes[2] + sizes[2] / 4, "{scheme}: {sizes:?}");
+    }
+}

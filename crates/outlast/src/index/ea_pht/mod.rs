@@ -104,9 +104,11 @@
 //! it holds one of them, or in a visit. The lock under which annexes are added (`extending`) is taken
 //! outside of both, and held while the annex is allocated.
 //!
-//! A thread that is stopped in the middle of a resize stops the changes of EA-PHT and EA-PHT-H that
-//! need the table moved. As for a lock that is never released, they fail after a minute. In
-//! EA-PHT-HPR it stops only those of the buckets that it has locked, and the end of the resize.
+//! A thread that is stopped while it moves buckets stops the changes of EA-PHT and EA-PHT-H that need
+//! the table moved. As for a lock that is never released, they fail after a minute in which nothing
+//! was moved. In EA-PHT-HPR it stops only those of the buckets that it has locked, and the end of the
+//! resize. One that is stopped while it prepares a table or an annex stops the inserts that need it,
+//! in all three.
 //!
 //! # After a crash
 //!

@@ -190,16 +190,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         while table.next(self.seam()).is_none()
             && table.resizing.load(self.seam(), Ordering::Acquire) != 0
         {
-            self.wait_for_movers(table, &mut turn)?;
+            self.core.wait(&mut turn)?;
         }
         Ok(())
-    }
-
-    /// Waits one turn for the threads that resize a table, as for the holder of a lock. In a damaged
-    /// file, two maps can share a table: then each waits for what the other has moved.
-    fn wait_for_movers(&self, table: &Table, turn: &mut u32) -> Result<()> {
-        let moved = || (table.offset, table.moved.load(self.seam(), Ordering::Relaxed));
-        self.core.wait_for_lock(turn, 1, moved)
     }
 
     /// Moves buckets in a visit, if the table is still the current one: others can move buckets that
@@ -248,6 +241,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     pub(super) fn announce_next(&self, table: &Table) {
         let chains = table.chains.load(self.seam(), Ordering::Relaxed);
         if chains * 256 >= CHAINS << table.depth
+            && table.depth < MAX_DEPTH
+            && self.missing.is_empty()
             && table.announced.load(self.seam(), Ordering::Relaxed) == 0
             && table.announced.swap(self.seam(), 1, Ordering::Relaxed) == 0
         {
@@ -522,14 +517,20 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 
     /// Moves buckets if a helper is wanted, and waits until the table is moved.
     pub(super) fn help_and_wait(&self, old: &Table) -> Result<()> {
-        let mut turn = 0;
+        let (mut turn, mut seen) = (0, 0);
         while !old.is_retired(self.seam()) {
             if let Some(next) = old.next(self.seam()) {
                 // Each turn, because a helper that fails gives back what it has claimed.
                 self.as_helper(old, || self.help(old, next))?;
             }
             if !old.is_retired(self.seam()) {
-                self.wait_for_movers(old, &mut turn)?;
+                let moved = old.moved.load(self.seam(), Ordering::Relaxed);
+                if moved != seen {
+                    (turn, seen) = (0, moved);
+                }
+                // As for the holder of a lock. In a damaged file two maps can share a table: then each
+                // waits for what the other has moved.
+                self.core.wait_for_lock(&mut turn, 1, || (old.offset, moved))?;
             }
         }
         Ok(())

@@ -58,7 +58,10 @@ pub struct Core<S: Seam> {
     /// The background thread, which is woken when space was claimed.
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
-    /// Up to which offset the pool will soon be in use; see [`expect`](Core::expect).
+    /// Bytes that were announced since the background thread last looked; see
+    /// [`expect`](Core::expect).
+    announced: AtomicU64,
+    /// Up to which offset the pool will soon be in use.
     expected: AtomicU64,
     /// A root that a clean pool has lost: its slot, and the damage found.
     lost_root: Option<(usize, Damage)>,
@@ -187,6 +190,7 @@ impl<S: Seam> Core<S> {
             reclaimer: OnceLock::new(),
             worker: OnceLock::new(),
             leaked: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
             expected: AtomicU64::new(0),
             lost_root: None,
             saved_damage: None,

@@ -15,6 +15,9 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::thread::Thread;
 
+/// The largest step by which a pool grows ahead of use, in bytes.
+const AHEAD_MAX: u64 = 256 << 20;
+
 impl<S: Seam> Core<S> {
     /// The allocator.
     pub fn alloc(&self) -> &Alloc {
@@ -328,7 +331,7 @@ impl<S: Seam> Core<S> {
         // With pages of the default size or larger, grows by whole huge pages, which can then back
         // the mapping.
         let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
-        let ample = (size / 8).clamp(16 * page, 256 << 20);
+        let ample = (size / 8).clamp(16 * page, AHEAD_MAX);
         let step = if unreclaimed || sparing { least } else { ample };
         let limit = match self.options.max_size {
             0 => self.backing.reserved(),
@@ -388,16 +391,15 @@ impl<S: Seam> Core<S> {
     }
 
     /// Announces that an index will soon allocate so many bytes at once. The background thread grows
-    /// the pool for that and pre-faults its pages, so that no operation has to wait for either. If
-    /// two threads announce at the same time, one announcement may be lost.
+    /// the pool for that and pre-faults its pages, so that no operation has to wait for either.
     #[cold]
     pub fn expect(&self, bytes: u64) {
-        let from = self.expected().max(self.frontier());
-        self.expected.store(from + bytes, Ordering::Relaxed);
+        self.announced.fetch_add(bytes, Ordering::Relaxed);
         self.wake_worker();
     }
 
-    /// Up to which offset the pool will soon be in use. 0 if nothing was announced.
+    /// Up to which offset the pool will soon be in use, by what was announced. 0 if nothing was, or
+    /// if there was no space for it.
     pub fn expected(&self) -> u64 {
         self.expected.load(Ordering::Relaxed)
     }
@@ -413,23 +415,32 @@ impl<S: Seam> Core<S> {
         if self.options.read_only || self.alloc.old_frontier() != 0 {
             return Ok(false);
         }
-        let total = self.geometry.pages_in(self.size());
+        let (page, total) = (self.geometry.page_bytes(), self.geometry.pages_in(self.size()));
         let stats = self.alloc.stats(self);
+        let announced = self.announced.swap(0, Ordering::Relaxed);
+        if announced > 0 {
+            // Free pages are used first.
+            let more = announced.saturating_sub(u64::from(stats.free_pages) * page);
+            self.expected.fetch_max(self.frontier() + more, Ordering::Relaxed);
+        }
+        let short = self.expected().saturating_sub(self.size());
+        if short > 0 {
+            let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
+            // Sparing: what is expected is not needed yet. In steps, because others wait for one.
+            match self.grow(total, short.min(AHEAD_MAX), false, true) {
+                Err(error) if error.is_full() => self.expected.store(0, Ordering::Relaxed),
+                grown => return grown.map(|()| true),
+            }
+        }
         // Retired blocks will soon be free.
-        let retired = self.epochs().limbo_bytes() / self.geometry.page_bytes();
+        let retired = self.epochs().limbo_bytes() / page;
         let left = u64::from(total.saturating_sub(stats.frontier_pages) + stats.free_pages);
-        let expected = self.expected().saturating_sub(self.size());
         // Far enough ahead that the worker has touched the new pages and built huge pages from them
         // before operations get there.
-        if left + retired >= u64::from(total / 12).max(4) && expected == 0 {
+        if left + retired >= u64::from(total / 12).max(4) {
             return Ok(false);
         }
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
-        let grown = self.grow(total, expected.max(self.geometry.page_bytes()), false, false);
-        if grown.is_err() {
-            // It is not tried again. The operation that needs the space will.
-            self.expected.store(0, Ordering::Relaxed);
-        }
-        grown.map(|()| true)
+        self.grow(total, page, false, false).map(|()| true)
     }
 }
