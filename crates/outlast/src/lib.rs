@@ -1,8 +1,8 @@
 //! outlast: crash-proof concurrent indexes in a mapped file.
 //!
-//! Open a file and get a concurrent hash map about as fast as one in DRAM. After a crash the map is
-//! complete and consistent within milliseconds, however large it is. [`OrderedMap`] also keeps its
-//! keys in order.
+//! Open a file and get a concurrent hash map about as fast as one in DRAM. After a crash a map of the
+//! default scheme is complete and consistent within milliseconds, however large it is.
+//! [`OrderedMap`] also keeps its keys in order.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
@@ -29,9 +29,9 @@
 //! 3. No call returns a result that a crash could undo.
 //! 4. Every key and value of the declared type works, up to [`MAX_KEY_BYTES`] and
 //!    [`MAX_VALUE_BYTES`].
-//! 5. Opening a pool or a map after a crash takes constant time. The exception is [`OrderedMap`]:
-//!    opening one takes time linear in its size, shared among all processors
-//!    ([`PoolOptions::recovery_threads`]).
+//! 5. Opening a pool or a map after a crash takes constant time. The exceptions are [`OrderedMap`],
+//!    and maps of [`Scheme::Group`] and the three [`Scheme::EaPht`] schemes. Opening one takes time
+//!    linear in its size, shared among all processors ([`PoolOptions::recovery_threads`]).
 //! 6. Nothing leaks, and nothing is freed twice.
 //! 7. No file content makes the library read or write outside its mapping, loop for ever or panic.
 //!    It fails with an error that names the offset.
