@@ -117,7 +117,7 @@ impl PoolOptions {
     /// Sets how many threads open a map whose scheme reads the whole map when it is opened
     /// ([`linear_recovery`]). Default: the number of processors.
     ///
-    /// [`linear_recovery`]: crate::index::registry::SchemeRow::linear_recovery
+    /// [`linear_recovery`]: crate::index::SchemeRow::linear_recovery
     #[must_use]
     pub fn recovery_threads(mut self, threads: usize) -> Self {
         self.core.recovery.threads = threads;
