@@ -67,9 +67,9 @@ impl Budget {
 /// Which strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// [`Strategy::walk`].
+    /// [`Strategy::walk`](super::baton::Strategy::walk).
     Random,
-    /// [`Strategy::pct`].
+    /// [`Strategy::pct`](super::baton::Strategy::pct).
     Pct,
     /// One of [`Workload::held`], whose number is the seed, held before a step.
     Held,
