@@ -111,7 +111,7 @@ pub enum Error {
         reserved: u64,
     },
     /// Another process, or another handle in this one, has the pool open.
-    #[error("pool is locked by another open of it")]
+    #[error("pool is locked: it is open already, and a map or a reference keeps it open")]
     Locked,
     /// The pool was opened read-only.
     #[error("pool is open read-only")]

@@ -509,7 +509,7 @@ impl Table {
         let mut block = loop {
             match UnlinkedBlock::allocate(core, layout::annex_bytes(bits)) {
                 // Free space may be scattered.
-                Err(error) if error.is_full() && bits > 2 => bits -= 1,
+                Err(error) if error.is_full() && bits > 2 => bits = (bits / 2).max(2),
                 block => break block?,
             }
         };
