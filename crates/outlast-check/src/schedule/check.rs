@@ -58,7 +58,7 @@ pub(super) struct Checker<'c> {
 }
 
 impl Checker<'_> {
-    /// What is wrong with a run, or a crash in it.
+    /// Checks a run and the crashes in it. Returns the first fault.
     pub(super) fn check(&self, run: &Run, seed: u64) -> Option<Found> {
         if let Some(fault) = &run.fault {
             let kind = if run.is_stuck() { Kind::Stuck } else { Kind::Run };
@@ -189,7 +189,7 @@ impl Checker<'_> {
             }
             let opened = Session::open(file, capacity, self.alive, seam, None);
             let mut session = opened.map_err(|e| Fault(format!("opening: {e}")))?;
-            // Whoever comes first recovers: a verification, a lookup, an iteration.
+            // The first access after a crash recovers. It can be a verification, a lookup or an iteration.
             let way = random.below(3);
             if way == 0 {
                 let found = outlast::db::verify::verify(session.store())?;

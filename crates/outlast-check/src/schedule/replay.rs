@@ -1,4 +1,5 @@
-//! One schedule, by its names: run, checked, what is wrong with it made small, and run again.
+//! One schedule, identified by its workload, strategy and seed. This module runs and checks it, makes
+//! a violation smaller, and runs it again on request.
 
 use super::baton::Strategy;
 use super::check::{Checker, Found};
@@ -52,7 +53,7 @@ impl Named {
         run_once(instance, self.strategy(instance, seed, alive)?, alive)
     }
 
-    /// Runs a schedule and checks it: what is wrong, made small.
+    /// Runs the schedule and checks it. Returns the violation, made smaller if the checker asks for it.
     pub(super) fn check(
         self,
         instance: &Instance,
@@ -199,7 +200,7 @@ pub struct Replay {
     pub crash: Option<usize>,
 }
 
-/// Runs one schedule again. Its trace, and what is wrong with it.
+/// Runs one schedule again. Returns the run and the violation, if there is one.
 ///
 /// # Errors
 /// If there is no such schedule.

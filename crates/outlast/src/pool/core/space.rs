@@ -398,8 +398,8 @@ impl<S: Seam> Core<S> {
         self.wake_worker();
     }
 
-    /// Up to which offset the pool will soon be in use, by what was announced. 0 if nothing was, or
-    /// if there was no space for it.
+    /// Returns the offset up to which announced allocations will soon use the pool. Returns 0 if
+    /// nothing was announced, or if there was no space for it.
     pub fn expected(&self) -> u64 {
         self.expected.load(Ordering::Relaxed)
     }
@@ -426,7 +426,8 @@ impl<S: Seam> Core<S> {
         let short = self.expected().saturating_sub(self.size());
         if short > 0 {
             let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
-            // Sparing: what is expected is not needed yet. In steps, because others wait for one.
+            // The pool does not need this space yet, so the growth is sparing. It goes in steps,
+            // because operations that need pages wait until a step ends.
             match self.grow(total, short.min(AHEAD_MAX), false, true) {
                 Err(error) if error.is_full() => self.expected.store(0, Ordering::Relaxed),
                 grown => return grown.map(|()| true),
