@@ -146,6 +146,7 @@
 //! the pool is one file, and which node has its pages is up to the file system. Allocation by counting
 //! up, in other structures, is the pool's allocator, which hands a thread many blocks of one run.
 
+mod bucket;
 pub mod bugs;
 pub mod layout;
 mod ops;
@@ -166,6 +167,7 @@ use crate::index::{Scheme, SchemeConfig, Settings};
 use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
+use bucket::BucketRef;
 use layout::{CHUNK_BITS, INITIAL_DEPTHS, Link, MediaLock};
 use std::collections::HashSet;
 use std::fmt;
@@ -173,7 +175,7 @@ use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use table::{BucketRef, Table};
+use table::Table;
 
 /// What tells the three schemes apart.
 pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {

@@ -1,6 +1,7 @@
 //! Lookups and changes of one key.
 
-use super::table::{BucketRef, Table};
+use super::bucket::BucketRef;
+use super::table::Table;
 use super::{DAMAGED, MOVED, Pht, Route, Variant, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::Changed;

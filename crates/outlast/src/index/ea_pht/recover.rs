@@ -1,7 +1,8 @@
 //! Opening: what DRAM holds of each bucket, and buckets that were handed out and not linked (3.6).
 
+use super::bucket::BucketRef;
 use super::layout::{BUCKET_BYTES, Link, MOVED as MOVED_ON_MEDIA};
-use super::table::{Area, BucketRef, Table};
+use super::table::{Area, Table};
 use super::{DAMAGED, MOVED, Missing, Pht, Variant, bugs, points};
 use crate::error::Damage;
 use crate::index::bugs as index_bugs;

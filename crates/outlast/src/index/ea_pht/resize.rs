@@ -22,8 +22,9 @@
 //! | the mark on the old bucket | none on media | before the mark in its lock |
 //! | the root | before the next table is the current one | the same |
 
+use super::bucket::BucketRef;
 use super::layout::{Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
-use super::table::{self, BucketRef, Table};
+use super::table::{self, Table};
 use super::{MOVED, Pht, Route, Variant, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;

@@ -1,0 +1,133 @@
+//! Buckets, and what DRAM holds of each.
+
+use super::layout::{Bucket, LINES, SLOTS};
+use crate::error::{Damage, Result};
+use crate::index::fingerprints;
+use crate::index::kit::media::ones;
+use crate::pmem::{Memory, Offset, Seam, Shadow, SharedWord};
+use std::sync::atomic::Ordering;
+
+/// What DRAM holds of a bucket: its shadow.
+#[repr(C, align(32))]
+pub(crate) struct Metadata {
+    /// In EA-PHT-H and -HPR, the version lock.
+    pub(super) lock: SharedWord,
+    /// The fingerprints of the records, 0 where there is none. A record is visible to lookups once
+    /// its fingerprint is here.
+    prints: [SharedWord; 2],
+    /// The offset of the next bucket of the chain, 0 at its end.
+    next: SharedWord,
+}
+// SAFETY: consists of `SharedWord`s, which are atomics; 32 bytes.
+unsafe impl Shadow for Metadata {}
+
+/// Returns the fingerprint of a hash: 8 of its bits, and never 0.
+#[inline(always)]
+fn print(hash: u64) -> u8 {
+    ((hash >> 8) as u8).max(1)
+}
+
+/// Returns the line of the bucket that a record of this hash prefers.
+#[inline(always)]
+fn line(hash: u64) -> usize {
+    (hash & 3) as usize
+}
+
+/// A bucket and its metadata.
+#[derive(Clone, Copy)]
+pub(crate) struct BucketRef<'m> {
+    pub(super) bucket: &'m Bucket,
+    pub(super) metadata: &'m Metadata,
+}
+
+impl<'m> BucketRef<'m> {
+    /// Returns the bucket at an offset.
+    ///
+    /// # Safety
+    /// A bucket at this offset lies inside the memory, at a multiple of its size.
+    #[inline(always)]
+    pub(super) unsafe fn new<S: Seam>(memory: &'m Memory<S>, offset: u64) -> Self {
+        // SAFETY: the caller's promise. The shadow is an eighth of the bucket.
+        unsafe {
+            BucketRef {
+                bucket: memory.at_unchecked(Offset::new(offset)),
+                metadata: memory.shadow_unchecked(offset),
+            }
+        }
+    }
+
+    /// Returns the bucket at an offset that was read from media, or from DRAM that another thread
+    /// may have changed.
+    pub(super) fn at<S: Seam>(memory: &'m Memory<S>, offset: u64) -> Result<Self, Damage> {
+        memory.at(Offset::<Bucket>::new(offset))?;
+        // SAFETY: checked above.
+        Ok(unsafe { Self::new(memory, offset) })
+    }
+
+    pub(super) fn offset<S: Seam>(self, memory: &Memory<S>) -> u64 {
+        memory.offset_of(self.bucket).raw()
+    }
+
+    #[inline(always)]
+    fn prints(self, seam: &impl Seam) -> [u64; 2] {
+        let [low, high] = &self.metadata.prints;
+        // Acquire: pairs with the Release in `set_print`. A slot is read after its fingerprint.
+        [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
+    }
+
+    /// Yields the slots whose records can have this hash.
+    #[inline(always)]
+    pub(super) fn like(self, seam: &impl Seam, hash: u64) -> impl Iterator<Item = usize> {
+        ones(fingerprints::matching(self.prints(seam), print(hash)) & ALL)
+    }
+
+    /// Yields the slots that hold a record.
+    pub(super) fn used(self, seam: &impl Seam) -> impl Iterator<Item = usize> {
+        ones(!fingerprints::matching(self.prints(seam), 0) & ALL)
+    }
+
+    /// Returns a free slot, in the preferred line of the hash if there is one.
+    #[inline(always)]
+    pub(super) fn free_slot(self, seam: &impl Seam, hash: u64) -> Option<usize> {
+        let free = fingerprints::matching(self.prints(seam), 0) & ALL;
+        let near = free & LINES[line(hash)];
+        let choice = if near != 0 { near } else { free };
+        (choice != 0).then(|| choice.trailing_zeros() as usize)
+    }
+
+    /// Marks a slot as holding a record of this hash, or as free.
+    #[inline(always)]
+    pub(super) fn set_print(self, seam: &impl Seam, slot: usize, hash: Option<u64>) {
+        let words = self.metadata.prints.each_ref().map(|w| w.load(seam, Ordering::Relaxed));
+        let (word, value) = fingerprints::with(words, slot, hash.map_or(0, print));
+        // Release: pairs with the Acquire in `prints`.
+        self.metadata.prints[word].store(seam, value, Ordering::Release);
+    }
+
+    /// Returns the offset of the next bucket of the chain; 0 if there is none.
+    #[inline(always)]
+    pub(super) fn next(self, seam: &impl Seam) -> u64 {
+        // Acquire: pairs with the Release in `set_next`.
+        self.metadata.next.load(seam, Ordering::Acquire)
+    }
+
+    pub(super) fn set_next(self, seam: &impl Seam, next: u64) {
+        self.metadata.next.store(seam, next, Ordering::Release);
+    }
+
+    /// Forgets what DRAM holds: no records, no next bucket. The lock stays.
+    pub(super) fn forget(self, seam: &impl Seam) {
+        self.metadata.prints.iter().for_each(|word| word.store(seam, 0, Ordering::Relaxed));
+        self.set_next(seam, 0);
+    }
+
+    /// Prefetches the metadata, and the line that a record of this hash prefers.
+    #[inline(always)]
+    pub(super) fn prefetch(self, seam: &impl Seam, hash: u64) {
+        seam.prefetch(self.metadata);
+        seam.prefetch(&self.bucket.slots[line(hash) * 4]);
+    }
+}
+
+/// All slots of a bucket.
+const ALL: u32 = (1 << SLOTS) - 1;

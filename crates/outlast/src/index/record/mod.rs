@@ -1,0 +1,225 @@
+//! The two record forms, and the blocks that hold byte strings.
+//!
+//! A slot of an index is two words. The record form defines what they mean:
+//!
+//! | form | first word, the commit word | second word |
+//! |---|---|---|
+//! | [`Inline`] | the key | the value |
+//! | [`Bytes`] | the record's offset and size class | the key's full hash |
+//!
+//! The second word is always stored first. Both lie in one line, so whenever the commit word is
+//! durable, the other one is too (x86; elsewhere the seam's Release orders them).
+
+mod bytes;
+mod inline;
+mod reference;
+
+pub use bytes::Bytes;
+pub(super) use bytes::linked;
+pub use inline::Inline;
+pub use reference::RecordRef;
+
+pub use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+
+use crate::error::{Damage, Result};
+use crate::pmem::{Memory, Point, Seam, Word};
+use crate::pool::core::Core;
+use crate::pool::geometry::Geometry;
+use crate::pool::hash::Hasher;
+use crate::reclaim::Pin;
+use std::fmt;
+use std::sync::Arc;
+
+/// Returns the length of the longest value of a pool with this geometry, whatever its key.
+pub fn value_max(geometry: Geometry) -> usize {
+    // No record header is longer than a line.
+    let before = (MAX_KEY_BYTES + 64) as u64;
+    MAX_VALUE_BYTES.min((geometry.large_max() - before) as usize)
+}
+
+/// The two words of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotWords {
+    /// The commit word.
+    pub first: u64,
+    /// The other word, stored before the commit word.
+    pub second: u64,
+}
+
+/// Key and value as they lie in a block, one after the other without a gap. The scheme defines what
+/// comes before them in the block.
+#[derive(Debug, Clone, Copy)]
+pub struct Body<'m> {
+    /// The words of the block that hold them.
+    pub words: &'m [Word],
+    /// Bytes of the key.
+    pub key_len: usize,
+    /// Bytes of the value.
+    pub value_len: usize,
+}
+
+/// A record form.
+pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
+    /// The form.
+    const FORM: RecordForm;
+    /// A key that a caller passes in.
+    type Key<'a>: Copy + fmt::Debug;
+    /// A value that a caller passes in.
+    type Value<'a>: Copy + fmt::Debug;
+    /// A key that is handed out.
+    type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + std::hash::Hash + Ord;
+    /// A value that is handed out.
+    type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
+
+    /// Returns the same key with a shorter lifetime.
+    fn reborrow<'s, 'k: 's>(key: Self::Key<'k>) -> Self::Key<'s>;
+    /// Borrows an owned key, to pass it in again.
+    fn key_of(key: &Self::OwnedKey) -> Self::Key<'_>;
+    /// Borrows an owned value, to pass it in again.
+    fn value_of(value: &Self::Owned) -> Self::Value<'_>;
+
+    /// Returns the key's hash.
+    fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
+
+    /// Returns the check of the keys of a schema; see [`Schemas`](super::Schemas).
+    fn key_check(schema: &str) -> Option<for<'a> fn(Self::Key<'a>) -> bool>;
+    /// Returns the check of the values of a schema.
+    fn value_check(schema: &str) -> Option<for<'a> fn(Self::Value<'a>) -> bool>;
+
+    /// Fails if the key or the value is too long.
+    fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
+
+    // The next functions are for schemes whose records always live in blocks. An inline record
+    // takes two words in its block.
+
+    /// Returns the bytes of key and value in a block.
+    fn lengths(key: Self::Key<'_>, value: Self::Value<'_>) -> (usize, usize);
+    /// Writes key and value to words of a block that no thread reads yet. Returns a checksum over
+    /// the block's offset, the lengths as the scheme keeps them, key and value.
+    fn write<S: Seam>(
+        memory: &Memory<S>,
+        body: &[Word],
+        head: (u64, u64),
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        at: &'static Point,
+    ) -> u64;
+    /// Returns whether a record of this form can have these lengths.
+    fn has_lengths(key_len: usize, value_len: usize) -> bool;
+    /// Returns whether the block's key is this one. Its lengths must be
+    /// [possible](Record::has_lengths).
+    fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: Self::Key<'_>) -> bool;
+    /// Returns whether the block's value is this one. Lengths as above.
+    fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: Self::Value<'_>) -> bool;
+    /// Reads the key in a block. Lengths as above.
+    fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::OwnedKey;
+    /// Reads the value in a block. Lengths as above.
+    fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::Owned;
+    /// Makes a reference to the value in a block. `pin` keeps the block from being reused.
+    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef;
+
+    // The rest is for schemes whose slots are two words.
+
+    /// Makes a slot's words for a record. If the record needs a block, it is durable when this
+    /// returns. The block's stores, flushes and the fence are all at point `at`.
+    #[inline]
+    fn prepare<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        hash: u64,
+        at: &'static Point,
+    ) -> Result<SlotWords> {
+        let words = Self::prepare_unfenced(core, key, value, hash, at)?;
+        if Self::EMPTY.is_some() {
+            core.memory.fence(at);
+        }
+        Ok(words)
+    }
+
+    /// Like [`prepare`](Record::prepare), but only flushes the block. The block is durable after
+    /// the calling thread's next fence.
+    fn prepare_unfenced<S: Seam>(
+        core: &Core<S>,
+        key: Self::Key<'_>,
+        value: Self::Value<'_>,
+        hash: u64,
+        at: &'static Point,
+    ) -> Result<SlotWords>;
+
+    /// Frees the block that [`prepare`](Record::prepare) allocated for these words, if any. No slot
+    /// may link to it.
+    fn discard<S: Seam>(core: &Core<S>, words: SlotWords);
+
+    /// The first word of an empty slot, in forms where it is the same for all slots.
+    const EMPTY: Option<u64>;
+
+    /// Returns the hash of the record in a slot.
+    fn slot_hash(hasher: &Hasher, words: SlotWords) -> u64;
+
+    /// Returns whether the slot holds this key.
+    ///
+    /// If a writer changes the slot concurrently, the result can be wrong, and can even be damage.
+    /// The caller validates the bucket's version before it believes either.
+    fn matches<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+        key: Self::Key<'_>,
+        hash: u64,
+    ) -> Result<bool, Damage>;
+
+    /// Prefetches the record of a slot. The slot's words may be garbage.
+    fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords);
+
+    /// Reads the value in a slot. With a concurrent writer, as [`matches`](Record::matches).
+    fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
+
+    /// Reads the key in a slot. With a concurrent writer, as [`matches`](Record::matches).
+    fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
+
+    /// Returns whether the slot's value is this one. The slot is locked.
+    fn value_is<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+        value: Self::Value<'_>,
+    ) -> Result<bool, Damage>;
+
+    /// Returns the block that a slot's words link to: offset and bytes.
+    fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
+
+    /// Like [`block`](Record::block), but without reading the block. The bytes are the minimum for
+    /// its size class.
+    fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
+
+    /// Checks that the first word can be a link: of a known class, and inside the memory.
+    fn check_link<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(), Damage>;
+
+    /// Returns whether the record is whole. The caller makes sure that no thread changes it.
+    fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
+
+    /// Makes a reference to the value in a slot. `pin` keeps its block from being reused.
+    fn reference<S: Seam>(
+        core: &Arc<Core<S>>,
+        words: SlotWords,
+        pin: Pin,
+    ) -> Result<RecordRef, Damage>;
+}
+
+fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
+    let mut crc = crc32c::crc32c(&offset.to_le_bytes());
+    crc = crc32c::crc32c_append(crc, &lengths.to_le_bytes());
+    crc = crc32c::crc32c_append(crc, key);
+    u64::from(crc32c::crc32c_append(crc, value))
+}
+
+/// Computes the checksum that [`Record::write`] returned, from what the block holds now.
+pub fn body_checksum<S: Seam>(
+    memory: &Memory<S>,
+    body: Body<'_>,
+    (offset, lengths): (u64, u64),
+) -> u64 {
+    let mut bytes = vec![0; body.key_len + body.value_len];
+    memory.read_bytes(body.words, 0, &mut bytes);
+    let (key, value) = bytes.split_at(body.key_len);
+    record_checksum(offset, lengths, key, value)
+}

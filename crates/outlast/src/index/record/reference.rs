@@ -1,0 +1,138 @@
+//! Values by reference.
+
+use crate::error::{Error, Result};
+use crate::pmem::{Seam, Word};
+use crate::pool::core::Core;
+use crate::reclaim::Pin;
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory that a reference reads from, whatever its seam.
+trait Pinned: Send + Sync {
+    fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()>;
+    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool>;
+    fn unpin(&self, pin: Pin);
+}
+
+impl<S: Seam> Pinned for Core<S> {
+    fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()> {
+        let words = pinned(self, offset, skip + out.len())?;
+        self.while_open(|| {
+            self.memory.read_bytes(words, skip, out);
+            Ok(())
+        })
+    }
+    fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool> {
+        let words = pinned(self, offset, skip + bytes.len())?;
+        self.while_open(|| Ok(self.memory.bytes_equal(words, skip, bytes)))
+    }
+    fn unpin(&self, pin: Pin) {
+        self.epochs().unpin(pin);
+    }
+}
+
+/// Returns the words of the first `bytes` of a block that a pin keeps from being reused.
+fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]> {
+    if !core.is_here() {
+        return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+    }
+    Ok(core.memory.words(offset, bytes.next_multiple_of(8) as u64)?)
+}
+
+enum Held {
+    Word(u64),
+    Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: Arc<dyn Pinned> },
+}
+
+/// A value by reference. Its block is not reused while this lives and the pool is open. It does not
+/// keep the pool open: once the pool is closed, reads fail with [`NotOpen`](Error::NotOpen).
+///
+/// It copies bytes by atomic loads and never hands out a slice. In a damaged file two records can
+/// overlap, and reading one through a slice while the other is written would be a data race.
+pub struct RecordRef(Held);
+
+impl RecordRef {
+    /// Makes a reference to a value of one word.
+    pub(super) fn of_word(value: u64) -> RecordRef {
+        RecordRef(Held::Word(value))
+    }
+
+    /// Makes a reference to the `len` bytes after the first `skip` of the block at `offset`, which
+    /// `pin` keeps from being reused.
+    pub(super) fn of_block<S: Seam>(
+        core: &Arc<Core<S>>,
+        offset: u64,
+        skip: usize,
+        len: usize,
+        pin: Pin,
+    ) -> RecordRef {
+        let pool = Arc::clone(core) as Arc<dyn Pinned>;
+        RecordRef(Held::Pinned { offset, skip, len, pin: Some(pin), pool })
+    }
+
+    /// Returns the number of bytes of the value.
+    #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a container's")]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Held::Word(_) => 8,
+            Held::Pinned { len, .. } => *len,
+        }
+    }
+
+    /// Copies the value's bytes, starting at `start`. `start + out.len()` is at most `len`.
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed. Then the contents of `out` are meaningless.
+    ///
+    /// # Panics
+    /// If the range exceeds the value.
+    pub fn read_at(&self, start: usize, out: &mut [u8]) -> Result<()> {
+        let end = start.checked_add(out.len());
+        assert!(end.is_some_and(|end| end <= self.len()), "a range inside the value");
+        match &self.0 {
+            Held::Word(word) => {
+                out.copy_from_slice(&word.to_le_bytes()[start..start + out.len()]);
+                Ok(())
+            }
+            Held::Pinned { offset, skip, pool, .. } => pool.read(*offset, skip + start, out),
+        }
+    }
+
+    /// Returns whether the value is `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed.
+    pub fn equals(&self, bytes: &[u8]) -> Result<bool> {
+        match &self.0 {
+            _ if bytes.len() != self.len() => Ok(false),
+            Held::Word(word) => Ok(word.to_le_bytes() == bytes),
+            Held::Pinned { offset, skip, pool, .. } => pool.equals(*offset, *skip, bytes),
+        }
+    }
+
+    /// Returns the whole value.
+    ///
+    /// # Errors
+    /// [`Error::NotOpen`] if the pool was closed.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut out = vec![0; self.len()];
+        self.read_at(0, &mut out)?;
+        Ok(out)
+    }
+}
+
+impl Drop for RecordRef {
+    fn drop(&mut self) {
+        if let Held::Pinned { pin, pool, .. } = &mut self.0
+            && let Some(pin) = pin.take()
+        {
+            pool.unpin(pin);
+        }
+    }
+}
+
+impl fmt::Debug for RecordRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordRef({} bytes)", self.len())
+    }
+}
