@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Check every structure and every record; changes nothing
     Verify(VerifyArgs),
+    /// Check a pool that a power loss may have torn, and put it back into use if it is sound
+    Accept,
     /// Copy the pool; the copy is cleanly closed
     Snapshot(SnapshotArgs),
 }
@@ -158,6 +160,9 @@ pub(crate) struct GetArgs {
     pub(crate) map: MapArgs,
     #[command(flatten)]
     pub(crate) notation: NotationArgs,
+    /// Read a pool that a power loss may have torn
+    #[arg(long)]
+    pub(crate) accept_possibly_torn: bool,
 }
 
 /// Arguments of [`Command::Put`].

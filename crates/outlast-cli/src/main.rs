@@ -50,6 +50,7 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Scan(scan) => commands::scan::run(pool, scan, output),
         Command::Stat(stat) => commands::stat::run(pool, stat, output),
         Command::Verify(verify) => commands::verify::run(pool, verify, output),
+        Command::Accept => commands::verify::accept(pool, output),
         Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
     }
 }

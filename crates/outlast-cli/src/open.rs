@@ -34,6 +34,13 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
+/// Opens a pool for writing that a power loss may have torn.
+pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
+    // SAFETY: as in `to_read`.
+    let pool = unsafe { PoolOptions::new().accept_possibly_torn(true).open(path) };
+    pool.map_err(|e| about(path, e))
+}
+
 /// A map that records will be put into. Neither the map nor its pool is created until that is known
 /// to be possible.
 pub(crate) struct Target {
@@ -139,9 +146,11 @@ fn about(path: &Path, error: Error) -> Failure {
                 )
             });
             Failure::Damaged(format!(
-                "{}: possibly torn: {reason}{but}; verify --accept-possibly-torn checks what is \
-                 left of it, scan --accept-possibly-torn prints it, for load to put into a new pool",
-                path.display()
+                "{pool}: possibly torn: {reason}{but}. `outlast accept --pool {pool}` checks all of \
+                 it, and puts it back into use if it is sound. If it is not, restore a snapshot, or \
+                 carry over what can be read: `outlast scan --accept-possibly-torn --map MAP --pool \
+                 {pool} | outlast load --map MAP --pool NEW`",
+                pool = path.display()
             ))
         }
         error => Failure::from(error).within(path.display()),

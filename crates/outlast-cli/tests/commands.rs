@@ -379,6 +379,31 @@ fn a_copy_of_a_live_pool_is_checked_only_when_asked() {
     place.run(["verify", "--accept-possibly-torn"]).expect(0);
     let scan = place.run(["scan", "--accept-possibly-torn"]).expect(0);
     assert_eq!(scan.text(), "k\tv\n");
+    assert_eq!(place.run(["get", "k", "--accept-possibly-torn"]).expect(0).text(), "v\n");
+    // None of this has changed the pool.
+    let refused = place.run(["put", "k", "w"]).expect(3);
+    assert!(refused.err.contains("outlast accept --pool"), "{}", refused.err);
+    place.run(["accept"]).expect(0);
+    place.run(["put", "k", "w"]).expect(0);
+    assert_eq!(place.run(["get", "k"]).expect(0).text(), "w\n");
+    place.run(["verify"]).expect(0);
+}
+
+#[test]
+fn a_pool_that_is_really_torn_is_not_accepted() {
+    let place = Place::new();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().create(place.path("live")).unwrap() };
+    pool.map::<str, str>("main").unwrap().put("k", "a rather odd value").unwrap();
+    let mut bytes = std::fs::read(place.path("live")).unwrap();
+    let needle = b"a rather odd value";
+    let at = (0..bytes.len()).find(|&i| bytes[i..].starts_with(needle)).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(place.pool(), &bytes).unwrap();
+    let refused = place.run(["accept"]).expect(3);
+    assert!(refused.err.contains("damaged place"), "{}", refused.err);
+    assert_eq!(std::fs::read(place.pool()).unwrap(), bytes, "nothing was written");
+    assert!(place.run(["get", "k"]).expect(3).err.contains("possibly torn"));
 }
 
 #[test]

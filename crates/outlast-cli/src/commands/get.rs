@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &GetArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_read(&open::path(pool)?, false)?;
+    let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());
     let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;

@@ -1,4 +1,5 @@
-//! `verify`: checks everything and changes nothing.
+//! `verify`: checks everything and changes nothing. `accept`: puts a pool back into use that a power
+//! loss may have torn.
 
 use crate::account;
 use crate::args::VerifyArgs;
@@ -13,11 +14,32 @@ use std::collections::HashSet;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
+    check(&open::path(pool)?, args.accept_possibly_torn, out)
+}
+
+/// Verifies the pool, and if it is sound, closes it as clean.
+pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failure> {
     let path = open::path(pool)?;
+    // Both verifications and the walk; nothing is written before they find the pool sound.
+    check(&path, true, out)?;
+    let bar = progress::spinner("writing back");
+    let pool = open::to_accept(&path)?;
+    // Writes every page back, and ends the suspicion under which the pool was opened.
+    pool.verify()?.ensure_sound()?;
+    pool.close()?;
+    bar.finish_and_clear();
+    out.object(&json!({"event": "accept", "path": path.to_string_lossy()}))?;
+    out.line(format!(
+        "{} is back in use: sound, but what a power loss took back without a trace is not known",
+        path.display()
+    ))
+}
+
+fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
     let bar = progress::spinner("checking");
-    let pool = open::to_read(&path, args.accept_possibly_torn)?;
+    let pool = open::to_read(path, accept_possibly_torn)?;
     let found = pool.verify()?;
-    let account = account::account(&path)?;
+    let account = account::account(path)?;
     bar.finish_and_clear();
 
     let leaked_bytes = account.leaked_bytes;
