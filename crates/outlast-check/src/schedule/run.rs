@@ -250,7 +250,8 @@ impl Run {
         Ok(History { events })
     }
 
-    /// Of what an iteration reported, what is touched; the rest must be as it always was.
+    /// Returns the records of an iteration whose keys the scripts touch. Fails if the others are not
+    /// those that the map began with, each once.
     fn told(&self, op: usize, records: Vec<(u64, u64)>) -> Checked<Vec<(u64, u64)>> {
         let (touched, rest): (Vec<_>, Vec<_>) =
             records.into_iter().partition(|(key, _)| self.touched.contains(key));
