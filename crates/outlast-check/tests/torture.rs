@@ -1,5 +1,5 @@
-//! A small torture run, with enough kills to hit each part of a process's life. Another test shows
-//! that a torture run can fail.
+//! A small torture run, with enough kills to hit each part of a process's life. Other tests show
+//! that such a run can fail.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::key_bytes;

@@ -365,8 +365,9 @@ impl<S: Seam> Core<S> {
         result
     }
 
-    /// Marks the pool dirty, and holds all writers back while `during` walks the structures. The pool
-    /// has to be dirty because the walk repairs structures that nobody has touched since opening.
+    /// Marks the pool dirty, and holds all writers back while `during` walks the structures. The
+    /// pool has to be dirty because the walk repairs structures that nobody has touched since
+    /// opening.
     pub fn stand_still<T>(&self, during: impl FnOnce() -> Result<T>) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
