@@ -114,9 +114,9 @@
 //! meanwhile are free only after it.
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
-//! while readers continue, and publishes it. A thread that came by the old route and finds
-//! nothing checks its route again: a reader after it has read the version, a writer after it has
-//! locked. A thread that finds the key need not check. The split marks all homes as changing before it
+//! while readers continue, and publishes it. A thread that came by the old route and finds nothing
+//! checks its route again: a reader after it has read the version, a writer after it has locked. A
+//! thread that finds the key need not check. The split marks all homes as changing before it
 //! publishes, and takes the records that leave out of the old segment's metadata before it unlocks.
 //! So a record that is found under one version, or under the lock, belongs there.
 //!
