@@ -54,7 +54,7 @@ pub struct Row {
     pub splits: u64,
     /// The thread's operations.
     pub operations: u64,
-    /// Its operations, as a share of what each thread would have done if all had done as much.
+    /// Its operations, divided by the average of all threads.
     pub share: f64,
     /// The longest time that half of its operations took.
     pub p50_ns: u64,

@@ -229,9 +229,10 @@ impl Stops {
     }
 }
 
-/// Numbers the calling thread, so that its accesses are the same in every run: its number decides
-/// from which part of the allocator it takes its blocks. Without a role and with the first, it is the
-/// same part. Threads take small numbers by themselves, so these belong to no other thread.
+/// Gives the calling thread a fixed number, so that its accesses are the same in every run: the
+/// number decides from which shard of the allocator it takes its blocks. A thread without a role
+/// has the same shard as the first role. Other threads take small numbers by themselves, so none
+/// has one of these.
 pub fn number(role: Option<Role>) {
     number_this_thread(role.map_or(OWNERS / 2, |role| OWNERS * 3 / 4 + role as usize));
 }

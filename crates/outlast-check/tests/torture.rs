@@ -1,4 +1,5 @@
-//! A small torture run, with enough kills to hit each part of a life, and proof that it can fail.
+//! A small torture run, with enough kills to hit each part of a process's life. Other tests show
+//! that such a run can fail.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::key_bytes;

@@ -60,9 +60,9 @@ impl Equivalent {
 /// before the second one. The fence only keeps the two copies apart, so that one copy is whole at
 /// any time. Leaving it out would save one fence in the life of a pool.
 ///
-/// `SAVED`: recovery does not believe saved free state that is not whole, and traces its space
-/// instead. It would believe one that is whole but older. So the fence can only be missing where no
-/// state was saved before, for example at the first fence of a run.
+/// `SAVED`: recovery rejects saved free state that is incomplete, and traces its space instead. It
+/// would accept a complete but older state. So a missing fence is harmless only where no state was
+/// saved before, for example at the first fence of a run.
 ///
 /// `HEADER_SIZE`, the header that announces a growth: the thread that grows the pool fences again
 /// before it moves the frontier. Another thread that moves the frontier first depends on this fence

@@ -241,8 +241,8 @@ pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
     Ok(())
 }
 
-/// Checks images of a run at some moments: those that lack one line, and those that keep only one
-/// line.
+/// Checks crash images at some moments of a run: images that lose one open line, and images that
+/// keep only one.
 fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     let mut images = 0;
@@ -272,7 +272,8 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
 pub(super) fn check(tape: &Tape, image: &Image, moment: usize, alive: &Arc<Alive>) -> Checked {
     let setting =
         Setting { capacity: tape.capacity(), universe: &tape.universe, shape: tape.shape, alive };
-    // Always check in the lightest way: many images find more than a few that are worked on.
+    // Always the lightest check: it leaves time for many images, and they find more than thorough
+    // work on a few.
     let case =
         Case { setting, image, judge: &tape.allowed(moment), order: 64 + moment as u64 % 64 };
     case.check().map(|_| ())

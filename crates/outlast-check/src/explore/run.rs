@@ -25,8 +25,8 @@ const DESCRIBED: usize = 5;
 const PER_PHASE: usize = 1;
 /// One prefix in this many is also reopened to check whether its results could still be lost.
 const READ: u64 = 16;
-/// After the first round, one in this many is taken of the prefixes that end with a store to a
-/// volatile word, or to a structure that nothing links to yet.
+/// After the first round, some prefixes are thinned out to one in this many: those that end with a
+/// store to a volatile word, or to a structure that nothing links to yet.
 const LATER_STRIDE: usize = 4;
 
 /// How much to explore.

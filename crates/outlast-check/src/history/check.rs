@@ -61,7 +61,7 @@ impl std::fmt::Display for Finding {
 /// Checks a history, which must be valid.
 ///
 /// # Errors
-/// The reason for each key at fault. The one that shows first comes first.
+/// One finding for each key at fault, those that show earliest in the history first.
 pub fn check(history: &History) -> Result<Figures, Vec<Finding>> {
     let mut findings = Vec::new();
     let mut figures = Figures { operations: history.operations(), ..Figures::default() };

@@ -180,8 +180,8 @@ pub fn run_some(
     };
     let bugs: Vec<Line> = lines(scheme).into_iter().filter(applies).collect();
     let subject = checkers::Subject { scheme, form, budget: *budget, alive: Arc::clone(&alive) };
-    // A directed schedule that finds a bug is itself tried without it, and `schedule` runs all of
-    // them without a bug. So they need no check of their own here.
+    // Directed schedules need no run without a bug here. One that finds a bug is run again without
+    // the bug, and `schedule` runs all of them without any.
     let is_held = |checker: &Checker| matches!(checker, Checker::Held(_));
     let mut all: Vec<Checker> =
         bugs.iter().filter_map(Line::checker).filter(|c| !is_held(c)).collect();

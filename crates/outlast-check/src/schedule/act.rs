@@ -6,8 +6,8 @@ use std::fmt;
 
 /// The map that the threads work on.
 pub const MAP: &str = "m";
-/// A map of the histories that stands for the pool's maps: key `n` is present as long as the map
-/// [`other(n)`](other) exists.
+/// The name under which histories record the creating and dropping of maps, as changes of one map:
+/// its key `n` is present as long as the map [`other(n)`](other) exists.
 pub const MAPS: &str = "(maps)";
 
 /// Returns the name of another map.

@@ -14,8 +14,8 @@ use std::mem::{Discriminant, discriminant};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// Steps without an answer after which threads are taken to wait for each other, or to
-/// turn in a circle. Operations on tables as small as those here take hundreds.
+/// If no operation returns in this many steps, the threads are taken to wait for each other, or to
+/// loop. Operations on tables as small as those here take hundreds.
 const STEPS_MAX: u64 = 60_000;
 
 /// Steps among which a thread's own is chosen: finding its way, or a whole operation.
@@ -177,20 +177,21 @@ struct State {
     steps: Steps,
     /// By thread.
     own_steps: Vec<u64>,
-    /// By thread: its steps that were stores, flushes or fences of a commit point, the first of
-    /// each row of like ones; and what the last of them was.
+    /// By thread: its steps that were stores, flushes or fences of a commit point. Of several in a
+    /// row with the same point and kind of access, only the first.
     pointed: Vec<Vec<(u64, &'static Point)>>,
+    /// By thread: the point and the kind of access of its last such step.
     last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
-    /// Steps since an operation answered.
+    /// Steps since an operation returned.
     idle: u64,
     idle_max: u64,
     /// The thread that is to be stopped, and how many steps it may make before.
     stop: Option<(usize, u64)>,
     /// Whether the thread was stopped.
     stopped: bool,
-    /// Nobody gets on: everybody unwinds.
+    /// No thread makes progress, so all of them unwind.
     stuck: bool,
 }
 

@@ -133,11 +133,11 @@ pub(super) fn add(counter: &AtomicU64, n: u64) {
 pub enum Kind {
     /// The run itself: its history, its end, a panic.
     Run,
-    /// Nobody gets on.
+    /// No thread makes progress.
     Stuck,
-    /// An operation's own stores are not durable when it answers.
+    /// An operation's own stores are not durable when it returns.
     Undurable,
-    /// The least that a power loss leaves when an operation has answered.
+    /// The least that a power loss can leave after an operation has returned.
     Response,
     /// A crash at some moment.
     Crash,

@@ -9,7 +9,7 @@ use outlast::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How many turns a thread that opens the pool again waits for another one to close it.
+/// How many turns a thread that reopens the pool waits for another thread to close it.
 const TURNS: u32 = 100;
 
 /// One opening of the pool: what a process would have.

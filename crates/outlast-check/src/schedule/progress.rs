@@ -152,7 +152,7 @@ fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast:
 /// Stops the victim before each `stride`-th of its steps. Returns how many steps were tried.
 ///
 /// # Errors
-/// Where the others did not get on.
+/// Where the other threads made no progress.
 pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> Checked<u64> {
     let alive = alive();
     let shape = Shape::smallest(scheme, form);
@@ -193,11 +193,11 @@ pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> C
                         })
                     }));
                     baton.leave();
-                    done.map_err(|_| Fault("did not get on".into()))?.map_err(Fault::from)
+                    done.map_err(|_| Fault("made no progress".into()))?.map_err(Fault::from)
                 })
             };
             let threads: Vec<_> = (0..3).map(spawn).collect();
-            let lost = |_| Err(Fault("did not get on".into()));
+            let lost = |_| Err(Fault("made no progress".into()));
             threads.into_iter().map(|t| t.join().unwrap_or_else(lost)).collect()
         });
         for (thread, end) in ends.into_iter().enumerate() {

@@ -162,7 +162,7 @@ fn judge_full(mut session: Session, instance: &Instance, fault: Fault) -> Fault 
 /// More records than a thread has blocks in hand.
 const REUSED: u64 = 40;
 
-const STUCK: &str = "the threads do not get on: each waits, or turns in a circle";
+const STUCK: &str = "the threads make no progress: each waits or loops";
 
 fn unwound(panic: &(dyn std::any::Any + Send)) -> Fault {
     if panic.is::<Stuck>() {
@@ -250,7 +250,8 @@ impl Run {
         Ok(History { events })
     }
 
-    /// Of what an iteration reported, what is touched; the rest must be as it always was.
+    /// Returns the records of an iteration whose keys the scripts touch. Fails if the others are
+    /// not those that the map began with, each once.
     fn told(&self, op: usize, records: Vec<(u64, u64)>) -> Checked<Vec<(u64, u64)>> {
         let (touched, rest): (Vec<_>, Vec<_>) =
             records.into_iter().partition(|(key, _)| self.touched.contains(key));

@@ -36,7 +36,7 @@ impl<K: ?Sized, V: ?Sized> fmt::Debug for Map<K, V> {
     }
 }
 
-/// Returns the error of bytes that are no value of their type, in the map whose root is at this
+/// Returns the error for bytes that are invalid for their type, in the map whose root is at this
 /// offset.
 #[cold]
 pub(super) fn undecodable(damage: Damage, root: u64) -> Error {
@@ -90,7 +90,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         undecodable(damage, self.raw.root())
     }
 
-    /// Gives a previous value that is none of this type a place: [`Value`] knows none.
+    /// Adds the map's root to the error for a previous value that is invalid for this type.
+    /// [`Value`] does not know where the value was.
     #[cold]
     #[inline(never)]
     fn located(&self, error: Error) -> Error {
@@ -100,7 +101,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Asks for the value before a change. The change fails if that is no value of this type.
+    /// Asks for the previous value of a change. The change fails if that value is invalid for this
+    /// type.
     #[inline(always)]
     fn before_word() -> Previous<Inline> {
         match V::SCHEMA {

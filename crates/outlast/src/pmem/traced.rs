@@ -352,8 +352,8 @@ impl Traced {
 }
 
 impl Seam for Traced {
-    // Pools are opened and verified thousands of times a second, and the system call took a fifth
-    // of all time.
+    // The harness opens and verifies pools thousands of times a second, and the system call for
+    // asymmetric fences took a fifth of all time.
     const ASYMMETRIC_FENCES: bool = false;
 
     fn attach(&self, base: *const u8) {

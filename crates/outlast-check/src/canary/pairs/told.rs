@@ -181,8 +181,8 @@ impl Plan {
         };
         crate::state::ensure(same, || {
             format!(
-                "{ask:?} beside {what:?}, stopped before access {stop_at}, was told of what a \
-                 power loss took back: {found:?}"
+                "{ask:?} beside {what:?}, stopped before access {stop_at}, returned what a power \
+                 loss undid: {found:?}"
             )
         })?;
         Ok(reached)

@@ -17,7 +17,8 @@ pub(super) const LINES: &[Line] = &[
     bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
     bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
-    // Inline, what a split left behind is not in the segment's range, whatever stands beside it.
+    // Not for inline records: there, a cell that a split left behind holds a key outside the
+    // segment's range, so it counts as empty whatever its second word is.
     bytes(
         TWO_STORES,
         Seeded::InCode(&index_bugs::SLOT_NOT_EMPTIED),

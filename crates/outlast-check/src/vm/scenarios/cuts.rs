@@ -255,7 +255,7 @@ pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {
         stage.result(
             &format!(
                 "SIGKILL and an orderly shutdown on {medium}: {acknowledged} operations \
-                 acknowledged, refused {refused} times, nothing lost"
+                 acknowledged, pool refused {refused} times, nothing lost"
             ),
             &format!(
                 "{{\"scenario\":\"reboot\",\"acknowledged\":{acknowledged},\"lost\":{},\

@@ -147,7 +147,7 @@ pub(super) fn live_copy(stage: &Stage<'_>) -> Result<(), Ended> {
         })?;
     }
     stage.result(
-        &format!("live copies: {refused} times refused, as they must be"),
+        &format!("live copies: refused {refused} times, as they must be"),
         &format!("{{\"scenario\":\"live-copy\",\"refused\":{refused}}}"),
     );
     Ok(())

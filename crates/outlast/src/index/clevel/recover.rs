@@ -66,8 +66,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Flushes a link that an earlier process may have left in the caches. The fence for the bucket
-    /// behind it, which is touched next, covers the link too. That a chain is closed need not be
-    /// durable.
+    /// behind it, which is touched next, covers the link too. The word that closes a chain need not
+    /// be durable, so it is not flushed.
     fn flush_link(&self, place: &Word) {
         if link::is_node(self.look(place)) {
             self.core.memory.flush(place, &points::REPAIR_CHAIN);

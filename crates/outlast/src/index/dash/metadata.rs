@@ -182,7 +182,7 @@ impl Bits {
 /// ```text
 ///  15    12 11                    4 3            0
 /// +--------+-----------------------+--------------+
-/// | others | 4 stash bucket numbers | valid prints |
+/// | others | 4 stash bucket numbers | valid bits   |
 /// +--------+-----------------------+--------------+
 /// ```
 ///

@@ -102,18 +102,20 @@
 //! - The bucket that has the copy stays locked until the original is overwritten, durably. So no
 //!   thread can remove the copy while a crash would bring back the original.
 //!
-//! A slot passes from a record that is at home there to a guest, or the reverse. A reader that
-//! still looks into the slot because of older metadata is therefore reading for the home that is
-//! marked, and retries. So no reader sees the slot's next record before it is durable.
+//! The record that leaves a slot and the one that gets it have different homes: one is at home in
+//! the bucket, the other is a guest. A reader that still looks into the slot because of older
+//! metadata therefore seeks a key of the old record's home. That home is marked as changing, so the
+//! reader retries. So no reader sees the slot's next record before it is durable.
 //!
 //! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
 //! inserts into it before its link is durable. A split gives all nodes of the old segment back if it has
 //! emptied them. All homes are marked then, so a lookup or an iteration that is still in a node retries.
-//! Statistics and the trace make a visit (`reclaim`), and the nodes are free only after it.
+//! Statistics and the trace read nodes during a *visit* (`reclaim`). Nodes that are given back
+//! meanwhile are free only after it.
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
-//! while readers continue, and publishes it. A thread that came by the old way and finds nothing
-//! checks its way again: a reader after it has read the version, a writer after it has locked. A
+//! while readers continue, and publishes it. A thread that came by the old route and finds nothing
+//! checks its route again: a reader after it has read the version, a writer after it has locked. A
 //! thread that finds the key need not check. The split marks all homes as changing before it
 //! publishes, and takes the records that leave out of the old segment's metadata before it unlocks.
 //! So a record that is found under one version, or under the lock, belongs there.

@@ -1,5 +1,5 @@
-//! What the media of Dash-LH have beside segments and a directory: the place of each segment, and
-//! the next split. Drawn in docs/format.md.
+//! What Dash-LH adds to the on-media structs of segments and directories: where each segment lies,
+//! and which is split next. Drawn in docs/format.md.
 
 pub use crate::index::dash::layout::*;
 use crate::index::kit::media::{LOW48, seal16};

@@ -195,8 +195,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         addressing.segments.make_entries(self.seam(), depth);
         // `touch` may have set `late` in `structure.turn` since `turn` was copied from it.
         structure.turn = structure.turn.following();
-        // The word is in the line of the one that names the directory. Stores to a line become durable
-        // in the order in which they were made.
+        // The turn's word shares a line with the word that names the directory. Stores to a line
+        // become durable in the order in which they were made, so no turn is durable before its
+        // directory.
         let word = memory.at(addressing.turn)?;
         memory.store_release(word, structure.turn.pack(), &points::TURN);
         Ok(Pass::Passed(turn, doubled))

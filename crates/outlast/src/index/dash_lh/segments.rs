@@ -85,8 +85,9 @@ impl Segments {
         }
     }
 
-    /// Finds the segment of a hash from the first ones on: the way for segments whose split comes
-    /// before or after its turn, and for those that are not ready.
+    /// Finds the segment of a hash by following splits from the segments that the table began with.
+    /// This also finds segments that are split before or after their turn, and those that are not
+    /// ready.
     #[cold]
     pub(super) fn follow(
         &self,

@@ -427,8 +427,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 
     #[inline(always)]
     fn current(&self) -> &Table {
-        // SeqCst: a link that visits follow; see `reclaim`. Pairs with the store in `finish`.
-        // SAFETY: `first`, or a table that one of them owns. They are dropped with `self`.
+        // SeqCst: visits follow this link; see `reclaim`. Pairs with the store in `finish`.
+        // SAFETY: points to `first` or to one of its successors, each of which its predecessor
+        // owns. All of them are dropped with `self`.
         unsafe { &*self.current.load(self.seam(), Ordering::SeqCst) }
     }
 

@@ -529,8 +529,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 if moved != seen {
                     (turn, seen) = (0, moved);
                 }
-                // As for the holder of a lock. In a damaged file two maps can share a table: then each
-                // waits for what the other has moved.
+                // Waits as for a lock, so that the wait ends with an error in a damaged file:
+                // there, two maps can share a table, and each waits for what the other has moved.
                 self.core.wait_for_lock(&mut turn, 1, || (old.offset, moved))?;
             }
         }

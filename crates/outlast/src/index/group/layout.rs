@@ -47,7 +47,8 @@ pub struct SegmentHeader {
     pub identity: Word,
     /// The first hash of the segment's range. Fixed.
     pub low: Word,
-    /// The range's depth, and the next segment; see [`Link`]. The commit word of a split.
+    /// The depth of the range, and the next segment in the list; see [`Link`]. The store to this
+    /// word commits a split.
     pub next: Word,
     /// The first overflow node; see [`Link`].
     pub chain: Word,

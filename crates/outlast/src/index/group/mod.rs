@@ -335,8 +335,9 @@ impl<S: Seam, R: Record> Group<S, R> {
         let chunks = layout::second_chunks(self.group);
         let named = ((hash >> 10 & 0x3ff) as u32 * chunks) >> 10;
         let mut nodes = self.nodes(segment);
-        // The block, how many chunks it has before those of the level, the next one, and how many are left.
+        // The block, and how many of its chunks precede those of the second level.
         let (mut block, mut before) = (segment.offset, self.group / CHUNK as u32);
+        // The next chunk of the level, and how many are left.
         let (mut next, mut left) = (named, chunks);
         std::iter::from_fn(move || {
             if left == 0 {

@@ -139,7 +139,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
     }
 
-    /// Splits a locked segment into the first block and as many of the others, nodes, as it needs.
+    /// Splits a locked segment. The first of `blocks` becomes the new segment. As many of the
+    /// others as it needs become its overflow nodes.
     fn split_locked(
         &self,
         old: Segment,

@@ -105,10 +105,10 @@
 //!   Linearization point: for an update, the store of the value or link; for a removal, the
 //!   exchange of the bitmap.
 //! - *Lookups* lock nothing. A lookup reads the node under its version, then the leaf, then the
-//!   leaf's state. If no thread is active in the leaf by then, the threads that did what the lookup
-//!   has read had made it durable before they left. Otherwise the lookup flushes what it has read,
-//!   and fences. If slots or leaves were reused in between, the node's version has changed. For
-//!   byte strings, whose blocks are reused at once, a count for each leaf has changed.
+//!   leaf's state. If no thread is active in the leaf by then, what it has read is durable: threads
+//!   make their stores durable before they leave the leaf. Otherwise the lookup flushes what it has
+//!   read, and fences. If slots or leaves were reused in between, the node's version has changed.
+//!   For byte strings, whose blocks are reused at once, a count for each leaf has changed.
 //! - *A thread that closes a leaf* waits until no other thread is active in it. Compaction frees
 //!   the slots of removed pairs after it has changed the node's version. A split publishes the new
 //!   leaf in its node when the commit is durable, and clears bits of the old leaf after that. So a

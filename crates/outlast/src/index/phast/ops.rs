@@ -327,7 +327,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    /// Returns whether no record's block was freed since, so that what was read in blocks is valid.
+    /// Returns whether no record's block has been freed since, so that what was read from blocks is
+    /// valid.
     #[inline(always)]
     pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
         self.replaced(leaf).is_none_or(|count| {

@@ -102,8 +102,9 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             let at = self.locate(R::key_of(&key))?;
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
-            // A thread that splits, merges or moves something meanwhile marks it. But what was read
-            // must have been the leaf.
+            // A block that the trace misses because a thread moves it meanwhile, in a split or a
+            // merge or otherwise, is marked by that thread. But what was read must have been the
+            // leaf.
             if self.is_current(&at) {
                 break (at, blocks, edges.map(|edges| edges.high));
             }

@@ -382,8 +382,9 @@ impl<S: Seam> Core<S> {
         result
     }
 
-    /// Holds all writers back while `during` walks the structures, and repairs those that it
-    /// touches first.
+    /// Marks the pool dirty, and holds all writers back while `during` walks the structures. The
+    /// pool has to be dirty because the walk repairs structures that nobody has touched since
+    /// opening.
     pub fn stand_still<T>(&self, during: impl FnOnce() -> Result<T>) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
@@ -411,7 +412,8 @@ impl<S: Seam> Core<S> {
         } else {
             None
         };
-        // Saving may have made the pool grow and met an error that the kernel reports only once.
+        // Saving may have grown the pool and run into a write-back error. The kernel reports such
+        // an error only once, so the sync below might not see it.
         if self.is_suspect() {
             return Err(Error::Suspect);
         }
