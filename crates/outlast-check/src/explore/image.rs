@@ -1,12 +1,13 @@
 //! The check of one crash image.
 
-use super::phases::{Phase, phases_of};
 use super::recording::Recording;
 use crate::model::Image;
 use crate::random::Random;
 use crate::response::{self, Pending};
-use crate::session::{Do, Session, Shape, check_verification, recorder, watcher};
+use crate::session::{Do, Session, check_verification, recorder, watcher};
 use crate::state::{Checked, Fault, Judge, State, ensure};
+use crate::structures::Shape;
+use crate::structures::phases::{Phase, phases_of};
 use outlast::Error;
 use outlast::pmem::{Alive, LineSet};
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,7 +23,6 @@ mod common;
 pub mod crash;
 pub mod cuts;
 pub mod image;
-pub mod phases;
 mod play;
 pub mod recording;
 pub mod report;

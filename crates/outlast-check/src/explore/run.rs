@@ -2,7 +2,6 @@
 
 use super::crash::{Crash, Looked, Scratch, check_cut, crash_at};
 use super::image::{Case, Good, Setting, answers_rest_on, caught, second_run};
-use super::phases::{Phase, phases_of};
 use super::recording::{Recording, is_flush_or_fence};
 use super::scenario::{Scenario, catalogue};
 use super::violation::{Place, Violation, minimise};
@@ -11,6 +10,7 @@ use crate::random::Random;
 use crate::response;
 use crate::session::alive;
 use crate::state::{Fault, State};
+use crate::structures::phases::{Phase, phases_of};
 use crate::tally::{Site, Tally};
 use outlast::pmem::{Alive, Event};
 use outlast::{RecordForm, Scheme};

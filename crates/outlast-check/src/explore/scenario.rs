@@ -1,15 +1,16 @@
 //! The runs whose crashes are explored.
 
 use super::common;
-use super::phases::{Phase, phase};
 use super::play::Play;
 use super::recording::Recording;
 use crate::codec::SPECIAL;
 use crate::model::Image;
 use crate::random::Random;
 use crate::schemes::{Expected, parts};
-use crate::session::{PAGE_BITS, PoolShape, Session, Shape, recorder};
+use crate::session::{PAGE_BITS, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault};
+use crate::structures::phases::{Phase, phase};
+use crate::structures::{Shape, structure};
 use outlast::pmem::{Alive, Point};
 use outlast::pool::points as pool;
 use outlast::{RecordForm, Scheme};
@@ -150,7 +151,7 @@ fn is_end(event: &outlast::pmem::Event) -> bool {
 /// Lists every scenario of a scheme for one record form: the ones that all schemes share, and its
 /// own.
 pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
-    let parts = parts(scheme);
+    let (parts, structure) = (parts(scheme), structure(scheme));
     let usual = PoolShape::default();
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..usual };
     let small = PoolShape { pages: 34, ..usual };
@@ -163,7 +164,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         reaches.iter().for_each(|point| scenario.expect(point));
         all.push(scenario);
     };
-    let maps_made = [&pool::ROOT_FIXED, &pool::ROOT_COMMIT, &pool::ROOT_DROP, parts.creation];
+    let maps_made = [&pool::ROOT_FIXED, &pool::ROOT_COMMIT, &pool::ROOT_DROP, structure.creation];
     let freed: &[&Point] = if form == RecordForm::Bytes { &[&pool::RELEASE] } else { &[] };
     add(
         "pool",
@@ -179,7 +180,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     add("reopen", "close and reopen", usual, common::reopen, &[&pool::SAVED]);
     add("collide", "keys of one hash", colliding, common::collide, &[]);
     add("blocks", "blocks of all sizes, reused", usual, common::blocks, freed);
-    for (number, &(ending, config)) in parts.shapes.iter().enumerate() {
+    for (number, &(ending, config)) in structure.shapes.iter().enumerate() {
         let shape = Shape { config, ..smallest };
         let mut add = |name: &str, about, play| {
             let scenario = Scenario::new(format!("{name}-{ending}"), about, shape, play);

@@ -14,13 +14,14 @@ use maker::Maker;
 use super::act::{Act, MAP};
 use super::run::FIRST;
 use crate::codec::SPECIAL;
-use crate::explore::phases::{Phase, phase, phases_of};
 use crate::history::Call;
 use crate::model::stored;
 use crate::random::Random;
 use crate::schemes::parts;
-use crate::session::{Do, PoolShape, Session, Shape, recorder};
+use crate::session::{Do, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault};
+use crate::structures::phases::{Phase, phase, phases_of};
+use crate::structures::{Shape, structure};
 use outlast::Config;
 use outlast::pmem::{Alive, Point};
 use outlast::pool::threads::OWNERS;
@@ -130,7 +131,7 @@ impl Before {
     fn phase(self, scheme: Scheme) -> Option<Phase> {
         match self {
             Before::Nothing => None,
-            Before::Growth => Some(phase(parts(scheme).growth)),
+            Before::Growth => Some(phase(structure(scheme).growth)),
             Before::Point(point) => Some(phase(point)),
             Before::Phase(name) => Some(name.into()),
         }
@@ -281,7 +282,7 @@ impl Workload {
             }
             let events = seam.take();
             if phases_of(&events, shape).contains(&phase) {
-                let words = (parts(shape.scheme()).moved)(&events);
+                let words = (shape.structure().moved)(&events);
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {

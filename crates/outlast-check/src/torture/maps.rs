@@ -1,9 +1,9 @@
 //! The maps of a torture pool, with numbers for keys and values.
 
 use crate::codec::{Form, key_bytes, value_bytes};
-use crate::schemes::parts;
 use crate::session::Do;
 use crate::state::{Checked, Fault, ensure};
+use crate::structures::structure;
 use outlast::index::{Bytes, Inline};
 use outlast::{Map, MapOptions, Pool, RecordForm, Scheme};
 
@@ -47,7 +47,8 @@ impl AnyMap {
     /// The pool's.
     pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
         let usual = MapOptions::new().scheme(scheme);
-        let options = if shape.small { (parts(scheme).small)(shape.form, usual) } else { usual };
+        let options =
+            if shape.small { (structure(scheme).small)(shape.form, usual) } else { usual };
         Ok(match shape.form {
             RecordForm::Inline => AnyMap::Inline(pool.map_with(shape.name, &options)?),
             RecordForm::Bytes => AnyMap::Bytes(pool.map_with(shape.name, &options)?),

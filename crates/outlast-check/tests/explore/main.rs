@@ -11,8 +11,9 @@ use outlast_check::explore::{
 };
 use outlast_check::model::{Image, Timeline};
 use outlast_check::schemes::parts;
-use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive, recorder};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, alive, recorder};
 use outlast_check::state::{Allowed, Judge, State};
+use outlast_check::structures::Shape;
 use outlast_check::suite::Half;
 use outlast_check::tally::Tally;
 use std::sync::Arc;

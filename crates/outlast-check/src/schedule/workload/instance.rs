@@ -3,8 +3,9 @@
 use super::{Beside, Keys, Start, Workload, value_of};
 use crate::model::{Image, Timeline, stored};
 use crate::schedule::act::{Act, MAP, other};
-use crate::session::{Do, Session, Shape};
+use crate::session::{Do, Session};
 use crate::state::{Checked, Fault};
+use crate::structures::Shape;
 use outlast::RecordForm;
 use outlast::pmem::{Alive, Point};
 use std::collections::BTreeMap;

@@ -1,13 +1,13 @@
 //! Scenarios for Dash-EH's own paths, and what the common scenarios must reach.
 
-use super::phases::{BACKWARD, FORWARD, SPLIT_STASH};
 use super::rows::{self, Row};
-use super::{CROWD, shape};
 use crate::codec::SPECIAL;
 use crate::explore::{Play, Scenario};
 use crate::schemes::Expected;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::dash_eh::phases::{BACKWARD, FORWARD, SPLIT_STASH};
+use crate::structures::dash_eh::{self, CROWD, shape};
 use outlast::RecordForm;
 use outlast::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
 use outlast::index::dash_eh::points;
@@ -106,7 +106,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
 
 /// Groups keys by their home bucket, in one of the two segments of a new map.
 fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
-    let buckets = super::buckets(play.shape.config) as usize;
+    let buckets = dash_eh::buckets(play.shape.config) as usize;
     let mut homes = vec![Vec::new(); buckets];
     for key in 10..2_000 {
         let hash = play.session.hash(play.shape.form, play.key(key));

@@ -1,11 +1,13 @@
 //! Scenarios for Dash-LH's own paths, and what the common scenarios must reach.
 
-use super::{CROWD, phases, shape};
 use crate::codec::SPECIAL;
 use crate::explore::{Play, Scenario};
 use crate::schemes::Expected;
-use crate::session::{Do, PoolShape, Shape};
+use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::Shape;
+use crate::structures::dash_eh::{CROWD, phases};
+use crate::structures::dash_lh::shape;
 use outlast::index::dash_lh::{
     self,
     layout::{NODE_BUCKETS, SLOTS},

@@ -1,11 +1,12 @@
 //! Scenarios for the own paths of the EA-PHT family, and what the common scenarios must reach.
 
-use super::phases::{CHAIN_MOVED, IN_CHAIN};
 use crate::codec::SPECIAL;
 use crate::explore::{Play, Scenario};
 use crate::schemes::Expected;
-use crate::session::{Do, PoolShape, Shape};
+use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::Shape;
+use crate::structures::ea_pht::phases::{CHAIN_MOVED, IN_CHAIN};
 use outlast::index::ea_pht::points;
 use outlast::pmem::Point;
 use outlast::{Config, RecordForm};

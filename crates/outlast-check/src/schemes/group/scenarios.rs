@@ -1,12 +1,12 @@
 //! Scenarios for the own paths of group hashing, and what the common scenarios must reach.
 
-use super::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
-use super::{CROWD, shape};
 use crate::codec::SPECIAL;
 use crate::explore::{Play, Scenario};
 use crate::schemes::Expected;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::group::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
+use crate::structures::group::{CROWD, shape};
 use outlast::RecordForm;
 use outlast::index::group::points;
 use outlast::pmem::Point;
