@@ -38,6 +38,7 @@ pub mod growth;
 pub mod guard;
 pub mod history;
 pub mod model;
+pub mod parts;
 pub mod planted;
 pub mod random;
 pub mod response;

@@ -1,7 +1,7 @@
 //! The recorded runs from which mutants are made.
 
-use crate::explore::scenario::Scenario;
 use crate::model::{Image, Kept, Timeline, stored};
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Step, recorder};

@@ -1,7 +1,7 @@
 //! The scenarios that all schemes share.
 
-use super::play::Play;
 use crate::codec::SPECIAL;
+use crate::parts::play::Play;
 use crate::session::Do;
 use crate::state::Checked;
 use crate::structures::Shape;

@@ -23,7 +23,6 @@ mod common;
 pub mod crash;
 pub mod cuts;
 pub mod image;
-mod play;
 pub mod recording;
 pub mod report;
 pub mod run;
@@ -32,10 +31,9 @@ pub mod violation;
 
 pub use crash::{Crash, Looked, Scratch, crash_at};
 pub use image::{Case, Good, Setting};
-pub use play::Play;
 pub use recording::Recording;
 pub use run::{
     Budget, Limits, Options, Outcome, Row, Searched, first_violation_of, is_known, names, run,
 };
-pub use scenario::{Scenario, catalogue};
+pub use scenario::catalogue;
 pub use violation::Violation;

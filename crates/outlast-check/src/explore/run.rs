@@ -3,9 +3,10 @@
 use super::crash::{Crash, Looked, Scratch, check_cut, crash_at};
 use super::image::{Case, Good, Setting, answers_rest_on, caught, second_run};
 use super::recording::{Recording, is_flush_or_fence};
-use super::scenario::{Scenario, catalogue};
+use super::scenario::catalogue;
 use super::violation::{Place, Violation, minimise};
 use crate::model::{Image, Kept, Timeline, windows};
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
 use crate::session::alive;

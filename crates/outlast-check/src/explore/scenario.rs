@@ -1,15 +1,15 @@
-//! The runs whose crashes are explored.
+//! Lists the scenarios, and records them.
 
 use super::common;
-use super::play::Play;
 use super::recording::Recording;
 use crate::codec::SPECIAL;
 use crate::model::Image;
+use crate::parts::play::Play;
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
-use crate::schemes::{Expected, parts};
+use crate::schemes::parts;
 use crate::session::{PAGE_BITS, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault};
-use crate::structures::phases::{Phase, phase};
 use crate::structures::{Shape, structure};
 use outlast::pmem::{Alive, Point};
 use outlast::pool::points as pool;
@@ -25,28 +25,6 @@ const STEP: u64 = 100_003;
 /// Where the keys of the second round begin. The checks use keys below.
 const FIRST: u64 = 100_000_000;
 
-/// A named run.
-#[derive(Clone)]
-pub struct Scenario {
-    /// Its name, which includes the shape of its maps if it is run for several.
-    pub name: String,
-    /// What it is for.
-    pub about: &'static str,
-    /// The shape of its maps.
-    pub shape: Shape,
-    /// The shape of its pool.
-    pub pool: PoolShape,
-    /// Phases that it must go through.
-    pub reaches: Vec<Phase>,
-    /// Phases that the recovery of some of its images must go through.
-    pub mends: Vec<Phase>,
-    /// Whether one second run is enough, because each image takes long.
-    pub costly: bool,
-    /// The commit point at which exploration begins, if not with the first step after preparation.
-    pub begin: Option<&'static Point>,
-    play: fn(&mut Play) -> Checked,
-}
-
 /// The result of recording a scenario.
 pub struct Played {
     /// The run.
@@ -56,56 +34,6 @@ pub struct Played {
 }
 
 impl Scenario {
-    pub(crate) fn new(
-        name: impl Into<String>,
-        about: &'static str,
-        shape: Shape,
-        play: fn(&mut Play) -> Checked,
-    ) -> Scenario {
-        Scenario {
-            name: name.into(),
-            about,
-            shape,
-            pool: PoolShape::default(),
-            reaches: Vec::new(),
-            mends: Vec::new(),
-            costly: false,
-            begin: None,
-            play,
-        }
-    }
-
-    /// Sets a pool other than the usual one.
-    #[must_use]
-    pub(crate) fn in_pool(self, pool: PoolShape) -> Scenario {
-        Scenario { pool, ..self }
-    }
-
-    #[must_use]
-    pub(crate) fn expecting(mut self, expected: Expected) -> Scenario {
-        self.reaches.extend(expected.reaches.into_iter().map(phase));
-        self.reaches.extend(expected.phases.into_iter().map(Phase::from));
-        self.mends.extend(expected.mends.into_iter().map(phase));
-        self
-    }
-
-    /// Adds a commit point that the scenario must reach.
-    pub(crate) fn expect(&mut self, point: &Point) {
-        self.reaches.push(phase(point));
-    }
-
-    /// Starts the exploration where this point is reached.
-    #[must_use]
-    pub(crate) fn beginning_at(self, point: &'static Point) -> Scenario {
-        Scenario { begin: Some(point), ..self }
-    }
-
-    /// Declares that each image takes long.
-    #[must_use]
-    pub(crate) fn costly(self) -> Scenario {
-        Scenario { costly: true, ..self }
-    }
-
     /// Plays and records the scenario. Each round has other keys.
     ///
     /// # Errors

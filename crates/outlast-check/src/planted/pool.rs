@@ -1,15 +1,12 @@
 //! The seeded bugs of the pool, whatever the scheme of its maps.
 
-use super::published::*;
-use super::table::Checker::{Alone, Guard, Held, Stopped};
-use super::table::{Line, bug, bytes, cannot, inline};
+use crate::parts::bugs::Checker::{Alone, Guard, Held, Stopped};
+use crate::parts::bugs::{Line, SIZE_TOLD_EARLY, UNDURABLE_GROWTH, bug, bytes, cannot, inline};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::pmem::Seeded;
 use outlast::pool::bugs as pool_bugs;
 use outlast::pool::points;
-
-pub(crate) const SIZE_TOLD_EARLY: &str = "A pool's new size is used before the header has it";
-pub(crate) const UNDURABLE_GROWTH: &str = "Other threads see a growth before it is durable";
 
 /// The lines that every scheme shares, unless it has its own line for the same bug.
 pub(super) const LINES: &[Line] = &[

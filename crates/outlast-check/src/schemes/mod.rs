@@ -14,37 +14,8 @@ pub mod ea_pht;
 pub mod group;
 pub mod phast;
 
-use crate::canary::equivalent::Equivalent;
-use crate::explore::Scenario;
-use crate::planted::table::Line;
-use crate::schedule::workload::Workload;
-use outlast::pmem::Point;
-use outlast::{RecordForm, Scheme};
-
-/// What a scheme adds; see the module's documentation.
-pub struct Parts {
-    /// What a common scenario must reach, apart from the pool's own points.
-    pub expected: fn(&str, RecordForm) -> Expected,
-    /// Its own scenarios.
-    pub scenarios: fn(RecordForm) -> Vec<Scenario>,
-    /// Its own workloads.
-    pub workloads: &'static [Workload],
-    /// What stands for each published bug outside the pool, and the scheme's own bugs.
-    pub planted: &'static [Line],
-    /// Its harmless mutants.
-    pub equivalent: &'static [Equivalent],
-}
-
-/// What a run must go through.
-#[derive(Debug, Clone, Default)]
-pub struct Expected {
-    /// The points that the run itself must reach.
-    pub reaches: Vec<&'static Point>,
-    /// The phases it must reach that no single commit point shows.
-    pub phases: Vec<&'static str>,
-    /// The points that the recovery of some of its images must reach.
-    pub mends: Vec<&'static Point>,
-}
+use crate::parts::Parts;
+use outlast::Scheme;
 
 /// Returns what a scheme adds.
 pub fn parts(scheme: Scheme) -> &'static Parts {

@@ -1,8 +1,8 @@
 //! The seeded bugs of clevel. Those of the pool are in `planted/pool.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
-use crate::planted::table::{Line, bug, cannot};
+use crate::parts::bugs::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
+use crate::parts::bugs::{Line, bug, cannot};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::clevel::bugs as clevel_bugs;

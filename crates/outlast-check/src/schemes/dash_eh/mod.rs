@@ -5,7 +5,7 @@ pub mod rows;
 mod scenarios;
 mod workloads;
 
-use super::Parts;
+use crate::parts::Parts;
 
 /// What Dash-EH adds.
 pub const PARTS: Parts = Parts {

@@ -1,8 +1,8 @@
 //! The seeded bugs of Dash-EH. Those of the pool are in `planted/pool.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Held, Paused, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot};
+use crate::parts::bugs::Checker::{Alone, EachStep, Held, Paused, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::dash_eh::bugs as dash_eh_bugs;

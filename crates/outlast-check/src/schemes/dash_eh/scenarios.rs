@@ -2,8 +2,8 @@
 
 use super::rows::{self, Row};
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::dash_eh::phases::{BACKWARD, FORWARD, SPLIT_STASH};

@@ -4,7 +4,7 @@ mod planted;
 mod scenarios;
 mod workloads;
 
-use super::Parts;
+use crate::parts::Parts;
 
 /// What Dash-LH adds.
 pub const PARTS: Parts = Parts {

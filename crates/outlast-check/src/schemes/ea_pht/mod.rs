@@ -4,9 +4,8 @@ mod planted;
 mod scenarios;
 mod workloads;
 
-use super::Parts;
-use crate::canary::equivalent::{DROPPED, Equivalent, Reason};
-use crate::canary::mutation::{Act, Which, Wrong};
+use crate::parts::Parts;
+use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::structures::ea_pht::{hybrid, parallel, plain};
 use outlast::index::ea_pht::points;
 

@@ -1,9 +1,9 @@
 //! The seeded bugs of the EA-PHT family. Those of the pool are in `planted/pool.rs`.
 
-use crate::planted::pool::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot};
+use crate::parts::bugs::Checker::{Alone, Held, Paused, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot};
+use crate::parts::bugs::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::ea_pht::bugs as own_bugs;

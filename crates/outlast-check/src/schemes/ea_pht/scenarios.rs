@@ -1,8 +1,8 @@
 //! Scenarios for the own paths of the EA-PHT family, and what the common scenarios must reach.
 
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::Shape;

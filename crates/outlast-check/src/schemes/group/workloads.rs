@@ -1,6 +1,6 @@
 //! Schedules for the own paths of group hashing.
 
-use crate::schedule::workload::{Aim, Before, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, PLAIN, Workload};
 use crate::structures::group::phases::SECOND_LEVEL;
 use outlast::index::group::points;
 

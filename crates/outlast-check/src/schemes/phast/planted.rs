@@ -1,8 +1,8 @@
 //! The seeded bugs of PhaST. Those of the pool are in `planted/pool.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot, inline};
+use crate::parts::bugs::Checker::{Alone, EachStep, Held, Schedules, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot, inline};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::phast::bugs as phast_bugs;

@@ -1,7 +1,7 @@
 //! Scenarios for PhaST's own paths, and what the common scenarios must reach.
 
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::phast::phases::{DIVIDED, JOINED};

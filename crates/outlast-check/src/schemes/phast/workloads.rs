@@ -1,6 +1,6 @@
 //! Schedules for PhaST's own paths.
 
-use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use crate::structures::phast::config;
 use crate::structures::phast::phases::DIVIDED;
 use outlast::index::phast::points;

@@ -12,9 +12,9 @@ pub struct Play {
     pub(crate) shape: Shape,
     pub(crate) random: Random,
     /// Added to the keys that are not special.
-    pub(super) base: u64,
+    pub(crate) base: u64,
     /// The first step to explore.
-    pub(super) from: usize,
+    pub(crate) from: usize,
 }
 
 impl Play {
