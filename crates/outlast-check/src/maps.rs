@@ -1,4 +1,4 @@
-//! The maps of a torture pool, with numbers for keys and values.
+//! Maps behind the public interface, with numbers for keys and values.
 
 use crate::codec::{Form, key_bytes, value_bytes};
 use crate::session::Do;
@@ -66,14 +66,12 @@ impl AnyMap {
         }
     }
 
-    /// Changes a key whose value is `before`, and checks the result.
+    /// Changes a key. Returns whether the change applied, and the value before if the call returns it.
     ///
     /// # Errors
-    /// If the map fails or returns something wrong.
-    pub fn change(&self, key: u64, change: Do, before: Option<u64>) -> Checked {
-        let (applies, _) = change.on(before);
-        // Whether the change applied, and the value before, if the call returns it.
-        let (applied, told) = match self {
+    /// If the map fails, or the value before is one that nobody wrote.
+    pub fn apply(&self, key: u64, change: Do) -> Checked<(bool, Option<Option<u64>>)> {
+        Ok(match self {
             AnyMap::Inline(map) => {
                 let key = Inline::nth_key(key);
                 match change {
@@ -103,7 +101,16 @@ impl AnyMap {
                     }
                 }
             }
-        };
+        })
+    }
+
+    /// Changes a key whose value is `before`, and checks the result.
+    ///
+    /// # Errors
+    /// If the map fails or returns something wrong.
+    pub fn change(&self, key: u64, change: Do, before: Option<u64>) -> Checked {
+        let (applies, _) = change.on(before);
+        let (applied, told) = self.apply(key, change)?;
         let right = applied == applies && told.is_none_or(|told| told == before);
         ensure(right, || {
             format!("{change:?} of key {key}, value {before:?}: answered {applied}, {told:?}")
