@@ -2,6 +2,7 @@
 
 use super::recording::Recording;
 use crate::model::Image;
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response::{self, Pending};
 use crate::session::{Do, Session, check_verification, recorder, watcher};
@@ -43,6 +44,12 @@ pub struct Setting<'a> {
     pub shape: Shape,
     /// A page that all pools share.
     pub alive: &'a Arc<Alive>,
+}
+
+impl<'a> Setting<'a> {
+    pub(super) fn of(scenario: &Scenario, run: &'a Recording, alive: &'a Arc<Alive>) -> Self {
+        Setting { capacity: run.capacity(), universe: &run.universe, shape: scenario.shape, alive }
+    }
 }
 
 /// An image and what it may hold.
