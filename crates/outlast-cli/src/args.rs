@@ -34,11 +34,11 @@ pub(crate) enum Command {
     /// Load records from a file or standard input; creates the pool and the map if missing
     Load(LoadArgs),
     /// Print the value of a key
-    Get(GetArgs),
+    Get(KeyArgs),
     /// Insert or replace a record; creates the pool and the map if missing
     Put(PutArgs),
     /// Remove a record
-    Del(DelArgs),
+    Del(KeyArgs),
     /// Print records: all of them, in no particular order; for an ordered map, in key order, and
     /// optionally only a range
     Scan(ScanArgs),
@@ -148,9 +148,9 @@ pub(crate) struct LoadArgs {
     pub(crate) create: CreateArgs,
 }
 
-/// Arguments of [`Command::Get`].
+/// Arguments of [`Command::Get`] and [`Command::Del`].
 #[derive(Debug, ClapArgs)]
-pub(crate) struct GetArgs {
+pub(crate) struct KeyArgs {
     /// The key
     #[arg(allow_negative_numbers = true)]
     pub(crate) key: OsString,
@@ -171,18 +171,6 @@ pub(crate) struct PutArgs {
     pub(crate) value: OsString,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
-    #[command(flatten)]
-    pub(crate) notation: NotationArgs,
-}
-
-/// Arguments of [`Command::Del`].
-#[derive(Debug, ClapArgs)]
-pub(crate) struct DelArgs {
-    /// The key
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) key: OsString,
-    #[command(flatten)]
-    pub(crate) map: MapArgs,
     #[command(flatten)]
     pub(crate) notation: NotationArgs,
 }
