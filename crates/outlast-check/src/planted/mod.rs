@@ -6,7 +6,7 @@
 //! nothing.
 
 mod checkers;
-mod pool;
+mod shared;
 pub mod table;
 
 use crate::parts::bugs::{Checker, Line, Stand};

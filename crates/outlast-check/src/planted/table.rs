@@ -1,7 +1,7 @@
 //! The tables of seeded bugs: for each entry of the list of published bugs, what stands for it in
 //! the pool or a scheme.
 
-use super::pool;
+use super::shared;
 use crate::parts::bugs::Line;
 use crate::parts::published;
 use crate::schemes::parts;
@@ -16,7 +16,7 @@ pub fn published() -> &'static [&'static str] {
 pub fn lines(scheme: Scheme) -> Vec<Line> {
     let own = parts(scheme).planted;
     let has_own = |shared: &&Line| own.iter().any(|line| line.published == shared.published);
-    let shared = || pool::LINES.iter().filter(|line| !has_own(line));
+    let shared = || shared::LINES.iter().filter(|line| !has_own(line));
     let all = || shared().chain(own).copied();
     let published = published::ALL.iter().flat_map(|bug| all().filter(|l| l.published == *bug));
     let others = all().filter(|line| !published::ALL.contains(&line.published));
