@@ -4,6 +4,8 @@
 //! - `workloads.rs`: the same for schedules
 //! - `planted.rs`: what stands for each published bug
 //!
+//! `plays.rs` has what several schemes play.
+//!
 //! What a scheme's maps are like is in [`structures`](crate::structures). The rest of the harness uses
 //! [`parts`] and knows no scheme.
 
@@ -13,6 +15,7 @@ pub mod dash_lh;
 pub mod ea_pht;
 pub mod group;
 pub mod phast;
+mod plays;
 
 use crate::parts::Parts;
 use outlast::Scheme;
