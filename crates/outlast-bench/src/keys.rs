@@ -5,6 +5,9 @@
 //! operation. Values are computed from keys. They equal their key only with a chance of one in
 //! 2^64, and contain a version that updates change.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 /// Key numbers from here on are never inserted.
 pub const ABSENT: u64 = 1 << 40;
 
@@ -66,21 +69,18 @@ pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
 
 /// Uniform random draws, with replacement.
 #[derive(Debug, Clone)]
-pub struct Draw {
-    state: u64,
-}
+pub struct Draw(SplitMix64);
 
 impl Draw {
     /// Creates a sequence that depends only on the seed.
     pub fn new(seed: u64) -> Draw {
-        Draw { state: mix(seed ^ 0x6a09_e667_f3bc_c908) }
+        Draw(SplitMix64::seed_from_u64(mix(seed ^ 0x6a09_e667_f3bc_c908)))
     }
 
     /// Draws any 64 bits.
     #[inline(always)]
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.state)
+        self.0.next_u64()
     }
 
     /// Draws a number below `bound`.

@@ -21,10 +21,11 @@
 //! - [`fuzz`]: pools with damaged structure, and whether verification tells the truth about them.
 //!
 //! Everything works through the trait [`Index`](outlast::index::Index), for each scheme and both
-//! record forms. What a scheme adds of its own is in its folder of [`schemes`]. Numbers stand for
-//! keys and values ([`codec`]), and a [`State`](state::State) of numbers stands for the contents of
-//! a pool. A [`Session`](session::Session) runs operations on a pool and checks every result
-//! against its state.
+//! record forms. What a scheme's maps are like is in its folder of [`structures`], and what it adds
+//! to the tests is in its folder of [`schemes`]. Numbers stand for keys and values ([`codec`]), and
+//! a [`State`](state::State) of numbers stands for the contents of a pool. A
+//! [`Session`](session::Session) runs operations on a pool and checks every result against its
+//! state.
 
 pub mod blocks;
 pub mod canary;
@@ -36,7 +37,9 @@ pub mod fuzz;
 pub mod growth;
 pub mod guard;
 pub mod history;
+pub mod maps;
 pub mod model;
+pub mod parts;
 pub mod planted;
 pub mod random;
 pub mod response;
@@ -45,6 +48,7 @@ pub mod schemes;
 pub mod session;
 pub mod state;
 pub mod stop;
+pub mod structures;
 pub mod suite;
 pub mod tally;
 pub mod torture;

@@ -6,6 +6,7 @@ use args::*;
 use clap::Parser;
 use outlast::{RecordForm, Scheme};
 use outlast_check::explore::{self, report};
+use outlast_check::parts::workload::Workload;
 use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
@@ -453,7 +454,7 @@ fn run_schedule(args: &ScheduleArgs) -> Checked {
                 continue;
             }
             if let (Some(strategy), Some(workload)) = (args.strategy, &args.workload) {
-                if schedule::workload::Workload::named(scheme, workload).is_none() {
+                if Workload::named(scheme, workload).is_none() {
                     continue;
                 }
                 let (run, violation) = schedule::replay(&schedule::Replay {

@@ -20,10 +20,12 @@
 //! these can leave too, and at that moment no more contents are allowed.
 
 use crate::random::Random;
-use crate::session::GARBAGE;
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use outlast::pool::layout::{HEADER_OFFSETS, field};
 use std::collections::BTreeMap;
+
+/// The byte that fills fresh space: nothing may rely on zeroes there.
+pub const GARBAGE: u8 = 0xa5;
 
 /// A store to a line that is not certain to survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,17 +5,16 @@ mod kinds;
 mod opening;
 
 use crate::codec::Form;
+use crate::model::GARBAGE;
 use crate::random::Random;
-use crate::schemes::parts;
 use crate::state::{Checked, Fault, Judge, MapState, State, ensure};
+use crate::structures::{Shape, structure};
 use crate::with_form;
 pub use checks::check_verification;
 use checks::*;
-pub use kinds::{Do, Kind, Shape, Step};
+pub use kinds::{Do, Kind, Step};
 use opening::options;
-pub use opening::{
-    GARBAGE, PAGE_BITS, PoolShape, alive, open_beside, open_bytes, recorder, watcher,
-};
+pub use opening::{PAGE_BITS, PoolShape, alive, open_beside, open_bytes, recorder, watcher};
 use outlast::RecordForm;
 use outlast::db::store::{MapRequest, OpenMap, ReclaimState, Store};
 use outlast::index::Index;
@@ -291,7 +290,7 @@ impl Session {
                 return names.iter().try_for_each(|name| {
                     let map = self.map(name)?;
                     let stats = with_form!(map.index(), R, index => Index::<R>::stats(&**index))?;
-                    (parts(map.info().scheme()).at_rest)(&stats)
+                    (structure(map.info().scheme()).at_rest)(&stats)
                 });
             }
         }

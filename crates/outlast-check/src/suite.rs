@@ -1,8 +1,12 @@
 //! The whole proof of one scheme and record form: crash images, schedules, mutants, seeded bugs and
 //! faults of the disk, with a one-line summary.
 
+use crate::canary;
+use crate::disk;
+use crate::explore;
+use crate::planted;
+use crate::schedule;
 use crate::tally::Tally;
-use crate::{canary, disk, explore, planted, schedule};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

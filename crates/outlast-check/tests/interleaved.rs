@@ -12,9 +12,11 @@ use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
 use outlast::{RecordForm, Scheme};
 use outlast_check::explore::catalogue;
+use outlast_check::model::GARBAGE;
 use outlast_check::schedule::workload;
-use outlast_check::session::{Do, GARBAGE, PoolShape, Session, Shape, alive, recorder};
+use outlast_check::session::{Do, PoolShape, Session, alive, recorder};
 use outlast_check::stop::Stops;
+use outlast_check::structures::Shape;
 use std::sync::{Arc, OnceLock};
 
 /// Opens `file` and stops a step of its reclaim before each access in turn, while `operation` runs.

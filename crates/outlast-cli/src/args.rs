@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Insert or replace a record; creates the pool and the map if missing
     Put(PutArgs),
     /// Remove a record
-    Del(DelArgs),
+    Del(KeyArgs),
     /// Print records: all of them, in no particular order; for an ordered map, in key order, and
     /// optionally only a range
     Scan(ScanArgs),
@@ -150,9 +150,9 @@ pub(crate) struct LoadArgs {
     pub(crate) create: CreateArgs,
 }
 
-/// Arguments of [`Command::Get`].
+/// Selects a record.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct GetArgs {
+pub(crate) struct KeyArgs {
     /// The key
     #[arg(allow_negative_numbers = true)]
     pub(crate) key: OsString,
@@ -160,6 +160,13 @@ pub(crate) struct GetArgs {
     pub(crate) map: MapArgs,
     #[command(flatten)]
     pub(crate) notation: NotationArgs,
+}
+
+/// Arguments of [`Command::Get`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    pub(crate) of: KeyArgs,
     /// Read a pool that a power loss may have torn
     #[arg(long)]
     pub(crate) accept_possibly_torn: bool,
@@ -176,18 +183,6 @@ pub(crate) struct PutArgs {
     pub(crate) value: OsString,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
-    #[command(flatten)]
-    pub(crate) notation: NotationArgs,
-}
-
-/// Arguments of [`Command::Del`].
-#[derive(Debug, ClapArgs)]
-pub(crate) struct DelArgs {
-    /// The key
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) key: OsString,
-    #[command(flatten)]
-    pub(crate) map: MapArgs,
     #[command(flatten)]
     pub(crate) notation: NotationArgs,
 }

@@ -5,22 +5,20 @@
 //! and the same again after closing and reopening.
 
 use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// A small random number generator, so that a seed determines a run.
-struct Random(u64);
+/// A random number generator whose seed determines a run.
+struct Random(SplitMix64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn new(seed: u64) -> Self {
+        Random(SplitMix64::seed_from_u64(seed))
     }
     fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.0.next_u64() % n
     }
 }
 
@@ -104,7 +102,7 @@ where
     let dir = tempfile::tempdir().unwrap();
     for (i, options) in shapes().into_iter().enumerate() {
         let path = dir.path().join(format!("{i}.pool"));
-        let mut random = Random(i as u64);
+        let mut random = Random::new(i as u64);
         let mut model: HashMap<u64, u64> = HashMap::new();
         let mut pool = open(&path);
         let mut map: Map<K::Of, V::Of> = pool.map_with("m", &options).unwrap();

@@ -5,19 +5,20 @@
 //! kinds of bounds from both ends, and the neighbours of a key. Values never equal keys.
 
 use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
+    fn new(seed: u64) -> Self {
+        Random(SplitMix64::seed_from_u64(seed))
+    }
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
+        self.0.next_u64() % n
     }
 }
 
@@ -37,7 +38,7 @@ where
     let pool = PoolOptions::new().anonymous().unwrap();
     let map: OrderedMap<K, u64> = pool.ordered_map_with("m", options).unwrap();
     let mut model: BTreeMap<K::Owned, u64> = BTreeMap::new();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for step in 0..steps {
         // Phases of growth alternate with phases of shrinking.
         let grows = step / 400 % 3 != 2;
@@ -187,7 +188,7 @@ fn scans_keep_their_word_beside_changes() {
             for t in 1..=2 {
                 let (map, stop) = (map.clone(), &stop);
                 s.spawn(move || {
-                    let mut random = Random(t);
+                    let mut random = Random::new(t);
                     for round in 0..12 {
                         // A range of keys fills up and empties again, so that leaves split and
                         // merge.

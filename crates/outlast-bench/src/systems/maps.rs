@@ -4,7 +4,7 @@
 //! distinct, so inserting if absent and replacing are the same. Updates are made in place if the
 //! map allows it.
 
-use super::{Room, System};
+use super::System;
 use crate::Fallible;
 use crate::form::{Form, Hand, OurBuild};
 
@@ -45,9 +45,6 @@ impl<F: Form> System for Dashmap<F> {
         let found = self.0.remove(F::lookup(hand, key));
         Ok(found.map(|(_, value)| F::word(reading, &value)))
     }
-    fn room(&self, _: u64) -> Fallible<Room> {
-        Ok(Room::default())
-    }
 }
 
 /// `papaya::HashMap`, pinned for each operation.
@@ -83,9 +80,6 @@ impl<F: Form> System for Papaya<F> {
         let found = map.remove(F::lookup(hand, key));
         Ok(found.map(|value| F::word(reading, value)))
     }
-    fn room(&self, _: u64) -> Fallible<Room> {
-        Ok(Room::default())
-    }
 }
 
 /// `scc::HashMap`.
@@ -117,9 +111,6 @@ impl<F: Form> System for Scc<F> {
         let reading = hand.reading;
         let found = self.0.remove_sync(F::lookup(hand, key));
         Ok(found.map(|(_, value)| F::word(reading, &value)))
-    }
-    fn room(&self, _: u64) -> Fallible<Room> {
-        Ok(Room::default())
     }
 }
 
@@ -163,8 +154,5 @@ impl<F: Form> System for Hashbrown<F> {
         let reading = hand.reading;
         let found = self.0.write().remove(F::lookup(hand, key));
         Ok(found.map(|value| F::word(reading, &value)))
-    }
-    fn room(&self, _: u64) -> Fallible<Room> {
-        Ok(Room::default())
     }
 }

@@ -1,6 +1,6 @@
 //! Maps in DRAM that keep keys in order, used as their documentation recommends.
 
-use super::{Room, System};
+use super::System;
 use crate::Fallible;
 use crate::form::{Form, Hand};
 use parking_lot::RwLock;
@@ -58,9 +58,6 @@ impl<F: Form> System for Skiplist<F> {
         found.extend(range.map(|entry| (word(entry.key()), F::word(reading, entry.value()))));
         Ok(())
     }
-    fn room(&self, _: u64) -> Fallible<Room> {
-        Ok(Room::default())
-    }
 }
 
 /// `std::collections::BTreeMap` behind one reader-writer lock.
@@ -116,8 +113,5 @@ impl<F: Form> System for Btree<F> {
         let range = map.range::<F::Lookup, _>(bounds).take(records);
         found.extend(range.map(|(key, value)| (word(key), F::word(reading, value))));
         Ok(())
-    }
-    fn room(&self, _: u64) -> Fallible<Room> {
-        Ok(Room::default())
     }
 }

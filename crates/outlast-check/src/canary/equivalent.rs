@@ -1,58 +1,10 @@
 //! The mutants that do no harm, and why.
 
 use super::Canary;
-use super::mutation::{Act, Which, Wrong};
+use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::schemes::parts;
 use outlast::Scheme;
-use outlast::pmem::Point;
 use outlast::pool::points as pool;
-use std::fmt;
-
-/// The reason why a flush or fence can be done wrong without losing anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// The header has two copies, and the other one is whole.
-    DoubleHeader,
-    /// The saved free state: if it is not whole, it is traced again.
-    SavedFreeState,
-    /// A mark that only saves work for the next open.
-    Progress,
-    /// The lines are flushed again before the next fence.
-    FlushedAgain,
-    /// Only another thread's stores depend on it. A seeded bug stands for it instead, which
-    /// directed schedules must find.
-    OtherThreads,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Reason::DoubleHeader => "one copy of a double header",
-            Reason::SavedFreeState => "saved free state",
-            Reason::Progress => "progress mark that only saves rework",
-            Reason::FlushedAgain => "lines flushed again before the next fence",
-            Reason::OtherThreads => "seeded as a bug for schedules",
-        })
-    }
-}
-
-/// A mutant that does no harm.
-pub struct Equivalent {
-    /// The commit point.
-    pub point: &'static Point,
-    /// The act that is done wrong there.
-    pub act: Act,
-    /// The ways in which it is done wrong.
-    pub ways: &'static [Wrong],
-    /// Why nothing is lost.
-    pub reason: Reason,
-}
-
-impl Equivalent {
-    fn is(&self, canary: Canary) -> bool {
-        self.point == canary.point && self.act == canary.act && self.ways.contains(&canary.wrong)
-    }
-}
 
 /// The pool's harmless mutants. Those of a scheme are in its folder.
 ///
@@ -80,18 +32,10 @@ const POOL: &[Equivalent] = &[
 
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];
 
-/// A flush or fence that is missing, always or once.
-pub const DROPPED: &[Wrong] = &[
-    Wrong::Dropped,
-    Wrong::DroppedOnce(Which::First),
-    Wrong::DroppedOnce(Which::Second),
-    Wrong::DroppedOnce(Which::Last),
-    Wrong::DroppedOnce(Which::Seeded(1)),
-    Wrong::DroppedOnce(Which::Seeded(2)),
-];
-
 /// Returns why a mutant does no harm, if the tables declare it harmless.
 pub fn reason(scheme: Scheme, canary: Canary) -> Option<Reason> {
+    let Canary { point, act, wrong } = canary;
     let mut all = POOL.iter().chain(parts(scheme).equivalent);
-    all.find(|row| row.is(canary)).map(|row| row.reason)
+    let row = all.find(|row| row.point == point && row.act == act && row.ways.contains(&wrong));
+    row.map(|row| row.reason)
 }

@@ -16,9 +16,10 @@ pub mod tape;
 pub mod trial;
 
 use crate::explore::catalogue;
+use crate::parts::mutants::{Act, Reason, Wrong};
 use crate::session::alive;
 use crate::state::Checked;
-use mutation::{Act, Wrong, mutate};
+use mutation::mutate;
 use outlast::pmem::{Access, Alive, LINE, Point};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
@@ -83,7 +84,7 @@ pub enum Fate {
     /// were good.
     Equivalent {
         /// Why.
-        reason: equivalent::Reason,
+        reason: Reason,
         /// Images tried.
         images: usize,
     },

@@ -4,106 +4,9 @@
 //! library that lacks one of them is the recorded trace without it, and nothing needs to run again.
 //! A mutated trace has as many events as the original, and the same stores in the same order.
 
+use crate::parts::mutants::{Act, Wrong};
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use std::collections::BTreeSet;
-use std::fmt;
-
-/// An act that makes stores durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Act {
-    /// The write-back of some lines.
-    Flush,
-    /// The wait for it to complete.
-    Fence,
-}
-
-impl Act {
-    /// Returns whether an event is this act.
-    pub fn is(self, event: &Event) -> bool {
-        match self {
-            Act::Flush => matches!(event.access, Access::Flush { .. }),
-            Act::Fence => matches!(event.access, Access::Fence),
-        }
-    }
-}
-
-impl fmt::Display for Act {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Act::Flush => "flush",
-            Act::Fence => "fence",
-        })
-    }
-}
-
-/// A way to do one act of a commit point wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wrong {
-    /// It is never done.
-    Dropped,
-    /// It is left out once in a run, at this occurrence.
-    DroppedOnce(Which),
-    /// Flushes of more than one line leave out their last line.
-    WithoutLastLine,
-    /// Flushes of more than one line leave out their first line.
-    WithoutFirstLine,
-    /// The flush, with the fence if one follows it, comes before the stores that it is for.
-    BeforeStores,
-}
-
-/// One occurrence of an act in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Which {
-    /// The first.
-    First,
-    /// The second, if there are two.
-    Second,
-    /// The last.
-    Last,
-    /// One that this seed chooses.
-    Seeded(u64),
-}
-
-impl Which {
-    /// Returns its index among `count` occurrences.
-    fn of(self, count: usize) -> Option<usize> {
-        let last = count.checked_sub(1)?;
-        Some(match self {
-            Which::First => 0,
-            Which::Second => last.min(1),
-            Which::Last => last,
-            Which::Seeded(seed) => crate::random::Random::new(seed).below(count as u64) as usize,
-        })
-    }
-}
-
-impl Wrong {
-    /// Lists all ways to do an act wrong.
-    pub fn all(act: Act) -> Vec<Wrong> {
-        let once = [Which::First, Which::Second, Which::Last, Which::Seeded(1), Which::Seeded(2)];
-        let mut all = vec![Wrong::Dropped];
-        all.extend(once.map(Wrong::DroppedOnce));
-        if act == Act::Flush {
-            all.extend([Wrong::WithoutLastLine, Wrong::WithoutFirstLine, Wrong::BeforeStores]);
-        }
-        all
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Wrong::Dropped => f.write_str("dropped"),
-            Wrong::DroppedOnce(Which::First) => f.write_str("first dropped"),
-            Wrong::DroppedOnce(Which::Second) => f.write_str("second dropped"),
-            Wrong::DroppedOnce(Which::Last) => f.write_str("last dropped"),
-            Wrong::DroppedOnce(Which::Seeded(seed)) => write!(f, "one dropped (seed {seed})"),
-            Wrong::WithoutLastLine => f.write_str("without its last line"),
-            Wrong::WithoutFirstLine => f.write_str("without its first line"),
-            Wrong::BeforeStores => f.write_str("before its stores"),
-        }
-    }
-}
 
 /// A mutated trace.
 pub struct Mutated {
@@ -240,6 +143,7 @@ impl Mutated {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parts::mutants::Which;
     use outlast::index::dash_eh::points::{INSERT, RECORD};
 
     fn event(point: &'static Point, access: Access) -> Event {

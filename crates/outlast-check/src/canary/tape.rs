@@ -1,11 +1,12 @@
 //! The recorded runs from which mutants are made.
 
-use crate::explore::scenario::Scenario;
 use crate::model::{Image, Kept, Timeline, stored};
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
-use crate::session::{Do, PAGE_BITS, PoolShape, Session, Shape, Step, recorder};
+use crate::session::{Do, PAGE_BITS, PoolShape, Session, Step, recorder};
 use crate::state::{self, Checked, State, ensure};
+use crate::structures::Shape;
 use outlast::Error;
 use outlast::db::store::MapRequest;
 use outlast::pmem::{Access, Alive, Event, Mark, Seam};

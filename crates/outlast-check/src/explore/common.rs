@@ -1,9 +1,10 @@
 //! The scenarios that all schemes share.
 
-use super::play::Play;
 use crate::codec::SPECIAL;
-use crate::session::{Do, Shape};
+use crate::parts::play::Play;
+use crate::session::Do;
 use crate::state::Checked;
+use crate::structures::Shape;
 use outlast::RecordForm;
 
 pub(super) fn pool_creation(_: &mut Play) -> Checked {
@@ -224,7 +225,7 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
 
 pub(super) fn collide(play: &mut Play) -> Checked {
     play.map()?;
-    let crowd = play.parts().crowd;
+    let crowd = play.shape.structure().crowd;
     // Fill all places that keys of one hash can have. The map grows as long as that may help, which
     // it does not.
     for key in 0..crowd - 2 {

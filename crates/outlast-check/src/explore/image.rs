@@ -1,12 +1,14 @@
 //! The check of one crash image.
 
-use super::phases::{Phase, phases_of};
 use super::recording::Recording;
 use crate::model::Image;
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response::{self, Pending};
-use crate::session::{Do, Session, Shape, check_verification, recorder, watcher};
+use crate::session::{Do, Session, check_verification, recorder, watcher};
 use crate::state::{Checked, Fault, Judge, State, ensure};
+use crate::structures::Shape;
+use crate::structures::phases::{Phase, phases_of};
 use outlast::Error;
 use outlast::pmem::{Alive, LineSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +44,12 @@ pub struct Setting<'a> {
     pub shape: Shape,
     /// A page that all pools share.
     pub alive: &'a Arc<Alive>,
+}
+
+impl<'a> Setting<'a> {
+    pub(super) fn of(scenario: &Scenario, run: &'a Recording, alive: &'a Arc<Alive>) -> Self {
+        Setting { capacity: run.capacity(), universe: &run.universe, shape: scenario.shape, alive }
+    }
 }
 
 /// An image and what it may hold.

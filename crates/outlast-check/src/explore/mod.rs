@@ -23,20 +23,19 @@ mod common;
 pub mod crash;
 pub mod cuts;
 pub mod image;
-pub mod phases;
-mod play;
+mod options;
 pub mod recording;
 pub mod report;
 pub mod run;
 pub mod scenario;
+mod search;
 pub mod violation;
 
 pub use crash::{Crash, Looked, Scratch, crash_at};
 pub use image::{Case, Good, Setting};
-pub use play::Play;
+pub use options::{Budget, Options};
 pub use recording::Recording;
-pub use run::{
-    Budget, Limits, Options, Outcome, Row, Searched, first_violation_of, is_known, names, run,
-};
-pub use scenario::{Scenario, catalogue};
+pub use run::{Outcome, Row, is_known, names, run};
+pub use scenario::catalogue;
+pub use search::{Limits, Searched, first_violation_of};
 pub use violation::Violation;

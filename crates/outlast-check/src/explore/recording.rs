@@ -1,8 +1,8 @@
 //! A recorded run of one thread, and what a crash in it may leave.
 
-use crate::model::{Image, Timeline, stored, windows};
+use crate::model::{GARBAGE, Image, Timeline, stored, windows};
 use crate::response::{self, Pending, is_durable};
-use crate::session::{GARBAGE, Kind, Step};
+use crate::session::{Kind, Step};
 use crate::state::Allowed;
 use outlast::pmem::{Access, Event, Mark, Point};
 use std::collections::BTreeMap;

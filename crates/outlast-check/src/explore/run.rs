@@ -2,17 +2,18 @@
 
 use super::crash::{Crash, Looked, Scratch, check_cut, crash_at};
 use super::image::{Case, Good, Setting, answers_rest_on, caught, second_run};
-use super::phases::{Phase, phases_of};
-use super::recording::{Recording, is_flush_or_fence};
-use super::scenario::{Scenario, catalogue};
+use super::options::Options;
+use super::recording::Recording;
+use super::scenario::catalogue;
 use super::violation::{Place, Violation, minimise};
-use crate::model::{Image, Kept, Timeline, windows};
-use crate::random::Random;
+use crate::model::{Image, Kept, Timeline};
+use crate::parts::scenario::Scenario;
 use crate::response;
 use crate::session::alive;
 use crate::state::{Fault, State};
+use crate::structures::phases::{Phase, phases_of};
 use crate::tally::{Site, Tally};
-use outlast::pmem::{Alive, Event};
+use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,95 +29,6 @@ const READ: u64 = 16;
 /// After the first round, some prefixes are thinned out to one in this many: those that end with a
 /// store to a volatile word, or to a structure that nothing links to yet.
 const LATER_STRIDE: usize = 4;
-
-/// How much to explore.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Budget {
-    /// Rounds over all scenarios, each with other keys.
-    pub rounds: u64,
-    /// Ends as soon as this many distinct images have been checked.
-    pub distinct: Option<u64>,
-    /// One window in this many is explored, and each round takes others.
-    pub stride: usize,
-    /// The most combinations of line cuts at one moment.
-    pub cuts: usize,
-    /// For each scenario and round, how many evenly spread images are explored for second crashes,
-    /// in addition to those whose recovery does something new.
-    pub second_runs: usize,
-    /// One moment in this many of a second run is explored.
-    pub second_stride: usize,
-    /// The most combinations of line cuts at one moment of a second run.
-    pub second_cuts: usize,
-}
-
-impl Budget {
-    /// A budget of seconds, for the tests.
-    pub const QUICK: Budget = Budget {
-        rounds: 1,
-        distinct: None,
-        stride: 6,
-        cuts: 8,
-        second_runs: 1,
-        second_stride: 4,
-        second_cuts: 2,
-    };
-    /// A budget of minutes, with every window of every scenario.
-    pub const CI: Budget = Budget {
-        rounds: u64::MAX,
-        distinct: Some(110_000),
-        stride: 1,
-        cuts: 32,
-        second_runs: 2,
-        second_stride: 2,
-        second_cuts: 4,
-    };
-    /// A budget of hours.
-    pub const DEEP: Budget = Budget {
-        rounds: u64::MAX,
-        distinct: Some(5_000_000),
-        stride: 1,
-        cuts: 256,
-        second_runs: 4,
-        second_stride: 1,
-        second_cuts: 16,
-    };
-}
-
-/// What to explore, and how.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Only this scheme.
-    pub scheme: Option<Scheme>,
-    /// Only this record form.
-    pub record: Option<RecordForm>,
-    /// Only scenarios with this name, or whose name begins with it and a dash.
-    pub scenario: Option<String>,
-    /// The first round.
-    pub round: u64,
-    /// Only the image that this crash leaves.
-    pub crash: Option<Crash>,
-    /// Only the image that this crash leaves of the run that reopened the first image.
-    pub nested: Option<Crash>,
-    /// How much to explore.
-    pub budget: Budget,
-    /// Number of threads.
-    pub threads: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            scheme: None,
-            record: None,
-            scenario: None,
-            round: 0,
-            crash: None,
-            nested: None,
-            budget: Budget::QUICK,
-            threads: 2,
-        }
-    }
-}
 
 /// The result of exploring one scenario, in all rounds.
 #[derive(Debug, Clone)]
@@ -313,10 +225,6 @@ pub fn is_known(chosen: &str) -> bool {
     names().iter().any(|name| is_called(name, chosen))
 }
 
-fn setting<'a>(scenario: &Scenario, run: &'a Recording, alive: &'a Arc<Alive>) -> Setting<'a> {
-    Setting { capacity: run.capacity(), universe: &run.universe, shape: scenario.shape, alive }
-}
-
 /// Returns the cut in which everything survives.
 fn everything(timeline: &Timeline<'_>) -> Vec<Kept> {
     timeline.open().map(|open| Kept { line: open.line, stores: open.stores.len() }).collect()
@@ -382,7 +290,7 @@ impl<'e> Explorer<'e> {
     where
         'e: 'r,
     {
-        setting(self.place.scenario, run, self.alive)
+        Setting::of(self.place.scenario, run, self.alive)
     }
 
     fn check_responses(&mut self, run: &Recording) {
@@ -619,118 +527,4 @@ impl<'e> Explorer<'e> {
             self.row.described.push(violation);
         }
     }
-}
-
-/// How many images a search for one violation may check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// In total.
-    pub images: usize,
-    /// At one moment.
-    pub per_window: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { images: 3_000, per_window: 8 }
-    }
-}
-
-/// The result of a search for one violation.
-#[derive(Debug, Clone)]
-pub struct Searched {
-    /// Images checked.
-    pub images: usize,
-    /// Whether the limit ended the search.
-    pub ended_early: bool,
-    /// The first violation.
-    pub violation: Option<Violation>,
-}
-
-/// Checks images that a mutated trace of a run allows and the original trace does not, until one
-/// breaks the contract.
-///
-/// `mutated` has the stores and marks of the run in their order; flushes and fences may be missing,
-/// shorter, or elsewhere. An image is new if some line keeps fewer stores than were durable in the
-/// original trace after as many stores and marks.
-pub fn first_violation_of(
-    scenario: &Scenario,
-    original: &Recording,
-    mutated: Vec<Event>,
-    limits: Limits,
-    alive: &Arc<Alive>,
-) -> Searched {
-    let run = original.with_events(mutated);
-    let setting = setting(scenario, &run, alive);
-    let (mut now, mut before) = (run.timeline(), original.timeline());
-    let first = run.first();
-    let mut scratch = Scratch::default();
-    let mut random = Random::new(0);
-    let mut searched = Searched { images: 0, ended_early: false, violation: None };
-    let rest = |events: &[Event]| events.iter().filter(|e| !is_flush_or_fence(e)).count();
-    for moment in windows(&run.events).into_iter().filter(|&m| m >= first) {
-        // Advance the original to the earliest moment with as many stores and marks, because the
-        // least was durable then.
-        let mut left = rest(&run.events[now.moment()..moment]);
-        now.advance(moment);
-        let mut until = before.moment();
-        while left > 0 {
-            left -= usize::from(!is_flush_or_fence(&original.events[until]));
-            until += 1;
-        }
-        before.advance(until);
-        let lines: Vec<(Kept, usize)> = now
-            .open()
-            .map(|open| {
-                let undurable = before.line(open.line).map_or(0, |o| o.stores.len());
-                let below = open.stores.len().saturating_sub(undurable);
-                (Kept { line: open.line, stores: open.stores.len() }, below)
-            })
-            .collect();
-        let below: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].1 > 0).collect();
-        if below.is_empty() {
-            continue;
-        }
-        let allowed = run.allowed(moment);
-        for number in 0..limits.per_window {
-            if searched.images >= limits.images {
-                searched.ended_early = true;
-                return searched;
-            }
-            // At least one line keeps less than it must. Of the other lines, all, none or some
-            // survive.
-            let target = below[random.below(below.len() as u64) as usize];
-            let cut: Vec<Kept> = lines
-                .iter()
-                .enumerate()
-                .map(|(i, &(kept, below))| {
-                    let any = random.below(kept.stores as u64 + 1) as usize;
-                    let stores = match number % 4 {
-                        _ if i == target && number < 2 => 0,
-                        _ if i == target => random.below(below as u64) as usize,
-                        0 => kept.stores,
-                        1 => 0,
-                        2 if random.below(4) > 0 => kept.stores,
-                        _ => any,
-                    };
-                    Kept { stores, ..kept }
-                })
-                .collect();
-            let mut found = None;
-            check_cut(setting, &now, &allowed, &cut, &mut scratch, &mut |looked| {
-                searched.images += 1;
-                if let Err(fault) = looked.result {
-                    found = Some((looked.crash, fault));
-                }
-                true
-            });
-            if let Some((crash, fault)) = found {
-                let (crash, fault) = minimise(setting, &now, &allowed, crash, fault);
-                let place = Place { scenario, round: 0, parent: None };
-                searched.violation = Some(place.violation(Some((&run, &now, crash)), &fault));
-                return searched;
-            }
-        }
-    }
-    searched
 }

@@ -1,15 +1,16 @@
-//! The runs whose crashes are explored.
+//! Lists the scenarios, and records them.
 
 use super::common;
-use super::phases::{Phase, phase};
-use super::play::Play;
 use super::recording::Recording;
 use crate::codec::SPECIAL;
 use crate::model::Image;
+use crate::parts::play::Play;
+use crate::parts::scenario::Scenario;
 use crate::random::Random;
-use crate::schemes::{Expected, parts};
-use crate::session::{PAGE_BITS, PoolShape, Session, Shape, recorder};
+use crate::schemes::parts;
+use crate::session::{PAGE_BITS, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault};
+use crate::structures::{Shape, structure};
 use outlast::pmem::{Alive, Point};
 use outlast::pool::points as pool;
 use outlast::{RecordForm, Scheme};
@@ -24,28 +25,6 @@ const STEP: u64 = 100_003;
 /// Where the keys of the second round begin. The checks use keys below.
 const FIRST: u64 = 100_000_000;
 
-/// A named run.
-#[derive(Clone)]
-pub struct Scenario {
-    /// Its name, which includes the shape of its maps if it is run for several.
-    pub name: String,
-    /// What it is for.
-    pub about: &'static str,
-    /// The shape of its maps.
-    pub shape: Shape,
-    /// The shape of its pool.
-    pub pool: PoolShape,
-    /// Phases that it must go through.
-    pub reaches: Vec<Phase>,
-    /// Phases that the recovery of some of its images must go through.
-    pub mends: Vec<Phase>,
-    /// Whether one second run is enough, because each image takes long.
-    pub costly: bool,
-    /// The commit point at which exploration begins, if not with the first step after preparation.
-    pub begin: Option<&'static Point>,
-    play: fn(&mut Play) -> Checked,
-}
-
 /// The result of recording a scenario.
 pub struct Played {
     /// The run.
@@ -55,56 +34,6 @@ pub struct Played {
 }
 
 impl Scenario {
-    pub(crate) fn new(
-        name: impl Into<String>,
-        about: &'static str,
-        shape: Shape,
-        play: fn(&mut Play) -> Checked,
-    ) -> Scenario {
-        Scenario {
-            name: name.into(),
-            about,
-            shape,
-            pool: PoolShape::default(),
-            reaches: Vec::new(),
-            mends: Vec::new(),
-            costly: false,
-            begin: None,
-            play,
-        }
-    }
-
-    /// Sets a pool other than the usual one.
-    #[must_use]
-    pub(crate) fn in_pool(self, pool: PoolShape) -> Scenario {
-        Scenario { pool, ..self }
-    }
-
-    #[must_use]
-    pub(crate) fn expecting(mut self, expected: Expected) -> Scenario {
-        self.reaches.extend(expected.reaches.into_iter().map(phase));
-        self.reaches.extend(expected.phases.into_iter().map(Phase::from));
-        self.mends.extend(expected.mends.into_iter().map(phase));
-        self
-    }
-
-    /// Adds a commit point that the scenario must reach.
-    pub(crate) fn expect(&mut self, point: &Point) {
-        self.reaches.push(phase(point));
-    }
-
-    /// Starts the exploration where this point is reached.
-    #[must_use]
-    pub(crate) fn beginning_at(self, point: &'static Point) -> Scenario {
-        Scenario { begin: Some(point), ..self }
-    }
-
-    /// Declares that each image takes long.
-    #[must_use]
-    pub(crate) fn costly(self) -> Scenario {
-        Scenario { costly: true, ..self }
-    }
-
     /// Plays and records the scenario. Each round has other keys.
     ///
     /// # Errors
@@ -150,7 +79,7 @@ fn is_end(event: &outlast::pmem::Event) -> bool {
 /// Lists every scenario of a scheme for one record form: the ones that all schemes share, and its
 /// own.
 pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
-    let parts = parts(scheme);
+    let (parts, structure) = (parts(scheme), structure(scheme));
     let usual = PoolShape::default();
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..usual };
     let small = PoolShape { pages: 34, ..usual };
@@ -163,7 +92,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         reaches.iter().for_each(|point| scenario.expect(point));
         all.push(scenario);
     };
-    let maps_made = [&pool::ROOT_FIXED, &pool::ROOT_COMMIT, &pool::ROOT_DROP, parts.creation];
+    let maps_made = [&pool::ROOT_FIXED, &pool::ROOT_COMMIT, &pool::ROOT_DROP, structure.creation];
     let freed: &[&Point] = if form == RecordForm::Bytes { &[&pool::RELEASE] } else { &[] };
     add(
         "pool",
@@ -179,7 +108,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     add("reopen", "close and reopen", usual, common::reopen, &[&pool::SAVED]);
     add("collide", "keys of one hash", colliding, common::collide, &[]);
     add("blocks", "blocks of all sizes, reused", usual, common::blocks, freed);
-    for (number, &(ending, config)) in parts.shapes.iter().enumerate() {
+    for (number, &(ending, config)) in structure.shapes.iter().enumerate() {
         let shape = Shape { config, ..smallest };
         let mut add = |name: &str, about, play| {
             let scenario = Scenario::new(format!("{name}-{ending}"), about, shape, play);

@@ -3,8 +3,8 @@
 use super::crash::Crash;
 use super::image::{Case, Setting};
 use super::recording::Recording;
-use super::scenario::Scenario;
 use crate::model::{Image, Kept, Timeline};
+use crate::parts::scenario::Scenario;
 use crate::state::{Fault, Judge};
 use outlast::pmem::LINE;
 use outlast::{RecordForm, Scheme};

@@ -1,6 +1,6 @@
 //! Pools in the process's memory, without file or background thread.
 
-use crate::schemes::parts;
+use crate::structures::structure;
 use outlast::db::roots::MapInfo;
 use outlast::db::store::{MapRequest, OpenMap, Store};
 use outlast::pmem::{Alive, FlushMode, Real};
@@ -45,7 +45,7 @@ pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u32, other: 
         form,
         key_schema: schema.into(),
         value_schema: schema.into(),
-        config: (parts(scheme).config)(bits, other),
+        config: (structure(scheme).config)(bits, other),
     }
 }
 

@@ -4,12 +4,10 @@
 //! own events, so that the recording itself orders the threads as little as possible.
 
 use super::record::{Answer, Call, Event, History};
-use crate::codec::{Form, key_bytes, value_bytes};
+use crate::maps::{AnyMap, MapShape};
 use crate::random::Random;
 use crate::session::Do;
 use crate::state::{Checked, Fault};
-use crate::torture::maps::{AnyMap, MapShape};
-use outlast::index::Inline;
 use outlast::{PoolOptions, RecordForm, Scheme};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +62,6 @@ impl Thread<'_> {
 /// # Errors
 /// If the map fails, or holds something that nobody wrote.
 pub fn ask(map: &AnyMap, call: Call) -> Checked<Answer> {
-    let said = |applied, present, before| Answer::Changed { applied, present, before };
     let (key, change) = match call {
         Call::Get(key) => return Ok(Answer::Value(map.get(key)?)),
         Call::Scan => {
@@ -75,54 +72,14 @@ pub fn ask(map: &AnyMap, call: Call) -> Checked<Answer> {
     };
     // For an insert, an update or a swap, the public interface returns only yes or no, so the value
     // before stays unknown.
-    Ok(match change {
-        Do::Insert(value) => {
-            let applied = match map {
-                AnyMap::Inline(map) => map.insert(&Inline::nth_key(key), &value)?,
-                AnyMap::Bytes(map) => map.insert(&key_bytes(key), &value_bytes(value))?,
-            };
-            said(applied, Some(!applied), None)
-        }
-        Do::Update(value) => {
-            let applied = match map {
-                AnyMap::Inline(map) => map.update(&Inline::nth_key(key), &value)?,
-                AnyMap::Bytes(map) => map.update(&key_bytes(key), &value_bytes(value))?,
-            };
-            said(applied, Some(applied), None)
-        }
-        Do::Swap(old, new) => {
-            let applied = match map {
-                AnyMap::Inline(map) => map.compare_swap(&Inline::nth_key(key), &old, &new)?,
-                AnyMap::Bytes(map) => {
-                    map.compare_swap(&key_bytes(key), &value_bytes(old), &value_bytes(new))?
-                }
-            };
-            said(applied, applied.then_some(true), None)
-        }
-        Do::Put(value) => {
-            let before = match map {
-                AnyMap::Inline(map) => map.put(&Inline::nth_key(key), &value)?,
-                AnyMap::Bytes(map) => number(map.put(&key_bytes(key), &value_bytes(value))?)?,
-            };
-            said(true, Some(before.is_some()), before)
-        }
-        Do::Remove => {
-            let before = match map {
-                AnyMap::Inline(map) => map.remove(&Inline::nth_key(key))?,
-                AnyMap::Bytes(map) => number(map.remove(&key_bytes(key))?)?,
-            };
-            said(before.is_some(), Some(before.is_some()), before)
-        }
-    })
-}
-
-fn number(value: Option<Vec<u8>>) -> Checked<Option<u64>> {
-    value
-        .map(|value| {
-            outlast::index::Bytes::value_number(&value)
-                .ok_or_else(|| Fault(format!("a value that nobody wrote: {value:02x?}")))
-        })
-        .transpose()
+    let (applied, before) = map.apply(key, change)?;
+    let present = match change {
+        Do::Insert(_) => Some(!applied),
+        Do::Update(_) => Some(applied),
+        Do::Swap(..) => applied.then_some(true),
+        Do::Put(_) | Do::Remove => before.map(|before| before.is_some()),
+    };
+    Ok(Answer::Changed { applied, present, before: before.flatten() })
 }
 
 /// Runs threads on a map in memory that changes its structure all the time. Returns their history,

@@ -1,7 +1,6 @@
 //! The checks that must find the seeded bugs.
 
 use super::Budget;
-use super::table::Checker;
 use crate::blocks;
 use crate::canary::pairs::{self, Meanwhile};
 use crate::canary::tape::Tape;
@@ -9,10 +8,13 @@ use crate::canary::trial;
 use crate::codec::value_bytes;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
+use crate::parts::bugs::Checker;
+use crate::parts::workload::Workload;
 use crate::schedule::progress::{self, Victim};
-use crate::schedule::{self, Choice, Replay, workload::Workload};
-use crate::session::{Do, PoolShape, Session, Shape, recorder};
+use crate::schedule::{self, Choice, Replay};
+use crate::session::{Do, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault, ensure};
+use crate::structures::Shape;
 use outlast::db::store::AnyIndex;
 use outlast::pmem::{Alive, Seeded, Traced};
 use outlast::{RecordForm, Scheme};

@@ -6,10 +6,10 @@
 //! nothing.
 
 mod checkers;
-pub(crate) mod pool;
-pub(crate) mod published;
+mod shared;
 pub mod table;
 
+use crate::parts::bugs::{Checker, Line, Stand};
 use crate::session::alive;
 use outlast::pmem::Seeded;
 use outlast::{RecordForm, Scheme};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use table::{Checker, Line, Stand, lines};
+use table::lines;
 
 /// How much to try for each bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

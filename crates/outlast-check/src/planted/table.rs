@@ -1,122 +1,11 @@
 //! The tables of seeded bugs: for each entry of the list of published bugs, what stands for it in
 //! the pool or a scheme.
 
-use super::{pool, published};
+use super::shared;
+use crate::parts::bugs::Line;
+use crate::parts::published;
 use crate::schemes::parts;
-use outlast::pmem::Seeded;
-use outlast::{RecordForm, Scheme};
-
-/// The checker that must find a bug.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Checker {
-    /// Runs of one thread: their results, what is durable when each returns, crash images, and
-    /// second lives.
-    Alone,
-    /// One thread is stopped for ever, and another builds on what it left.
-    Stopped,
-    /// One thread is stopped for a while, and another works meanwhile.
-    Paused,
-    /// One thread of a workload's pairs is paused before each of its steps in turn. Another thread
-    /// works on what it moves, with crashes.
-    EachStep(&'static str),
-    /// The first thread of a workload's directed schedules is held before each of its accesses at
-    /// commit points, and before some others.
-    Held(&'static str),
-    /// Some schedules of a workload, for bugs that need a thread paused more than once.
-    Schedules(&'static str),
-    /// Two threads meet at each store of the first, which is stopped there for a while. A third one
-    /// comes later.
-    Met,
-    /// One thread is stopped for ever at each of its steps, and the others must make progress.
-    Forever,
-    /// A reference is held while its record is replaced.
-    Guard,
-}
-
-impl Checker {
-    /// Returns its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Checker::Alone => "one thread",
-            Checker::Stopped => "a thread stopped",
-            Checker::Paused => "a thread paused",
-            Checker::EachStep(_) => "paused at each step",
-            Checker::Held(_) => "held at each point",
-            Checker::Schedules(_) => "chosen schedules",
-            Checker::Met => "two threads met",
-            Checker::Forever => "stopped for ever",
-            Checker::Guard => "a guard held",
-        }
-    }
-}
-
-/// What stands for an entry of the list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stand {
-    /// A bug that is put into the shipped operations.
-    Bug {
-        /// The switch.
-        bug: Seeded,
-        /// Where the bug is.
-        place: &'static str,
-        /// The checker that must find it.
-        checker: Checker,
-        /// The record form in which it does harm, if not in both.
-        form: Option<RecordForm>,
-    },
-    /// No bug, because it cannot apply, for this reason.
-    Cannot(&'static str),
-}
-
-/// An entry of the list of published bugs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Line {
-    /// What went wrong, and where.
-    pub published: &'static str,
-    /// What stands for it.
-    pub stand: Stand,
-}
-
-impl Line {
-    /// Returns the checker that must find the bug, if one stands for it.
-    pub fn checker(&self) -> Option<Checker> {
-        match self.stand {
-            Stand::Bug { checker, .. } => Some(checker),
-            Stand::Cannot(_) => None,
-        }
-    }
-}
-
-pub(crate) const fn bug(
-    published: &'static str,
-    bug: Seeded,
-    place: &'static str,
-    checker: Checker,
-) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, form: None } }
-}
-
-pub(crate) const fn bytes(
-    published: &'static str,
-    bug: Seeded,
-    place: &'static str,
-    checker: Checker,
-) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Bytes) } }
-}
-
-pub(crate) const fn inline(
-    published: &'static str,
-    bug: Seeded,
-    place: &'static str,
-    checker: Checker,
-) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Inline) } }
-}
-
-pub(crate) const fn cannot(published: &'static str, why: &'static str) -> Line {
-    Line { published, stand: Stand::Cannot(why) }
-}
+use outlast::Scheme;
 
 /// Returns what went wrong elsewhere, in the order of the list.
 pub fn published() -> &'static [&'static str] {
@@ -127,7 +16,7 @@ pub fn published() -> &'static [&'static str] {
 pub fn lines(scheme: Scheme) -> Vec<Line> {
     let own = parts(scheme).planted;
     let has_own = |shared: &&Line| own.iter().any(|line| line.published == shared.published);
-    let shared = || pool::LINES.iter().filter(|line| !has_own(line));
+    let shared = || shared::LINES.iter().filter(|line| !has_own(line));
     let all = || shared().chain(own).copied();
     let published = published::ALL.iter().flat_map(|bug| all().filter(|l| l.published == *bug));
     let others = all().filter(|line| !published::ALL.contains(&line.published));

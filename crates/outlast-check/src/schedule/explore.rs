@@ -3,7 +3,8 @@
 use super::check::{Checker, Found};
 use super::directed::held_ones;
 use super::replay::{Named, describe};
-use super::workload::{self, Workload};
+use super::workload;
+use crate::parts::workload::Workload;
 use crate::session::alive;
 use outlast::pmem::Alive;
 use outlast::{RecordForm, Scheme};

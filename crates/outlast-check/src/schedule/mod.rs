@@ -1,6 +1,6 @@
 //! Chosen interleavings of a few threads on tiny structures, and crashes in them.
 //!
-//! A [`Workload`](workload::Workload) is what two to four threads do on a table that is
+//! A [`Workload`](crate::parts::workload::Workload) is what two to four threads do on a table that is
 //! about to do something interesting; a [`Strategy`](baton::Strategy) and a seed choose
 //! who runs when. The run's history must be linearizable; the table must verify and work
 //! on; and whatever a crash can leave, at moments chosen from the run's trace, must hold

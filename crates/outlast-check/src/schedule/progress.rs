@@ -8,8 +8,9 @@
 use super::act::MAP;
 use super::baton::{Baton, Strategy};
 use crate::codec::Form;
-use crate::session::{Do, PoolShape, Session, Shape, alive};
+use crate::session::{Do, PoolShape, Session, alive};
 use crate::state::{Checked, Fault, ensure};
+use crate::structures::Shape;
 use crate::with_form;
 use outlast::db::store::Store;
 use outlast::index::{Change, Cursor, Index, Previous};

@@ -66,7 +66,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
     let map = store.open_map(MAP)?;
     let mut initial = session.file();
     let initial_len = initial.len() as u64;
-    initial.resize(instance.capacity() as usize, crate::session::GARBAGE);
+    initial.resize(instance.capacity() as usize, crate::model::GARBAGE);
     let asked: Vec<(usize, Act)> = instance
         .scripts
         .iter()

@@ -14,158 +14,21 @@ use maker::Maker;
 use super::act::{Act, MAP};
 use super::run::FIRST;
 use crate::codec::SPECIAL;
-use crate::explore::phases::{Phase, phase, phases_of};
 use crate::history::Call;
 use crate::model::stored;
+use crate::parts::workload::{Aim, Beside, Filling, Start, Workload};
 use crate::random::Random;
 use crate::schemes::parts;
-use crate::session::{Do, PoolShape, Session, Shape, recorder};
+use crate::session::{Do, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault};
-use outlast::Config;
-use outlast::pmem::{Alive, Point};
+use crate::structures::Shape;
+use crate::structures::phases::phases_of;
+use outlast::pmem::Alive;
 use outlast::pool::threads::OWNERS;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
-
-/// The state of the pool when a run begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// Open, as it was filled.
-    Open,
-    /// Opened again after its process died.
-    Crashed,
-    /// Opened again after its process died in an update, just after the last store at this point.
-    CrashedIn(&'static Point),
-}
-
-/// A kind of workload. A seed makes a run of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Workload {
-    /// Its name.
-    pub name: &'static str,
-    /// What it tests, for people.
-    pub about: &'static str,
-    /// The table is filled until its next insert would pass this.
-    pub(crate) before: Before,
-    pub(crate) start: Start,
-    /// The map's configuration, if it is not the smallest.
-    pub(crate) config: Option<Config>,
-    /// The pool's initial pages, if there are not as many as usual.
-    pub(crate) pages: Option<u64>,
-    /// Whether all keys have the same hash.
-    pub(crate) degenerate: bool,
-    /// Whether some records are removed again while the table is filled.
-    pub(crate) holes: bool,
-    /// Whether the tested operation is a removal. Then the table is filled, and emptied until the
-    /// next removal would pass `before`.
-    pub(crate) emptied: bool,
-    /// Chooses the keys that fill the table, if they matter.
-    pub(crate) filling: Option<&'static dyn Filling>,
-    /// Which keys the threads work on.
-    pub(crate) aim: Aim,
-    /// What one thread does besides operations on keys.
-    pub(crate) beside: Beside,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Aim {
-    /// Often the key of the next insert, otherwise one of a few.
-    Mixed,
-    /// Nearly always the same key.
-    OneKey,
-    /// One key, and few operations, so that each of their steps is likely to be chosen.
-    Duel,
-    /// A duel over an absent key that each thread begins by inserting.
-    Race,
-    /// A duel over a key that moves to a place that was empty when its lookup began.
-    Moved,
-    /// Often the last record, which a crash interrupted in the middle of a change.
-    Last,
-    /// Many keys: inserts and removals in the same buckets, but not of the same keys.
-    Apart,
-    /// A thread sleeps until others have done its work and reused what that has freed; see [`late`].
-    Late {
-        /// Where the work takes what it may have to give back.
-        takes: &'static Point,
-        /// Where it ends.
-        ends: &'static Point,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beside {
-    Nothing,
-    Scan,
-    Background,
-    BackgroundAndScan,
-    Sync,
-    Close,
-    /// Closes the pool and opens it again.
-    Reopen,
-    /// Holds references and iterations; see [`closing`].
-    Hold,
-    /// Holds them in another map, which is dropped.
-    HoldDropped,
-    Maps,
-    MapsFreed,
-    Removals,
-}
-
-/// What the next insert into a filled table passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Before {
-    /// Nothing in particular.
-    Nothing,
-    /// The scheme's growth.
-    Growth,
-    /// A commit point.
-    Point(&'static Point),
-    /// A phase that the scheme's folder defines.
-    Phase(&'static str),
-}
-
-impl Before {
-    fn phase(self, scheme: Scheme) -> Option<Phase> {
-        match self {
-            Before::Nothing => None,
-            Before::Growth => Some(phase(parts(scheme).growth)),
-            Before::Point(point) => Some(phase(point)),
-            Before::Phase(name) => Some(name.into()),
-        }
-    }
-}
-
-/// Chooses the keys that fill a table, and those that are removed again meanwhile.
-pub(crate) trait Filling: std::fmt::Debug + Sync {
-    /// Returns keys with suitable hashes: enough to fill the table, and some more.
-    fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64>;
-
-    /// Returns the numbers of the keys to remove once key `number` was inserted.
-    fn removed_after(&self, number: usize) -> Range<usize>;
-
-    /// Returns how many fill the table, if that is known without trying an insert.
-    fn records(&self) -> Option<u64> {
-        None
-    }
-}
-
-/// A workload with nothing special.
-pub(crate) const PLAIN: Workload = Workload {
-    name: "",
-    about: "",
-    before: Before::Nothing,
-    start: Start::Open,
-    config: None,
-    pages: None,
-    degenerate: false,
-    holes: false,
-    emptied: false,
-    filling: None,
-    aim: Aim::Mixed,
-    beside: Beside::Nothing,
-};
 
 /// Lists the workloads of a scheme.
 pub fn all(scheme: Scheme) -> impl Iterator<Item = &'static Workload> {
@@ -281,7 +144,7 @@ impl Workload {
             }
             let events = seam.take();
             if phases_of(&events, shape).contains(&phase) {
-                let words = (parts(shape.scheme()).moved)(&events);
+                let words = (shape.structure().moved)(&events);
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {

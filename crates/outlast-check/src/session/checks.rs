@@ -2,8 +2,8 @@
 
 use super::Do;
 use crate::codec::Form;
-use crate::schemes::parts;
 use crate::state::{Checked, Fault, State, ensure};
+use crate::structures::structure;
 use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::{Scheme, Verification};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) fn check_closed(file: &[u8], records: u64) -> Checked {
     })?;
     report.maps.iter().try_for_each(|map| {
         let scheme: Scheme = map.scheme.parse().map_err(Fault)?;
-        (parts(scheme).closed)(map)
+        (structure(scheme).closed)(map)
     })
 }
 

@@ -1,10 +1,6 @@
-//! What a session consists of: steps, the shapes of its maps, changes of keys.
+//! What a session consists of: steps, and changes of keys.
 
-use crate::schemes::parts;
 use crate::state::State;
-use outlast::Config;
-use outlast::db::roots::MapInfo;
-use outlast::{RecordForm, Scheme};
 use std::fmt;
 use std::sync::Arc;
 
@@ -76,53 +72,6 @@ pub struct Step {
     pub before: Option<Arc<State>>,
     /// The contents once the step has returned.
     pub after: Arc<State>,
-}
-
-/// The form and configuration of a session's maps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// The record form.
-    pub form: RecordForm,
-    /// The scheme, with its settings.
-    pub config: Config,
-}
-
-impl Shape {
-    /// Returns the shape of the scheme's smallest map, which a few inserts make grow.
-    pub fn smallest(scheme: Scheme, form: RecordForm) -> Shape {
-        Shape { form, config: parts(scheme).shapes[0].1 }
-    }
-
-    /// Returns the scheme.
-    pub fn scheme(self) -> Scheme {
-        self.config.scheme()
-    }
-
-    /// Lists the smallest shape of each scheme and record form.
-    pub fn all() -> impl Iterator<Item = Shape> {
-        let forms = |&scheme| RecordForm::ALL.map(|form| Shape::smallest(scheme, form));
-        Scheme::ALL.iter().flat_map(forms)
-    }
-
-    /// Returns whether this is the smallest shape.
-    pub fn is_smallest(self) -> bool {
-        self == Shape::smallest(self.scheme(), self.form)
-    }
-
-    /// Describes a map of this shape with this name.
-    pub fn info(self, name: &str) -> MapInfo {
-        let schema = |word: &str, bytes: &str| match self.form {
-            RecordForm::Inline => word.to_owned(),
-            RecordForm::Bytes => bytes.to_owned(),
-        };
-        MapInfo {
-            name: name.into(),
-            form: self.form,
-            key_schema: schema("u64", "[u8]"),
-            value_schema: schema("u64", "[u8]"),
-            config: self.config,
-        }
-    }
 }
 
 /// A change of one key, by numbers.

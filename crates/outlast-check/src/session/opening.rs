@@ -1,5 +1,6 @@
 //! Recorders, and pools that are opened in memory.
 
+use crate::model::GARBAGE;
 use outlast::db::store::Store;
 use outlast::pmem::{Alive, Control, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};
@@ -8,9 +9,6 @@ use outlast::pool::header::Header;
 use outlast::pool::layout::HEADER_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The byte that fills fresh space: nothing may rely on zeroes there.
-pub const GARBAGE: u8 = 0xa5;
 
 /// Fails if the only thread waits for a lock, because only the thread itself can hold it.
 #[derive(Default)]

@@ -2,8 +2,8 @@
 //! they are stopped or killed.
 
 use super::cells::Cells;
-use super::maps::{AnyMap, MAPS, MapShape};
 use crate::codec::SPECIAL;
+use crate::maps::{AnyMap, MAPS, MapShape};
 use crate::random::Random;
 use crate::session::Do;
 use crate::state::{Checked, Fault, ensure};

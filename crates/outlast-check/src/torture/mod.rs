@@ -9,7 +9,6 @@
 
 pub mod cells;
 pub mod life;
-pub mod maps;
 
 use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};

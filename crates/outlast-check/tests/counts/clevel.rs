@@ -7,8 +7,8 @@ use outlast::index::clevel::points;
 use outlast::pmem::Event;
 use outlast::pool::points as pool;
 use outlast_check::codec::SPECIAL;
-use outlast_check::schemes::clevel::shape;
 use outlast_check::session::Do;
+use outlast_check::structures::clevel::shape;
 
 /// Counts the lines of the record that the operation wrote. One fence completes all of them.
 fn record_lines(events: &[Event]) -> u64 {

@@ -6,10 +6,10 @@ use outlast::index::dash_eh::layout::SLOTS;
 use outlast::index::dash_eh::points;
 use outlast::pmem::{Access, Event};
 use outlast_check::codec::SPECIAL;
-use outlast_check::explore::phases::phases_of;
 use outlast_check::schemes::dash_eh::rows::{self, Row};
-use outlast_check::schemes::dash_eh::{buckets, phases, shape};
 use outlast_check::session::Do;
+use outlast_check::structures::dash_eh::{buckets, phases, shape};
+use outlast_check::structures::phases::phases_of;
 
 /// Keys of a segment's half of the hash space, by home bucket.
 type Homes = Vec<std::vec::IntoIter<u64>>;

@@ -6,8 +6,8 @@ use outlast::index::dash_lh::layout::{BUCKET_BYTES, DIRECTORY_DEPTH, NODE_BYTES}
 use outlast::index::dash_lh::points;
 use outlast::pmem::Event;
 use outlast_check::codec::SPECIAL;
-use outlast_check::schemes::dash_lh::shape;
 use outlast_check::session::{Do, PoolShape};
+use outlast_check::structures::dash_lh::shape;
 
 fn roomy() -> PoolShape {
     PoolShape { max_pages: 640, ..PoolShape::default() }

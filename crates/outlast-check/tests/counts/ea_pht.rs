@@ -9,8 +9,8 @@ use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::fuzz::pool::{set_word, word_at};
 use outlast_check::model::stored;
-use outlast_check::schemes::parts;
-use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, alive};
+use outlast_check::structures::{Shape, structure};
 
 /// The lines of a bucket.
 const LINES: u64 = BUCKET_BYTES / 64;
@@ -19,7 +19,7 @@ const LINES: u64 = BUCKET_BYTES / 64;
 fn each(depth: u32, chunk_bits: u32, check: impl Fn(Shape)) {
     for scheme in [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr] {
         for form in RecordForm::ALL {
-            check(Shape { form, config: (parts(scheme).config)(chunk_bits, 2 * depth) });
+            check(Shape { form, config: (structure(scheme).config)(chunk_bits, 2 * depth) });
         }
     }
 }
@@ -165,7 +165,7 @@ fn opening_a_map_resets_locks_after_the_dirty_mark() {
 /// no second one, and gave it back; and the table got no annex, as it had a bucket left.
 #[test]
 fn a_move_that_needs_more_overflow_buckets_than_are_left_ends() {
-    let config = (parts(Scheme::EaPhtHpr).config)(16, 8);
+    let config = (structure(Scheme::EaPhtHpr).config)(16, 8);
     let mut bench = Bench::new(Shape { form: RecordForm::Inline, config });
     let hash = |bench: &Bench, key| bench.session.hash(RecordForm::Inline, key);
     let some = |bench: &Bench, bits: u32, first: u64, count: usize| -> Vec<u64> {

@@ -6,9 +6,8 @@ use outlast::index::group::layout::segment_bytes;
 use outlast::index::group::points;
 use outlast::pmem::Event;
 use outlast_check::codec::SPECIAL;
-use outlast_check::schemes::group::shape;
-use outlast_check::schemes::parts;
 use outlast_check::session::Do;
+use outlast_check::structures::group::shape;
 
 /// Adds what the form needs to write a record: the block's lines, and their fence.
 fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
@@ -34,7 +33,7 @@ fn a_change_flushes_one_line() {
     for form in RecordForm::ALL {
         let shape = shape(form, 256, 1);
         let mut bench = Bench::new(shape);
-        let brim = (parts(shape.scheme()).brim)(shape.config);
+        let brim = (shape.structure().brim)(shape.config);
         for key in 10..10 + brim * 7 / 10 {
             let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");

@@ -15,8 +15,8 @@ mod phast;
 
 use outlast::pmem::{Access, Counts, Event, Point, Traced};
 use outlast_check::codec::SPECIAL;
-use outlast_check::schemes::parts;
-use outlast_check::session::{Do, PoolShape, Session, Shape, alive};
+use outlast_check::session::{Do, PoolShape, Session, alive};
+use outlast_check::structures::Shape;
 use std::collections::BTreeSet;
 
 /// A map with its recorder.
@@ -109,7 +109,7 @@ fn lines_stored(events: &[Event], point: &'static Point) -> u64 {
 fn lookups_and_iterations_store_nothing() {
     for shape in Shape::all() {
         let mut bench = Bench::new(shape);
-        let brim = (parts(shape.scheme()).brim)(shape.config);
+        let brim = (shape.structure().brim)(shape.config);
         // While the map is new, and once it has grown.
         for end in [brim, brim * 3] {
             let first = bench.session.used_keys().last().map_or(10, |last| last + 1);
@@ -117,7 +117,7 @@ fn lookups_and_iterations_store_nothing() {
             (first..end + 40).for_each(|key| bench.read(key));
             bench.iterate();
         }
-        let crowd = parts(shape.scheme()).crowd;
+        let crowd = shape.structure().crowd;
         let mut bench = Bench::in_pool(shape, colliding());
         bench.fill(SPECIAL..SPECIAL + crowd + 4);
         (SPECIAL..SPECIAL + crowd + 14).for_each(|key| bench.read(key));

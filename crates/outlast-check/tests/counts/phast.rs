@@ -4,8 +4,8 @@ use super::{Bench, VALUE, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
 use outlast::index::phast::points;
 use outlast::pmem::Event;
-use outlast_check::schemes::phast::shape;
 use outlast_check::session::Do;
+use outlast_check::structures::phast::shape;
 
 /// Makes a map with the paper's leaves.
 fn bench(form: RecordForm) -> Bench {

@@ -6,13 +6,14 @@ mod states;
 use outlast::index::clevel;
 use outlast::pmem::{Access, Alive, Event, Point, Traced};
 use outlast_check::explore::{
-    Limits, Looked, Options, Scenario, Scratch, Setting, catalogue, crash_at, first_violation_of,
-    report, run,
+    Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of, report, run,
 };
 use outlast_check::model::{Image, Timeline};
+use outlast_check::parts::scenario::Scenario;
 use outlast_check::schemes::parts;
-use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive, recorder};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, alive, recorder};
 use outlast_check::state::{Allowed, Judge, State};
+use outlast_check::structures::Shape;
 use outlast_check::suite::Half;
 use outlast_check::tally::Tally;
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::fuzz::pool::word_at;
 use outlast_check::model::{Image, Kept, Timeline, stored, windows};
-use outlast_check::schemes::parts;
-use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, Shape, alive, recorder};
+use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, alive, recorder};
+use outlast_check::structures::{Shape, structure};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
     let alive = alive();
     // All keys have one hash, so the sixteenth takes an overflow bucket, and the
     // thirty-first resizes the table once.
-    let shape = Shape { form: RecordForm::Inline, config: (parts(scheme).config)(3, 6) };
+    let shape = Shape { form: RecordForm::Inline, config: (structure(scheme).config)(3, 6) };
     let pool = PoolShape { hash_function: 0x7e57, ..PoolShape::default() };
     let capacity = pool.max_pages << PAGE_BITS;
     let seam = Traced::new();

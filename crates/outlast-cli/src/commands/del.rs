@@ -1,6 +1,6 @@
 //! `del`: removes a record.
 
-use crate::args::DelArgs;
+use crate::args::KeyArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub(crate) fn run(pool: Option<&Path>, args: &DelArgs, out: &mut Output) -> Result<(), Failure> {
+pub(crate) fn run(pool: Option<&Path>, args: &KeyArgs, out: &mut Output) -> Result<(), Failure> {
     let pool = open::to_write(&open::path(pool)?)?;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());

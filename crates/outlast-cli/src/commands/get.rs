@@ -11,6 +11,7 @@ use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &GetArgs, out: &mut Output) -> Result<(), Failure> {
     let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
+    let args = &args.of;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());
     let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;

@@ -1,17 +1,19 @@
 //! A small random generator, so that a seed identifies a run.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 /// SplitMix64.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(super) struct Random(SplitMix64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Random(seed)
+        Random(SplitMix64::seed_from_u64(seed))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.next_u64()
     }
 
     /// Returns a number below `n`, which must not be 0.
@@ -25,11 +27,9 @@ impl Random {
     }
 }
 
-/// Mixes the bits of `z`.
-pub(super) fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+/// Mixes the bits of `number`: returns the first number of the generator with this seed.
+pub(super) fn mix(number: u64) -> u64 {
+    Random::new(number).next()
 }
 
 /// Returns a seed from the system.

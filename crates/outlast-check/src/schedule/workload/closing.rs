@@ -1,8 +1,9 @@
 //! Workloads in which the pool is closed and opened again, or a thread holds a reference or an
 //! iteration across later operations.
 
-use super::{Aim, Before, Beside, Instance, Keys, Maker, PLAIN, Workload, value_of};
+use super::{Instance, Keys, Maker, value_of};
 use crate::history::Call;
+use crate::parts::workload::{Aim, Before, Beside, PLAIN, Workload};
 use crate::schedule::act::Act;
 use crate::session::Do;
 use std::collections::BTreeMap;

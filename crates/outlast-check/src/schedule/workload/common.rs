@@ -1,6 +1,6 @@
 //! The workloads that every scheme has.
 
-use super::{Aim, Before, Beside, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
 use outlast::pool::points as pool;
 
 /// The workloads of every scheme, beside those in [`closing`](super::closing).

@@ -1,10 +1,12 @@
 //! One run of a workload.
 
-use super::{Beside, Keys, Start, Workload, value_of};
+use super::{Keys, value_of};
 use crate::model::{Image, Timeline, stored};
+use crate::parts::workload::{Beside, Start, Workload};
 use crate::schedule::act::{Act, MAP, other};
-use crate::session::{Do, Session, Shape};
+use crate::session::{Do, Session};
 use crate::state::{Checked, Fault};
+use crate::structures::Shape;
 use outlast::RecordForm;
 use outlast::pmem::{Alive, Point};
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! Makes the scripts of a workload's threads from a seed.
 
-use super::{Aim, Before, Beside, Keys, Workload, value_of};
+use super::{Keys, value_of};
 use crate::history::Call;
+use crate::parts::workload::{Aim, Before, Beside, Workload};
 use crate::random::Random;
 use crate::schedule::act::Act;
 use crate::session::Do;

@@ -1,8 +1,8 @@
-//! The seeded bugs of clevel. Those of the pool are in `planted/pool.rs`.
+//! The seeded bugs of clevel. Those that many schemes share are in `planted/shared.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
-use crate::planted::table::{Line, bug, cannot};
+use crate::parts::bugs::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
+use crate::parts::bugs::{Line, bug, cannot};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::clevel::bugs as clevel_bugs;
@@ -20,7 +20,6 @@ pub(super) const LINES: &[Line] = &[
     bug(TORN, Seeded::TornStore(&points::UPDATE), "seam: a record's state in two halves", Alone),
     bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
     // Two-step changes.
-    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
     bug(
         SET_THEN_CLEAR,
         Seeded::InCode(&clevel_bugs::REHASH_REMOVES_FIRST),
@@ -87,7 +86,6 @@ pub(super) const LINES: &[Line] = &[
     // Seen on this kind of machine.
     bug(INSERTS_NEVER_END, Seeded::InCode(&clevel_bugs::RIVAL_AWAITED), "decide", Forever),
     bug(REOPEN_HANGS, Seeded::NoFlush(&points::CONTEXT_COMMIT), "seam: root", Alone),
-    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
     bug(REHASH_NOT_RESUMED, Seeded::InCode(&clevel_bugs::REHASH_NOT_RESUMED), "rehash", Alone),
     // Mistakes in the paper as printed, and in the ways around them.
     bug(

@@ -1,12 +1,12 @@
 //! Scenarios for clevel's own paths, and what the common scenarios must reach.
 
-use super::phases::{DROPPED, READY_TAKEN, SHRUNK};
-use super::{CROWD, shape};
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::clevel::phases::{DROPPED, READY_TAKEN, SHRUNK};
+use crate::structures::clevel::{CROWD, first_bits, shape};
 use outlast::RecordForm;
 use outlast::index::clevel::layout::{NODE_BUCKETS, SLOTS};
 use outlast::index::clevel::points;
@@ -163,7 +163,7 @@ fn shrink(play: &mut Play) -> Checked {
 fn crowd(play: &mut Play) -> Checked {
     play.map()?;
     // Two buckets of each level, and a node.
-    let levels = if super::first_bits(play.shape.config) == 3 { 1 } else { 2 };
+    let levels = if first_bits(play.shape.config) == 3 { 1 } else { 2 };
     let (slots, node) = (levels * 2 * SLOTS as u64, NODE_BUCKETS as u64 * SLOTS as u64);
     for key in 0..slots {
         play.change(SPECIAL + key, Do::Insert(key))?;

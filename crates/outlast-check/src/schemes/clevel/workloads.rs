@@ -1,6 +1,6 @@
 //! Schedules for clevel's own paths.
 
-use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use outlast::index::clevel::points;
 use std::ops::Range;
 

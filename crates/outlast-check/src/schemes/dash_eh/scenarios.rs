@@ -1,13 +1,14 @@
 //! Scenarios for Dash-EH's own paths, and what the common scenarios must reach.
 
-use super::phases::{BACKWARD, FORWARD, SPLIT_STASH};
 use super::rows::{self, Row};
-use super::{CROWD, shape};
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
+use crate::schemes::plays;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::dash_eh::phases::{BACKWARD, FORWARD, SPLIT_STASH};
+use crate::structures::dash_eh::{self, CROWD, shape};
 use outlast::RecordForm;
 use outlast::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
 use outlast::index::dash_eh::points;
@@ -76,7 +77,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
     let reaches = vec![&points::SPLIT_NEW, &points::SPLIT_COMMIT, &points::SPLIT_DIRECTORY];
     let whole = Expected { reaches, ..Expected::default() };
-    let mut all = vec![
+    let all = vec![
         displace("displace", "displacement both ways", 2, self::displace, &both),
         displace("displace-row", about, rows::BUCKET_BITS, row_forward, &FORWARD[1..]),
         displace("displace-row-back", about, rows::BUCKET_BITS, row_back, &BACKWARD[1..]),
@@ -89,24 +90,19 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
             "full-size",
             "a split of a segment of 64 buckets",
             shape(form, 6, 2),
-            full_size,
+            |play| plays::full_size(play, 300),
         )
         .in_pool(roomy)
         .expecting(whole)
         .beginning_at(&points::SPLIT_NEW)
         .costly(),
     ];
-    if form == RecordForm::Bytes {
-        for scenario in &mut all {
-            scenario.expect(&points::RECORD);
-        }
-    }
-    all
+    plays::with_blocks(all, form, &points::RECORD)
 }
 
 /// Groups keys by their home bucket, in one of the two segments of a new map.
 fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
-    let buckets = super::buckets(play.shape.config) as usize;
+    let buckets = dash_eh::buckets(play.shape.config) as usize;
     let mut homes = vec![Vec::new(); buckets];
     for key in 10..2_000 {
         let hash = play.session.hash(play.shape.form, play.key(key));
@@ -194,22 +190,6 @@ fn row(play: &mut Play, forward: bool) -> Checked {
         play.change(keys[3], Do::Insert(keys[3] + 100_000))?;
     }
     play.session.verify()
-}
-
-/// Splits a segment of the usual size, and changes it.
-fn full_size(play: &mut Play) -> Checked {
-    play.map()?;
-    let mut key = 10;
-    while play.session.grown("m")? < 1 {
-        play.change(key, Do::Insert(key + 100_000))?;
-        key += 1;
-    }
-    for changed in (10..key).step_by(300) {
-        play.change(changed, Do::Remove)?;
-        play.change(changed + 1, Do::Put(changed + 200_000))?;
-        play.change(key + changed, Do::Insert(changed + 300_000))?;
-    }
-    Ok(())
 }
 
 fn carry(play: &mut Play) -> Checked {

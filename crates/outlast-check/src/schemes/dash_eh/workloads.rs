@@ -1,9 +1,9 @@
 //! Schedules for Dash-EH's own paths.
 
-use super::config;
-use super::phases::{BACKWARD, FORWARD};
 use super::rows::{self, Row};
-use crate::schedule::workload::{Aim, Before, Filling, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, Filling, PLAIN, Workload};
+use crate::structures::dash_eh::config;
+use crate::structures::dash_eh::phases::{BACKWARD, FORWARD};
 use outlast::index::dash_eh::points;
 use std::ops::Range;
 

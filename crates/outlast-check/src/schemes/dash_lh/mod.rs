@@ -1,54 +1,16 @@
-//! What Dash-LH adds. Phases, and what fits a segment, are those of Dash-EH.
+//! What Dash-LH adds.
 
 mod planted;
 mod scenarios;
 mod workloads;
 
-use super::dash_eh::{self, CROWD, brim};
-use super::{Parts, dash_eh::phases};
-use crate::session::Shape;
-use crate::state::{Checked, ensure};
-use outlast::index::dash_lh::{self, points};
-use outlast::offline::MapReport;
-use outlast::{Config, MapOptions, RecordForm};
+use crate::parts::Parts;
 
 /// What Dash-LH adds.
 pub const PARTS: Parts = Parts {
-    shapes: &[("b1s2", config(1, 2)), ("b1s4", config(1, 4)), ("b2s2", config(2, 2))],
-    brim,
-    crowd: CROWD,
-    growth: &points::SPLIT_COMMIT,
-    creation: &points::CREATE,
-    small,
-    config,
-    at_rest: |_| Ok(()),
-    closed,
-    phases: phases::found,
-    moved: phases::moved,
     expected: scenarios::expected,
     scenarios: scenarios::catalogue,
     workloads: workloads::ALL,
     planted: planted::LINES,
     equivalent: &[],
 };
-
-/// Makes a configuration from the log2 of a segment's buckets, and the number of its stash buckets.
-const fn config(bucket_bits: u32, stash: u32) -> Config {
-    Config::DashLh(dash_lh::Config { bucket_bits, stash, initial_depth: 1 })
-}
-
-/// Returns the shape of a map of two segments of 2^`bucket_bits` buckets and `stash` stash buckets.
-pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
-    Shape { form, config: config(bucket_bits, stash) }
-}
-
-/// Checks that keys that no split separates have not made the table grow: a segment has at most
-/// sixteen records less than fill an overflow node, or is one of the first few.
-fn closed(map: &MapReport) -> Checked {
-    let few = 64 + map.records / 4;
-    ensure(map.segments <= few, || format!("{} segments for {} records", map.segments, map.records))
-}
-
-fn small(form: RecordForm, options: MapOptions) -> MapOptions {
-    (dash_eh::PARTS.small)(form, options).initial_depth(1)
-}

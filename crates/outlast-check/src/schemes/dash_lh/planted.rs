@@ -1,8 +1,8 @@
-//! The seeded bugs of Dash-LH. Those of the pool are in `planted/pool.rs`.
+//! The seeded bugs of Dash-LH. Those that many schemes share are in `planted/shared.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot};
+use crate::parts::bugs::Checker::{Alone, Held, Paused, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
 use outlast::index::bugs as index_bugs;
 use outlast::index::dash_lh::bugs as dash_lh_bugs;
@@ -11,7 +11,6 @@ use outlast::pmem::Seeded;
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[
-    bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
     bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
     bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
@@ -28,7 +27,6 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
-    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
     bug(
         SET_THEN_CLEAR,
         Seeded::InCode(&dash_lh_bugs::DISPLACE_REMOVES_FIRST),
@@ -88,40 +86,16 @@ pub(super) const LINES: &[Line] = &[
         Stopped,
     ),
     bug(
-        READ_UNDURABLE,
-        Seeded::InCode(&index_bugs::CHANGING_IGNORED),
-        "read_once: lookups do not wait",
-        Stopped,
-    ),
-    bug(
         EXISTS_UNDURABLE,
         Seeded::InCode(&index_bugs::SHOWN_BEFORE_DURABLE),
         "insert_into: published before its fence",
         Stopped,
     ),
     bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "repair_bucket", Alone),
-    cannot(
-        MICRO_LOG,
-        "there is no log to leave out; one word commits a split, which the mutants and the torn \
-         store above test",
-    ),
     bug(ERASE_DEADLOCKS, Seeded::InCode(&dash_lh_bugs::LOCKED_TWICE), "empty_slot", Alone),
     bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe_pair", Alone),
-    cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
-    bug(
-        INSERTS_NEVER_END,
-        Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
-        "HeldLock::unlock",
-        Alone,
-    ),
     bug(REOPEN_HANGS, Seeded::NoFlush(&points::TURN), "seam: turn", Alone),
     bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove_overflowed", Alone),
-    bug(
-        REHASH_NOT_RESUMED,
-        Seeded::InCode(&db_bugs::NOT_RECLAIMED),
-        "Store::with_alive: the reclaim is not resumed",
-        Alone,
-    ),
     bytes(
         "The blocks of a map that is dropped beside the reclaim are not marked",
         Seeded::InCode(&db_bugs::DROPPED_UNMARKED),

@@ -1,11 +1,14 @@
 //! Scenarios for Dash-LH's own paths, and what the common scenarios must reach.
 
-use super::{CROWD, phases, shape};
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
-use crate::session::{Do, PoolShape, Shape};
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
+use crate::schemes::plays;
+use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::Shape;
+use crate::structures::dash_eh::{CROWD, phases};
+use crate::structures::dash_lh::shape;
 use outlast::index::dash_lh::{
     self,
     layout::{NODE_BUCKETS, SLOTS},
@@ -66,7 +69,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         Expected { reaches: [SPLIT, &[&points::SPLIT_NODE]].concat(), ..Expected::default() };
     let config = Config::DashLh(dash_lh::Config { bucket_bits: 1, stash: 2, initial_depth: 5 });
     let crowded = Shape { form, config };
-    let mut all = vec![
+    let all = vec![
         Scenario::new("turns", "three rounds of splits, and arrays", shape(form, 1, 2), turns)
             .in_pool(roomy)
             .expecting(grown)
@@ -81,19 +84,14 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
             "full-size",
             "a split of a segment of 64 buckets",
             shape(form, 6, 2),
-            full_size,
+            |play| plays::full_size(play, 300),
         )
         .in_pool(roomy)
         .expecting(split)
         .beginning_at(&points::SPLIT_NEW)
         .costly(),
     ];
-    if form == RecordForm::Bytes {
-        for scenario in &mut all {
-            scenario.expect(&points::RECORD);
-        }
-    }
-    all
+    plays::with_blocks(all, form, &points::RECORD)
 }
 
 /// Passes the turn through three rounds, with a crash in between.
@@ -110,22 +108,6 @@ fn turns(play: &mut Play) -> Checked {
     }
     play.insert_until_grown(4_000, 4)?;
     play.session.verify()
-}
-
-/// Splits a segment of the usual size, and changes it.
-fn full_size(play: &mut Play) -> Checked {
-    play.map()?;
-    let mut next = 10;
-    while play.session.grown("m")? < 1 {
-        play.change(next, Do::Insert(next + 100_000))?;
-        next += 1;
-    }
-    for key in (10..next).step_by(300) {
-        play.change(key, Do::Remove)?;
-        play.change(key + 1, Do::Put(key + 200_000))?;
-        play.change(next + key, Do::Insert(key + 300_000))?;
-    }
-    Ok(())
 }
 
 /// Splits a segment that has a chain of nodes for keys of one hash.

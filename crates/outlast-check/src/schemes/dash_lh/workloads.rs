@@ -1,6 +1,6 @@
 //! Schedules for Dash-LH's own paths.
 
-use crate::schedule::workload::{Aim, Before, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, PLAIN, Workload};
 use outlast::index::dash_lh::points;
 
 const TURN: Before = Before::Point(&points::TURN);

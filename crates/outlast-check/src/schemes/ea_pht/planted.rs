@@ -1,10 +1,9 @@
-//! The seeded bugs of the EA-PHT family. Those of the pool are in `planted/pool.rs`.
+//! The seeded bugs of the EA-PHT family. Those that many schemes share are in `planted/shared.rs`.
 
-use crate::planted::pool::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, Held, Paused, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot};
-use outlast::db::bugs as db_bugs;
+use crate::parts::bugs::Checker::{Alone, Held, Paused, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot};
+use crate::parts::bugs::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
+use crate::parts::published::*;
 use outlast::index::bugs as index_bugs;
 use outlast::index::ea_pht::bugs as own_bugs;
 use outlast::index::ea_pht::points;
@@ -24,14 +23,12 @@ const WAITING: Line = bug(
 /// The lines of all three schemes, and what a scheme adds.
 macro_rules! lines {
     ($($own:expr),* $(,)?) => { &[
-        bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
         bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
         bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow bucket", Alone),
         bug(UNFENCED_NODE, Seeded::NoFence(&points::NODE_NEW), "seam: overflow bucket", Alone),
         cannot(TWO_STORES, "no slot keeps words of a record that is gone"),
         bug(TORN, Seeded::TornStore(&points::RESIZE_COMMIT), "seam: a root in two halves", Alone),
         bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
-        bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
         cannot(SET_THEN_CLEAR, "no record moves within a table, and a move clears nothing"),
         cannot(TWICE_AFTER_MOVE, "a record is in one chain, and of two tables one counts"),
         cannot(HALF_RESIZE_REDONE, "a resize that is redone writes all copies again"),
@@ -45,12 +42,6 @@ macro_rules! lines {
         bug(SERVED_UNREPAIRED, Seeded::NoFlush(&points::OPENING), "seam: opening", Alone),
         bug(UNDURABLE_SIBLING, Seeded::NoFence(&points::NODE_COMMIT), "seam: link", Stopped),
         bug(
-            READ_UNDURABLE,
-            Seeded::InCode(&index_bugs::CHANGING_IGNORED),
-            "read_once: lookups do not wait",
-            Stopped,
-        ),
-        bug(
             EXISTS_UNDURABLE,
             Seeded::InCode(&index_bugs::SHOWN_BEFORE_DURABLE),
             "insert: shown before its fence",
@@ -60,21 +51,7 @@ macro_rules! lines {
         cannot(MICRO_LOG, "there is no log to leave out; one word commits a resize"),
         cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other meanwhile"),
         bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "search", Alone),
-        cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
-        bug(
-            INSERTS_NEVER_END,
-            Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
-            "HeldLock::unlock",
-            Alone,
-        ),
         cannot(REOPEN_HANGS, "opening follows links to buckets that no other links to, so it ends"),
-        bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
-        bug(
-            REHASH_NOT_RESUMED,
-            Seeded::InCode(&db_bugs::NOT_RECLAIMED),
-            "Store::with_alive: the reclaim is not resumed",
-            Alone,
-        ),
         // What the thesis has wrong, or could.
         bug(
             "EA-PHT: the allocator's counter is not flushed",

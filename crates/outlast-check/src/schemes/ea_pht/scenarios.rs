@@ -1,11 +1,13 @@
 //! Scenarios for the own paths of the EA-PHT family, and what the common scenarios must reach.
 
-use super::phases::{CHAIN_MOVED, IN_CHAIN};
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
-use crate::session::{Do, PoolShape, Shape};
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
+use crate::schemes::plays;
+use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::Shape;
+use crate::structures::ea_pht::phases::{CHAIN_MOVED, IN_CHAIN};
 use outlast::index::ea_pht::points;
 use outlast::pmem::Point;
 use outlast::{Config, RecordForm};
@@ -61,8 +63,8 @@ pub(super) fn catalogue(
         ..Expected::default()
     };
     let shape = |depth, chunk| Shape { form, config: config(depth, chunk) };
-    let mut all = vec![
-        Scenario::new("again", "slots that are used again", shape(1, 1), again)
+    let all = vec![
+        Scenario::new("again", "slots that are used again", shape(1, 1), plays::again)
             .in_pool(roomy)
             .expecting(resized.clone()),
         Scenario::new("crowd", "a chain with annexes, and its move", shape(1, 2), crowd)
@@ -75,31 +77,7 @@ pub(super) fn catalogue(
             .beginning_at(&points::RESIZE_NEW)
             .costly(),
     ];
-    if form == RecordForm::Bytes {
-        for scenario in &mut all {
-            scenario.expect(&points::RECORD);
-        }
-    }
-    all
-}
-
-/// Fills slots that resizes and removals have left, some of them after a crash.
-fn again(play: &mut Play) -> Checked {
-    play.map()?;
-    let next = play.insert_until_grown(10, 2)?;
-    play.prepared();
-    for key in (10..next).step_by(3) {
-        play.change(key, Do::Remove)?;
-        play.change(key + 1, Do::Put(key + 200_000))?;
-        play.change(key + 1_000, Do::Insert(key + 300_000))?;
-    }
-    play.session.crash()?;
-    for key in (10..next).step_by(6) {
-        play.change(key, Do::Insert(key + 400_000))?;
-        play.session.background()?;
-        play.change(key + 1_000, Do::Remove)?;
-    }
-    play.session.verify()
+    plays::with_blocks(all, form, &points::RECORD)
 }
 
 /// Makes a chain that needs annexes, and resizes its table.

@@ -1,6 +1,6 @@
 //! Schedules for the own paths of the EA-PHT family.
 
-use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
 use outlast::Config;
 use outlast::index::ea_pht::layout::SLOTS;
 use outlast::index::ea_pht::points;

@@ -1,9 +1,8 @@
-//! The seeded bugs of group hashing. Those of the pool are in `planted/pool.rs`.
+//! The seeded bugs of group hashing. Those that many schemes share are in `planted/shared.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Paused, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot};
-use outlast::db::bugs as db_bugs;
+use crate::parts::bugs::Checker::{Alone, EachStep, Paused, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot};
+use crate::parts::published::*;
 use outlast::index::bugs as index_bugs;
 use outlast::index::group::bugs as group_bugs;
 use outlast::index::group::points;
@@ -13,7 +12,6 @@ const NO_DIRECTORY: &str = "each opening makes the directory; none is written";
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[
-    bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
     bug(WRONG_EDGE, Seeded::WrongLine(&points::REMOVE), "seam: removal", Alone),
     bug(WRONG_CHAIN, Seeded::WrongLine(&points::NODE_NEW), "seam: new overflow node", Alone),
     bug(UNFENCED_NODE, Seeded::NoFence(&points::SPLIT_NEW), "seam: split", Alone),
@@ -27,7 +25,6 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(TORN, Seeded::TornStore(&points::SPLIT_COMMIT), "seam: a link in two halves", Alone),
     bug(INDEX_UNFLUSHED, Seeded::NoFlush(&points::CREATE), "seam: map creation", Alone),
-    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
     cannot(SET_THEN_CLEAR, "no record moves within a segment, and a split clears nothing"),
     bug(
         TWICE_AFTER_MOVE,
@@ -57,40 +54,15 @@ pub(super) const LINES: &[Line] = &[
     bug(SERVED_UNREPAIRED, Seeded::NoFlush(&points::OPENING), "seam: opening", Alone),
     bug(UNDURABLE_SIBLING, Seeded::NoFence(&points::NODE_COMMIT), "seam: link of a node", Stopped),
     bug(
-        READ_UNDURABLE,
-        Seeded::InCode(&index_bugs::CHANGING_IGNORED),
-        "read_once: lookups do not wait",
-        Stopped,
-    ),
-    bug(
         EXISTS_UNDURABLE,
         Seeded::InCode(&index_bugs::SHOWN_BEFORE_DURABLE),
         "attempt: marked before its fence",
         Stopped,
     ),
     bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "forget", Alone),
-    cannot(
-        MICRO_LOG,
-        "there is no log to leave out; one word commits a split, which the mutants and the torn \
-         store above test",
-    ),
     cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other while it holds it"),
     bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "holds", Alone),
-    cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
-    bug(
-        INSERTS_NEVER_END,
-        Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
-        "HeldLock::unlock",
-        Alone,
-    ),
     cannot(REOPEN_HANGS, "opening follows links of ascending ranges only, so it ends"),
-    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
-    bug(
-        REHASH_NOT_RESUMED,
-        Seeded::InCode(&db_bugs::NOT_RECLAIMED),
-        "Store::with_alive: the reclaim is not resumed",
-        Alone,
-    ),
     // Mistakes in the paper as printed, and in the ways around them.
     bug(
         "group hashing: an insert does not look for its key (Algorithm 1)",

@@ -1,12 +1,13 @@
 //! Scenarios for the own paths of group hashing, and what the common scenarios must reach.
 
-use super::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
-use super::{CROWD, shape};
 use crate::codec::SPECIAL;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
+use crate::schemes::plays;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::group::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
+use crate::structures::group::{CROWD, shape};
 use outlast::RecordForm;
 use outlast::index::group::points;
 use outlast::pmem::Point;
@@ -47,8 +48,8 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
     let split = Expected { reaches: SPLIT.to_vec(), ..Expected::default() };
     let carried = Expected { phases: vec![NODE_SPLIT], ..split.clone() };
-    let mut all = vec![
-        Scenario::new("again", "cells that are used again", shape(form, 16, 1), again)
+    let all = vec![
+        Scenario::new("again", "cells that are used again", shape(form, 16, 1), plays::again)
             .expecting(split.clone()),
         Scenario::new("carry", "splits of segments with nodes", shape(form, 16, 1), carry)
             .in_pool(colliding)
@@ -59,38 +60,14 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
             "full-size",
             "a split of a group of 256 cells",
             shape(form, 256, 1),
-            full_size,
+            |play| plays::full_size(play, 100),
         )
         .in_pool(roomy)
         .expecting(split)
         .beginning_at(&points::SPLIT_NEW)
         .costly(),
     ];
-    if form == RecordForm::Bytes {
-        for scenario in &mut all {
-            scenario.expect(&points::RECORD);
-        }
-    }
-    all
-}
-
-/// Fills cells that splits and removals have left, some of them after a crash.
-fn again(play: &mut Play) -> Checked {
-    play.map()?;
-    let next = play.insert_until_grown(10, 2)?;
-    play.prepared();
-    for key in (10..next).step_by(3) {
-        play.change(key, Do::Remove)?;
-        play.change(key + 1, Do::Put(key + 200_000))?;
-        play.change(key + 1_000, Do::Insert(key + 300_000))?;
-    }
-    play.session.crash()?;
-    for key in (10..next).step_by(6) {
-        play.change(key, Do::Insert(key + 400_000))?;
-        play.session.background()?;
-        play.change(key + 1_000, Do::Remove)?;
-    }
-    play.session.verify()
+    plays::with_blocks(all, form, &points::RECORD)
 }
 
 /// Splits a segment whose nodes hold keys of one hash and others.
@@ -114,20 +91,4 @@ fn carry(play: &mut Play) -> Checked {
     play.session.crash()?;
     play.change(SPECIAL, Do::Insert(5))?;
     play.session.verify()
-}
-
-/// Splits a segment of the usual size, and changes it.
-fn full_size(play: &mut Play) -> Checked {
-    play.map()?;
-    let mut key = 10;
-    while play.session.grown("m")? < 1 {
-        play.change(key, Do::Insert(key + 100_000))?;
-        key += 1;
-    }
-    for changed in (10..key).step_by(100) {
-        play.change(changed, Do::Remove)?;
-        play.change(changed + 1, Do::Put(changed + 200_000))?;
-        play.change(key + changed, Do::Insert(changed + 300_000))?;
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Schedules for the own paths of group hashing.
 
-use super::phases::SECOND_LEVEL;
-use crate::schedule::workload::{Aim, Before, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, PLAIN, Workload};
+use crate::structures::group::phases::SECOND_LEVEL;
 use outlast::index::group::points;
 
 const SECOND: Before = Before::Phase(SECOND_LEVEL);

@@ -1,9 +1,8 @@
-//! The seeded bugs of PhaST. Those of the pool are in `planted/pool.rs`.
+//! The seeded bugs of PhaST. Those that many schemes share are in `planted/shared.rs`.
 
-use crate::planted::published::*;
-use crate::planted::table::Checker::{Alone, EachStep, Held, Schedules, Stopped};
-use crate::planted::table::{Line, bug, bytes, cannot, inline};
-use outlast::db::bugs as db_bugs;
+use crate::parts::bugs::Checker::{Alone, EachStep, Held, Schedules, Stopped};
+use crate::parts::bugs::{Line, bug, bytes, cannot, inline};
+use crate::parts::published::*;
 use outlast::index::bugs as index_bugs;
 use outlast::index::phast::bugs as phast_bugs;
 use outlast::index::phast::points;
@@ -52,11 +51,6 @@ pub(super) const LINES: &[Line] = &[
         Stopped,
     ),
     cannot(LOCKS_IN_PM, "locks are in DRAM, in memory of their own"),
-    cannot(
-        MICRO_LOG,
-        "there is no log to leave out; one word commits a split, which the mutants and the torn \
-         store above test",
-    ),
     cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other while it holds it"),
     bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe", Alone),
     bug(
@@ -72,13 +66,6 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     cannot(REOPEN_HANGS, "opening follows links of ascending keys only, so it ends"),
-    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
-    bug(
-        REHASH_NOT_RESUMED,
-        Seeded::InCode(&db_bugs::NOT_RECLAIMED),
-        "Store::with_alive: the reclaim is not resumed",
-        Alone,
-    ),
     // What the paper leaves out.
     bug(
         "A merge is committed before its copies have bits",

@@ -1,11 +1,11 @@
 //! Scenarios for PhaST's own paths, and what the common scenarios must reach.
 
-use super::phases::{DIVIDED, JOINED};
-use super::shape;
-use crate::explore::{Play, Scenario};
-use crate::schemes::Expected;
+use crate::parts::play::Play;
+use crate::parts::scenario::{Expected, Scenario};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
+use crate::structures::phast::phases::{DIVIDED, JOINED};
+use crate::structures::phast::shape;
 use outlast::RecordForm;
 use outlast::index::phast::points;
 use outlast::pmem::Point;

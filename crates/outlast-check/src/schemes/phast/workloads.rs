@@ -1,8 +1,8 @@
 //! Schedules for PhaST's own paths.
 
-use super::config;
-use super::phases::DIVIDED;
-use crate::schedule::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
+use crate::structures::phast::config;
+use crate::structures::phast::phases::DIVIDED;
 use outlast::index::phast::points;
 use std::ops::Range;
 

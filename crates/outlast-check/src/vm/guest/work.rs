@@ -2,9 +2,9 @@
 
 use super::WorkArgs;
 use super::port::Port;
+use crate::maps::AnyMap;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::life::{self, Subject};
-use crate::torture::maps::AnyMap;
 use crate::vm::script::{Script, batch};
 use crate::vm::wire::{Held, Said};
 use outlast::{Error, Pool};

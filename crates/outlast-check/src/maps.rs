@@ -1,9 +1,9 @@
-//! The maps of a torture pool, with numbers for keys and values.
+//! Maps behind the public interface, with numbers for keys and values.
 
 use crate::codec::{Form, key_bytes, value_bytes};
-use crate::schemes::parts;
 use crate::session::Do;
 use crate::state::{Checked, Fault, ensure};
+use crate::structures::structure;
 use outlast::index::{Bytes, Inline};
 use outlast::{Map, MapOptions, Pool, RecordForm, Scheme};
 
@@ -47,7 +47,8 @@ impl AnyMap {
     /// The pool's.
     pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
         let usual = MapOptions::new().scheme(scheme);
-        let options = if shape.small { (parts(scheme).small)(shape.form, usual) } else { usual };
+        let options =
+            if shape.small { (structure(scheme).small)(shape.form, usual) } else { usual };
         Ok(match shape.form {
             RecordForm::Inline => AnyMap::Inline(pool.map_with(shape.name, &options)?),
             RecordForm::Bytes => AnyMap::Bytes(pool.map_with(shape.name, &options)?),
@@ -65,14 +66,12 @@ impl AnyMap {
         }
     }
 
-    /// Changes a key whose value is `before`, and checks the result.
+    /// Changes a key. Returns whether the change applied, and the value before if the call returns it.
     ///
     /// # Errors
-    /// If the map fails or returns something wrong.
-    pub fn change(&self, key: u64, change: Do, before: Option<u64>) -> Checked {
-        let (applies, _) = change.on(before);
-        // Whether the change applied, and the value before, if the call returns it.
-        let (applied, told) = match self {
+    /// If the map fails, or the value before is one that nobody wrote.
+    pub fn apply(&self, key: u64, change: Do) -> Checked<(bool, Option<Option<u64>>)> {
+        Ok(match self {
             AnyMap::Inline(map) => {
                 let key = Inline::nth_key(key);
                 match change {
@@ -102,7 +101,16 @@ impl AnyMap {
                     }
                 }
             }
-        };
+        })
+    }
+
+    /// Changes a key whose value is `before`, and checks the result.
+    ///
+    /// # Errors
+    /// If the map fails or returns something wrong.
+    pub fn change(&self, key: u64, change: Do, before: Option<u64>) -> Checked {
+        let (applies, _) = change.on(before);
+        let (applied, told) = self.apply(key, change)?;
         let right = applied == applies && told.is_none_or(|told| told == before);
         ensure(right, || {
             format!("{change:?} of key {key}, value {before:?}: answered {applied}, {told:?}")

@@ -1,15 +1,14 @@
-//! The seeded bugs of the pool, whatever the scheme of its maps.
+//! The seeded bugs that schemes share: those of the pool, and of the code that most of them have in
+//! common.
 
-use super::published::*;
-use super::table::Checker::{Alone, Guard, Held, Stopped};
-use super::table::{Line, bug, bytes, cannot, inline};
+use crate::parts::bugs::Checker::{Alone, Guard, Held, Stopped};
+use crate::parts::bugs::{Line, SIZE_TOLD_EARLY, UNDURABLE_GROWTH, bug, bytes, cannot, inline};
+use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
+use outlast::index::bugs as index_bugs;
 use outlast::pmem::Seeded;
 use outlast::pool::bugs as pool_bugs;
 use outlast::pool::points;
-
-pub(crate) const SIZE_TOLD_EARLY: &str = "A pool's new size is used before the header has it";
-pub(crate) const UNDURABLE_GROWTH: &str = "Other threads see a growth before it is durable";
 
 /// The lines that every scheme shares, unless it has its own line for the same bug.
 pub(super) const LINES: &[Line] = &[
@@ -113,4 +112,32 @@ pub(super) const LINES: &[Line] = &[
     ),
     cannot(STALLS, "not a bug of a structure; the benchmark measures stalls"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
+    // Of the kit, and of what most schemes have in common.
+    bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
+    bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
+    bug(
+        READ_UNDURABLE,
+        Seeded::InCode(&index_bugs::CHANGING_IGNORED),
+        "read_once: lookups do not wait",
+        Stopped,
+    ),
+    cannot(
+        MICRO_LOG,
+        "there is no log to leave out; one word commits a split, which the mutants and the torn \
+         store above test",
+    ),
+    cannot(NOT_LINEARIZABLE, "a bug of another structure, for which histories are checked"),
+    bug(
+        INSERTS_NEVER_END,
+        Seeded::InCode(&index_bugs::LOCK_NOT_RELEASED),
+        "HeldLock::unlock",
+        Alone,
+    ),
+    bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
+    bug(
+        REHASH_NOT_RESUMED,
+        Seeded::InCode(&db_bugs::NOT_RECLAIMED),
+        "Store::with_alive: the reclaim is not resumed",
+        Alone,
+    ),
 ];

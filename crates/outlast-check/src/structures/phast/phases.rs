@@ -1,16 +1,16 @@
 //! Finds the phases of PhaST that a trace went through.
 
-use crate::explore::phases::Phase;
 use crate::model::stored;
+use crate::structures::Phase;
 use outlast::Config;
 use outlast::index::phast::points;
 use outlast::pmem::Event;
 use std::collections::BTreeSet;
 
 /// A partition was joined with the one before it.
-pub(super) const JOINED: &str = "phast/partition: joined";
+pub(crate) const JOINED: &str = "phast/partition: joined";
 /// A partition was split.
-pub(super) const DIVIDED: &str = "phast/partition: divided";
+pub(crate) const DIVIDED: &str = "phast/partition: divided";
 
 /// Finds the words of records that a trace moves from one place to another.
 pub(super) fn moved(events: &[Event]) -> Vec<u64> {

@@ -1,7 +1,7 @@
 //! Finds the phases of group hashing that a trace went through.
 
-use crate::explore::phases::Phase;
 use crate::model::stored;
+use crate::structures::Phase;
 use outlast::Config;
 use outlast::index::group::layout::{CHUNK_BYTES, Kind};
 use outlast::index::group::points;

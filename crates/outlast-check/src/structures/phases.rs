@@ -3,8 +3,7 @@
 //! A scenario declares the phases that it is for, and the tests hold it to that. Otherwise a change
 //! of sizes or keys could silently make it miss them.
 
-use crate::schemes::parts;
-use crate::session::Shape;
+use super::Shape;
 use outlast::pmem::{Event, Point};
 use std::collections::{BTreeSet, HashSet};
 
@@ -19,7 +18,7 @@ pub fn phase(point: &Point) -> Phase {
 /// Returns the phases in a trace of maps of this shape.
 pub fn phases_of(events: &[Event], shape: Shape) -> BTreeSet<Phase> {
     let points: HashSet<&'static Point> = events.iter().filter_map(|event| event.point).collect();
-    let mut found = (parts(shape.scheme()).phases)(events, shape.config);
+    let mut found = (shape.structure().phases)(events, shape.config);
     found.extend(points.into_iter().map(phase));
     found
 }

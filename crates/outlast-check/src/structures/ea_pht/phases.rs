@@ -1,8 +1,8 @@
 //! Finds the phases of the EA-PHT family that a trace went through: the states that a crash can leave
 //! (3.6.1 of the thesis), where stores show them.
 
-use crate::explore::phases::Phase;
 use crate::model::stored;
+use crate::structures::Phase;
 use outlast::Config;
 use outlast::index::ea_pht::layout::BUCKET_BYTES;
 use outlast::index::ea_pht::points;

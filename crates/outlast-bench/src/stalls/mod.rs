@@ -11,6 +11,8 @@
 //! interrupts, and whatever else stops a thread on this machine, affect both equally often. Any
 //! excess of the inserts, in the same bins of time, is their own.
 
+mod cause;
+
 use crate::Fallible;
 use crate::keys::{Keys, value};
 use crate::latency::{Latency, Percentiles};
@@ -21,6 +23,8 @@ use crate::scratch::Scratch;
 use crate::systems::{Medium, Setup, create_map, create_pool};
 use crate::team;
 use crate::usage::ThreadUsage;
+pub use cause::{Cause, Slow};
+use cause::{Reading, SLOW_NS};
 use outlast::{Growth, Scheme};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -54,95 +58,11 @@ impl Options {
     }
 }
 
-/// An operation that takes longer than this, in nanoseconds, waited for something.
-const SLOW_NS: u64 = 5_000;
-
 /// Resizes that took at least as long are printed: a directory is doubled in less.
 const RESIZE_NS: u64 = 1_000_000;
 
 /// Bounds of the bins in which slow operations are counted, in nanoseconds.
 const BINS_NS: [u64; 8] = [SLOW_NS, 10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000, u64::MAX];
-
-/// What an insert waited for. The first applicable cause is named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// The processor was taken from it for more than half of the time. Also named if it was
-    /// preempted and no other cause is counted.
-    Preemption,
-    /// The directory was doubled.
-    Doubling,
-    /// The pool's file grew.
-    FileGrowth,
-    /// It gave up the processor: for a lock, its own or the kernel's, or for the file system.
-    Wait,
-    /// None of the above, but it was on the processor for less than half of the time, so the host
-    /// machine stopped it.
-    Host,
-    /// A segment was split, and a page was touched for the first time.
-    SplitFault,
-    /// A segment was split.
-    Split,
-    /// A page was touched for the first time.
-    PageFault,
-    /// Nothing that is counted, and it was on the processor all the time.
-    Unknown,
-}
-
-impl Cause {
-    /// All causes, in declaration order.
-    pub const ALL: &'static [Cause] = &[
-        Cause::Preemption,
-        Cause::Doubling,
-        Cause::FileGrowth,
-        Cause::Wait,
-        Cause::Host,
-        Cause::SplitFault,
-        Cause::Split,
-        Cause::PageFault,
-        Cause::Unknown,
-    ];
-
-    /// Its name in rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::Doubling => "doubling",
-            Cause::FileGrowth => "file_growth",
-            Cause::Wait => "wait",
-            Cause::SplitFault => "split_fault",
-            Cause::Split => "split",
-            Cause::Preemption => "preemption",
-            Cause::Host => "host",
-            Cause::PageFault => "page_fault",
-            Cause::Unknown => "unknown",
-        }
-    }
-}
-
-/// An operation, with everything that changed around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slow {
-    /// The index of the insert among those of its thread.
-    pub number: u64,
-    /// How long it took, in nanoseconds.
-    pub ns: u64,
-    /// Its processor time, in nanoseconds.
-    pub cpu_ns: u64,
-    /// What it waited for.
-    pub cause: Cause,
-    /// Number of splits meanwhile.
-    pub splits: u64,
-    /// Number of doublings meanwhile.
-    pub doublings: u64,
-    /// Bytes that the pool grew by meanwhile.
-    pub grown_bytes: u64,
-    /// Number of page faults of the thread.
-    pub faults: u64,
-    /// Number of times that it gave up the processor.
-    pub waits: u64,
-    /// Number of times that the processor was taken from it.
-    pub preemptions: u64,
-}
 
 /// A summary of the operations of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -214,16 +134,6 @@ impl Resizes {
     }
 }
 
-/// The readings around an operation.
-#[derive(Clone, Copy)]
-struct Reading {
-    usage: ThreadUsage,
-    growth: Growth,
-    /// Whether the table is being moved in the background.
-    resizing: bool,
-    pool_bytes: u64,
-}
-
 /// What a thread has observed.
 struct Seen {
     all: Latency,
@@ -270,6 +180,12 @@ impl Seen {
         self.slowest.truncate(self.keep);
     }
 
+    fn merged(threads: Vec<Seen>, keep: usize) -> Fallible<Seen> {
+        let mut all = Seen::new(keep)?;
+        threads.into_iter().try_for_each(|seen| all.merge(seen))?;
+        Ok(all)
+    }
+
     fn merge(&mut self, other: Seen) -> Fallible {
         self.all.add(&other.all)?;
         self.watched_ns += other.watched_ns;
@@ -286,43 +202,6 @@ impl Seen {
         self.slowest.extend(other.slowest);
         self.shorten();
         Ok(())
-    }
-}
-
-fn slow(number: u64, ns: u64, before: &Reading, after: &Reading) -> Slow {
-    let used = after.usage.since(&before.usage);
-    let mut slow = Slow {
-        number,
-        ns,
-        cpu_ns: used.cpu_ns,
-        cause: Cause::Unknown,
-        splits: after.growth.splits - before.growth.splits,
-        doublings: after.growth.doublings - before.growth.doublings,
-        grown_bytes: after.pool_bytes - before.pool_bytes,
-        faults: used.minor_faults + used.major_faults,
-        waits: used.waits,
-        preemptions: used.preemptions,
-    };
-    slow.cause = cause_of(&slow);
-    slow
-}
-
-fn cause_of(slow: &Slow) -> Cause {
-    // The readings themselves take a few microseconds at worst.
-    let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
-    match slow {
-        // Whatever else it did, most of the time did not go into that.
-        Slow { preemptions: 1.., waits: 0, .. } if off_processor => Cause::Preemption,
-        Slow { doublings: 1.., .. } => Cause::Doubling,
-        Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,
-        Slow { waits: 1.., .. } if off_processor => Cause::Wait,
-        _ if off_processor => Cause::Host,
-        Slow { splits: 1.., faults: 1.., .. } => Cause::SplitFault,
-        Slow { splits: 1.., .. } => Cause::Split,
-        Slow { faults: 1.., .. } => Cause::PageFault,
-        Slow { waits: 1.., .. } => Cause::Wait,
-        Slow { preemptions: 1.., .. } => Cause::Preemption,
-        _ => Cause::Unknown,
     }
 }
 
@@ -440,19 +319,15 @@ fn insert(options: &Options) -> Fallible<Seen> {
             if thread == 0 {
                 resizes.note(number, start, &before, &after);
             }
-            seen.note(slow(number - first, ns, &before, &after))?;
+            seen.note(Slow::new(number - first, ns, &before, &after))?;
             before = after;
         }
         seen.resizes = resizes.ended;
         Ok(seen)
     })?;
-    let mut all = Seen::new(options.slowest)?;
-    for seen in threads {
-        all.merge(seen)?;
-    }
     drop((map, open));
     pool.close()?;
-    Ok(all)
+    Seen::merged(threads, options.slowest)
 }
 
 /// As [`insert`], but with a loop that does nothing for `spin_ns` nanoseconds per turn.
@@ -469,16 +344,12 @@ fn control(options: &Options, spin_ns: u64) -> Fallible<Seen> {
                 ns = start.elapsed().as_nanos() as u64;
             }
             let after = Reading { usage: ThreadUsage::now(), ..before };
-            seen.note(slow(number, ns, &before, &after))?;
+            seen.note(Slow::new(number, ns, &before, &after))?;
             before = after;
         }
         Ok(seen)
     })?;
-    let mut all = Seen::new(options.slowest)?;
-    for seen in threads {
-        all.merge(seen)?;
-    }
-    Ok(all)
+    Seen::merged(threads, options.slowest)
 }
 
 fn print_tables(report: &Report, medium: Medium) -> Fallible {
@@ -541,52 +412,8 @@ fn print_tables(report: &Report, medium: Medium) -> Fallible {
 
 #[cfg(test)]
 mod tests {
+    use super::cause::tests::quick;
     use super::*;
-
-    fn quick(ns: u64, cpu_ns: u64) -> Slow {
-        let cause = Cause::Unknown;
-        let (number, splits, doublings, grown_bytes) = (0, 0, 0, 0);
-        let (faults, waits, preemptions) = (0, 0, 0);
-        Slow {
-            number,
-            ns,
-            cpu_ns,
-            cause,
-            splits,
-            doublings,
-            grown_bytes,
-            faults,
-            waits,
-            preemptions,
-        }
-    }
-
-    #[test]
-    fn the_dearest_cause_is_named() {
-        let of = |change: fn(&mut Slow)| {
-            let mut slow = quick(50_000, 50_000);
-            change(&mut slow);
-            cause_of(&slow)
-        };
-        assert_eq!(of(|_| {}), Cause::Unknown);
-        assert_eq!(of(|s| s.cpu_ns = 10_000), Cause::Host);
-        assert_eq!(of(|s| s.preemptions = 1), Cause::Preemption);
-        assert_eq!(of(|s| (s.preemptions, s.waits) = (1, 1)), Cause::Wait);
-        assert_eq!(of(|s| (s.waits, s.faults) = (1, 1)), Cause::PageFault);
-        // The wait that kept it off the processor is the cause.
-        assert_eq!(of(|s| (s.cpu_ns, s.waits, s.faults) = (9, 1, 1)), Cause::Wait);
-        assert_eq!(of(|s| (s.cpu_ns, s.splits, s.waits) = (9, 1, 1)), Cause::Wait);
-        assert_eq!(of(|s| (s.splits, s.faults) = (1, 1)), Cause::SplitFault);
-        assert_eq!(of(|s| (s.splits, s.preemptions) = (1, 1)), Cause::Split);
-        assert_eq!(of(|s| (s.cpu_ns, s.splits, s.preemptions) = (20_000, 1, 1)), Cause::Preemption);
-        assert_eq!(of(|s| (s.cpu_ns, s.doublings, s.preemptions) = (9, 1, 1)), Cause::Preemption);
-        assert_eq!(of(|s| (s.cpu_ns, s.splits) = (9, 1)), Cause::Host);
-        assert_eq!(of(|s| (s.cpu_ns, s.splits) = (25_000, 1)), Cause::Split);
-        // Growing a file waits for the kernel.
-        assert_eq!(of(|s| (s.cpu_ns, s.grown_bytes, s.waits) = (9, 1, 1)), Cause::FileGrowth);
-        assert_eq!(of(|s| (s.splits, s.grown_bytes) = (1, 4096)), Cause::FileGrowth);
-        assert_eq!(of(|s| (s.splits, s.doublings) = (1, 1)), Cause::Doubling);
-    }
 
     #[test]
     fn only_the_slowest_are_kept() {

@@ -1,7 +1,7 @@
 //! Finds the phases of Dash-EH and Dash-LH that a trace went through.
 
-use crate::explore::phases::Phase;
 use crate::model::stored;
+use crate::structures::Phase;
 use outlast::Config;
 use outlast::index::dash_eh::{layout, points};
 use outlast::pmem::Event;
@@ -25,14 +25,14 @@ pub const SPLIT_STASH: &str = "dash-eh/split: record from the stash";
 const BUCKET: i64 = layout::BUCKET_BYTES as i64;
 
 /// Finds the words of records that a trace moves from one place to another.
-pub(in crate::schemes) fn moved(events: &[Event]) -> Vec<u64> {
+pub(in crate::structures) fn moved(events: &[Event]) -> Vec<u64> {
     let copies = [&points::DISPLACE_COPY, &points::COMPACT_COPY, &points::SPLIT_NEW];
     let copied = |event: &&Event| event.point.is_some_and(|point| copies.contains(&point));
     events.iter().filter(copied).filter_map(stored).map(|(_, word)| word).collect()
 }
 
 /// Finds the phases above in a trace.
-pub(in crate::schemes) fn found(events: &[Event], config: Config) -> BTreeSet<Phase> {
+pub(in crate::structures) fn found(events: &[Event], config: Config) -> BTreeSet<Phase> {
     let mut found = BTreeSet::new();
     // The buckets into which a displacement has copied.
     let mut copied: Vec<i64> = Vec::new();

@@ -1,7 +1,7 @@
 //! Finds the phases of clevel that a trace went through.
 
-use crate::explore::phases::Phase;
 use crate::model::stored;
+use crate::structures::Phase;
 use outlast::Config;
 use outlast::index::clevel::layout::{Kind, slot};
 use outlast::index::clevel::points;

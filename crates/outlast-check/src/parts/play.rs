@@ -2,9 +2,9 @@
 
 use crate::codec::SPECIAL;
 use crate::random::Random;
-use crate::schemes::{Parts, parts};
-use crate::session::{Do, Session, Shape};
+use crate::session::{Do, Session};
 use crate::state::{Checked, Fault};
+use crate::structures::Shape;
 
 /// A run in progress.
 pub struct Play {
@@ -12,9 +12,9 @@ pub struct Play {
     pub(crate) shape: Shape,
     pub(crate) random: Random,
     /// Added to the keys that are not special.
-    pub(super) base: u64,
+    pub(crate) base: u64,
     /// The first step to explore.
-    pub(super) from: usize,
+    pub(crate) from: usize,
 }
 
 impl Play {
@@ -85,10 +85,6 @@ impl Play {
 
     /// Returns how many records a new map of this shape takes without growing.
     pub(crate) fn brim(&self) -> u64 {
-        (self.parts().brim)(self.shape.config)
-    }
-
-    pub(crate) fn parts(&self) -> &'static Parts {
-        parts(self.shape.scheme())
+        (self.shape.structure().brim)(self.shape.config)
     }
 }

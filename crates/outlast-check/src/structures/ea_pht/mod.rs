@@ -1,0 +1,71 @@
+//! The structures of EA-PHT, EA-PHT-H and EA-PHT-HPR.
+
+pub mod phases;
+
+use super::Structure;
+use crate::state::{Checked, ensure};
+use outlast::index::ea_pht::layout::SLOTS;
+use outlast::index::ea_pht::{ConfigOf, points};
+use outlast::offline::MapReport;
+use outlast::{Config, MapOptions, RecordForm};
+
+/// The structure of a scheme of the family. They differ in their configurations only.
+macro_rules! structure {
+    ($module:ident: $scheme:ident) => {
+        /// One scheme of the family.
+        pub mod $module {
+            use super::*;
+
+            /// Makes a configuration from the log2 of a new map's buckets, and of a chunk's.
+            pub const fn config(initial_depth: u32, chunk_bits: u32) -> Config {
+                Config::$scheme(ConfigOf::new(initial_depth, chunk_bits, 2))
+            }
+
+            /// The scheme's structure.
+            pub const STRUCTURE: Structure = Structure {
+                shapes: &[("d1c4", config(1, 4)), ("d1c1", config(1, 1)), ("d2c2", config(2, 2))],
+                brim,
+                crowd: SLOTS as u64,
+                growth: &points::RESIZE_COMMIT,
+                creation: &points::CREATE,
+                small,
+                config: |bits, other| config(other / 2, bits),
+                at_rest: |_| Ok(()),
+                closed,
+                phases: phases::found,
+                moved: phases::moved,
+            };
+        }
+    };
+}
+
+structure!(plain: EaPht);
+structure!(hybrid: EaPhtH);
+structure!(parallel: EaPhtHpr);
+
+fn depth_of(config: Config) -> u32 {
+    match config {
+        Config::EaPht(config) => config.initial_depth,
+        Config::EaPhtH(config) => config.initial_depth,
+        Config::EaPhtHpr(config) => config.initial_depth,
+        _ => unreachable!("a map of the family"),
+    }
+}
+
+fn small(_: RecordForm, options: MapOptions) -> MapOptions {
+    options.initial_depth(1).chunk_bits(1)
+}
+
+/// Checks that keys that no resize separates have not made the table grow.
+fn closed(map: &MapReport) -> Checked {
+    let buckets = 1u64 << map.depth;
+    // One chain makes up to sixteen buckets.
+    ensure(buckets <= (16 + 2 * map.records).max(64), || {
+        format!("{buckets} buckets for {} records", map.records)
+    })
+}
+
+/// A table grows when a bucket has overflown, if it is small.
+fn brim(config: Config) -> u64 {
+    9 << depth_of(config)
+}
