@@ -36,8 +36,9 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    pub(super) fn new(store: Arc<Store<Real>>, worker: Option<Worker>) -> Arc<Self> {
-        Arc::new(Guarded { store, worker })
+    pub(super) fn new(store: Arc<Store<Real>>, worker: bool) -> Result<Arc<Self>> {
+        let worker = worker.then(|| Worker::start(&store)).transpose()?;
+        Ok(Arc::new(Guarded { store, worker }))
     }
 }
 

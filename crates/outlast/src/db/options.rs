@@ -2,7 +2,6 @@
 
 use super::handle::{Guarded, Pool};
 use super::store::Store;
-use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
 use crate::pool::backing::{Backing, mapping_error};
@@ -38,7 +37,6 @@ pub struct PoolOptions {
     core: CoreOptions,
     emulate_pm: Option<Latency>,
     background: bool,
-    idle_sync: bool,
     disk: Disk,
     taken_for: Option<MediumKind>,
 }
@@ -60,7 +58,6 @@ impl PoolOptions {
             core,
             emulate_pm: None,
             background: true,
-            idle_sync: true,
             disk: Disk::default(),
             taken_for: None,
         }
@@ -109,27 +106,11 @@ impl PoolOptions {
         self
     }
 
-    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use,
-    /// pre-faults new pages and syncs an idle pool ([`idle_sync`](Self::idle_sync)). Without it,
-    /// [`Pool::step`] reclaims and grows. Default: yes.
+    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use
+    /// and pre-faults new pages. Without it, [`Pool::step`] reclaims and grows. Default: yes.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
-        self
-    }
-
-    /// Sets whether the background thread [syncs](Pool::sync) a pool that no call has changed for one
-    /// to two seconds. An orderly reboot, or a power loss, then finds the pool clean. Only on media
-    /// that a power loss can tear ([`Durability::survives_power_loss`]). Default: yes.
-    ///
-    /// The price: the first change after such a sync waits until the dirty mark is on the disk, as
-    /// after any `sync`. Where changes are seconds apart and must never wait for the disk, turn this
-    /// off.
-    ///
-    /// [`Durability::survives_power_loss`]: crate::Durability::survives_power_loss
-    #[must_use]
-    pub fn idle_sync(mut self, sync: bool) -> Self {
-        self.idle_sync = sync;
         self
     }
 
@@ -437,8 +418,8 @@ impl PoolOptions {
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
-        let worker = worker.then(|| Worker::start(&store, self.idle_sync)).transpose()?;
-        Ok(Pool::new(Guarded::new(store, worker)))
+        let guarded = Guarded::new(store, worker)?;
+        Ok(Pool::new(guarded))
     }
 }
 

@@ -457,16 +457,6 @@ impl<S: MapSeam> Store<S> {
         self.sync_and(|_| Ok(()))
     }
 
-    /// Syncs the pool if no operation has changed it since the last call.
-    pub(super) fn sync_if_quiet(&self) -> Result<()> {
-        if !self.core.was_quiet() {
-            return Ok(());
-        }
-        // Nearly everything is written back here, while no writer has to wait.
-        self.core.write_back()?;
-        if self.core.was_quiet() { self.sync() } else { Ok(()) }
-    }
-
     /// Makes the pool clean and durable, and calls `then` while writers are still held back.
     pub fn sync_and<T>(&self, then: impl FnOnce(&Core<S>) -> Result<T>) -> Result<T> {
         self.check()?;

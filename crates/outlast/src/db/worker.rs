@@ -1,5 +1,5 @@
 //! The background thread of a pool. It reclaims space after a crash, grows the pool ahead of use,
-//! pre-faults new pages, builds huge pages, and syncs a pool that nobody changes.
+//! pre-faults new pages and builds huge pages.
 
 use super::store::Store;
 use crate::error::{Error, Result};
@@ -14,10 +14,6 @@ use std::time::{Duration, Instant};
 
 /// How long the worker sleeps when nothing wakes it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a pool must not have been changed before it is synced.
-const QUIET: Duration = Duration::from_secs(1);
-/// How long to wait after a sync that failed.
-const QUIET_AFTER_ERROR: Duration = Duration::from_secs(60);
 /// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
 /// How far ahead of the frontier this thread pre-faults pages, in bytes.
@@ -46,14 +42,13 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes.
-    pub(super) fn start(store: &Arc<Store<Real>>, idle_sync: bool) -> Result<Worker> {
+    pub(super) fn start(store: &Arc<Store<Real>>) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let weak = Arc::downgrade(store);
         let thread = std::thread::Builder::new()
             .name("outlast".into())
-            .spawn(move || run(&weak, &told, idle_sync))
+            .spawn(move || run(&weak, &told))
             .map_err(|e| Error::io("starting the background thread", e))?;
         store.core().set_worker(thread.thread().clone());
         Ok(Worker { stop, thread: Some(thread) })
@@ -85,11 +80,10 @@ impl Drop for Worker {
     }
 }
 
-fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool) {
+fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
     let mut pages = Pages::default();
     let mut rest = Rest::default();
     let opened = Instant::now();
-    let mut next_sync = opened + QUIET;
     let mut settled = false;
     while !stop.load(Ordering::Relaxed) {
         let Some(store) = store.upgrade() else { return };
@@ -109,13 +103,6 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool) {
         let resting =
             !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
         let done = if settled { pages.step(&store, resting) } else { None };
-        if idle_sync && !more && done.is_none() && Instant::now() >= next_sync {
-            let synced = store.sync_if_quiet();
-            next_sync = Instant::now() + if synced.is_ok() { QUIET } else { QUIET_AFTER_ERROR };
-            if let Err(error) = synced {
-                tracing::warn!(%error, "syncing a pool that nobody changes");
-            }
-        }
         drop(store);
         if let Some(pause) = pause_after(done.as_ref(), more, !pages.behind.is_empty()) {
             std::thread::park_timeout(if settled { pause } else { pause.min(SETTLE) });

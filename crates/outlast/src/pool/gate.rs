@@ -12,10 +12,6 @@
 //!     +----------------------|-----------------------------+----> CLOSED
 //!                            +----> POISONED
 //! ```
-//!
-//! A fourth state in which threads may store is WATCHED. The next thread that enters makes it OPEN
-//! again. So a gate that is still WATCHED after a while was not passed meanwhile, and operations need
-//! not count themselves for that.
 
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
@@ -25,10 +21,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const CLEAN: u32 = 1;
 const OPEN: u32 = 2;
-const WATCHED: u32 = 3;
-const HELD: u32 = 4;
-const CLOSED: u32 = 5;
-const POISONED: u32 = 6;
+const HELD: u32 = 3;
+const CLOSED: u32 = 4;
+const POISONED: u32 = 5;
 
 /// Slots for threads that have no slot of their own.
 const SHARED: usize = 16;
@@ -193,15 +188,15 @@ impl Gate {
             Some(slot) => (slot, true),
             None => (&self.shared[number % SHARED], false),
         };
-        if self.pass_by(slot, own) || (self.end_watch() && self.pass_by(slot, own)) {
+        if self.pass_by(slot, own) {
             let (own, unwinding) = (u64::from(own), u64::from(std::thread::panicking()));
             let writing = Writing { gate: self, slot, own, unwinding, here: PhantomData };
             return Ok(Entered::Writing(writing));
         }
         match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
-            // Held, or opened or watched since it was last read.
-            OPEN | WATCHED | HELD => Ok(Entered::Wait),
+            // Held, or opened since it was last read.
+            OPEN | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),
         }
     }
@@ -238,30 +233,7 @@ impl Gate {
 
     /// Opens the gate after the pool was marked dirty.
     pub fn marked_dirty(&self) {
-        self.exchange(CLEAN, OPEN);
-    }
-
-    /// Returns whether no thread has passed the gate since the last call, and watches it from now on.
-    /// The pool has the dirty mark, or the answer is `false`.
-    ///
-    /// A thread that passes at the same moment may go unnoticed. So the answer says when to sync a
-    /// pool, and not that its structures are at rest. Callers hold the core's `control` lock.
-    pub fn was_quiet(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == WATCHED || {
-            self.exchange(OPEN, WATCHED);
-            false
-        }
-    }
-
-    /// Ends the watch, if there is one. Returns whether there was.
-    #[cold]
-    fn end_watch(&self) -> bool {
-        self.exchange(WATCHED, OPEN)
-    }
-
-    /// Replaces the state `from`, if it is that.
-    fn exchange(&self, from: u32, to: u32) -> bool {
-        self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        let _ = self.state.compare_exchange(CLEAN, OPEN, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Whether the pool is clean, so that the next store has to mark it dirty.
@@ -272,14 +244,14 @@ impl Gate {
     /// Holds writers back and waits for those inside. The result says whether the pool was dirty.
     /// Callers hold the core's `control` lock.
     pub fn hold(&self, seam: &impl Seam) -> Result<Held<'_>> {
-        self.end_watch();
         let before = self.state.load(Ordering::SeqCst);
         if before != CLEAN && before != OPEN {
             self.check()?;
             return Err(Error::NotOpen("it is being closed"));
         }
         // An exchange, because a thread that panics may have poisoned the gate since.
-        if !self.exchange(before, HELD) {
+        let held = self.state.compare_exchange(before, HELD, Ordering::SeqCst, Ordering::SeqCst);
+        if held.is_err() {
             self.check()?;
             return Err(Error::NotOpen("it is being closed"));
         }
@@ -321,7 +293,8 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // A panic in another thread may have poisoned the gate meanwhile; it stays poisoned.
-        self.gate.exchange(HELD, self.after);
+        let _ =
+            self.gate.state.compare_exchange(HELD, self.after, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 

@@ -267,23 +267,6 @@ impl<S: Seam> Core<S> {
         answer
     }
 
-    /// Makes the disk hold what memory holds, if the medium leaves that to the kernel. Writers go on,
-    /// and the pool stays dirty.
-    pub fn write_back(&self) -> Result<()> {
-        self.fsync(Backing::sync)
-    }
-
-    /// Returns whether a power loss could tear the pool although nothing has changed it since the last
-    /// call.
-    pub fn was_quiet(&self) -> bool {
-        if self.options.read_only || !self.options.medium.needs_fsync() || self.is_suspect() {
-            return false;
-        }
-        let _control = self.memory.seam().lock(&self.control);
-        // Behind a clean gate, only a process that died can have left the pool dirty.
-        if self.gate.is_clean() { self.header().is_dirty() } else { self.gate.was_quiet() }
-    }
-
     /// Marks the pool suspect: the disk may lack something that was written. The mark is kept in
     /// the header. The next process finds it through the page cache, and also on the disk if the
     /// disk still accepts writes.
