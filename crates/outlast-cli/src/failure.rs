@@ -87,6 +87,10 @@ impl From<outlast::Error> for Failure {
             }
             source = cause.source();
         }
+        if matches!(error, outlast::Error::Suspect) {
+            // The library's advice is meant for programs; the command `verify` changes nothing.
+            text.push_str(" with `outlast accept`");
+        }
         if error.is_damage() { Failure::Damaged(text) } else { Failure::Failed(text) }
     }
 }

@@ -34,10 +34,11 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
-/// Opens a pool for writing that a power loss may have torn.
+/// Opens a pool for writing that a power loss may have torn. Nothing is done in the background.
 pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
+    let options = PoolOptions::new().accept_possibly_torn(true).background(false);
     // SAFETY: as in `to_read`.
-    let pool = unsafe { PoolOptions::new().accept_possibly_torn(true).open(path) };
+    let pool = unsafe { options.open(path) };
     pool.map_err(|e| about(path, e))
 }
 
@@ -146,10 +147,9 @@ fn about(path: &Path, error: Error) -> Failure {
                 )
             });
             Failure::Damaged(format!(
-                "{pool}: possibly torn: {reason}{but}. `outlast accept --pool {pool}` checks all of \
-                 it, and puts it back into use if it is sound. If it is not, restore a snapshot, or \
-                 carry over what can be read: `outlast scan --accept-possibly-torn --map MAP --pool \
-                 {pool} | outlast load --map MAP --pool NEW`",
+                "{pool}: possibly torn: {reason}{but}. Restore a snapshot if there is one. Otherwise, \
+                 `outlast accept` checks all of it, and puts it back into use if it is sound; get, \
+                 scan, stat and verify read it with --accept-possibly-torn",
                 pool = path.display()
             ))
         }

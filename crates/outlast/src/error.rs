@@ -61,8 +61,8 @@ pub enum Error {
     /// If one copy of the header is damaged, only the other one says so. The damaged copy may be
     /// the newer one and may have said that the pool was closed, but that is not known.
     #[error(
-        "possibly torn: {reason}{}; open it with `accept_possibly_torn` and `verify` it: if it is \
-         sound, it can be used again, and if not, restore a snapshot or salvage what can be read",
+        "possibly torn: {reason}{}; restore a snapshot, or open it with `accept_possibly_torn` and \
+         `verify` it: if it is sound, it can be used, but recent changes may be missing",
         only_copy_says(.damaged_copy)
     )]
     PossiblyTorn {

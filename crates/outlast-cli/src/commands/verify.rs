@@ -17,22 +17,33 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     check(&open::path(pool)?, args.accept_possibly_torn, out)
 }
 
-/// Verifies the pool, and if it is sound, closes it as clean.
+/// Verifies a pool that may be torn, and if it is sound, closes it as clean.
 pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failure> {
     let path = open::path(pool)?;
-    // Both verifications and the walk; nothing is written before they find the pool sound.
-    check(&path, true, out)?;
-    let bar = progress::spinner("writing back");
-    let pool = open::to_accept(&path)?;
-    // Writes every page back, and ends the suspicion under which the pool was opened.
-    pool.verify()?.ensure_sound()?;
-    pool.close()?;
-    bar.finish_and_clear();
-    out.object(&json!({"event": "accept", "path": path.to_string_lossy()}))?;
-    out.line(format!(
-        "{} is back in use: sound, but what a power loss took back without a trace is not known",
-        path.display()
-    ))
+    let is_refused = match open::to_read(&path, false) {
+        Ok(pool) => pool.durability().is_suspect,
+        Err(_) => true,
+    };
+    if is_refused {
+        // Both verifications and the walk; nothing is written before they find the pool sound.
+        check(&path, true, out)?;
+        let bar = progress::spinner("writing back");
+        let pool = open::to_accept(&path)?;
+        // Writes every page back, and ends the suspicion under which the pool was opened.
+        let _sound = pool.verify()?.ensure_sound()?;
+        pool.close()?;
+        bar.finish_and_clear();
+    }
+    out.object(&json!({
+        "event": "accept",
+        "path": path.to_string_lossy(),
+        "was_refused": is_refused,
+    }))?;
+    let path = path.display();
+    out.line(match is_refused {
+        true => format!("{path} is in use again; any changes since its last sync may be missing"),
+        false => format!("{path} is not torn; nothing was done"),
+    })
 }
 
 fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
