@@ -336,41 +336,4 @@ mod tests {
         }
         assert_eq!((held, refused), (0, 2_000));
     }
-
-    /// Threads pass the gate while another one watches it and holds it. None may pass a held gate, and
-    /// none may be refused.
-    #[test]
-    fn a_watched_gate_is_passed_and_held_like_an_open_one() {
-        let gate = Gate::new(true, crate::reclaim::threads::asymmetric());
-        let (seam, passed) = (Real::new(FlushMode::None), AtomicUsize::new(0));
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|s| {
-            for _ in 0..3 {
-                s.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        match gate.try_enter().unwrap() {
-                            Entered::Writing(_inside) => passed.fetch_add(1, Ordering::Relaxed),
-                            Entered::Wait => continue,
-                            Entered::MarkDirty => panic!("the pool has its dirty mark"),
-                        };
-                    }
-                });
-            }
-            for _ in 0..2_000 {
-                gate.was_quiet();
-                let held = gate.hold(&seam).unwrap();
-                let before = passed.load(Ordering::Relaxed);
-                (0..50).for_each(|_| std::hint::spin_loop());
-                assert_eq!(passed.load(Ordering::Relaxed), before, "passed a held gate");
-                drop(held);
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-        assert!(!gate.was_quiet(), "it was not watched yet");
-        assert!(gate.was_quiet() && gate.was_quiet(), "nothing has passed it");
-        assert!(matches!(gate.try_enter(), Ok(Entered::Writing(_))));
-        assert!(!gate.was_quiet(), "a thread has passed it");
-        drop(gate.hold(&seam).unwrap());
-        assert!(!gate.was_quiet(), "it was not watched since it was held");
-    }
 }
