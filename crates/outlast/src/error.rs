@@ -91,10 +91,10 @@ pub enum Error {
         /// user.
         note: Option<String>,
     },
-    /// The file system has no space for the pool to grow.
-    #[error("disk full while growing the pool by {needed} bytes")]
+    /// The file system has no space for the pool to grow, or for a snapshot of it.
+    #[error("disk full: {needed} more bytes are needed")]
     DiskFull {
-        /// Bytes that the file was to grow by.
+        /// Bytes that the pool was to grow by, or those of the snapshot.
         needed: u64,
         /// The file system's error.
         source: io::Error,
@@ -111,7 +111,9 @@ pub enum Error {
         reserved: u64,
     },
     /// Another process, or another handle in this one, has the pool open.
-    #[error("pool is locked: it is open already, and a map or a reference keeps it open")]
+    #[error(
+        "pool is locked: another process has it open, or a handle, map or reference in this one"
+    )]
     Locked,
     /// The pool was opened read-only.
     #[error("pool is open read-only")]

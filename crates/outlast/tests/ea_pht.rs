@@ -16,7 +16,8 @@ fn a_large_table_in_small_pages_grows() {
         for key in 0..1_000_000 {
             assert!(map.insert(&key, &key).unwrap(), "{scheme}, {key}");
         }
-        let found = pool.verify().unwrap().ensure_sound().unwrap();
+        let found = pool.verify().unwrap();
+        found.ensure_sound().unwrap();
         assert_eq!(found.records(), 1_000_000, "{scheme}");
     }
 }

@@ -109,7 +109,9 @@ fn truncated_and_damaged_headers() {
         let pool = open(&path).unwrap();
         check_filled(&pool);
         assert_eq!(pool.stats().damaged_header_copy, None);
-        assert_eq!(pool.verify().unwrap().ensure_sound().unwrap().records(), 1000);
+        let found = pool.verify().unwrap();
+        found.ensure_sound().unwrap();
+        assert_eq!(found.records(), 1000);
     }
     fs::write(&path, &whole).unwrap();
     flip(&path, 100);

@@ -119,6 +119,28 @@ fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
 }
 
 #[test]
+fn a_snapshot_removes_what_dead_processes_left_of_theirs() {
+    let (dir, path) = filled();
+    let name = |number: u64| dir.path().join(format!(".outlast-{number:016x}.snapshot"));
+    let other = dir.path().join("other.snapshot");
+    for file in [&name(1), &name(2), &other] {
+        fs::write(file, [0; 100]).unwrap();
+    }
+    // This one is being written.
+    let living = fs::File::open(name(2)).unwrap();
+    living.try_lock().unwrap();
+    let pool = open(&path).unwrap();
+    let copy = dir.path().join("copy.pool");
+    for _ in 0..2 {
+        pool.snapshot(&copy).unwrap();
+        open(&copy).unwrap().close().unwrap();
+    }
+    let there = [name(1), name(2), other].map(|file| file.exists());
+    assert_eq!(there, [false, true, true]);
+    drop(living);
+}
+
+#[test]
 fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     let (dir, path) = filled();
     let with_boot = |boot| PoolOptions::new().boot_id(boot);

@@ -194,6 +194,9 @@ fn a_full_disk_is_a_typed_error_and_nothing_is_lost() {
     let refused = unsafe { PoolOptions::new().create(&other) };
     assert!(matches!(refused, Err(Error::DiskFull { .. } | Error::Io { .. })));
     assert!(!other.exists());
+    let refused = pool.snapshot(&other);
+    assert!(matches!(refused, Err(Error::DiskFull { .. })), "{refused:?}");
+    assert!(!other.exists());
     // Reopening needs no space.
     drop((map, pool));
     assert!(open(&path).unwrap().verify().unwrap().is_sound());

@@ -30,7 +30,7 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
         let bar = progress::spinner("writing back");
         let pool = open::to_accept(&path)?;
         // Writes every page back, and ends the suspicion under which the pool was opened.
-        let _sound = pool.verify()?.ensure_sound()?;
+        pool.verify()?.ensure_sound()?;
         pool.close()?;
         bar.finish_and_clear();
     }

@@ -237,7 +237,8 @@ impl Pool {
     /// ```
     /// # fn main() -> outlast::Result<()> {
     /// # let pool = outlast::PoolOptions::new().anonymous()?;
-    /// let found = pool.verify()?.ensure_sound()?;
+    /// let found = pool.verify()?;
+    /// found.ensure_sound()?;
     /// println!("{} records, all sound", found.records());
     /// # Ok(())
     /// # }

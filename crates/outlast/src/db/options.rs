@@ -66,7 +66,7 @@ impl PoolOptions {
     /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (in a
     /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
     /// [`max_size`](Self::max_size). Default: 2 MiB. A size without room for the pool's own tables
-    /// (about 128 KiB, or two pages if those are larger) is refused with
+    /// (192 KiB; with pages below 64 KiB less, with larger ones two pages) is refused with
     /// [`Error::Invalid`], which names the least one.
     #[must_use]
     pub fn initial_size(mut self, bytes: u64) -> Self {

@@ -19,8 +19,16 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     // Held until the copy has its name, so that no one opens the file that is being replaced.
     let _replaced = lock_target(store, path)?;
     let directory = open_parent(path)?;
+    remove_unfinished(parent(path));
     let target = Target::create(path)?;
-    store.sync_and(|core| copy(core, &target.file).map_err(|e| Error::io(action(), e)))?;
+    store.sync_and(|core| {
+        copy(core, &target.file).map_err(|error| {
+            if is_full(&error) {
+                return Error::DiskFull { needed: core.memory.len(), source: error };
+            }
+            Error::io(action(), error)
+        })
+    })?;
     let disk = store.core().backing().disk();
     disk.fsync(&target.file).map_err(|e| Error::io(action(), e))?;
     target.rename_to(&disk, path)?;
@@ -57,8 +65,37 @@ fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// The copy while it is being written. It has no name where the file system allows that, so an
-/// interrupted snapshot leaves nothing behind.
+/// What the names of unfinished snapshots begin and end with.
+const UNFINISHED: [&str; 2] = [".outlast-", ".snapshot"];
+
+/// Removes snapshots from a directory that a process left unfinished when it died. A snapshot that
+/// is being written is locked. Errors are ignored: at worst, a file takes space for longer.
+fn remove_unfinished(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_one = name.to_str().is_some_and(|name| {
+            name.strip_prefix(UNFINISHED[0]).is_some_and(|rest| rest.ends_with(UNFINISHED[1]))
+        });
+        if is_one
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
+            && let Ok(file) = File::open(entry.path())
+            && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Returns whether a file system has refused to store more.
+fn is_full(error: &IoError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
+}
+
+/// The copy while it is being written, locked. It has no name where the file system allows that,
+/// until it is complete.
 struct Target {
     file: File,
     temporary: PathBuf,
@@ -68,11 +105,19 @@ struct Target {
 impl Target {
     fn create(path: &Path) -> Result<Target> {
         let action = || format!("writing the snapshot {}", path.display());
-        let temporary = parent(path).join(format!(".outlast-{:016x}.snapshot", random()));
+        let [begin, end] = UNFINISHED;
+        let temporary = parent(path).join(format!("{begin}{:016x}{end}", random()));
+        let lock = |file: &File| {
+            // A file system without locks cannot hold a pool either.
+            rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
+                .map_err(|e| Error::io(action(), e.into()))
+        };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         if let Ok(fd) = rustix::fs::openat(CWD, parent(path), flags, mode) {
-            return Ok(Target { file: File::from(fd), temporary, named: false });
+            let file = File::from(fd);
+            lock(&file)?;
+            return Ok(Target { file, temporary, named: false });
         }
         let file = File::options()
             .read(true)
@@ -80,7 +125,9 @@ impl Target {
             .create_new(true)
             .open(&temporary)
             .map_err(|e| Error::io(action(), e))?;
-        Ok(Target { file, temporary, named: true })
+        let target = Target { file, temporary, named: true };
+        lock(&target.file)?;
+        Ok(target)
     }
 
     /// Gives the copy its name. It is linked under a temporary name and then renamed, because a
@@ -105,6 +152,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
+        // Closing the file is not enough; see `Backing::unlock`.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         if self.named {
             let _ = std::fs::remove_file(&self.temporary);
         }

@@ -37,14 +37,14 @@ impl Verification {
             && self.maps.iter().all(|(_, v)| v.damage.is_empty())
     }
 
-    /// Returns the result itself if nothing is wrong.
+    /// Fails if anything is wrong.
     ///
     /// # Errors
     /// [`Error::Damaged`] with the first damage found, or with the number of leaked bytes if that
     /// is all. [`all_damage`](Verification::all_damage) has the rest.
-    pub fn ensure_sound(self) -> Result<Self> {
+    pub fn ensure_sound(&self) -> Result<()> {
         if self.is_sound() {
-            return Ok(self);
+            return Ok(());
         }
         let leaked = || {
             let found = format!("{} bytes of others", self.leaked_bytes.unwrap_or(0));

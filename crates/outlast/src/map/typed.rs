@@ -337,6 +337,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// A record present throughout the scan is returned exactly once, with a value that it had
     /// during the scan. A record inserted or removed during the scan is returned once or not at
     /// all. After an error the iterator ends.
+    ///
+    /// The iterator reads some records ahead. So after [`Pool::close`](crate::Pool::close) or
+    /// [`Pool::drop_map`](crate::Pool::drop_map) it can return a few more before it fails.
     pub fn iter(&self) -> Iter<K, V> {
         Iter {
             raw: self.raw.iter(),

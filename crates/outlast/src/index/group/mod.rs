@@ -173,9 +173,10 @@ pub struct Config {
 
 impl SchemeConfig for Config {
     fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
-        let group_size = settings.take("group_size", [16, 256], GROUP_SIZES, 16)?;
+        let group_size = settings.take("group_size", [16, 256], GROUP_SIZES, 1)?;
         if !group_size.is_power_of_two() {
-            let why = format!("group_size is {group_size}; it must be a power of two");
+            let why =
+                format!("group_size is {group_size}; it must be a power of two from 16 to 1024");
             return Err(Error::Invalid { what: "map options", why });
         }
         let initial_depth = settings.take("initial_depth", [1, 1], 1..=20, 1)?;

@@ -111,7 +111,7 @@ impl<S: Seam> Core<S> {
     pub fn create(backing: Backing, seam: S, options: CoreOptions) -> Result<Self> {
         let geometry = Geometry::new(options.page_bits).ok_or_else(|| Error::Invalid {
             what: "page size",
-            why: format!("2^{} bytes", options.page_bits),
+            why: format!("2^{} bytes; allowed are 2^12 to 2^20", options.page_bits),
         })?;
         let size = options.initial_size & !(geometry.page_bytes() - 1);
         let least = geometry.offset_of(geometry.first_page());

@@ -371,12 +371,12 @@ impl<S: Seam> Core<S> {
                 Err(error) => return Err(error),
             }
         }
-        let note = match self.epochs().limbo_bytes() {
-            0 => None,
-            bytes => Some(match self.epochs().pins() {
-                1 => format!("1 guard keeps {bytes} bytes from reuse"),
-                pins => format!("{pins} guards keep {bytes} bytes from reuse"),
-            }),
+        let free = self.geometry.offset_of(self.alloc.stats(self).free_pages);
+        let note = match (self.epochs().limbo_bytes(), self.epochs().pins()) {
+            (0, _) if free >= bytes => Some(format!("{free} bytes are free, in shorter pieces")),
+            (0, _) => None,
+            (held, 1) => Some(format!("1 guard keeps {held} bytes from reuse")),
+            (held, pins) => Some(format!("{pins} guards keep {held} bytes from reuse")),
         };
         Err(Error::PoolFull { needed: bytes, limit, note })
     }
