@@ -51,6 +51,8 @@ compile_error!("outlast runs on 64-bit little-endian Linux");
 pub mod db;
 mod error;
 pub mod index;
+#[doc(hidden)]
+pub mod journal;
 mod map;
 pub mod offline;
 pub mod pmem;

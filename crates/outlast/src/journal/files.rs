@@ -1,0 +1,140 @@
+//! The files of a journal on the disk, behind a trait, so that the proof harness can lose what was
+//! not synced.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// A file of the journal.
+pub trait JournalFile: Send + Sync {
+    /// Returns its length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Returns whether it has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads from `offset` until `out` is full or the file ends. Returns the bytes read.
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all bytes at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes everything written durable (`fdatasync`).
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The directory of a journal.
+pub trait Directory: Send + Sync {
+    /// Creates a file of `len` bytes that begins with `head` and is zero after it. Once this
+    /// returns, the file and its name are durable. A crash before that leaves it whole or not at
+    /// all.
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>>;
+
+    /// Opens a file.
+    fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>>;
+
+    /// Removes a file. The name may come back after a power loss.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Lists the names of all files.
+    fn names(&self) -> io::Result<Vec<String>>;
+}
+
+/// A directory of the file system.
+#[derive(Debug, Clone)]
+pub struct DiskDirectory {
+    path: PathBuf,
+}
+
+/// Bytes written at a time where a file is filled with zeros.
+const PIECE: usize = 1 << 20;
+/// What the name of a file that is being created ends with.
+const UNFINISHED: &str = ".new";
+
+impl DiskDirectory {
+    /// Opens the directory at `path`, or creates it.
+    pub fn open_or_create(path: PathBuf) -> io::Result<Self> {
+        match fs::create_dir(&path) {
+            Ok(()) => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+                File::open(parent.unwrap_or_else(|| ".".as_ref()))?.sync_all()?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+        Ok(DiskDirectory { path })
+    }
+}
+
+impl Directory for DiskDirectory {
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
+        let (path, unfinished) =
+            (self.path.join(name), self.path.join(format!("{name}{UNFINISHED}")));
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
+        // Blocks that are only allocated would be marked as written by the first fdatasync of each,
+        // which is a change of the file's metadata.
+        let mut piece = vec![0; PIECE];
+        piece[..head.len()].copy_from_slice(head);
+        let mut at = 0;
+        while at < len {
+            let bytes = (len - at).min(PIECE as u64);
+            file.write_all_at(&piece[..bytes as usize], at)?;
+            piece[..head.len()].fill(0);
+            at += bytes;
+        }
+        file.sync_all()?;
+        fs::rename(&unfinished, &path)?;
+        File::open(&self.path)?.sync_all()?;
+        Ok(Box::new(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
+        Ok(Box::new(File::options().read(true).write(true).open(self.path.join(name))?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            // The journal's own names are all UTF-8.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl JournalFile for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < out.len() {
+            match FileExt::read_at(self, &mut out[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

@@ -1,0 +1,453 @@
+//! A disk that loses what was not synced, and a journal on it whose power fails at any call.
+
+use super::base::{Checkpoint, PAGE, Pages, complete};
+use super::files::{Directory, JournalFile};
+use super::log::{Change, LINE, Owner, Writer};
+use super::meta::{Meta, MetaFile};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+const SECTOR: usize = 512;
+const BASE: &str = "base";
+
+/// A small random generator.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone, Default)]
+struct SimFile {
+    /// What a read returns.
+    visible: Vec<u8>,
+    /// What certainly survives a power loss.
+    durable: Vec<u8>,
+    /// What was written since the last sync: sectors, in order.
+    pending: Vec<(usize, Vec<u8>)>,
+}
+
+impl SimFile {
+    /// Makes some of the pending sectors durable.
+    fn settle(&mut self, mut survives: impl FnMut() -> bool) {
+        for (at, bytes) in std::mem::take(&mut self.pending) {
+            if survives() {
+                self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+/// The disk.
+struct Sim {
+    files: BTreeMap<String, SimFile>,
+    /// Files whose name was removed. It may come back.
+    removed: Vec<(String, SimFile)>,
+    draw: Draw,
+    /// Calls until the power fails.
+    left: u64,
+    calls: u64,
+    /// One sync in this many fails; 0 for none.
+    failing: u64,
+}
+
+impl Sim {
+    /// Counts a call.
+    fn call(&mut self) -> io::Result<()> {
+        self.calls += 1;
+        self.left = self.left.checked_sub(1).ok_or_else(|| io::Error::other("the power is off"))?;
+        Ok(())
+    }
+
+    /// Loses what a power loss loses. Then the power is on for `left` calls.
+    fn restart(&mut self, left: u64) {
+        for (name, file) in std::mem::take(&mut self.removed) {
+            if self.draw.one_in(2) {
+                self.files.entry(name).or_insert(file);
+            }
+        }
+        let draw = &mut self.draw;
+        for file in self.files.values_mut() {
+            // Nothing, everything, or any part.
+            let kind = draw.below(4);
+            file.settle(|| match kind {
+                0 => false,
+                1 => true,
+                _ => draw.one_in(2),
+            });
+            file.visible.clone_from(&file.durable);
+        }
+        (self.left, self.calls) = (left, 0);
+    }
+}
+
+#[derive(Clone)]
+struct SimDirectory(Arc<Mutex<Sim>>);
+
+struct Handle(SimDirectory, String);
+
+impl SimDirectory {
+    fn with<T>(&self, f: impl FnOnce(&mut Sim) -> T) -> T {
+        f(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Directory for SimDirectory {
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
+        self.with(|sim| {
+            sim.call()?;
+            let mut bytes = head.to_vec();
+            bytes.resize(len as usize, 0);
+            let file = SimFile { visible: bytes.clone(), durable: bytes, pending: Vec::new() };
+            sim.files.insert(name.into(), file);
+            // The name may be durable, and the caller does not know it.
+            sim.call()
+        })?;
+        Ok(Box::new(Handle(self.clone(), name.into())))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
+        self.with(|sim| {
+            sim.call()?;
+            let known = sim.files.contains_key(name);
+            known.then_some(()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        })
+        .map(|()| Box::new(Handle(self.clone(), name.into())) as Box<dyn JournalFile>)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.with(|sim| {
+            sim.call()?;
+            let file = sim.files.remove(name).ok_or(io::ErrorKind::NotFound)?;
+            sim.removed.push((name.into(), file));
+            Ok(())
+        })
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.with(|sim| {
+            sim.call()?;
+            Ok(sim.files.keys().cloned().collect())
+        })
+    }
+}
+
+impl Handle {
+    fn with<T>(&self, f: impl FnOnce(&mut Sim, &mut SimFile) -> io::Result<T>) -> io::Result<T> {
+        self.0.with(|sim| {
+            let mut file = sim.files.remove(&self.1).ok_or(io::ErrorKind::NotFound)?;
+            let result = f(sim, &mut file);
+            sim.files.insert(self.1.clone(), file);
+            result
+        })
+    }
+}
+
+impl JournalFile for Handle {
+    fn len(&self) -> io::Result<u64> {
+        self.with(|_, file| Ok(file.visible.len() as u64))
+    }
+
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.with(|_, file| {
+            let from = file.visible.get(offset as usize..).unwrap_or_default();
+            let bytes = from.len().min(out.len());
+            out[..bytes].copy_from_slice(&from[..bytes]);
+            Ok(bytes)
+        })
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.with(|sim, file| {
+            let end = offset as usize + bytes.len();
+            assert!(end <= file.visible.len(), "a write beyond the end of {}", self.1);
+            // A power failure within a write leaves a part of it in the page cache.
+            let called = sim.call();
+            let written = if called.is_ok() {
+                bytes.len()
+            } else {
+                sim.draw.below(bytes.len() as u64 + 1) as usize
+            };
+            let mut at = offset as usize;
+            let end = at + written;
+            while at < end {
+                let next = ((at / SECTOR + 1) * SECTOR).min(end);
+                let piece = &bytes[at - offset as usize..next - offset as usize];
+                file.visible[at..next].copy_from_slice(piece);
+                file.pending.push((at, piece.to_vec()));
+                at = next;
+            }
+            called
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(|sim, file| {
+            sim.call()?;
+            if sim.failing != 0 && sim.draw.one_in(sim.failing) {
+                // The pages count as written from now on, and some are not.
+                let draw = &mut sim.draw;
+                file.settle(|| draw.one_in(2));
+                return Err(io::Error::other("an error of the disk"));
+            }
+            file.settle(|| true);
+            Ok(())
+        })
+    }
+}
+
+/// A pool, and the journal's view of it.
+struct Model {
+    directory: SimDirectory,
+    pool: Vec<u8>,
+    /// Lines that changed since the last durable epoch.
+    changed: Vec<bool>,
+    /// The pools that an epoch can have left, by its number.
+    ends: BTreeMap<u64, Vec<Vec<u8>>>,
+    counter: u64,
+}
+
+const PAGES: usize = 12;
+const LINES: usize = PAGES * PAGE / LINE;
+
+impl Model {
+    fn change(&mut self, draw: &mut Draw) {
+        for _ in 0..=draw.below(12) {
+            let line = draw.below(LINES as u64) as usize;
+            self.counter += 1;
+            self.changed[line] = true;
+            self.pool[line * LINE..][..8].copy_from_slice(&self.counter.to_le_bytes());
+        }
+    }
+
+    /// Takes what has changed.
+    fn cut(&self) -> Change {
+        let mut change = Change::default();
+        let mut line = 0;
+        while line < LINES {
+            let start = line;
+            while line < LINES && self.changed[line] {
+                line += 1;
+            }
+            if line > start {
+                change.push(start as u64..line as u64, &self.pool[start * LINE..line * LINE]);
+            }
+            line += 1;
+        }
+        change
+    }
+
+    /// Writes an epoch. `Ok(false)` if the disk failed and the power is on.
+    fn epoch(&mut self, log: &mut Writer, pages: &mut Pages) -> Result<bool, PowerOff> {
+        let change = self.cut();
+        self.ends.entry(log.durable() + 1).or_default().push(self.pool.clone());
+        match log.append(&change) {
+            Ok(()) => {
+                change.runs().for_each(|(run, _)| pages.add(run));
+                self.changed.fill(false);
+                Ok(true)
+            }
+            Err(_) => self.power(),
+        }
+    }
+
+    /// After an error: was it the power?
+    fn power(&self) -> Result<bool, PowerOff> {
+        if self.directory.with(|sim| sim.left == 0) { Err(PowerOff) } else { Ok(false) }
+    }
+}
+
+struct PowerOff;
+
+/// Lives until the power fails or `turns` are over. Returns the last durable epoch.
+fn live(
+    model: &mut Model,
+    draw: &mut Draw,
+    (file, meta): (&mut MetaFile, &mut Meta),
+    log: &mut Writer,
+    turns: u64,
+) -> Result<(), PowerOff> {
+    let base = Handle(model.directory.clone(), BASE.into());
+    let mut pages = Pages::default();
+    let mut checkpoint: Option<Checkpoint> = None;
+    for _ in 0..turns {
+        model.change(draw);
+        match (draw.below(4), checkpoint.take()) {
+            (0, None) if !pages.is_empty() => {
+                checkpoint = Some(Checkpoint::begin(&mut pages, log.durable()));
+            }
+            (0..=1, Some(mut under_way)) => {
+                let pool = &model.pool;
+                let copied = under_way.copy(3, |page, out| {
+                    out.copy_from_slice(&pool[page as usize * PAGE..][..PAGE]);
+                });
+                model.change(draw);
+                let result = if !copied {
+                    under_way.finish(&base, (file, meta), log).map(|()| true)
+                } else if model.epoch(log, &mut pages)? {
+                    under_way.write(log.durable(), &base, (file, meta)).map(|()| false)
+                } else {
+                    Err(io::Error::other("no epoch"))
+                };
+                match result {
+                    Ok(true) => {}
+                    Ok(false) => checkpoint = Some(under_way),
+                    Err(_) => {
+                        model.power()?;
+                        under_way.abandon(&mut pages);
+                    }
+                }
+            }
+            (_, under_way) => {
+                checkpoint = under_way;
+                model.epoch(log, &mut pages)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One trial: lives that a power loss ends, each followed by a rebuild, which it may end too.
+fn trial(seed: u64, failing: u64) -> (u64, u64) {
+    let mut draw = Draw(seed);
+    let sim = Sim {
+        files: BTreeMap::new(),
+        removed: Vec::new(),
+        draw: Draw(!seed),
+        left: u64::MAX,
+        calls: 0,
+        failing: 0,
+    };
+    let directory = SimDirectory(Arc::new(Mutex::new(sim)));
+    directory.create(BASE, &[], (PAGES * PAGE) as u64).unwrap();
+    let mut meta =
+        Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
+    MetaFile::create(&directory, &meta).unwrap();
+    let mut model = Model {
+        directory: directory.clone(),
+        pool: vec![0; PAGES * PAGE],
+        changed: vec![false; LINES],
+        ends: BTreeMap::from([(0, vec![vec![0; PAGES * PAGE]])]),
+        counter: 0,
+    };
+    let (mut durable, mut rebuilds, mut epochs) = (0, 0, 0);
+    for _ in 0..4 {
+        // A rebuild, until one is not cut short. It ends with a new life.
+        let (mut file, mut log) = loop {
+            let (mut file, found) = MetaFile::open(&directory).unwrap().expect("a whole copy");
+            meta = found;
+            let cut = if draw.one_in(2) { draw.below(30) } else { u64::MAX };
+            directory.with(|sim| sim.left = cut);
+            rebuilds += 1;
+            let done = rebuild(&directory, &mut file, &mut meta, &mut model, durable);
+            directory.with(|sim| sim.left = u64::MAX);
+            match done {
+                Ok((epoch, log)) => {
+                    durable = epoch;
+                    break (file, log);
+                }
+                Err(_) => directory.with(|sim| sim.restart(u64::MAX)),
+            }
+        };
+        let cut = draw.below(160);
+        directory.with(|sim| (sim.left, sim.failing) = (cut, failing));
+        let turns = 10 + draw.below(60);
+        let _ = live(&mut model, &mut draw, (&mut file, &mut meta), &mut log, turns);
+        epochs += log.durable() - durable;
+        durable = log.durable();
+        directory.with(|sim| {
+            sim.failing = 0;
+            sim.restart(u64::MAX);
+        });
+    }
+    (rebuilds, epochs)
+}
+
+/// Completes the base, checks it, and begins a new life.
+fn rebuild(
+    directory: &SimDirectory,
+    file: &mut MetaFile,
+    meta: &mut Meta,
+    model: &mut Model,
+    durable: u64,
+) -> io::Result<(u64, Writer)> {
+    let base = Handle(directory.clone(), BASE.into());
+    let rebuilt = complete(directory, &base, (file, meta))?;
+    let epoch = rebuilt.expect("the journal reaches as far as the base").epoch;
+    let mut pool = vec![0; PAGES * PAGE];
+    base.read_at(&mut pool, 0)?;
+    assert!(epoch >= durable, "epoch {epoch}, durable were {durable}");
+    let ends = model.ends.get(&epoch).expect("an epoch that was begun");
+    assert!(ends.contains(&pool), "the pool at the end of epoch {epoch}");
+    model.pool = pool.clone();
+    model.changed.fill(false);
+    // Later attempts at this epoch and at later ones were lost.
+    model.ends = BTreeMap::from([(epoch, vec![pool])]);
+    let new = Meta { life: meta.life + 1, checkpoint: epoch, reached: epoch, ..*meta };
+    file.write(&new)?;
+    *meta = new;
+    let owner = Owner { pool: meta.pool, life: meta.life };
+    let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?.segment_bytes(6_000);
+    Ok((epoch, log))
+}
+
+#[test]
+fn a_power_loss_at_any_call_leaves_a_whole_epoch_that_is_no_older_than_the_last_durable_one() {
+    let (mut rebuilds, mut epochs) = (0, 0);
+    for seed in 0..3_000 {
+        let counts = trial(seed, if seed % 3 == 0 { 0 } else { 5 + seed % 20 });
+        (rebuilds, epochs) = (rebuilds + counts.0, epochs + counts.1);
+    }
+    assert!(rebuilds > 12_000 && epochs > 30_000, "{rebuilds} rebuilds, {epochs} epochs");
+}
+
+#[test]
+fn blocks_are_divided_and_read_again() {
+    let sim = Sim {
+        files: BTreeMap::new(),
+        removed: Vec::new(),
+        draw: Draw(1),
+        left: u64::MAX,
+        calls: 0,
+        failing: 0,
+    };
+    let directory = SimDirectory(Arc::new(Mutex::new(sim)));
+    let owner = Owner { pool: 1, life: 2 };
+    let mut log = Writer::new(Arc::new(directory.clone()), owner, 8).unwrap();
+    let mut large = Change::default();
+    let images: Vec<u8> = (0..40_000 * LINE as u32).map(|i| (i * 7) as u8).collect();
+    large.push(5..40_005, &images);
+    large.push(1 << 40..(1 << 40) + 1, &[9; LINE]);
+    let empty = Change::default();
+    for change in [&large, &empty, &large] {
+        log.append(change).unwrap();
+    }
+    let epochs = super::log::Epochs::find(&directory, owner, 8).unwrap();
+    assert_eq!(epochs.last(), 11);
+    let mut found = Vec::new();
+    epochs
+        .apply(|change| {
+            let mut lines = Vec::new();
+            for (run, images) in change.runs() {
+                lines.extend(run.zip(images.chunks(LINE).map(<[u8]>::to_vec)));
+            }
+            found.push(lines);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [40_001, 0, 40_001]);
+    assert_eq!(found[0], found[2]);
+    assert_eq!(found[0][40_000], (1 << 40, vec![9; LINE]));
+    assert_eq!(found[0][39_999].1, images[39_999 * LINE..]);
+    let other = Owner { life: 3, ..owner };
+    assert_eq!(super::log::Epochs::find(&directory, other, 8).unwrap().last(), 8);
+}
