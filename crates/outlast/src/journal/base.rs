@@ -122,13 +122,14 @@ pub struct Rebuilt {
 }
 
 /// Completes the base with the epochs of the journal. Returns `None` if they do not reach as far as
-/// the base may.
+/// the base may. `boot` is that of the system now.
 ///
 /// May be cut short, and is then repeated.
 pub fn complete(
     directory: &dyn Directory,
     base: &dyn JournalFile,
     meta: (&mut MetaFile, &mut Meta),
+    boot: u128,
 ) -> io::Result<Option<Rebuilt>> {
     let (file, meta) = meta;
     let owner = Owner { pool: meta.pool, life: meta.life };
@@ -136,6 +137,13 @@ pub fn complete(
     let last = epochs.last();
     if last < meta.reached {
         return Ok(None);
+    }
+    if meta.boot == boot {
+        // The process died, and its working file is lost. What is read here may be in the page cache
+        // alone, even where a sync succeeds: the dead process may have met the error that the kernel
+        // reports only once. Pages of the base that the disk refused are written again below, because
+        // lines of theirs are in the epochs.
+        epochs.make_durable()?;
     }
     if meta.reached < last {
         // From here on, the base may hold lines of all of them.

@@ -26,12 +26,27 @@ pub trait JournalFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
+/// Bytes that [`rewrite`] copies at a time.
+const REWRITTEN: usize = 1 << 20;
+
+/// Makes the disk hold what reads return. Writes everything again, because the kernel counts pages
+/// as written that it could not write.
+pub fn rewrite(file: &dyn JournalFile) -> io::Result<()> {
+    let (mut at, len) = (0, file.len()?);
+    let mut piece = vec![0; REWRITTEN.min(len as usize)];
+    while at < len {
+        let bytes = file.read_at(&mut piece, at)?;
+        file.write_at(&piece[..bytes], at)?;
+        at += bytes as u64;
+    }
+    file.sync()
+}
+
 /// The directory of a journal.
 pub trait Directory: Send + Sync {
-    /// Creates a file of `len` bytes that begins with `head` and is zero after it. Once this
-    /// returns, the file and its name are durable. A crash before that leaves it whole or not at
-    /// all.
-    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>>;
+    /// Creates a file of `len` zero bytes. Once this returns, the file and its name are durable. A
+    /// crash before that leaves it whole or not at all.
+    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>>;
 
     /// Opens a file.
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>>;
@@ -70,20 +85,18 @@ impl DiskDirectory {
 }
 
 impl Directory for DiskDirectory {
-    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
+    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
         let (path, unfinished) =
             (self.path.join(name), self.path.join(format!("{name}{UNFINISHED}")));
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
         // Blocks that are only allocated would be marked as written by the first fdatasync of each,
         // which is a change of the file's metadata.
-        let mut piece = vec![0; PIECE];
-        piece[..head.len()].copy_from_slice(head);
+        let piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {
             let bytes = (len - at).min(PIECE as u64);
             file.write_all_at(&piece[..bytes as usize], at)?;
-            piece[..head.len()].fill(0);
             at += bytes;
         }
         file.sync_all()?;

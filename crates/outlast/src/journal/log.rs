@@ -10,7 +10,7 @@
 //! of the block before it, or of the segment's header. So blocks that are left over from anything
 //! else never continue a segment.
 
-use super::files::{Directory, JournalFile};
+use super::files::{Directory, JournalFile, rewrite};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -105,8 +105,9 @@ impl Change {
 #[derive(Debug)]
 struct Full {
     name: String,
-    /// The last epoch in it.
+    /// The last epoch in it that counts.
     last: u64,
+    bytes: u64,
 }
 
 /// The segment that is written to.
@@ -114,10 +115,17 @@ struct Open {
     file: Box<dyn JournalFile>,
     name: String,
     bytes: u64,
-    /// Where the next block goes.
+    /// Where the next block goes. 0 if the header is not written either.
     at: u64,
     /// The checksum that the next block continues.
     chain: u32,
+}
+
+impl Open {
+    /// Ends the use of the segment, in which epochs up to `last` count.
+    fn full(self, last: u64) -> Full {
+        Full { name: self.name, last, bytes: self.bytes }
+    }
 }
 
 /// Writes epochs.
@@ -135,23 +143,32 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to write epochs after `durable`. Void is whatever other segments hold after that.
-    ///
-    /// The first segment is created with the first epoch, or by [`prepare`](Self::prepare).
+    /// Begins to write epochs after `durable`. Whatever other segments hold after that becomes void
+    /// with the first epoch. Deletes the segments of other owners.
     pub fn new(directory: Arc<dyn Directory>, owner: Owner, durable: u64) -> io::Result<Writer> {
-        let found = segments(&*directory, owner)?;
-        let next_number = last_number(&*directory)?.map_or(0, |number| number + 1);
-        let full = found.into_iter().map(|s| Full { name: s.name, last: durable }).collect();
-        Ok(Writer {
-            directory,
+        let mut writer = Writer {
+            directory: Arc::clone(&directory),
             owner,
             segment_bytes: SEGMENT_BYTES,
             open: None,
-            full,
-            next_number,
+            full: Vec::new(),
+            next_number: 0,
             durable,
             buffer: Vec::new(),
-        })
+        };
+        let ours = segments(&*directory, owner)?;
+        for name in directory.names()? {
+            let Some(number) = number_of(&name) else { continue };
+            // A number is used once: a name that was removed may come back after a power loss.
+            writer.next_number = writer.next_number.max(number + 1);
+            if let Some(segment) = ours.iter().find(|segment| segment.number == number) {
+                let bytes = segment.file.len()?;
+                writer.full.push(Full { name, last: durable, bytes });
+            } else {
+                directory.remove(&name)?;
+            }
+        }
+        Ok(writer)
     }
 
     /// Sets the size of new segments, in bytes.
@@ -165,15 +182,10 @@ impl Writer {
         self.durable
     }
 
-    /// Returns the bytes of all segments.
+    /// Returns the bytes of all segments, without the free space of the open one.
     pub fn bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.at);
-        self.full.len() as u64 * self.segment_bytes + open
-    }
-
-    /// Creates the segment that the next epoch goes to, if there is none.
-    pub fn prepare(&mut self) -> io::Result<()> {
-        self.room(0)
+        self.full.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
     /// Writes an epoch. Once this returns, it is durable.
@@ -185,7 +197,7 @@ impl Writer {
         if written.is_err()
             && let Some(open) = self.open.take()
         {
-            self.full.push(Full { name: open.name, last: self.durable });
+            self.full.push(open.full(self.durable));
         }
         written
     }
@@ -193,12 +205,18 @@ impl Writer {
     fn try_append(&mut self, change: &Change) -> io::Result<()> {
         let blocks = change.blocks();
         let runs: usize = blocks.iter().map(Vec::len).sum();
-        let bytes = blocks.len() * HEADER + runs * 8 + change.images.len();
-        self.room(bytes as u64)?;
+        let bytes = HEADER * (1 + blocks.len()) + runs * 8 + change.images.len();
+        self.make_room(bytes as u64)?;
         let open = self.open.as_mut().expect("there is room in it");
         let epoch = self.durable + 1;
         self.buffer.clear();
         let mut chain = open.chain;
+        if open.at == 0 {
+            let number = number_of(&open.name).expect("its name has one");
+            let head = encode_segment(self.owner, number, self.durable);
+            self.buffer.extend_from_slice(&head);
+            chain = checksum_in(&head);
+        }
         for (index, block) in blocks.iter().enumerate() {
             let of = if index + 1 == blocks.len() { blocks.len() as u64 } else { 0 };
             chain = encode_block(&mut self.buffer, epoch, index as u64, of, block, chain);
@@ -211,23 +229,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes sure that `bytes` fit the open segment: begins a new one if they do not.
-    fn room(&mut self, bytes: u64) -> io::Result<()> {
+    /// Begins a new segment, unless `bytes` fit the open one.
+    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());
         }
-        let number = self.next_number;
-        // A number is used once, even if this fails: the name may come back after a power loss.
-        self.next_number += 1;
-        let name = format!("{PREFIX}{number:016x}");
-        let head = encode_segment(self.owner, number, self.durable);
-        let size = self.segment_bytes.max(HEADER as u64 + bytes);
-        let file = self.directory.create(&name, &head, size)?;
-        let chain = checksum_in(&head);
-        let new = Open { file, name, bytes: size, at: HEADER as u64, chain };
-        if let Some(old) = self.open.replace(new) {
-            self.full.push(Full { name: old.name, last: self.durable });
+        if let Some(open) = self.open.take() {
+            self.full.push(open.full(self.durable));
         }
+        let name = format!("{PREFIX}{:016x}", self.next_number);
+        self.next_number += 1;
+        let size = self.segment_bytes.max(bytes);
+        let file = self.directory.create(&name, size)?;
+        self.open = Some(Open { file, name, bytes: size, at: 0, chain: 0 });
         Ok(())
     }
 
@@ -253,7 +267,6 @@ impl Writer {
 
 /// A segment that was found.
 struct Found {
-    name: String,
     number: u64,
     /// It continues after this epoch.
     after: u64,
@@ -274,15 +287,11 @@ fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
             && let Some((number, after)) = decode_segment(&head, owner)
             && number_of(&name) == Some(number)
         {
-            found.push(Found { name, number, after, chain: checksum_in(&head), file });
+            found.push(Found { number, after, chain: checksum_in(&head), file });
         }
     }
     found.sort_by_key(|segment| segment.number);
     Ok(found)
-}
-
-fn last_number(directory: &dyn Directory) -> io::Result<Option<u64>> {
-    Ok(directory.names()?.iter().filter_map(|name| number_of(name)).max())
 }
 
 fn number_of(name: &str) -> Option<u64> {
@@ -297,11 +306,9 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Finds the epochs after `checkpoint`, and makes them durable: a process that died may have
-    /// written some that it had not synced.
+    /// Finds the epochs after `checkpoint`.
     pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
         let found = segments(directory, owner)?;
-        found.iter().try_for_each(|segment| segment.file.sync())?;
         let mut epochs = Epochs { found, checkpoint, last: checkpoint };
         let mut last = checkpoint;
         epochs.visit(|epoch, _| {
@@ -315,6 +322,12 @@ impl Epochs {
     /// Returns the last one; the checkpoint if there is none.
     pub fn last(&self) -> u64 {
         self.last
+    }
+
+    /// Makes the disk hold them. A process that died may have written some that it had not synced, or
+    /// that the disk refused.
+    pub fn make_durable(&self) -> io::Result<()> {
+        self.found.iter().try_for_each(|segment| rewrite(&*segment.file))
     }
 
     /// Calls `apply` with each epoch, in order.

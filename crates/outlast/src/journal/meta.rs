@@ -7,7 +7,7 @@ use std::io;
 pub const NAME: &str = "meta";
 /// Offset of the second copy, in bytes. It lies in a sector of its own.
 const COPY: u64 = 4096;
-const BYTES: usize = 96;
+const BYTES: usize = 112;
 const MAGIC: u64 = u64::from_le_bytes(*b"OLJMETA1");
 
 /// What a rebuild needs to know.
@@ -17,6 +17,9 @@ pub struct Meta {
     pub pool: u128,
     /// The current life.
     pub life: u128,
+    /// The boot of the system under which the life began. Under the same one, the page cache may show
+    /// what the disk does not have.
+    pub boot: u128,
     /// The base needs the epochs after this one.
     pub checkpoint: u64,
     /// The base may hold lines of epochs up to this one, so a rebuild must reach it.
@@ -34,8 +37,9 @@ pub struct MetaFile {
 impl MetaFile {
     /// Creates the file, durably, with this content.
     pub fn create(directory: &dyn Directory, meta: &Meta) -> io::Result<MetaFile> {
-        let file = directory.create(NAME, &encode(meta, 0), 2 * COPY)?;
-        Ok(MetaFile { file, sequence: 0 })
+        let mut file = MetaFile { file: directory.create(NAME, 2 * COPY)?, sequence: 0 };
+        file.write(meta)?;
+        Ok(file)
     }
 
     /// Reads the newer whole copy. Returns `None` if neither is whole.
@@ -76,6 +80,8 @@ fn encode(meta: &Meta, sequence: u64) -> [u8; BYTES] {
         (meta.pool >> 64) as u64,
         meta.life as u64,
         (meta.life >> 64) as u64,
+        meta.boot as u64,
+        (meta.boot >> 64) as u64,
         meta.checkpoint,
         meta.reached,
         meta.size,
@@ -97,6 +103,7 @@ fn decode(bytes: &[u8; BYTES]) -> Option<(u64, Meta)> {
     if word(0) != MAGIC || word(BYTES / 8 - 1) != sum {
         return None;
     }
-    let (checkpoint, reached, size) = (word(6), word(7), word(8));
-    Some((word(1), Meta { pool: wide(2), life: wide(4), checkpoint, reached, size }))
+    let (checkpoint, reached, size) = (word(8), word(9), word(10));
+    let (pool, life, boot) = (wide(2), wide(4), wide(6));
+    Some((word(1), Meta { pool, life, boot, checkpoint, reached, size }))
 }

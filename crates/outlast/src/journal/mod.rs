@@ -34,7 +34,7 @@
 //! |---|---|---|
 //! | epoch | blocks; fdatasync | the epochs before: the last block of the epoch is missing or its checksum is wrong |
 //! | checkpoint | wait until all copied pages are of durable epochs; `meta` with `reached`; fdatasync; base pages; fdatasync; `meta` with `checkpoint`; fdatasync; segments deleted | by invariant 1, pages old, new or torn in lines that the epochs restore |
-//! | new segment | zeros and header under another name; fsync; rename; fsync of the directory | no such segment, or a whole one without blocks |
+//! | new segment | zeros under another name; fsync; rename; fsync of the directory; header and first epoch; fdatasync | no such segment, or one without a whole header, which is none, or without a whole epoch |
 //!
 //! A failed write or fdatasync ends the use of its segment: the kernel reports a failure once, and
 //! may have dropped the pages. The same lines are written again, into a new segment that continues

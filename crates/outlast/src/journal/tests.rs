@@ -102,11 +102,10 @@ impl SimDirectory {
 }
 
 impl Directory for SimDirectory {
-    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
+    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
         self.with(|sim| {
             sim.call()?;
-            let mut bytes = head.to_vec();
-            bytes.resize(len as usize, 0);
+            let bytes = vec![0; len as usize];
             let file = SimFile { visible: bytes.clone(), durable: bytes, pending: Vec::new() };
             sim.files.insert(name.into(), file);
             // The name may be durable, and the caller does not know it.
@@ -274,10 +273,10 @@ fn live(
     draw: &mut Draw,
     (file, meta): (&mut MetaFile, &mut Meta),
     log: &mut Writer,
+    mut pages: Pages,
     turns: u64,
 ) -> Result<(), PowerOff> {
     let base = Handle(model.directory.clone(), BASE.into());
-    let mut pages = Pages::default();
     let mut checkpoint: Option<Checkpoint> = None;
     for _ in 0..turns {
         model.change(draw);
@@ -285,9 +284,9 @@ fn live(
             (0, None) if !pages.is_empty() => {
                 checkpoint = Some(Checkpoint::begin(&mut pages, log.durable()));
             }
-            (0..=1, Some(mut under_way)) => {
+            (0..=2, Some(mut under_way)) => {
                 let pool = &model.pool;
-                let copied = under_way.copy(3, |page, out| {
+                let copied = under_way.copy(5, |page, out| {
                     out.copy_from_slice(&pool[page as usize * PAGE..][..PAGE]);
                 });
                 model.change(draw);
@@ -316,21 +315,19 @@ fn live(
     Ok(())
 }
 
+fn new_disk(seed: u64) -> SimDirectory {
+    let (files, removed) = (BTreeMap::new(), Vec::new());
+    let sim = Sim { files, removed, draw: Draw(seed), left: u64::MAX, calls: 0, failing: 0 };
+    SimDirectory(Arc::new(Mutex::new(sim)))
+}
+
 /// One trial: lives that a power loss ends, each followed by a rebuild, which it may end too.
 fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let mut draw = Draw(seed);
-    let sim = Sim {
-        files: BTreeMap::new(),
-        removed: Vec::new(),
-        draw: Draw(!seed),
-        left: u64::MAX,
-        calls: 0,
-        failing: 0,
-    };
-    let directory = SimDirectory(Arc::new(Mutex::new(sim)));
-    directory.create(BASE, &[], (PAGES * PAGE) as u64).unwrap();
+    let directory = new_disk(!seed);
+    directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
     let mut meta =
-        Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
+        Meta { pool: 7, life: 1, boot: 0, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
     MetaFile::create(&directory, &meta).unwrap();
     let mut model = Model {
         directory: directory.clone(),
@@ -339,7 +336,7 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         ends: BTreeMap::from([(0, vec![vec![0; PAGES * PAGE]])]),
         counter: 0,
     };
-    let (mut durable, mut rebuilds, mut epochs) = (0, 0, 0);
+    let (mut durable, mut rebuilds, mut epochs, mut boot) = (0, 0, 0, 0);
     for _ in 0..4 {
         // A rebuild, until one is not cut short. It ends with a new life.
         let (mut file, mut log) = loop {
@@ -348,25 +345,46 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
             let cut = if draw.one_in(2) { draw.below(30) } else { u64::MAX };
             directory.with(|sim| sim.left = cut);
             rebuilds += 1;
-            let done = rebuild(&directory, &mut file, &mut meta, &mut model, durable);
+            let done = rebuild(&directory, (&mut file, &mut meta), &mut model, durable, boot);
             directory.with(|sim| sim.left = u64::MAX);
             match done {
                 Ok((epoch, log)) => {
                     durable = epoch;
                     break (file, log);
                 }
-                Err(_) => directory.with(|sim| sim.restart(u64::MAX)),
+                Err(_) => {
+                    directory.with(|sim| sim.restart(u64::MAX));
+                    boot += 1;
+                }
             }
         };
-        let cut = draw.below(160);
+        let cut = draw.below(500);
         directory.with(|sim| (sim.left, sim.failing) = (cut, failing));
-        let turns = 10 + draw.below(60);
-        let _ = live(&mut model, &mut draw, (&mut file, &mut meta), &mut log, turns);
+        let turns = 10 + draw.below(150);
+        let (journal, pages) = ((&mut file, &mut meta), Pages::default());
+        let lived = live(&mut model, &mut draw, journal, &mut log, pages, turns);
+        if lived.is_ok() && draw.one_in(2) {
+            // The process dies, and the next one finds its working file.
+            let owner = Owner { pool: meta.pool, life: meta.life };
+            let reached = log.durable();
+            if let Ok(next) = Writer::new(Arc::new(directory.clone()), owner, reached) {
+                log = next.segment_bytes(6_000);
+                // Which pages have changed since the checkpoint is not known any more.
+                let mut pages = Pages::default();
+                pages.add(0..LINES as u64);
+                let journal = (&mut file, &mut meta);
+                let _ = live(&mut model, &mut draw, journal, &mut log, pages, turns);
+            }
+        }
         epochs += log.durable() - durable;
         durable = log.durable();
         directory.with(|sim| {
-            sim.failing = 0;
-            sim.restart(u64::MAX);
+            (sim.failing, sim.left) = (0, u64::MAX);
+            // Otherwise the process died and its working file is lost, and the page cache is not.
+            if !draw.one_in(3) {
+                sim.restart(u64::MAX);
+                boot += 1;
+            }
         });
     }
     (rebuilds, epochs)
@@ -375,13 +393,13 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
 /// Completes the base, checks it, and begins a new life.
 fn rebuild(
     directory: &SimDirectory,
-    file: &mut MetaFile,
-    meta: &mut Meta,
+    (file, meta): (&mut MetaFile, &mut Meta),
     model: &mut Model,
     durable: u64,
+    boot: u128,
 ) -> io::Result<(u64, Writer)> {
     let base = Handle(directory.clone(), BASE.into());
-    let rebuilt = complete(directory, &base, (file, meta))?;
+    let rebuilt = complete(directory, &base, (file, meta), boot)?;
     let epoch = rebuilt.expect("the journal reaches as far as the base").epoch;
     let mut pool = vec![0; PAGES * PAGE];
     base.read_at(&mut pool, 0)?;
@@ -392,7 +410,7 @@ fn rebuild(
     model.changed.fill(false);
     // Later attempts at this epoch and at later ones were lost.
     model.ends = BTreeMap::from([(epoch, vec![pool])]);
-    let new = Meta { life: meta.life + 1, checkpoint: epoch, reached: epoch, ..*meta };
+    let new = Meta { life: meta.life + 1, boot, checkpoint: epoch, reached: epoch, ..*meta };
     file.write(&new)?;
     *meta = new;
     let owner = Owner { pool: meta.pool, life: meta.life };
@@ -412,15 +430,7 @@ fn a_power_loss_at_any_call_leaves_a_whole_epoch_that_is_no_older_than_the_last_
 
 #[test]
 fn blocks_are_divided_and_read_again() {
-    let sim = Sim {
-        files: BTreeMap::new(),
-        removed: Vec::new(),
-        draw: Draw(1),
-        left: u64::MAX,
-        calls: 0,
-        failing: 0,
-    };
-    let directory = SimDirectory(Arc::new(Mutex::new(sim)));
+    let directory = new_disk(1);
     let owner = Owner { pool: 1, life: 2 };
     let mut log = Writer::new(Arc::new(directory.clone()), owner, 8).unwrap();
     let mut large = Change::default();
@@ -450,4 +460,40 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(found[0][39_999].1, images[39_999 * LINE..]);
     let other = Owner { life: 3, ..owner };
     assert_eq!(super::log::Epochs::find(&directory, other, 8).unwrap().last(), 8);
+}
+
+/// A base that may hold lines of an epoch is not used without that epoch.
+#[test]
+fn a_base_whose_epochs_are_missing_is_refused() {
+    for written_by_checkpoint in [true, false] {
+        let directory = new_disk(1);
+        let base = directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
+        let mut meta = Meta { pool: 7, life: 1, boot: 0, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
+        let mut file = MetaFile::create(&directory, &meta).unwrap();
+        let owner = Owner { pool: 7, life: 1 };
+        let mut log = Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(1);
+        let mut pages = Pages::default();
+        for line in 0..3 {
+            let mut change = Change::default();
+            change.push(line..line + 1, &[1; LINE]);
+            log.append(&change).unwrap();
+            pages.add(line..line + 1);
+        }
+        if written_by_checkpoint {
+            let mut checkpoint = Checkpoint::begin(&mut pages, log.durable());
+            assert!(checkpoint.copy(1, |_, out| out.fill(1)));
+            checkpoint.write(log.durable(), &*base, (&mut file, &mut meta)).unwrap();
+        } else {
+            // A rebuild that is cut short after it has begun to change the base.
+            let mut copy = meta;
+            complete(&directory, &*base, (&mut file, &mut copy), 1).unwrap().unwrap();
+        }
+        let (mut file, mut meta) = MetaFile::open(&directory).unwrap().unwrap();
+        assert_eq!((meta.checkpoint, meta.reached), (0, 3));
+        let whole = complete(&directory, &*base, (&mut file, &mut meta), 1).unwrap();
+        assert_eq!(whole.map(|rebuilt| rebuilt.epoch), Some(3));
+        let last = directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment")).max();
+        directory.remove(&last.unwrap()).unwrap();
+        assert_eq!(complete(&directory, &*base, (&mut file, &mut meta), 1).unwrap(), None);
+    }
 }
