@@ -151,3 +151,29 @@ impl JournalFile for File {
         self.sync_data()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_created_whole_and_keep_what_is_written() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("journal");
+        let directory = DiskDirectory::open_or_create(path.clone()).unwrap();
+        let len = PIECE as u64 + 5;
+        let file = directory.create("a", len).unwrap();
+        file.write_at(b"end", len - 3).unwrap();
+        rewrite(&*file).unwrap();
+        assert_eq!(directory.names().unwrap(), ["a"]);
+        let again = DiskDirectory::open_or_create(path).unwrap().open("a").unwrap();
+        let mut bytes = vec![1; PIECE + 10];
+        assert_eq!(again.len().unwrap(), len);
+        assert_eq!(again.read_at(&mut bytes, 0).unwrap(), PIECE + 5);
+        assert!(bytes[..PIECE + 2].iter().all(|&byte| byte == 0));
+        assert_eq!(&bytes[PIECE + 2..PIECE + 5], b"end");
+        directory.remove("a").unwrap();
+        let gone = directory.open("a").map(|_| ()).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -468,7 +468,14 @@ fn a_base_whose_epochs_are_missing_is_refused() {
     for written_by_checkpoint in [true, false] {
         let directory = new_disk(1);
         let base = directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
-        let mut meta = Meta { pool: 7, life: 1, boot: 0, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
+        let mut meta = Meta {
+            pool: 7,
+            life: 1,
+            boot: 0,
+            checkpoint: 0,
+            reached: 0,
+            size: (PAGES * PAGE) as u64,
+        };
         let mut file = MetaFile::create(&directory, &meta).unwrap();
         let owner = Owner { pool: 7, life: 1 };
         let mut log = Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(1);
@@ -492,7 +499,8 @@ fn a_base_whose_epochs_are_missing_is_refused() {
         assert_eq!((meta.checkpoint, meta.reached), (0, 3));
         let whole = complete(&directory, &*base, (&mut file, &mut meta), 1).unwrap();
         assert_eq!(whole.map(|rebuilt| rebuilt.epoch), Some(3));
-        let last = directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment")).max();
+        let last =
+            directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment")).max();
         directory.remove(&last.unwrap()).unwrap();
         assert_eq!(complete(&directory, &*base, (&mut file, &mut meta), 1).unwrap(), None);
     }
