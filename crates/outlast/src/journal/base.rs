@@ -2,8 +2,8 @@
 //! completes it.
 
 use super::files::{Directory, JournalFile};
-use super::log::{Epochs, LINE, Owner, Writer};
-use super::meta::{Meta, MetaFile};
+use super::log::{Change, Epochs, LINE, Owner};
+use super::meta::MetaFile;
 use std::collections::BTreeSet;
 use std::io;
 
@@ -12,23 +12,35 @@ pub const PAGE: usize = 4096;
 
 /// The pages that have changed since the last checkpoint began.
 #[derive(Debug, Default)]
-pub struct Pages(BTreeSet<u64>);
+pub struct Pages {
+    changed: BTreeSet<u64>,
+    /// The last epoch that was added.
+    epoch: u64,
+}
 
 impl Pages {
-    /// Adds the pages of some lines.
-    pub fn add(&mut self, lines: std::ops::Range<u64>) {
+    /// Returns the set of all `count` pages, after `epoch`: what is changed is not known any more.
+    pub fn all(count: u64, epoch: u64) -> Pages {
+        Pages { changed: (0..count).collect(), epoch }
+    }
+
+    /// Adds the pages of the lines that changed in a durable epoch.
+    pub fn add(&mut self, epoch: u64, change: &Change) {
         let lines_of_page = (PAGE / LINE) as u64;
-        self.0.extend(lines.start / lines_of_page..lines.end.div_ceil(lines_of_page));
+        for (run, _) in change.runs() {
+            self.changed.extend(run.start / lines_of_page..run.end.div_ceil(lines_of_page));
+        }
+        self.epoch = epoch;
     }
 
     /// Returns how many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.changed.len()
     }
 
     /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.changed.is_empty()
     }
 }
 
@@ -39,25 +51,30 @@ impl Pages {
 /// 3. [`write`](Self::write) writes the copies to the base.
 ///
 /// A copied page can hold half of an operation. After step 2 the journal holds the other half.
+/// After an error, [`abandon`](Self::abandon) gives the pages back.
+#[must_use = "its pages are lost if it is neither finished nor abandoned"]
 pub struct Checkpoint {
     /// The base needs only what follows this epoch, once this checkpoint is complete.
     epoch: u64,
     left: BTreeSet<u64>,
     copies: Vec<(u64, Vec<u8>)>,
+    /// The copies can be written once this epoch is durable.
+    after: u64,
     written: Vec<u64>,
 }
 
 impl Checkpoint {
-    /// Begins a checkpoint. `pages` are those that changed in the epochs up to `durable`, since the
-    /// last checkpoint began.
-    pub fn begin(pages: &mut Pages, durable: u64) -> Checkpoint {
-        let left = std::mem::take(&mut pages.0);
-        Checkpoint { epoch: durable, left, copies: Vec::new(), written: Vec::new() }
+    /// Begins a checkpoint of the pages that have changed up to the last epoch in the set.
+    pub fn begin(pages: &mut Pages) -> Checkpoint {
+        let left = std::mem::take(&mut pages.changed);
+        let (copies, written) = (Vec::new(), Vec::new());
+        Checkpoint { epoch: pages.epoch, left, copies, after: 0, written }
     }
 
-    /// Copies up to `count` pages. `read` fills in a page of the pool, by its number. Returns whether
-    /// there are any copies to write.
-    pub fn copy(&mut self, count: usize, mut read: impl FnMut(u64, &mut [u8])) -> bool {
+    /// Copies up to `count` pages. `next` is the first epoch that will end after this: not the one in
+    /// flight. `read` fills in a page of the pool, by its number; it loads words atomically. Returns
+    /// whether there are any copies to write.
+    pub fn copy(&mut self, count: usize, next: u64, mut read: impl FnMut(u64, &mut [u8])) -> bool {
         while self.copies.len() < count
             && let Some(page) = self.left.pop_first()
         {
@@ -65,21 +82,23 @@ impl Checkpoint {
             read(page, &mut bytes);
             self.copies.push((page, bytes));
         }
+        self.after = next;
         !self.copies.is_empty()
     }
 
-    /// Writes the copies to the base. `durable` is an epoch that ended after they were made.
+    /// Writes the copies to the base.
+    ///
+    /// # Panics
+    /// If the epoch named to [`copy`](Self::copy) is not `durable`.
     pub fn write(
         &mut self,
         durable: u64,
         base: &dyn JournalFile,
-        meta: (&mut MetaFile, &mut Meta),
+        meta: &mut MetaFile,
     ) -> io::Result<()> {
-        let (file, meta) = meta;
-        if meta.reached < durable {
-            let reached = Meta { reached: durable, ..*meta };
-            file.write(&reached)?;
-            *meta = reached;
+        assert!(durable >= self.after, "the journal holds the other half of what was copied");
+        if meta.get().reached < durable {
+            meta.update(|meta| meta.reached = durable)?;
         }
         for (page, bytes) in &self.copies {
             base.write_at(bytes, page * PAGE as u64)?;
@@ -88,72 +107,86 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Ends the checkpoint: the base is durable, and segments that it does not need are deleted.
-    pub fn finish(
-        &self,
-        base: &dyn JournalFile,
-        meta: (&mut MetaFile, &mut Meta),
-        log: &mut Writer,
-    ) -> io::Result<()> {
-        let (file, meta) = meta;
+    /// Ends the checkpoint: the base is durable. Returns the epoch up to which segments are not
+    /// needed any more; see [`Writer::forget`](super::log::Writer::forget).
+    ///
+    /// # Panics
+    /// If there are pages that were not written.
+    pub fn finish(&self, base: &dyn JournalFile, meta: &mut MetaFile) -> io::Result<u64> {
+        assert!(self.left.is_empty() && self.copies.is_empty(), "all pages are written");
         base.sync()?;
-        let done = Meta { checkpoint: self.epoch, ..*meta };
-        file.write(&done)?;
-        *meta = done;
-        log.forget(self.epoch)
+        meta.replace(|meta| meta.checkpoint = self.epoch)?;
+        Ok(self.epoch)
     }
 
     /// Gives up after an error. All its pages count as changed: if the base could not be synced, the
     /// kernel may have dropped any of them.
     pub fn abandon(self, pages: &mut Pages) {
-        pages.0.extend(self.left);
-        pages.0.extend(self.copies.into_iter().map(|(page, _)| page));
-        pages.0.extend(self.written);
+        pages.changed.extend(self.left);
+        pages.changed.extend(self.copies.into_iter().map(|(page, _)| page));
+        pages.changed.extend(self.written);
     }
 }
 
-/// What a rebuild did.
+/// The result of a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rebuilt {
-    /// The epoch at whose end the pool is.
-    pub epoch: u64,
-    /// Epochs that were applied.
-    pub applied: u64,
+pub enum Rebuilt {
+    /// The base is the pool at the end of this epoch.
+    Whole {
+        /// The epoch.
+        epoch: u64,
+        /// Epochs that were applied.
+        applied: u64,
+    },
+    /// Epochs are missing that were durable. The base was not changed.
+    Missing {
+        /// The last epoch found.
+        found: u64,
+        /// The last one that must be there.
+        needed: u64,
+    },
+    /// The base is shorter than the pool, so it is not the base of this journal.
+    Short {
+        /// Its bytes.
+        found: u64,
+        /// Bytes of the pool.
+        needed: u64,
+    },
 }
 
-/// Completes the base with the epochs of the journal. Returns `None` if they do not reach as far as
-/// the base may. `boot` is that of the system now.
+/// Completes the base with the epochs of the journal. May be cut short, and is then repeated.
 ///
-/// May be cut short, and is then repeated.
+/// Pages of the base that the disk had refused, which only the process that died knows, are written
+/// again: they differ from the disk in lines that the epochs hold.
 pub fn complete(
     directory: &dyn Directory,
     base: &dyn JournalFile,
-    meta: (&mut MetaFile, &mut Meta),
-    boot: u128,
-) -> io::Result<Option<Rebuilt>> {
-    let (file, meta) = meta;
-    let owner = Owner { pool: meta.pool, life: meta.life };
-    let epochs = Epochs::find(directory, owner, meta.checkpoint)?;
-    let last = epochs.last();
-    if last < meta.reached {
-        return Ok(None);
+    meta: &mut MetaFile,
+) -> io::Result<Rebuilt> {
+    let known = meta.get();
+    let bytes = base.len()?;
+    if bytes < known.size {
+        return Ok(Rebuilt::Short { found: bytes, needed: known.size });
     }
-    if meta.boot == boot {
-        // The process died, and its working file is lost. What is read here may be in the page cache
-        // alone, even where a sync succeeds: the dead process may have met the error that the kernel
-        // reports only once. Pages of the base that the disk refused are written again below, because
-        // lines of theirs are in the epochs.
-        epochs.make_durable()?;
+    let owner = Owner { pool: known.pool, life: known.life };
+    let epochs = Epochs::find(directory, owner, known.checkpoint)?;
+    let (found, needed) = (epochs.last(), known.reached.max(epochs.known()));
+    if found < needed {
+        return Ok(Rebuilt::Missing { found, needed });
     }
-    if meta.reached < last {
+    if known.reached < found {
         // From here on, the base may hold lines of all of them.
-        let reached = Meta { reached: last, ..*meta };
-        file.write(&reached)?;
-        *meta = reached;
+        meta.update(|meta| meta.reached = found)?;
     }
     epochs.apply(|change| {
-        change.runs().try_for_each(|(run, images)| base.write_at(images, run.start * LINE as u64))
+        change.runs().try_for_each(|(run, images)| {
+            let offset = run.start.checked_mul(LINE as u64).filter(|offset| {
+                offset.checked_add(images.len() as u64).is_some_and(|end| end <= bytes)
+            });
+            let outside = || io::Error::new(io::ErrorKind::InvalidData, "a line outside the base");
+            base.write_at(images, offset.ok_or_else(outside)?)
+        })
     })?;
     base.sync()?;
-    Ok(Some(Rebuilt { epoch: last, applied: last - meta.checkpoint }))
+    Ok(Rebuilt::Whole { epoch: found, applied: found - known.checkpoint })
 }

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file of the journal.
 pub trait JournalFile: Send + Sync {
@@ -26,32 +26,17 @@ pub trait JournalFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Bytes that [`rewrite`] copies at a time.
-const REWRITTEN: usize = 1 << 20;
-
-/// Makes the disk hold what reads return. Writes everything again, because the kernel counts pages
-/// as written that it could not write.
-pub fn rewrite(file: &dyn JournalFile) -> io::Result<()> {
-    let (mut at, len) = (0, file.len()?);
-    let mut piece = vec![0; REWRITTEN.min(len as usize)];
-    while at < len {
-        let bytes = file.read_at(&mut piece, at)?;
-        file.write_at(&piece[..bytes], at)?;
-        at += bytes as u64;
-    }
-    file.sync()
-}
-
 /// The directory of a journal.
 pub trait Directory: Send + Sync {
-    /// Creates a file of `len` zero bytes. Once this returns, the file and its name are durable. A
-    /// crash before that leaves it whole or not at all.
+    /// Creates a file of `len` zero bytes. Once this returns, the file and its name are durable, and
+    /// so are all earlier removals. A crash before that leaves the file whole or not at all, and so
+    /// does an error.
     fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>>;
 
     /// Opens a file.
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>>;
 
-    /// Removes a file. The name may come back after a power loss.
+    /// Removes a file. The name may come back after a power loss, until another file is created.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Lists the names of all files.
@@ -66,30 +51,27 @@ pub struct DiskDirectory {
 
 /// Bytes written at a time where a file is filled with zeros.
 const PIECE: usize = 1 << 20;
-/// What the name of a file that is being created ends with.
-const UNFINISHED: &str = ".new";
+/// The name of a file that is being created. An earlier one is overwritten.
+const UNFINISHED: &str = "unfinished.new";
 
 impl DiskDirectory {
     /// Opens the directory at `path`, or creates it.
     pub fn open_or_create(path: PathBuf) -> io::Result<Self> {
         match fs::create_dir(&path) {
-            Ok(()) => {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            // A process that died may have created it and not made its name durable.
+            _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 File::open(parent.unwrap_or_else(|| ".".as_ref()))?.sync_all()?;
+                Ok(DiskDirectory { path })
             }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
         }
-        Ok(DiskDirectory { path })
     }
-}
 
-impl Directory for DiskDirectory {
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
-        let (path, unfinished) =
-            (self.path.join(name), self.path.join(format!("{name}{UNFINISHED}")));
+    /// Fills a new file with zeros, durably, and gives it its name.
+    fn create_in(&self, unfinished: &Path, path: &Path, len: u64) -> io::Result<File> {
         let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
+            File::options().read(true).write(true).create(true).truncate(true).open(unfinished)?;
         // Blocks that are only allocated would be marked as written by the first fdatasync of each,
         // which is a change of the file's metadata.
         let piece = vec![0; PIECE];
@@ -100,9 +82,22 @@ impl Directory for DiskDirectory {
             at += bytes;
         }
         file.sync_all()?;
-        fs::rename(&unfinished, &path)?;
+        fs::rename(unfinished, path)?;
         File::open(&self.path)?.sync_all()?;
-        Ok(Box::new(file))
+        Ok(file)
+    }
+}
+
+impl Directory for DiskDirectory {
+    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
+        let (unfinished, path) = (self.path.join(UNFINISHED), self.path.join(name));
+        let created = self.create_in(&unfinished, &path, len);
+        if created.is_err() {
+            // One of the two may be there.
+            let _ = fs::remove_file(unfinished);
+            let _ = fs::remove_file(path);
+        }
+        Ok(Box::new(created?))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
@@ -164,7 +159,7 @@ mod tests {
         let len = PIECE as u64 + 5;
         let file = directory.create("a", len).unwrap();
         file.write_at(b"end", len - 3).unwrap();
-        rewrite(&*file).unwrap();
+        file.sync().unwrap();
         assert_eq!(directory.names().unwrap(), ["a"]);
         let again = DiskDirectory::open_or_create(path).unwrap().open("a").unwrap();
         let mut bytes = vec![1; PIECE + 10];

@@ -42,13 +42,18 @@ impl<'m> LineSet<'m> {
     pub fn add(&self, lines: Range<u64>) {
         for line in lines {
             let (number, bit) = ((line / WORD) as usize, 1 << (line % WORD));
-            let word = &self.bits[number];
+            let word = self.bits[number].load(Ordering::Relaxed);
             // Most lines that change have changed since the last cut.
-            if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) == 0
-            {
+            if word & bit != 0 {
+                continue;
+            }
+            if word == 0 {
                 let (number, bit) = (number / WORD as usize, 1 << (number as u64 % WORD));
                 self.summary[number].fetch_or(bit, Ordering::Relaxed);
             }
+            // Release: whoever sees a word that is not 0, after a crash too, finds its bit in the
+            // summary.
+            self.bits[number].fetch_or(bit, Ordering::Release);
         }
     }
 
@@ -78,8 +83,8 @@ impl<'m> LineSet<'m> {
         for number in ones(self.summary) {
             self.bits[number as usize].store(0, Ordering::Relaxed);
         }
-        // The words above go last: after a crash in between, a word of `bits` that is not 0 still
-        // has its bit here.
+        // The summary goes last: after a crash in between, a word that is not 0 still has its bit
+        // there.
         for number in 0..self.summary.len() {
             if self.summary[number].load(Ordering::Relaxed) != 0 {
                 self.summary[number].store(0, Ordering::Release);
@@ -150,6 +155,20 @@ mod tests {
                 tree.clear();
             }
         }
+    }
+
+    /// A process that dies between the two stores of `add` hides no line that is added after that.
+    #[test]
+    fn a_line_that_was_being_added_hides_no_other() {
+        let words = words(10_000);
+        let set = LineSet::new(&words, 10_000);
+        // All that the first of the two stores leaves.
+        set.summary[0].fetch_or(1 << 7, Ordering::Relaxed);
+        assert_eq!(runs(set), []);
+        set.add(7 * 64 + 3..7 * 64 + 4);
+        assert_eq!(runs(set).first(), Some(&(451..452)));
+        set.clear();
+        assert_eq!(runs(set), []);
     }
 
     #[test]

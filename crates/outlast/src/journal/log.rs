@@ -1,16 +1,20 @@
 //! Segments: the lines that changed, epoch by epoch.
 //!
 //! ```text
-//!  segment   [ header: 64 bytes | block | block | ... | zeros ]
+//!  segment   [ header: 64 bytes | zeros | epoch | zeros | epoch | ... | zeros ]
+//!  epoch     [ block | block | ... ]       at a multiple of 4,096 bytes
 //!  block     [ header: 64 bytes | runs: 8 bytes each | lines: 64 bytes each ]
 //!  run       [ first line (48) | number of lines - 1 (16) ]
 //! ```
 //!
 //! All numbers are little-endian. A block's checksum covers its header, its payload and the checksum
 //! of the block before it, or of the segment's header. So blocks that are left over from anything
-//! else never continue a segment.
+//! else do not continue a segment.
+//!
+//! An epoch shares no sector with the one before it: a device that tears a sector it is writing
+//! harms no epoch that is durable.
 
-use super::files::{Directory, JournalFile, rewrite};
+use super::files::{Directory, JournalFile};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +23,8 @@ use std::sync::Arc;
 pub const LINE: usize = 64;
 /// Bytes of the headers of segments and blocks.
 const HEADER: usize = 64;
+/// Epochs begin at multiples of this many bytes: no sector of a disk is larger.
+const SECTOR: u64 = 4096;
 /// Lines of a block, at most.
 const BLOCK_LINES: u64 = 1 << 14;
 /// Bytes of a segment, unless an epoch needs more.
@@ -80,6 +86,13 @@ impl Change {
         self.images.clear();
     }
 
+    /// Returns how many bytes it takes in a segment.
+    fn encoded_bytes(&self) -> u64 {
+        let blocks = self.blocks();
+        let runs: usize = blocks.iter().map(Vec::len).sum();
+        (HEADER * blocks.len() + runs * 8 + self.images.len()) as u64
+    }
+
     /// Divides it into blocks.
     fn blocks(&self) -> Vec<Vec<(Range<u64>, &[u8])>> {
         let mut blocks = vec![Vec::new()];
@@ -103,7 +116,7 @@ impl Change {
 
 /// A segment that is not written to any more.
 #[derive(Debug)]
-struct Full {
+struct Closed {
     name: String,
     /// The last epoch in it that counts.
     last: u64,
@@ -115,7 +128,7 @@ struct Open {
     file: Box<dyn JournalFile>,
     name: String,
     bytes: u64,
-    /// Where the next block goes. 0 if the header is not written either.
+    /// Where the next epoch goes. 0 if the header is not written either.
     at: u64,
     /// The checksum that the next block continues.
     chain: u32,
@@ -123,8 +136,8 @@ struct Open {
 
 impl Open {
     /// Ends the use of the segment, in which epochs up to `last` count.
-    fn full(self, last: u64) -> Full {
-        Full { name: self.name, last, bytes: self.bytes }
+    fn close(self, last: u64) -> Closed {
+        Closed { name: self.name, last, bytes: self.bytes }
     }
 }
 
@@ -135,7 +148,7 @@ pub struct Writer {
     segment_bytes: u64,
     /// `None` after a failure. The next epoch begins a new segment.
     open: Option<Open>,
-    full: Vec<Full>,
+    closed: Vec<Closed>,
     next_number: u64,
     /// The last epoch that is durable.
     durable: u64,
@@ -143,32 +156,34 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to write epochs after `durable`. Whatever other segments hold after that becomes void
-    /// with the first epoch. Deletes the segments of other owners.
+    /// Begins to write epochs after `durable`. What other segments hold after that becomes void with
+    /// the first epoch.
+    ///
+    /// # Errors
+    /// Also if `durable` is before an epoch that was called durable: a caller that survives the
+    /// process must store the number of an epoch before it tells anyone, or uses it for a checkpoint.
     pub fn new(directory: Arc<dyn Directory>, owner: Owner, durable: u64) -> io::Result<Writer> {
-        let mut writer = Writer {
-            directory: Arc::clone(&directory),
+        let ours = segments(&*directory, owner)?;
+        let known = ours.last().map_or(0, |segment| segment.after);
+        if durable < known {
+            let why = format!("the last durable epoch is {durable}, a segment continues {known}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let mut closed = Vec::new();
+        for segment in ours {
+            let bytes = segment.file.len()?;
+            closed.push(Closed { name: name_of(segment.number), last: durable, bytes });
+        }
+        Ok(Writer {
+            next_number: next_number(&*directory)?,
+            directory,
             owner,
             segment_bytes: SEGMENT_BYTES,
             open: None,
-            full: Vec::new(),
-            next_number: 0,
+            closed,
             durable,
             buffer: Vec::new(),
-        };
-        let ours = segments(&*directory, owner)?;
-        for name in directory.names()? {
-            let Some(number) = number_of(&name) else { continue };
-            // A number is used once: a name that was removed may come back after a power loss.
-            writer.next_number = writer.next_number.max(number + 1);
-            if let Some(segment) = ours.iter().find(|segment| segment.number == number) {
-                let bytes = segment.file.len()?;
-                writer.full.push(Full { name, last: durable, bytes });
-            } else {
-                directory.remove(&name)?;
-            }
-        }
-        Ok(writer)
+        })
     }
 
     /// Sets the size of new segments, in bytes.
@@ -185,28 +200,29 @@ impl Writer {
     /// Returns the bytes of all segments, without the free space of the open one.
     pub fn bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.at);
-        self.full.iter().map(|segment| segment.bytes).sum::<u64>() + open
+        self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
     /// Writes an epoch. Once this returns, it is durable.
     ///
-    /// On an error, it may be durable or not, and no later epoch is before this one has been
-    /// written again: with the same lines, or more, as they are then.
+    /// After an error, the epoch may or may not survive a power loss. The next call must write the
+    /// same epoch again, with at least these lines.
     pub fn append(&mut self, change: &Change) -> io::Result<()> {
         let written = self.try_append(change);
         if written.is_err()
             && let Some(open) = self.open.take()
         {
-            self.full.push(open.full(self.durable));
+            // Without a durable epoch, nobody needs it. If it comes back, its header still says
+            // where the segment before it ends.
+            if open.at > 0 || self.directory.remove(&open.name).is_err() {
+                self.closed.push(open.close(self.durable));
+            }
         }
         written
     }
 
     fn try_append(&mut self, change: &Change) -> io::Result<()> {
-        let blocks = change.blocks();
-        let runs: usize = blocks.iter().map(Vec::len).sum();
-        let bytes = HEADER * (1 + blocks.len()) + runs * 8 + change.images.len();
-        self.make_room(bytes as u64)?;
+        self.make_room(change.encoded_bytes())?;
         let open = self.open.as_mut().expect("there is room in it");
         let epoch = self.durable + 1;
         self.buffer.clear();
@@ -215,32 +231,30 @@ impl Writer {
             let number = number_of(&open.name).expect("its name has one");
             let head = encode_segment(self.owner, number, self.durable);
             self.buffer.extend_from_slice(&head);
+            self.buffer.resize(SECTOR as usize, 0);
             chain = checksum_in(&head);
         }
-        for (index, block) in blocks.iter().enumerate() {
-            let of = if index + 1 == blocks.len() { blocks.len() as u64 } else { 0 };
-            chain = encode_block(&mut self.buffer, epoch, index as u64, of, block, chain);
-        }
+        chain = encode_epoch(&mut self.buffer, epoch, change, chain);
         open.file.write_at(&self.buffer, open.at)?;
         open.file.sync()?;
-        open.at += self.buffer.len() as u64;
+        open.at = (open.at + self.buffer.len() as u64).next_multiple_of(SECTOR);
         open.chain = chain;
         self.durable = epoch;
         Ok(())
     }
 
-    /// Begins a new segment, unless `bytes` fit the open one.
+    /// Begins a new segment, unless `bytes` of an epoch fit the open one.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());
         }
         if let Some(open) = self.open.take() {
-            self.full.push(open.full(self.durable));
+            self.closed.push(open.close(self.durable));
         }
-        let name = format!("{PREFIX}{:016x}", self.next_number);
-        self.next_number += 1;
-        let size = self.segment_bytes.max(bytes);
+        let name = name_of(self.next_number);
+        let size = self.segment_bytes.max(SECTOR + bytes);
         let file = self.directory.create(&name, size)?;
+        self.next_number += 1;
         self.open = Some(Open { file, name, bytes: size, at: 0, chain: 0 });
         Ok(())
     }
@@ -248,7 +262,7 @@ impl Writer {
     /// Deletes the segments that hold no epoch after `checkpoint`.
     pub fn forget(&mut self, checkpoint: u64) -> io::Result<()> {
         let mut result = Ok(());
-        self.full.retain(|segment| {
+        self.closed.retain(|segment| {
             if segment.last > checkpoint {
                 return true;
             }
@@ -263,6 +277,18 @@ impl Writer {
         });
         result
     }
+}
+
+/// Deletes the segments of other owners. `meta` names this one, durably.
+pub fn remove_others(directory: &dyn Directory, owner: Owner) -> io::Result<()> {
+    let ours = segments(directory, owner)?;
+    for name in directory.names()? {
+        let is_ours = |number| ours.iter().any(|segment| segment.number == number);
+        if number_of(&name).is_some_and(|number| !is_ours(number)) {
+            directory.remove(&name)?;
+        }
+    }
+    Ok(())
 }
 
 /// A segment that was found.
@@ -294,8 +320,19 @@ fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Returns the number of the next segment. Each is used once.
+fn next_number(directory: &dyn Directory) -> io::Result<u64> {
+    let numbers = directory.names()?.into_iter().filter_map(|name| number_of(&name));
+    Ok(numbers.max().map_or(0, |last| last + 1))
+}
+
+fn name_of(number: u64) -> String {
+    format!("{PREFIX}{number:016x}")
+}
+
 fn number_of(name: &str) -> Option<u64> {
-    u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()
+    let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
+    (name_of(number) == name && number < u64::MAX).then_some(number)
 }
 
 /// The epochs that are in the segments of a journal.
@@ -306,16 +343,26 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Finds the epochs after `checkpoint`.
+    /// Finds the epochs after `checkpoint`, and makes the disk hold them.
+    ///
+    /// A process that died may have written some that it had not synced, or that the disk refused:
+    /// only that process was told of it. They can be in the last segment alone, so its epochs are
+    /// copied to a new one.
     pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
-        let found = segments(directory, owner)?;
-        let mut epochs = Epochs { found, checkpoint, last: checkpoint };
-        let mut last = checkpoint;
-        epochs.visit(|epoch, _| {
-            last = epoch;
-            Ok(())
-        })?;
-        epochs.last = last;
+        let mut epochs =
+            Epochs { found: segments(directory, owner)?, checkpoint, last: checkpoint };
+        if let Some(segment) = epochs.found.last() {
+            let (mut changes, mut reader) = (Vec::new(), Reader::new(segment));
+            for epoch in segment.after.saturating_add(1).. {
+                let Some(change) = reader.next(epoch)? else { break };
+                changes.push(change);
+            }
+            if !changes.is_empty() {
+                write_segment(directory, owner, next_number(directory)?, segment.after, &changes)?;
+                epochs.found = segments(directory, owner)?;
+            }
+        }
+        epochs.last = epochs.visit(|_| Ok(()))?;
         Ok(epochs)
     }
 
@@ -324,33 +371,37 @@ impl Epochs {
         self.last
     }
 
-    /// Makes the disk hold them. A process that died may have written some that it had not synced, or
-    /// that the disk refused.
-    pub fn make_durable(&self) -> io::Result<()> {
-        self.found.iter().try_for_each(|segment| rewrite(&*segment.file))
+    /// Returns the last epoch that is known to have been durable: a segment continues it.
+    pub fn known(&self) -> u64 {
+        self.found.last().map_or(0, |segment| segment.after)
     }
 
     /// Calls `apply` with each epoch, in order.
     pub fn apply(&self, mut apply: impl FnMut(&Change) -> io::Result<()>) -> io::Result<()> {
-        self.visit(|_, change| apply(change))
+        let reached = self.visit(&mut apply)?;
+        if reached == self.last {
+            return Ok(());
+        }
+        let why = format!("epoch {} of {} is not there any more", reached + 1, self.last);
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    fn visit(&self, mut visit: impl FnMut(u64, &Change) -> io::Result<()>) -> io::Result<()> {
+    /// Returns the last epoch that was visited.
+    fn visit(&self, mut visit: impl FnMut(&Change) -> io::Result<()>) -> io::Result<u64> {
         let mut reached = self.checkpoint;
         for (index, segment) in self.found.iter().enumerate() {
-            // What a later segment continues from is where this one ends.
-            let later = self.found[index + 1..].iter().map(|later| later.after);
-            let end = later.min().unwrap_or(u64::MAX);
-            let mut reader = Reader { segment, at: HEADER as u64, chain: segment.chain };
-            for epoch in segment.after + 1..=end {
+            // Where the next segment continues, this one ends.
+            let end = self.found.get(index + 1).map_or(u64::MAX, |next| next.after);
+            let mut reader = Reader::new(segment);
+            for epoch in segment.after.saturating_add(1)..=end {
                 let Some(change) = reader.next(epoch)? else { break };
                 if epoch == reached + 1 {
-                    visit(epoch, &change)?;
+                    visit(&change)?;
                     reached = epoch;
                 }
             }
         }
-        Ok(())
+        Ok(reached)
     }
 }
 
@@ -360,7 +411,11 @@ struct Reader<'s> {
     chain: u32,
 }
 
-impl Reader<'_> {
+impl<'s> Reader<'s> {
+    fn new(segment: &'s Found) -> Self {
+        Reader { segment, at: SECTOR, chain: segment.chain }
+    }
+
     /// Reads the next epoch. Returns `None` if it is not there, or not whole.
     fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
         let mut change = Change::default();
@@ -394,6 +449,7 @@ impl Reader<'_> {
             self.chain = sum;
             self.at = start + payload.len() as u64;
             if of != 0 {
+                self.at = self.at.next_multiple_of(SECTOR);
                 return Ok(Some(change));
             }
         }
@@ -432,6 +488,38 @@ fn encode_segment(owner: Owner, number: u64, after: u64) -> [u8; HEADER] {
 fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {
     let (number, after) = (word_of(head, 1), word_of(head, 2));
     (*head == encode_segment(owner, number, after)).then_some((number, after))
+}
+
+/// Writes a whole segment, durably. Its header comes last: until it is there, the segment does not
+/// exist, and then all of it does.
+fn write_segment(
+    directory: &dyn Directory,
+    owner: Owner,
+    number: u64,
+    after: u64,
+    changes: &[Change],
+) -> io::Result<()> {
+    let head = encode_segment(owner, number, after);
+    let (mut bytes, mut chain) = (Vec::new(), checksum_in(&head));
+    for (change, epoch) in changes.iter().zip(after + 1..) {
+        bytes.resize(bytes.len().next_multiple_of(SECTOR as usize), 0);
+        chain = encode_epoch(&mut bytes, epoch, change, chain);
+    }
+    let file = directory.create(&name_of(number), SECTOR + bytes.len() as u64)?;
+    file.write_at(&bytes, SECTOR)?;
+    file.sync()?;
+    file.write_at(&head, 0)?;
+    file.sync()
+}
+
+/// Appends the blocks of an epoch to `out`, and returns the checksum of the last.
+fn encode_epoch(out: &mut Vec<u8>, epoch: u64, change: &Change, mut chain: u32) -> u32 {
+    let blocks = change.blocks();
+    for (index, block) in blocks.iter().enumerate() {
+        let of = if index + 1 == blocks.len() { blocks.len() as u64 } else { 0 };
+        chain = encode_block(out, epoch, index as u64, of, block, chain);
+    }
+    chain
 }
 
 /// Appends a block to `out`, and returns its checksum.

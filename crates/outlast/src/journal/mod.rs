@@ -23,22 +23,45 @@
 //! # Invariants
 //!
 //! 1. Every page of the base that differs from the pool at the end of epoch `checkpoint` does so
-//!    only in lines that durable epochs after `checkpoint` contain.
+//!    only in lines that epochs after `checkpoint`, up to `reached`, contain. (Lines that are stored
+//!    to and never flushed may have any content, as in any crash.)
 //! 2. So the base with the epochs after `checkpoint`, up to any durable one that is at least
 //!    `reached`, is the pool at the end of that epoch.
 //! 3. Segments hold all epochs after `checkpoint` that were called durable.
 //!
+//! # What is asked of the disk
+//!
+//! What was synced stays, unless a later write goes to the same sector, of 4,096 bytes or less. If the
+//! power fails during such a write, a sector of the base has old and new bytes. A sector of a segment
+//! or of `meta` may be lost, whatever it held.
+//!
 //! # Steps
 //!
-//! | step | writes, in order | a power loss in between leaves |
-//! |---|---|---|
-//! | epoch | blocks; fdatasync | the epochs before: the last block of the epoch is missing or its checksum is wrong |
-//! | checkpoint | wait until all copied pages are of durable epochs; `meta` with `reached`; fdatasync; base pages; fdatasync; `meta` with `checkpoint`; fdatasync; segments deleted | by invariant 1, pages old, new or torn in lines that the epochs restore |
-//! | new segment | zeros under another name; fsync; rename; fsync of the directory; header and first epoch; fdatasync | no such segment, or one without a whole header, which is none, or without a whole epoch |
+//! An epoch:
+//!
+//! 1. Its blocks are written. A power loss leaves the epochs before: no block that shares a sector
+//!    with theirs is written, and the epoch's last block is missing, or the checksum of one is wrong.
+//! 2. fdatasync. The epoch is durable.
+//!
+//! A checkpoint:
+//!
+//! 1. Pages are copied, and an epoch that ended after that becomes durable.
+//! 2. `meta` gets that epoch as `reached`, durably.
+//! 3. The copies are written to the base. A power loss leaves pages that are old, new or torn, in
+//!    lines that the epochs restore (invariant 1).
+//! 4. After all pages, fdatasync of the base.
+//! 5. `meta` gets `checkpoint`, durably, in both copies. Until then, the segments are needed.
+//! 6. Segments whose epochs the base holds are deleted.
+//!
+//! A new segment: zeros are written under another name and synced, then the file is renamed and the
+//! directory synced. Its header comes with its first epoch. Without a whole header, it is no segment.
 //!
 //! A failed write or fdatasync ends the use of its segment: the kernel reports a failure once, and
 //! may have dropped the pages. The same lines are written again, into a new segment that continues
 //! from the last durable epoch. What the failed segment holds after that epoch is void.
+//!
+//! A rebuild after a process has died may find in the page cache what the disk has refused, and syncs
+//! that say nothing of it. It copies the last segment's epochs to a new one, and writes `meta` again.
 
 pub mod base;
 pub mod files;

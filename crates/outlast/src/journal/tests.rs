@@ -1,8 +1,8 @@
 //! A disk that loses what was not synced, and a journal on it whose power fails at any call.
 
-use super::base::{Checkpoint, PAGE, Pages, complete};
+use super::base::{Checkpoint, PAGE, Pages, Rebuilt, complete};
 use super::files::{Directory, JournalFile};
-use super::log::{Change, LINE, Owner, Writer};
+use super::log::{self, Change, LINE, Owner, Writer};
 use super::meta::{Meta, MetaFile};
 use std::collections::BTreeMap;
 use std::io;
@@ -56,7 +56,7 @@ struct Sim {
     /// Calls until the power fails.
     left: u64,
     calls: u64,
-    /// One sync in this many fails; 0 for none.
+    /// One call in this many fails, of those that write; 0 for none.
     failing: u64,
 }
 
@@ -68,6 +68,15 @@ impl Sim {
         Ok(())
     }
 
+    /// Counts a call that the disk may refuse.
+    fn refusable(&mut self) -> io::Result<()> {
+        self.call()?;
+        if self.failing != 0 && self.draw.one_in(self.failing) {
+            return Err(io::Error::other("an error of the disk"));
+        }
+        Ok(())
+    }
+
     /// Loses what a power loss loses. Then the power is on for `left` calls.
     fn restart(&mut self, left: u64) {
         for (name, file) in std::mem::take(&mut self.removed) {
@@ -76,14 +85,28 @@ impl Sim {
             }
         }
         let draw = &mut self.draw;
-        for file in self.files.values_mut() {
+        for (name, file) in &mut self.files {
             // Nothing, everything, or any part.
             let kind = draw.below(4);
+            // The sector that was being written is torn: in the base, old and new bytes are mixed;
+            // elsewhere, all that it held is lost.
+            let torn = file.pending.last().filter(|_| draw.one_in(2)).cloned();
             file.settle(|| match kind {
                 0 => false,
                 1 => true,
                 _ => draw.one_in(2),
             });
+            match torn {
+                Some((at, bytes)) if name == BASE => {
+                    let new = draw.below(bytes.len() as u64) as usize;
+                    file.durable[at..at + new].copy_from_slice(&bytes[..new]);
+                }
+                Some((at, _)) => {
+                    let (sector, len) = (at / SECTOR * SECTOR, file.durable.len());
+                    file.durable[sector..len.min(sector + SECTOR)].fill(0xdb);
+                }
+                None => {}
+            }
             file.visible.clone_from(&file.durable);
         }
         (self.left, self.calls) = (left, 0);
@@ -104,12 +127,16 @@ impl SimDirectory {
 impl Directory for SimDirectory {
     fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
         self.with(|sim| {
-            sim.call()?;
+            sim.refusable()?;
             let bytes = vec![0; len as usize];
             let file = SimFile { visible: bytes.clone(), durable: bytes, pending: Vec::new() };
-            sim.files.insert(name.into(), file);
             // The name may be durable, and the caller does not know it.
-            sim.call()
+            let unknown = sim.refusable();
+            if unknown.is_ok() || sim.left == 0 {
+                sim.files.insert(name.into(), file);
+                sim.removed.clear();
+            }
+            unknown
         })?;
         Ok(Box::new(Handle(self.clone(), name.into())))
     }
@@ -169,8 +196,8 @@ impl JournalFile for Handle {
         self.with(|sim, file| {
             let end = offset as usize + bytes.len();
             assert!(end <= file.visible.len(), "a write beyond the end of {}", self.1);
-            // A power failure within a write leaves a part of it in the page cache.
-            let called = sim.call();
+            // A failure within a write leaves a part of it in the page cache.
+            let called = sim.refusable();
             let written = if called.is_ok() {
                 bytes.len()
             } else {
@@ -191,12 +218,13 @@ impl JournalFile for Handle {
 
     fn sync(&self) -> io::Result<()> {
         self.with(|sim, file| {
-            sim.call()?;
-            if sim.failing != 0 && sim.draw.one_in(sim.failing) {
-                // The pages count as written from now on, and some are not.
-                let draw = &mut sim.draw;
-                file.settle(|| draw.one_in(2));
-                return Err(io::Error::other("an error of the disk"));
+            if let Err(error) = sim.refusable() {
+                if sim.left > 0 {
+                    // The pages count as written from now on, and some are not.
+                    let draw = &mut sim.draw;
+                    file.settle(|| draw.one_in(2));
+                }
+                return Err(error);
             }
             file.settle(|| true);
             Ok(())
@@ -217,6 +245,8 @@ struct Model {
 
 const PAGES: usize = 12;
 const LINES: usize = PAGES * PAGE / LINE;
+/// Bytes of a segment: a few epochs.
+const SEGMENT: u64 = 24_000;
 
 impl Model {
     fn change(&mut self, draw: &mut Draw) {
@@ -248,10 +278,13 @@ impl Model {
     /// Writes an epoch. `Ok(false)` if the disk failed and the power is on.
     fn epoch(&mut self, log: &mut Writer, pages: &mut Pages) -> Result<bool, PowerOff> {
         let change = self.cut();
-        self.ends.entry(log.durable() + 1).or_default().push(self.pool.clone());
+        let epoch = log.durable() + 1;
+        self.ends.entry(epoch).or_default().push(self.pool.clone());
         match log.append(&change) {
             Ok(()) => {
-                change.runs().for_each(|(run, _)| pages.add(run));
+                // From now on, no earlier attempt may come back.
+                self.ends.insert(epoch, vec![self.pool.clone()]);
+                pages.add(epoch, &change);
                 self.changed.fill(false);
                 Ok(true)
             }
@@ -271,7 +304,7 @@ struct PowerOff;
 fn live(
     model: &mut Model,
     draw: &mut Draw,
-    (file, meta): (&mut MetaFile, &mut Meta),
+    meta: &mut MetaFile,
     log: &mut Writer,
     mut pages: Pages,
     turns: u64,
@@ -280,20 +313,25 @@ fn live(
     let mut checkpoint: Option<Checkpoint> = None;
     for _ in 0..turns {
         model.change(draw);
+        model.power()?;
         match (draw.below(4), checkpoint.take()) {
             (0, None) if !pages.is_empty() => {
-                checkpoint = Some(Checkpoint::begin(&mut pages, log.durable()));
+                checkpoint = Some(Checkpoint::begin(&mut pages));
             }
             (0..=2, Some(mut under_way)) => {
                 let pool = &model.pool;
-                let copied = under_way.copy(5, |page, out| {
+                let copied = under_way.copy(5, log.durable() + 1, |page, out| {
                     out.copy_from_slice(&pool[page as usize * PAGE..][..PAGE]);
                 });
                 model.change(draw);
                 let result = if !copied {
-                    under_way.finish(&base, (file, meta), log).map(|()| true)
+                    under_way.finish(&base, meta).map(|epoch| {
+                        // If this fails, the segments stay for longer.
+                        let _ = log.forget(epoch);
+                        true
+                    })
                 } else if model.epoch(log, &mut pages)? {
-                    under_way.write(log.durable(), &base, (file, meta)).map(|()| false)
+                    under_way.write(log.durable(), &base, meta).map(|()| false)
                 } else {
                     Err(io::Error::other("no epoch"))
                 };
@@ -326,9 +364,8 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let mut draw = Draw(seed);
     let directory = new_disk(!seed);
     directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
-    let mut meta =
-        Meta { pool: 7, life: 1, boot: 0, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
-    MetaFile::create(&directory, &meta).unwrap();
+    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
+    MetaFile::create(&directory, meta).unwrap();
     let mut model = Model {
         directory: directory.clone(),
         pool: vec![0; PAGES * PAGE],
@@ -336,45 +373,43 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         ends: BTreeMap::from([(0, vec![vec![0; PAGES * PAGE]])]),
         counter: 0,
     };
-    let (mut durable, mut rebuilds, mut epochs, mut boot) = (0, 0, 0, 0);
+    let (mut durable, mut rebuilds, mut epochs) = (0, 0, 0);
     for _ in 0..4 {
         // A rebuild, until one is not cut short. It ends with a new life.
-        let (mut file, mut log) = loop {
-            let (mut file, found) = MetaFile::open(&directory).unwrap().expect("a whole copy");
-            meta = found;
-            let cut = if draw.one_in(2) { draw.below(30) } else { u64::MAX };
-            directory.with(|sim| sim.left = cut);
+        let (mut meta, mut log) = loop {
+            let cut = if draw.one_in(2) { draw.below(40) } else { u64::MAX };
+            let fails = if draw.one_in(4) { 4 } else { 0 };
+            directory.with(|sim| (sim.left, sim.failing) = (cut, fails));
             rebuilds += 1;
-            let done = rebuild(&directory, (&mut file, &mut meta), &mut model, durable, boot);
-            directory.with(|sim| sim.left = u64::MAX);
+            let done = rebuild(&directory, &mut model, durable);
+            let off = directory.with(|sim| sim.left == 0);
+            directory.with(|sim| (sim.left, sim.failing) = (u64::MAX, 0));
             match done {
-                Ok((epoch, log)) => {
-                    durable = epoch;
-                    break (file, log);
+                Ok((meta, log)) if !off => {
+                    durable = log.durable();
+                    break (meta, log);
                 }
-                Err(_) => {
-                    directory.with(|sim| sim.restart(u64::MAX));
-                    boot += 1;
-                }
+                _ if off => directory.with(|sim| sim.restart(u64::MAX)),
+                _ => {}
             }
         };
         let cut = draw.below(500);
         directory.with(|sim| (sim.left, sim.failing) = (cut, failing));
         let turns = 10 + draw.below(150);
-        let (journal, pages) = ((&mut file, &mut meta), Pages::default());
-        let lived = live(&mut model, &mut draw, journal, &mut log, pages, turns);
-        if lived.is_ok() && draw.one_in(2) {
-            // The process dies, and the next one finds its working file.
-            let owner = Owner { pool: meta.pool, life: meta.life };
-            let reached = log.durable();
-            if let Ok(next) = Writer::new(Arc::new(directory.clone()), owner, reached) {
-                log = next.segment_bytes(6_000);
-                // Which pages have changed since the checkpoint is not known any more.
-                let mut pages = Pages::default();
-                pages.add(0..LINES as u64);
-                let journal = (&mut file, &mut meta);
-                let _ = live(&mut model, &mut draw, journal, &mut log, pages, turns);
+        let mut pages = Pages::default();
+        loop {
+            let lived = live(&mut model, &mut draw, &mut meta, &mut log, pages, turns);
+            if lived.is_err() || draw.one_in(2) {
+                break;
             }
+            // The process dies, and the next one finds its working file. Which pages have changed
+            // since the checkpoint is not known any more.
+            let Ok(Some(found)) = MetaFile::open(&directory) else { break };
+            let owner = Owner { pool: found.get().pool, life: found.get().life };
+            let next = Writer::new(Arc::new(directory.clone()), owner, log.durable());
+            let Ok(next) = next else { break };
+            (meta, log) = (found, next.segment_bytes(SEGMENT));
+            pages = Pages::all(PAGES as u64, log.durable());
         }
         epochs += log.durable() - durable;
         durable = log.durable();
@@ -383,7 +418,6 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
             // Otherwise the process died and its working file is lost, and the page cache is not.
             if !draw.one_in(3) {
                 sim.restart(u64::MAX);
-                boot += 1;
             }
         });
     }
@@ -393,14 +427,13 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
 /// Completes the base, checks it, and begins a new life.
 fn rebuild(
     directory: &SimDirectory,
-    (file, meta): (&mut MetaFile, &mut Meta),
     model: &mut Model,
     durable: u64,
-    boot: u128,
-) -> io::Result<(u64, Writer)> {
+) -> io::Result<(MetaFile, Writer)> {
     let base = Handle(directory.clone(), BASE.into());
-    let rebuilt = complete(directory, &base, (file, meta), boot)?;
-    let epoch = rebuilt.expect("the journal reaches as far as the base").epoch;
+    let mut meta = MetaFile::open(directory)?.expect("a whole copy");
+    let rebuilt = complete(directory, &base, &mut meta)?;
+    let Rebuilt::Whole { epoch, .. } = rebuilt else { panic!("{rebuilt:?}") };
     let mut pool = vec![0; PAGES * PAGE];
     base.read_at(&mut pool, 0)?;
     assert!(epoch >= durable, "epoch {epoch}, durable were {durable}");
@@ -410,12 +443,13 @@ fn rebuild(
     model.changed.fill(false);
     // Later attempts at this epoch and at later ones were lost.
     model.ends = BTreeMap::from([(epoch, vec![pool])]);
-    let new = Meta { life: meta.life + 1, boot, checkpoint: epoch, reached: epoch, ..*meta };
-    file.write(&new)?;
-    *meta = new;
-    let owner = Owner { pool: meta.pool, life: meta.life };
-    let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?.segment_bytes(6_000);
-    Ok((epoch, log))
+    meta.replace(|meta| {
+        (meta.life, meta.checkpoint, meta.reached) = (meta.life + 1, epoch, epoch);
+    })?;
+    let owner = Owner { pool: meta.get().pool, life: meta.get().life };
+    log::remove_others(directory, owner)?;
+    let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?.segment_bytes(SEGMENT);
+    Ok((meta, log))
 }
 
 #[test]
@@ -441,7 +475,7 @@ fn blocks_are_divided_and_read_again() {
     for change in [&large, &empty, &large] {
         log.append(change).unwrap();
     }
-    let epochs = super::log::Epochs::find(&directory, owner, 8).unwrap();
+    let epochs = log::Epochs::find(&directory, owner, 8).unwrap();
     assert_eq!(epochs.last(), 11);
     let mut found = Vec::new();
     epochs
@@ -459,24 +493,19 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(found[0][40_000], (1 << 40, vec![9; LINE]));
     assert_eq!(found[0][39_999].1, images[39_999 * LINE..]);
     let other = Owner { life: 3, ..owner };
-    assert_eq!(super::log::Epochs::find(&directory, other, 8).unwrap().last(), 8);
+    assert_eq!(log::Epochs::find(&directory, other, 8).unwrap().last(), 8);
 }
 
-/// A base that may hold lines of an epoch is not used without that epoch.
+/// A base that may hold lines of an epoch is not used without that epoch, nor is a journal of which a
+/// segment is missing.
 #[test]
-fn a_base_whose_epochs_are_missing_is_refused() {
-    for written_by_checkpoint in [true, false] {
+fn a_journal_with_epochs_missing_is_refused() {
+    for (how, missing) in [("checkpoint", 2), ("rebuild", 2), ("neither", 1)] {
         let directory = new_disk(1);
         let base = directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
-        let mut meta = Meta {
-            pool: 7,
-            life: 1,
-            boot: 0,
-            checkpoint: 0,
-            reached: 0,
-            size: (PAGES * PAGE) as u64,
-        };
-        let mut file = MetaFile::create(&directory, &meta).unwrap();
+        let meta =
+            Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
+        let mut meta = MetaFile::create(&directory, meta).unwrap();
         let owner = Owner { pool: 7, life: 1 };
         let mut log = Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(1);
         let mut pages = Pages::default();
@@ -484,24 +513,79 @@ fn a_base_whose_epochs_are_missing_is_refused() {
             let mut change = Change::default();
             change.push(line..line + 1, &[1; LINE]);
             log.append(&change).unwrap();
-            pages.add(line..line + 1);
+            pages.add(log.durable(), &change);
         }
-        if written_by_checkpoint {
-            let mut checkpoint = Checkpoint::begin(&mut pages, log.durable());
-            assert!(checkpoint.copy(1, |_, out| out.fill(1)));
-            checkpoint.write(log.durable(), &*base, (&mut file, &mut meta)).unwrap();
-        } else {
-            // A rebuild that is cut short after it has begun to change the base.
-            let mut copy = meta;
-            complete(&directory, &*base, (&mut file, &mut copy), 1).unwrap().unwrap();
+        match how {
+            "checkpoint" => {
+                let mut checkpoint = Checkpoint::begin(&mut pages);
+                assert!(checkpoint.copy(1, 3, |_, out| out.fill(1)));
+                checkpoint.write(log.durable(), &*base, &mut meta).unwrap();
+                checkpoint.abandon(&mut pages);
+            }
+            "rebuild" => drop(complete(&directory, &*base, &mut meta).unwrap()),
+            _ => {}
         }
-        let (mut file, mut meta) = MetaFile::open(&directory).unwrap().unwrap();
-        assert_eq!((meta.checkpoint, meta.reached), (0, 3));
-        let whole = complete(&directory, &*base, (&mut file, &mut meta), 1).unwrap();
-        assert_eq!(whole.map(|rebuilt| rebuilt.epoch), Some(3));
-        let last =
-            directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment")).max();
-        directory.remove(&last.unwrap()).unwrap();
-        assert_eq!(complete(&directory, &*base, (&mut file, &mut meta), 1).unwrap(), None);
+        let mut meta = MetaFile::open(&directory).unwrap().unwrap();
+        let reached = if how == "neither" { 0 } else { 3 };
+        assert_eq!((meta.get().checkpoint, meta.get().reached), (0, reached));
+        let names = directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment"));
+        let names: Vec<_> = names.collect();
+        // A rebuild has copied the last one.
+        let end = if how == "neither" { missing + 1 } else { names.len() };
+        names[missing..end].iter().for_each(|name| directory.remove(name).unwrap());
+        let rebuilt = complete(&directory, &*base, &mut meta).unwrap();
+        let needed = if how == "neither" { 2 } else { 3 };
+        assert_eq!(rebuilt, Rebuilt::Missing { found: missing as u64, needed }, "{how}");
     }
+}
+
+/// What was read of `meta` does not go back, even if the process that wrote it met an error.
+#[test]
+fn what_an_opening_reads_is_durable() {
+    let mut seen_both = [false; 2];
+    for seed in 0..50 {
+        let directory = new_disk(seed);
+        let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: 0 };
+        let mut file = MetaFile::create(&directory, meta).unwrap();
+        directory.with(|sim| sim.failing = 2);
+        let _ = file.update(|meta| meta.reached = 5);
+        directory.with(|sim| sim.failing = 0);
+        let read = MetaFile::open(&directory).unwrap().unwrap().get();
+        seen_both[usize::from(read.reached == 5)] = true;
+        directory.with(|sim| sim.restart(u64::MAX));
+        let again = MetaFile::open(&directory).unwrap().unwrap().get();
+        assert_eq!(again, read);
+    }
+    assert_eq!(seen_both, [true; 2]);
+}
+
+#[test]
+fn a_base_that_is_too_short_is_refused() {
+    let directory = new_disk(1);
+    let base = directory.create(BASE, PAGE as u64).unwrap();
+    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: 2 * PAGE as u64 };
+    let mut meta = MetaFile::create(&directory, meta).unwrap();
+    let rebuilt = complete(&directory, &*base, &mut meta).unwrap();
+    assert_eq!(rebuilt, Rebuilt::Short { found: PAGE as u64, needed: 2 * PAGE as u64 });
+}
+
+/// A disk that refuses every write for a while takes no space for that, and then goes on.
+#[test]
+fn errors_that_last_fill_no_disk() {
+    let directory = new_disk(1);
+    let owner = Owner { pool: 1, life: 2 };
+    let mut log =
+        Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(SEGMENT);
+    let mut change = Change::default();
+    change.push(0..1, &[3; LINE]);
+    log.append(&change).unwrap();
+    directory.with(|sim| sim.failing = 1);
+    for _ in 0..100 {
+        log.append(&change).unwrap_err();
+    }
+    directory.with(|sim| sim.failing = 2);
+    while log.append(&change).is_err() {}
+    directory.with(|sim| sim.failing = 0);
+    assert!(directory.names().unwrap().len() < 6, "{:?}", directory.names());
+    assert_eq!(log::Epochs::find(&directory, owner, 0).unwrap().last(), 2);
 }
