@@ -296,8 +296,8 @@ fn copy(from: &Image, len: usize, to: &mut Image) {
 /// What a crash can leave grows with each store, and shrinks when a fence makes something durable.
 /// What a crash is allowed to leave grows when an operation begins, and shrinks when one returns.
 /// So three kinds of moments are enough: just before such a fence, just before such a beginning,
-/// and the end. Of those, only the ones matter before which something was stored or returned since
-/// the last one. A growing file is similar: just before it grows, it is still as short as it was.
+/// and the end. A moment of these kinds matters only if something was stored or returned since the
+/// one before it. A growing file is similar: just before it grows, it is still as short as it was.
 pub fn windows(events: &[Event]) -> Vec<usize> {
     let mut caches = Caches::default();
     let mut windows = Vec::new();

@@ -154,7 +154,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             (false, true) => every * 12,
             (false, false) => every * 2,
         };
-        // Of the commit words of free root slots, take one in each eight slots.
+        // Take one in eight of the commit words of free root slots.
         if region.what == What::RootCommit
             && image.word(region.offset) == 0
             && !full()

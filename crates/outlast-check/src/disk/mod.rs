@@ -123,9 +123,9 @@ fn is_needless(event: &Event, events: &[Event]) -> Option<&'static str> {
 pub enum LeftOut {
     /// A promise broke, and the harness noticed.
     Noticed,
-    /// It does no harm, for this reason.
+    /// Leaving the write-back out does no harm, for this reason.
     Needless(&'static str),
-    /// Neither.
+    /// The harness noticed nothing, and no reason is known why it would do no harm.
     Missed,
 }
 

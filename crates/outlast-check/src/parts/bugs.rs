@@ -25,8 +25,8 @@ pub enum Checker {
     Held(&'static str),
     /// Some schedules of a workload, for bugs that need a thread paused more than once.
     Schedules(&'static str),
-    /// Two threads meet at each store of the first, which is stopped there for a while. A third one
-    /// comes later.
+    /// One thread is stopped for a while at each of its stores, and a second thread works on the
+    /// same key meanwhile. A third thread comes later.
     Met,
     /// One thread is stopped for ever at each of its steps, and the others must make progress.
     Forever,
@@ -51,7 +51,7 @@ impl Checker {
     }
 }
 
-/// What stands for an entry of the list.
+/// How the harness covers an entry of the list of published bugs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
     /// A bug that is put into the shipped operations.
@@ -74,7 +74,7 @@ pub enum Stand {
 pub struct Line {
     /// What went wrong, and where.
     pub published: &'static str,
-    /// What stands for it.
+    /// The seeded bug for it, or the reason why there is none.
     pub stand: Stand,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Before each access to memory, and at each turn of waiting, the thread that runs asks
 //! the [`Strategy`] who is next, and hands the baton on. So an interleaving is the strategy's
-//! choices, and the same choices make the same run. What can block asks too: waits and
-//! locks go through the seam.
+//! choices, and the same choices make the same run. A thread that waits or takes a lock asks the
+//! strategy too, because waits and locks go through the seam.
 
 use super::directed::Held;
 use crate::random::Random;
@@ -64,9 +64,9 @@ impl Strategy {
         Strategy::Walk { random, one_in }
     }
 
-    /// Priorities and change points that a seed names, for a run of about so many steps, of
-    /// which so many lie between a store and a fence. Of every three seeds, two choose
-    /// among the latter: the windows are few and short, and most faults show there.
+    /// Priorities and change points that a seed determines, for a run of about `steps` steps.
+    /// `windows` of them lie between a store and a fence. Two of every three seeds put their
+    /// change points there: these windows are few and short, and most faults show in them.
     pub fn pct(seed: u64, threads: usize, steps: u64, windows: u64) -> Strategy {
         let mut random = Random::new(seed ^ 0x9c71);
         let depth = 2 + random.below(4);
@@ -105,7 +105,8 @@ impl Strategy {
         Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
     }
 
-    /// Who runs next, of those that can; `me` can, unless it waits and others can.
+    /// Chooses the thread that runs next from those in `ready`. `me` may go on, unless it waits
+    /// and others are ready.
     fn next(
         &mut self,
         me: usize,
@@ -152,9 +153,9 @@ impl Strategy {
 /// Steps that were made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// All.
+    /// All steps.
     pub all: u64,
-    /// Those that a thread made between a store and the fence after it.
+    /// The steps that a thread made between a store and the fence after it.
     pub windows: u64,
 }
 
@@ -171,14 +172,14 @@ enum Status {
 struct State {
     strategy: Strategy,
     threads: Vec<Status>,
-    /// Those that are ready.
+    /// The threads that are ready.
     ready: Vec<usize>,
     running: Option<usize>,
     steps: Steps,
     /// By thread.
     own_steps: Vec<u64>,
-    /// By thread: its steps that were stores, flushes or fences of a commit point. Of several in a
-    /// row with the same point and kind of access, only the first.
+    /// By thread: its steps that were stores, flushes or fences of a commit point. If several in a
+    /// row have the same point and kind of access, only the first is listed.
     pointed: Vec<Vec<(u64, &'static Point)>>,
     /// By thread: the point and the kind of access of its last such step.
     last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
@@ -216,7 +217,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct Baton(Arc<Shared>);
 
-/// What a thread of a stuck run unwinds with.
+/// The panic payload with which the threads of a stuck run unwind.
 #[derive(Debug)]
 pub struct Stuck;
 
@@ -347,7 +348,7 @@ impl Control for Baton {
     fn before(&self, _thread: usize, waiting: bool) {
         let Some(thread) = THREAD.get() else { return };
         if std::thread::panicking() {
-            // Whoever unwinds is not scheduled any more, so that it gets to its end.
+            // A thread that unwinds is not scheduled any more, so that it can end.
             if waiting {
                 std::thread::yield_now();
             }

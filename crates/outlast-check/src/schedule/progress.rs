@@ -19,7 +19,7 @@ use outlast::pool::threads;
 use outlast::{RecordForm, Scheme};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the thread does that is stopped.
+/// The work of the thread that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     /// Looks keys up.
@@ -40,13 +40,13 @@ pub enum Victim {
     Step,
 }
 
-/// Operations that the others make.
+/// Operations that the other threads make.
 pub const OPERATIONS: u64 = 1_000;
-/// Steps that one of them may take, those of all threads counted.
+/// Steps of all threads together within which an operation must return.
 const STEPS_MAX: u64 = 20_000;
 
 impl Victim {
-    /// Those that a scheme promises not to be kept up by.
+    /// Returns the victims that must not keep other threads waiting in this scheme.
     pub fn of(scheme: Scheme) -> &'static [Victim] {
         if scheme.is_lock_free() {
             &[
@@ -124,13 +124,13 @@ impl Victim {
     }
 }
 
-/// What the others do: changes of the keys that the victim is at, and inserts that split.
+/// The work of the other threads: changes of the victim's keys, and inserts that cause splits.
 fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast::Result<()> {
     for i in 0..OPERATIONS / 2 {
         let n = match i % 5 {
             0 => 3,
             1 => 5,
-            // Which a victim inserts.
+            // The key that a victim inserts.
             2 => 50_001,
             _ => 1_000 * (thread + 1) + i % 60,
         };
@@ -167,14 +167,14 @@ pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> C
         let pool = PoolShape { pages: 64, max_pages: 512, ..PoolShape::default() };
         let mut session = Session::create(pool, &alive, seam.clone())?;
         session.create_map(MAP, shape)?;
-        // So many that some of them have an older level to be taken from.
+        // Enough records that some of them are in an older level, from which they can be moved.
         for key in 0..60 {
             session.change(MAP, key, Do::Insert(key + 700))?;
         }
         let store = session.store();
         let map = store.open_map(MAP)?;
         let reserves = scheme.is_lock_free();
-        // The others are the first to be done: then the victim is let go on.
+        // The other threads are done first. Then the victim is released.
         let ends: Vec<Checked> = std::thread::scope(|scope| {
             let spawn = |thread: usize| {
                 let (baton, seam, store, map) = (&baton, &seam, &store, &map);

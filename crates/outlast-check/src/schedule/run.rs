@@ -326,7 +326,7 @@ impl Run {
     /// Nobody crashed: looks at everything, verifies, works on.
     fn check_end(&self, mut session: Session) -> Checked {
         if session.store().core().check().is_err() {
-            // A close was part of it. What it left is opened again.
+            // The run closed the pool. Open what the close left.
             session.crash()?;
         }
         let universe = self.universe();

@@ -148,7 +148,7 @@ impl Workload {
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {
-                    // Some of the records that were copied came there since.
+                    // Some of the records that were copied are newer than the one of `number`.
                     moved.retain(|&other| other > number);
                     moved.push(number);
                 } else {

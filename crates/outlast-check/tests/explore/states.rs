@@ -94,7 +94,7 @@ fn images_at(timeline: &Timeline<'_>, mut look: impl FnMut(&Image)) {
     let mut cuts: Vec<Option<Kept>> = vec![None];
     for open in timeline.open() {
         let all = open.stores.len();
-        // Of a long line, not each prefix.
+        // Try only some prefixes of a line with many stores.
         let some = (0..=all).step_by(all.div_ceil(8).max(1)).chain([all.saturating_sub(1)]);
         cuts.extend(some.map(|stores| Some(Kept { line: open.line, stores })));
     }

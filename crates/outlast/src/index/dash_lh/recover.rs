@@ -180,7 +180,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if let Some(first) = self.find_segment(offset, made.low(self.addressing.initial))? {
             memory.store(first, 0, &points::ERASED);
         }
-        // Also where there is none: a process that has died may have erased it, and not flushed that.
+        // Flush even if there is no header: a process that has died may have erased it without
+        // flushing that.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.flush(&header.identity, &points::ERASED);
         Ok(())

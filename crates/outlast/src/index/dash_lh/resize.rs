@@ -62,7 +62,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {
         let turn = self.seam().lock(&self.addressing.structure).turn;
         if turn.depth_of(route.segment.low) > route.segment.depth {
-            // Another thread splits it right now, or it is late.
+            // Another thread is splitting the segment, or the segment is late.
             match self.split(route, hash) {
                 Err(error) if leaves_room(&error) => {}
                 split => return split,
@@ -231,7 +231,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(UnlinkedBlock::part(&self.core, self.place(&mut structure, made)?))
     }
 
-    /// Leads operations to both halves of a split, which is durable.
+    /// Leads operations to both halves of a split. The split is durable.
     pub(super) fn publish_split(&self, old: Segment, new: Segment, mark: impl FnOnce()) {
         let (seam, segments) = (self.seam(), &self.addressing.segments);
         mark();
@@ -258,7 +258,7 @@ enum NewBlock {
 /// A block that was allocated before the lock was taken, and its bytes.
 type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
 
-/// What became of passing the turn on.
+/// The result of an attempt to pass the turn on.
 enum Pass {
     /// It was this one's. It is not durable yet, and neither is the doubling.
     Passed(Turn, Option<Doubled>),

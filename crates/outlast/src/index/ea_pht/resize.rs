@@ -38,8 +38,8 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Of 64 buckets, how many have overflow buckets when the table is resized. A table of full buckets
-/// and no others would waste lookups, one with fewer chains space.
+/// A table is resized when this many of 64 buckets have overflow buckets. With more chains, lookups
+/// would take longer. With fewer, the table would waste space.
 const CHAINS: u64 = 7;
 /// How many buckets a thread claims at a time, if it moves buckets until all are moved.
 const CLAIM: u64 = 16;
@@ -97,22 +97,22 @@ fn write_bucket<S: Seam>(
     memory.flush(to.bucket, at);
 }
 
-/// What came of moving a bucket.
+/// The result of moving a bucket.
 enum Move {
     /// This thread has moved it.
     Done,
-    /// Another thread had.
+    /// Another thread had moved it.
     WasDone,
     /// The next table has fewer overflow buckets than the copies may need, which is this many.
     NoRoom(u64),
 }
 
-/// What came of moving some buckets.
+/// The result of claiming some buckets and moving them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claim {
-    /// All that were claimed are moved.
+    /// All claimed buckets are moved.
     Moved,
-    /// All of the table are claimed.
+    /// No bucket of the table is left to claim.
     None,
     /// The next table has fewer overflow buckets than this. The claim was given back.
     NoRoom(u64),
@@ -201,7 +201,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn in_visit(&self, old: &Table, moves: impl FnOnce() -> Result<Claim>) -> Result<Claim> {
         let _visit = self.core.visit();
         if !std::ptr::eq(old, self.current()) && !self.seeded(&bugs::MOVED_LATE) {
-            // All is moved, and the table may have been reused before this visit.
+            // All buckets are moved, and the table may have been reused before this visit.
             return Ok(Claim::None);
         }
         moves()
@@ -572,7 +572,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             claim => claim?,
         };
         if claim == Claim::None {
-            // All are claimed. If a thread sleeps or has died, somebody else has to move its own.
+            // All buckets are claimed. If a thread sleeps or has died, another thread has to move
+            // the buckets that it claimed.
             let moved = old.moved.load(self.seam(), Ordering::Acquire);
             if moved < old.buckets() && self.missing.is_empty() {
                 old.claim_again(self.seam(), 0);

@@ -379,7 +379,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
     fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
-        // So the line of the header is read only if there are any.
+        // DRAM says whether there are overflow nodes. The header's line is read only if there are.
         let any = self.state(segment).has_nodes.load(self.seam(), Ordering::Relaxed) != 0;
         let mut link = any.then_some(&self.header(segment).chain);
         // At most as many as there is space for: in a damaged file, something else may have

@@ -444,7 +444,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
-            // Whatever is there now, its extent is inside the memory.
+            // Whatever this offset leads to by now, a leaf's extent there is inside the memory.
             let offset =
                 self.leaf(at.node.leaf(self.seam(), place)).offset(self.core.memory.seam());
             if offset & DAMAGED == 0 {
