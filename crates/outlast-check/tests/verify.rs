@@ -142,7 +142,7 @@ fn the_descriptor_of_a_later_page_is_checked() {
                         repair(bytes, &region);
                     });
                 };
-                // Another distance, another class, and none.
+                // Put another distance, another class, or nothing there.
                 damaged(image.word(at) ^ 1 << 17);
                 damaged(image.word(at) ^ 1 << 8);
                 noticed(&image, &format!("{at:#x} = 0"), |bytes| set_word(bytes, at, 0));
@@ -257,7 +257,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();
                 }
-                // Neither must a dirty mark that a crash cuts short.
+                // A dirty mark that a crash cuts short must not forget the lost root.
                 let mut torn = image.bytes.clone();
                 set_word(&mut torn, at, 0);
                 let sequence = |at: u64| word_at(&torn, at + 8 * field::SEQUENCE as u64);
@@ -270,7 +270,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                 assert!(copy.is_some(), "{}: the mark is torn", image.name);
                 let lost = store.open_map(&known.name).map(|_| ());
                 assert!(matches!(&lost, Err(Error::DamagedRoot { .. })), "{lost:?}");
-                // Neither must process death, twice.
+                // Two process deaths in a row must not forget it.
                 let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                 for _ in 0..2 {
                     let store = open(&bytes, &ALIVE).unwrap();

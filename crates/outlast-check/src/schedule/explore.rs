@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 pub struct Budget {
     /// Schedules.
     pub schedules: u64,
-    /// Crashes of each at moments of its trace, besides those at answers.
+    /// Crashes per schedule at moments of its trace, besides those at which an operation returns.
     pub crashes: usize,
-    /// A thread is held before one in this many of its accesses at commit points,
+    /// A thread is held before one in this many of its accesses at commit points.
     pub held_points: u64,
-    /// and before one in this many of its others.
+    /// A thread is held before one in this many of its other accesses.
     pub held_others: u64,
-    /// Where two threads are held, at most so many pairs of steps are tried of each.
+    /// Where two threads are held, at most so many pairs of steps are tried per instance.
     pub held_pairs: u64,
     /// A run that takes longer ends, and counts as a violation.
     pub time: Duration,
-    /// Threads that run schedules, each its own.
+    /// Threads of the harness, each of which runs schedules of its own.
     pub threads: usize,
     /// The first seed.
     pub seed: u64,
@@ -42,7 +42,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For a test: seconds.
+    /// The budget of a test that takes seconds.
     pub fn quick() -> Budget {
         Budget { schedules: 520, held_points: 16, held_others: 240, held_pairs: 1, ..Budget::ci() }
     }

@@ -1,9 +1,9 @@
-//! What goes on when one thread is stopped for ever.
+//! Checks that other threads make progress when one thread is stopped for ever.
 //!
-//! A thread is stopped before each of its steps in turn, and stays so; the others must
-//! complete 1,000 operations within a bound of steps. A scheme that is lock-free
-//! ([`Scheme::is_lock_free`]) keeps that with any thread stopped; every scheme, with any
-//! reader stopped: who looks a key up, holds a reference or iterates.
+//! A thread is stopped before each of its steps in turn, and stays stopped. The others must
+//! complete 1,000 operations, each within a bound of steps. A lock-free scheme
+//! ([`Scheme::is_lock_free`]) must pass whichever thread is stopped. Every scheme must pass when
+//! the stopped thread is a reader: it looks a key up, holds a reference or iterates.
 
 use super::act::MAP;
 use super::baton::{Baton, Strategy};
@@ -64,8 +64,8 @@ impl Victim {
         }
     }
 
-    /// Makes sure of the space that it needs: blocks of its own, so that it is not stopped while
-    /// it takes some from all.
+    /// Sets aside the blocks that the victim needs, so that it is not stopped while it takes blocks
+    /// from the allocator's shared state.
     fn reserve<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
         for n in 60_000..60_003 {
             let (key, value) = (R::nth_key(n), R::nth_value(n + 1));
@@ -73,7 +73,8 @@ impl Victim {
             index.change(R::key_of(&key), Change::Remove, Previous::UNWANTED)?;
         }
         let _writing = store.core().enter()?;
-        // As much as a block of the index's structure; it stays in hand with others.
+        // Allocate as much as a block of the index's structure takes. The run of pages has more
+        // such blocks, which stay with this thread.
         store.core().allocate(256).map(|_| ())
     }
 
@@ -95,7 +96,7 @@ impl Victim {
             }
             Victim::Scan => {
                 let (mut cursor, mut batch) = (Cursor::start(), Vec::new());
-                // A part of it: all is only more of the same.
+                // Scan only a part of the table. The rest would be more of the same.
                 for _ in 0..3 {
                     index.scan(&mut cursor, &mut batch)?;
                 }

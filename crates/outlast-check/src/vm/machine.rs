@@ -287,9 +287,9 @@ impl Drop for Guest {
 /// The result of waiting for a guest.
 #[derive(Debug)]
 pub enum Next {
-    /// It reported something.
+    /// The guest reported something.
     Said(Said),
-    /// It is off.
+    /// The machine is off.
     Off,
     /// The deadline has passed.
     Late,

@@ -54,7 +54,7 @@ fn lookups_store_nothing_wherever_the_record_is() {
         // Keys of one home fill bucket, neighbour and stash.
         let keys: Vec<u64> = homes[0].by_ref().take(32).collect();
         bench.fill(keys.iter().copied());
-        // They are found in each, and absent keys are missed, with and without overflow to search.
+        // Look up keys in each of them, and absent keys with and without overflow to search.
         let absent: Vec<u64> = homes.iter_mut().flat_map(|h| h.by_ref().take(3)).collect();
         for &key in keys.iter().chain(&absent) {
             bench.read(key);
@@ -93,7 +93,7 @@ fn an_insert_flushes_one_line_and_its_record() {
             if has(&events, &outlast::pool::points::CLAIM_FENCE) {
                 continue;
             }
-            // The same cost as in a bucket, because the home's note of it is volatile.
+            // The same cost as in a bucket, because the home's overflow fingerprint is volatile.
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}, stash");
         }
     }
@@ -280,7 +280,7 @@ fn an_overflow_node_is_written_whole_before_its_link() {
             let events = bench.change(key, Do::Insert(VALUE + 41));
             if has(&events, &points::NODE_COMMIT) {
                 nodes += 1;
-                // The whole node is flushed. Of its header's line, only one word is used.
+                // The whole node is flushed, although only one word of its header's line is used.
                 let lines = outlast::index::dash_eh::layout::NODE_BYTES / 64;
                 assert_eq!(cost_at(&events, &points::NODE_NEW), (lines, 1));
                 assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));

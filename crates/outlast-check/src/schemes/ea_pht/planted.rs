@@ -89,7 +89,7 @@ macro_rules! lines {
     ] };
 }
 
-/// Another, that shows in records that are read through a link.
+/// Another seeded bug, which shows only in records that are read through a link.
 const RETIRED_LATE: Line = bytes(
     "EA-PHT: the new table is current before the old one is retired",
     Seeded::InCode(&own_bugs::RETIRED_LATE),

@@ -341,7 +341,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if let Some((offset, found)) = found
             && found == bits
         {
-            // It was made for another newest level, or by an earlier process.
+            // An earlier process made the level ready, or it was made for another newest level.
             return self.prepare_notes(newest, offset);
         }
         let mut level = self.new_level(bits)?;
@@ -498,7 +498,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(Ok(word));
             }
             if slot::mark(word) == slot::COPY {
-                // Its maker will make another one elsewhere.
+                // The thread that made this copy will make another one elsewhere.
                 return Ok(Ok(word));
             }
             let offset = slot::offset(word);
@@ -569,7 +569,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let plain = slot::word(offset, tag_of(hash));
         if let Some(place) = self.standing(guard, context, plain, hash)? {
-            // Another thread has made it, and it may not be durable.
+            // Another thread has made the copy, and the copy may not be durable.
             if !self.seeded(&bugs::OTHER_COPY_UNFLUSHED) {
                 memory.flush(place, &points::CONFIRM);
             }
@@ -852,7 +852,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let newest = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
-            // Only one thread does this: the first.
+            // Only one thread makes a level ready: the first that finds one wanted.
             let wants = self.wants_level(context)
                 && !context.newest().succeeded.swap(self.seam(), true, Ordering::Relaxed);
             wants.then(|| Arc::clone(context.newest()))

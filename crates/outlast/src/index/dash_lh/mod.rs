@@ -259,7 +259,7 @@ impl Addressing for LinearSegments {
             let bytes = table.addressing.arrays.len(number) * table.size.bytes();
             match table.array(&mut structure, number) {
                 Ok(offset) => visit(BlockKind::Segment, offset, bytes)?,
-                // The other arrays are reported all the same.
+                // Go on, so that the other arrays are reported all the same.
                 Err(damage) => traced = Err(damage.into()),
             }
         }

@@ -187,10 +187,10 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             structure.arrays.push(Array { offset: block.offset(), checked: true });
             self.core.expect(addressing.arrays.len(array + 1) * self.size.bytes());
         }
-        // The space may have been that of another map. If the split is never made, nothing there may look
-        // like its new half.
+        // The space may have belonged to another map. Erase what could look like the new half of
+        // the split, because the split may never be made.
         self.erase_header(&mut structure, made)?;
-        // Both must be durable before the turn is.
+        // The array and the erased header must be durable before the turn is.
         memory.fence(&points::ERASED);
         addressing.segments.make_entries(self.seam(), depth);
         // `touch` may have set `late` in `structure.turn` since `turn` was copied from it.
