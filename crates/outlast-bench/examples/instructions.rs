@@ -131,7 +131,7 @@ fn rest(pool: &Pool, number: u64) {
 }
 
 fn run<F: Form>(scheme: Scheme, counted: &Counted<F>) {
-    // In memory and without a background thread: nothing happens but what is called.
+    // Use memory and no background thread, so that only the code under measurement runs.
     let pool = PoolOptions::new().identity(1, 1).background(false).anonymous().unwrap();
     let map: MapOf<F> = pool.map_with("counted", &MapOptions::new().scheme(scheme)).unwrap();
     let keys = Keys::new(1);

@@ -277,8 +277,8 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// For persistent caches: every store before this event survives. Of the stores from this event
-    /// to the current moment, a prefix survives.
+    /// For persistent caches: returns the event before which every store survives. A prefix of the
+    /// stores from this event to the current moment survives.
     pub fn fenced(&self) -> usize {
         self.caches.fenced
     }

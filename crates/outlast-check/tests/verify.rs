@@ -117,7 +117,7 @@ fn a_slot_copied_to_where_it_does_not_belong_is_noticed() {
             let mut bytes = image.bytes.clone();
             set_word(&mut bytes, to.offset, image.word(from.offset));
             let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
-            // If the slot is one of its record's places, a crash in rehashing leaves the same.
+            // If the record may be in the other slot, a crash in rehashing can leave it in both.
             let agree = verdicts.all_damaged() || (verdicts.all_sound() && !image.clean);
             assert!(agree, "{}: {:#x} to {:#x}: {verdicts}", image.name, from.offset, to.offset);
             damaged += usize::from(verdicts.all_damaged());

@@ -123,7 +123,10 @@ impl Target {
 fn create(path: &Path) -> Result<Pool, Failure> {
     let directory = place::parent(path);
     if !directory.is_dir() {
-        return Err(Failure::Failed(format!("there is no directory {}", directory.display())));
+        return Err(Failure::Failed(format!(
+            "there is no directory {}; create it first",
+            directory.display()
+        )));
     }
     place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.

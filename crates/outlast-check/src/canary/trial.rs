@@ -181,8 +181,9 @@ pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<A
     Verdict::Unnoticed(images)
 }
 
-/// Checks images that a crash of a run can leave: at about `budget` moments the one in which
-/// everything survives, and at as many moments others that a power loss can leave.
+/// Checks images that a crash of a run can leave. At about `budget` moments, it checks the image in
+/// which everything survives. At about as many moments, it checks others that a power loss can
+/// leave.
 ///
 /// # Errors
 /// The first fault found.

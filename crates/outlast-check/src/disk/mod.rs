@@ -418,7 +418,7 @@ impl Runs {
         self.go_on(path, content)
     }
 
-    /// Checks the pool after a power loss, for a sample of what can be left of `at`.
+    /// Checks a sample of the files that a power loss at `at` can leave.
     fn check_power_losses(
         self,
         path: &Path,

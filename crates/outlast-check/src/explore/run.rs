@@ -458,7 +458,8 @@ impl<'e> Explorer<'e> {
         self.check_responses(&second);
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
-            // This replays the first crash only. The response check above is part of it.
+            // The caller asked to replay the first crash only. The response check above belongs to
+            // that replay, and a second crash does not.
             None if self.options.crash.is_some() => {}
             None => self.explore_second(&second, crash.order as usize),
         }

@@ -81,7 +81,7 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
             }
             seen.1 += 1;
             // The commit must be durable before the slot is empty, because an empty slot does not
-            // show a reader that the commit is pending. For the slot, the same as above.
+            // show a reader that the commit is pending. The slot is as above.
             assert_eq!(cost_at(&events, &points::REMOVE), (1, 1));
             assert_eq!(cost_at(&events, &points::REMOVE_SLOT), (1, 1));
             assert_eq!(cost(&events), (2, 2), "remove, {form}");

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Splits for each overflow node. With fewer, segments are fuller, and more records are in nodes.
 const TURNS: u64 = 4;
-/// A segment with more overflow nodes than this may have keys that no split separates. It makes the
-/// table grow only when its nodes have doubled.
+/// A segment with more overflow nodes than this may have keys that no split separates. So it makes
+/// the table grow only each time that the number of its nodes has doubled.
 const CROWDED: usize = 8;
 
 /// Writes a new map's directory and first array and flushes them. The fence before the root's commit
@@ -260,9 +260,9 @@ type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
 
 /// The result of an attempt to pass the turn on.
 enum Pass {
-    /// It was this one's. It is not durable yet, and neither is the doubling.
+    /// This turn has passed. Neither its passing nor the doubling is durable yet.
     Passed(Turn, Option<Doubled>),
-    /// That takes a block of this many bytes.
+    /// Passing the turn on takes a block of this many bytes.
     Needs(NewBlock, u64),
     /// The turn stays: the table is as large as it can be, or another thread is allocating what the
     /// turn needs.

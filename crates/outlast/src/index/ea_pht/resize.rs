@@ -485,8 +485,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let word = self.root_word(0)?;
         memory.store_release(word, Link { offset: next.offset, depth: next.depth }.pack(0), at);
         if V::GOES_ON {
-            // In the same line, and after it. If a crash leaves the first alone, both words name the
-            // new table, which means the same.
+            // This word is in the same line as the first, and is stored after it. If a crash leaves
+            // only the first store, both words name the new table, which means the same.
             memory.store_release(self.root_word(1)?, Link::default().pack(1), at);
         }
         let late = self.seeded(&bugs::RESIZED_BEFORE_DURABLE);

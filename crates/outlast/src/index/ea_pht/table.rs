@@ -461,8 +461,8 @@ fn check_annex<S: Seam>(core: &Core<S>, annex: Link) -> Result<Area, Damage> {
     Ok(area)
 }
 
-/// Returns log2 of the buckets of a chunk, in a table of this depth: as wanted, if neither a chunk nor
-/// the table's header is larger than the largest block.
+/// Returns log2 of the buckets of a chunk, in a table of this depth. It is `wanted`, unless a chunk
+/// or the table's header would then be larger than the largest block.
 fn fitting<S: Seam>(core: &Core<S>, depth: u32, wanted: u32) -> u32 {
     let fits = |bits: &u32| layout::chunk_bytes(*bits) <= core.geometry.large_max();
     let mut bits = (1..=wanted.min(depth)).rev().find(fits).unwrap_or(1);

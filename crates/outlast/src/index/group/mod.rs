@@ -297,7 +297,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         self.directory.is_current(self.seam(), route.way)
     }
 
-    /// Returns a chunk of cells of a segment, or of an overflow node, by its number after the header.
+    /// Returns the chunk of cells with this number, of a segment or an overflow node. The first
+    /// chunk after the header has number 0.
     #[inline(always)]
     fn cells(&self, block: u64, number: u32, first: Option<u32>) -> Cells<'_> {
         let offset = block + u64::from(1 + number) * CHUNK_BYTES;

@@ -252,7 +252,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Checks the keys that were in these slots of a full leaf: each must be one of the leaf's
     /// keys, and be there once. Otherwise the leaf could be split again and again, or not at all,
-    /// without ever having room. The result must be validated.
+    /// without ever having room. The caller must check that the leaf has not changed meanwhile.
     fn check_keys(
         &self,
         at: &Located<'_>,
