@@ -159,8 +159,8 @@ fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
     Ok(records - STEP)
 }
 
-/// Throws balls at homes until a segment has no room for one: its home is taken, and so is all of
-/// the second level. Returns the number of balls before.
+/// Throws balls at homes until a ball finds no room in its segment: its home is taken, and so is
+/// all of the second level. Returns the number of balls thrown before that one.
 fn simulate(segments: u64, homes: u64, second: u64, seed: u64) -> u64 {
     let mut draw = Draw::new(seed);
     let mut taken = vec![false; (segments * homes) as usize];

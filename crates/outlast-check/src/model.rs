@@ -1,6 +1,6 @@
 //! The model of a crash: what it can leave of a recorded run. `docs/proof.md` has a summary.
 //!
-//! **Power loss** (Px86). Of each 64-byte line, a prefix of its stores survives, in the order in
+//! **Power loss** (Px86). A prefix of the stores to each 64-byte line survives, in the order in
 //! which they became visible. The prefix includes at least what a completed flush has written back.
 //! A flush takes the stores that its line has had so far, whichever thread made them. It completes
 //! at the next fence of the thread that issued it, and at no other thread's. A non-temporal store

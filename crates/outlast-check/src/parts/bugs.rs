@@ -1,4 +1,5 @@
-//! The lines of the tables of seeded bugs: what stands for each published bug, and who must find it.
+//! The lines of the tables of seeded bugs. A line names a published bug, and has a seeded bug with
+//! the checker that must find it, or the reason why there is none.
 
 use outlast::RecordForm;
 use outlast::pmem::Seeded;
@@ -79,7 +80,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Returns the checker that must find the bug, if one stands for it.
+    /// Returns the checker that must find the seeded bug, if there is one.
     pub fn checker(&self) -> Option<Checker> {
         match self.stand {
             Stand::Bug { checker, .. } => Some(checker),

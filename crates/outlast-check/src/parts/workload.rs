@@ -123,7 +123,7 @@ pub(crate) trait Filling: std::fmt::Debug + Sync {
     /// Returns the numbers of the keys to remove once key `number` was inserted.
     fn removed_after(&self, number: usize) -> Range<usize>;
 
-    /// Returns how many fill the table, if that is known without trying an insert.
+    /// Returns how many keys fill the table, if that is known without trying an insert.
     fn records(&self) -> Option<u64> {
         None
     }

@@ -133,7 +133,7 @@ enum Copied {
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Contexts ---------------------------------------------------------------
 
-    /// Replaces the context by one with these levels, in the block `block`. Returns whether it did;
+    /// Replaces the context by one with these levels, in the block `block`. X
     /// if another thread was first, it does not.
     fn replace_context(
         &self,

@@ -84,8 +84,8 @@
 //!
 //! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows
 //! by overflow nodes only. So if the file has an older turn than it should, that turn overwrites
-//! nothing that a later turn has made. The exception is an older turn whose segment is late: nothing
-//! distinguishes it from the right one.
+//! nothing that a later turn has made. The exception is an older turn whose segment is late:
+//! nothing distinguishes it from the right one.
 //!
 //! # Deviations from the paper
 //!
