@@ -50,7 +50,7 @@ use watch::{AtFault, Event, FaultAt, Of, Outcome};
 
 /// How many of the contents that a power loss can leave are tried each time.
 const IMAGES: usize = 8;
-/// With how many of these the work continues after the check.
+/// On how many of these the harness goes on working after the check.
 const GO_ON: usize = 2;
 
 /// The continuation after a fault.

@@ -133,8 +133,8 @@ enum Copied {
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Contexts ---------------------------------------------------------------
 
-    /// Replaces the context by one with these levels, in the block `block`. X
-    /// if another thread was first, it does not.
+    /// Replaces the context by one with these levels, in the block `block`. Returns `false` if
+    /// another thread has replaced it first.
     fn replace_context(
         &self,
         guard: &Guard<'_, S>,

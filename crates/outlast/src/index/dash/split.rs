@@ -520,7 +520,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut next = header.map_or(0, |header| memory.load_seq_cst(&header.chain));
-        // At most as many as there is space for.
+        // A chain has at most as many nodes as there is space for.
         let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let node = std::mem::take(&mut next);

@@ -74,7 +74,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     ) -> Result<Route<'_, LinearSegments>> {
         let touched = self.find_or_read(structure, hash);
         if touched.is_err() && self.is_after_crash() {
-            // For the headers that were flushed. Otherwise the segment's own fence covers them.
+            // Fence for the headers that were flushed. If nothing fails, the segment's own fence
+            // covers them.
             self.core.memory.fence(&points::REPAIR_FOUND);
         }
         touched

@@ -207,8 +207,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         moves()
     }
 
-    /// As [`in_visit`](Self::in_visit). If the next table lacks overflow buckets, gives it more, outside
-    /// of the visit: an allocation may have to wait for all visits.
+    /// Does what [`in_visit`](Self::in_visit) does. If the next table lacks overflow buckets, gives
+    /// it more, outside of the visit: an allocation may have to wait for all visits.
     fn move_with_room(
         &self,
         old: &Table,
@@ -400,7 +400,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if reserved.buckets.len() >= needed {
                 let twice = held.word() & MOVED != 0;
                 self.copy_chain(bucket, old, next, index, &mut reserved.buckets)?;
-                // In HPR it has fenced. Otherwise this thread does before the table is used.
+                // In EA-PHT-HPR, `copy_chain` has fenced. In the others, this thread fences before
+                // the table is used.
                 reserved.is_counted = true;
                 held.changing();
                 let word = held.word() | MOVED;
@@ -521,7 +522,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let (mut turn, mut seen) = (0, 0);
         while !old.is_retired(self.seam()) {
             if let Some(next) = old.next(self.seam()) {
-                // Each turn, because a helper that fails gives back what it has claimed.
+                // Try again in each turn, because a helper that fails gives back what it claimed.
                 self.as_helper(old, || self.help(old, next))?;
             }
             if !old.is_retired(self.seam()) {

@@ -87,8 +87,8 @@ pub(super) enum Side {
     At(usize),
 }
 
-/// Returns whether a key that compares this way to a least key belongs after it: it is not below
-/// it, or, if the search is for what is strictly `below` the key, it is above.
+/// Returns whether a search goes behind a least key to which its key compares this way: if the key
+/// is not below it, or, in a search for records strictly `below` the key, if the key is above it.
 #[inline(always)]
 pub(super) fn behind(order: Order, below: bool) -> bool {
     order == Order::Greater || (order == Order::Equal && !below)

@@ -102,8 +102,8 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             let at = self.locate(R::key_of(&key))?;
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
-            // A block that the trace misses because a thread moves it meanwhile, in a split or a
-            // merge or otherwise, is marked by that thread. But what was read must have been the
+            // A thread that moves a block meanwhile, in a split, a merge or otherwise, marks the
+            // block, so the trace may miss it. But the bytes that were read must have been the
             // leaf.
             if self.is_current(&at) {
                 break (at, blocks, edges.map(|edges| edges.high));
