@@ -103,8 +103,8 @@ impl Checkpoint {
         log.forget(self.epoch)
     }
 
-    /// Gives up after an error. All its pages count as changed: if the base could not be synced, the
-    /// kernel may have dropped any of them.
+    /// Gives the checkpoint up after an error. All its pages count as changed: if the base could not
+    /// be synced, the kernel may have dropped any of them.
     pub fn abandon(self, pages: &mut Pages) {
         pages.0.extend(self.left);
         pages.0.extend(self.copies.into_iter().map(|(page, _)| page));
@@ -121,10 +121,10 @@ pub struct Rebuilt {
     pub applied: u64,
 }
 
-/// Completes the base with the epochs of the journal. Returns `None` if they do not reach as far as
-/// the base may. `boot` is that of the system now.
+/// Completes the base with the epochs of the journal. Returns `None` if the base may hold lines of a
+/// later epoch than the journal's last. `boot` is the current boot of the system.
 ///
-/// May be cut short, and is then repeated.
+/// If a crash cuts this short, the caller repeats it.
 pub fn complete(
     directory: &dyn Directory,
     base: &dyn JournalFile,
@@ -146,7 +146,7 @@ pub fn complete(
         epochs.make_durable()?;
     }
     if meta.reached < last {
-        // From here on, the base may hold lines of all of them.
+        // From here on, the base may hold lines of all of these epochs.
         let reached = Meta { reached: last, ..*meta };
         file.write(&reached)?;
         *meta = reached;

@@ -29,8 +29,8 @@ pub trait JournalFile: Send + Sync {
 /// Bytes that [`rewrite`] copies at a time.
 const REWRITTEN: usize = 1 << 20;
 
-/// Makes the disk hold what reads return. Writes everything again, because the kernel counts pages
-/// as written that it could not write.
+/// Makes the disk hold what reads of the file return. Writes everything again, because the kernel
+/// counts a page as written even if the write failed.
 pub fn rewrite(file: &dyn JournalFile) -> io::Result<()> {
     let (mut at, len) = (0, file.len()?);
     let mut piece = vec![0; REWRITTEN.min(len as usize)];
@@ -90,8 +90,8 @@ impl Directory for DiskDirectory {
             (self.path.join(name), self.path.join(format!("{name}{UNFINISHED}")));
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
-        // Blocks that are only allocated would be marked as written by the first fdatasync of each,
-        // which is a change of the file's metadata.
+        // Write zeros, and do not only allocate blocks. Otherwise the first fdatasync of each block
+        // would mark it as written, which is a change of the file's metadata.
         let piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {

@@ -115,14 +115,14 @@ struct Open {
     file: Box<dyn JournalFile>,
     name: String,
     bytes: u64,
-    /// Where the next block goes. 0 if the header is not written either.
+    /// Where the next block goes. 0 if the segment's header is not written yet.
     at: u64,
     /// The checksum that the next block continues.
     chain: u32,
 }
 
 impl Open {
-    /// Ends the use of the segment, in which epochs up to `last` count.
+    /// Ends the use of the segment. Its epochs up to `last` are valid, and later ones are void.
     fn full(self, last: u64) -> Full {
         Full { name: self.name, last, bytes: self.bytes }
     }
@@ -188,10 +188,10 @@ impl Writer {
         self.full.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
-    /// Writes an epoch. Once this returns, it is durable.
+    /// Writes an epoch. Once this returns, the epoch is durable.
     ///
-    /// On an error, it may be durable or not, and no later epoch is before this one has been
-    /// written again: with the same lines, or more, as they are then.
+    /// On an error, the epoch may be durable or not. The caller must write it again, with the same
+    /// lines or more, and their content at that time. No later epoch becomes durable before that.
     pub fn append(&mut self, change: &Change) -> io::Result<()> {
         let written = self.try_append(change);
         if written.is_err()
@@ -319,13 +319,13 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// Returns the last one; the checkpoint if there is none.
+    /// Returns the last epoch, or the checkpoint if there is none.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Makes the disk hold them. A process that died may have written some that it had not synced, or
-    /// that the disk refused.
+    /// Makes the disk hold the epochs. A process that died may have written some that it had not
+    /// synced, or that the disk refused.
     pub fn make_durable(&self) -> io::Result<()> {
         self.found.iter().try_for_each(|segment| rewrite(&*segment.file))
     }
@@ -338,7 +338,7 @@ impl Epochs {
     fn visit(&self, mut visit: impl FnMut(u64, &Change) -> io::Result<()>) -> io::Result<()> {
         let mut reached = self.checkpoint;
         for (index, segment) in self.found.iter().enumerate() {
-            // What a later segment continues from is where this one ends.
+            // This segment ends with the epoch from which a later segment continues.
             let later = self.found[index + 1..].iter().map(|later| later.after);
             let end = later.min().unwrap_or(u64::MAX);
             let mut reader = Reader { segment, at: HEADER as u64, chain: segment.chain };

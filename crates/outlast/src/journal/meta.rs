@@ -17,14 +17,14 @@ pub struct Meta {
     pub pool: u128,
     /// The current life.
     pub life: u128,
-    /// The boot of the system under which the life began. Under the same one, the page cache may show
-    /// what the disk does not have.
+    /// The boot of the system under which the life began. Under the same boot, the page cache may
+    /// hold content that the disk does not have.
     pub boot: u128,
     /// The base needs the epochs after this one.
     pub checkpoint: u64,
     /// The base may hold lines of epochs up to this one, so a rebuild must reach it.
     pub reached: u64,
-    /// Bytes of the pool at that epoch: the base is at least as long.
+    /// Bytes of the pool at epoch `reached`. The base is at least as long.
     pub size: u64,
 }
 
