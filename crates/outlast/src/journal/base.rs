@@ -103,8 +103,8 @@ impl Checkpoint {
         log.forget(self.epoch)
     }
 
-    /// Gives the checkpoint up after an error. All its pages count as changed: if the base could not
-    /// be synced, the kernel may have dropped any of them.
+    /// Gives the checkpoint up after an error. All its pages count as changed: if the base could
+    /// not be synced, the kernel may have dropped any of them.
     pub fn abandon(self, pages: &mut Pages) {
         pages.0.extend(self.left);
         pages.0.extend(self.copies.into_iter().map(|(page, _)| page));
@@ -121,8 +121,8 @@ pub struct Rebuilt {
     pub applied: u64,
 }
 
-/// Completes the base with the epochs of the journal. Returns `None` if the base may hold lines of a
-/// later epoch than the journal's last. `boot` is the current boot of the system.
+/// Completes the base with the epochs of the journal. Returns `None` if the base may hold lines of
+/// a later epoch than the journal's last. `boot` is the current boot of the system.
 ///
 /// If a crash cuts this short, the caller repeats it.
 pub fn complete(
