@@ -1,7 +1,7 @@
 //! Damage that verification once called sound.
 //!
 //! Goal: the pool opened for writing, the pool opened read-only and the offline walk all notice the
-//! damage, in pools that were closed and, where it can be told, in pools that a kill left.
+//! damage. They do in pools that were closed and, where it can be seen, in pools that a kill left.
 
 use outlast::db::store::AnyIndex;
 use outlast::index::ea_pht::layout::{self as ea_pht, Kind, Link};

@@ -125,7 +125,7 @@ pub enum LeftOut {
     Noticed,
     /// Leaving the write-back out does no harm, for this reason.
     Needless(&'static str),
-    /// The harness noticed nothing, and no reason is known why it would do no harm.
+    /// The harness noticed nothing, and the code gives no reason why that does no harm.
     Missed,
 }
 

@@ -143,8 +143,8 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
         let distinct = options.budget.distinct.unwrap_or(u64::MAX);
         !is_replay && tally.all().distinct >= distinct
     };
-    // The number of scenarios in a row that added nothing. After two whole rounds, nothing they
-    // have is wanted any more.
+    // The number of scenarios in a row that added nothing. After two whole rounds of such
+    // scenarios, the exploration ends.
     let fruitless = AtomicUsize::new(0);
     let work = || {
         loop {

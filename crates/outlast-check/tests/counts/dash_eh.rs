@@ -236,9 +236,9 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                     let (lines, fences) = cost_at(&events, &points::SPLIT_DIRECTORY);
                     assert!(lines >= 1 && fences == 1);
                     assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
-                    // The records that are compacted: each line that receives a copy is flushed
-                    // once, and so is each line that a record leaves. There is one fence for all of
-                    // either.
+                    // Compaction flushes each line that receives a copy once, and each line that a
+                    // record leaves once. There is one fence for all copies, and one for all the
+                    // slots left.
                     let copies = cost_at(&events, &points::COMPACT_COPY);
                     let slots = cost_at(&events, &points::COMPACT_CLEAR);
                     assert_eq!(copies.0, lines_stored(&events, &points::COMPACT_COPY));

@@ -9,7 +9,8 @@ use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::structures::ea_pht::{hybrid, parallel, plain};
 use outlast::index::ea_pht::points;
 
-/// What a scheme of the family adds. They differ in whether changes go on while a table is moved.
+/// What a scheme of the family adds. The schemes differ in whether changes go on while a table is
+/// moved.
 macro_rules! parts {
     ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $planted:expr) => {
         /// What this scheme adds.
