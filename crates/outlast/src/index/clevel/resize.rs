@@ -302,8 +302,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         self.core.memory.persist(place, &points::READY);
         let mut level = UnlinkedBlock::of(&self.core, offset);
-        // Checked only now that it is ours. Before, another thread could have taken it, and its
-        // space be in use for something else.
+        // Check the level only now that it is ours. Before, another thread could have taken it, and
+        // its space could be in use for something else.
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
@@ -843,8 +843,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     pub(super) fn background_step(&self) -> Result<bool> {
         self.discards.collect(self.seam(), |epoch| self.core.epochs().has_reached(epoch));
-        // No smaller level can be added while a level is being emptied. The removals stay counted
-        // until then. Otherwise no thread would check again once it is done.
+        // No smaller level can be added while a level is being emptied. Until that is done, the
+        // removals stay counted. Otherwise no thread would check again afterwards.
         if self.removed.load(self.seam(), Ordering::Relaxed) >= REMOVALS && !self.is_draining()? {
             self.removed.store(self.seam(), 0, Ordering::Relaxed);
             self.shrink()?;

@@ -66,9 +66,9 @@
 //!
 //! # Concurrency
 //!
-//! A change locks its bucket, the first of the chain; nothing else. A lookup takes no lock and
-//! stores nothing. It reads the version, the fingerprints and the slot, and checks that the version
-//! is the same, and that the table's blocks were not given back. If not, it reads again. After 1,024
+//! A change locks only its bucket, the first of the chain. A lookup takes no lock and stores
+//! nothing. It reads the version, the fingerprints and the slot. Then it checks that the version is
+//! the same, and that the table's blocks were not given back. If not, it reads again. After 1,024
 //! such reads it locks the bucket for the next one.
 //!
 //! An insert changes no version: it shows its record by the fingerprint, or an overflow bucket by the
@@ -484,7 +484,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> impl Iterator<Item = Result<BucketRef<'m>, Damage>> {
         let memory = &self.core.memory;
         let mut next = Some(Ok(first));
-        // At most as many as there is space for: a reader may follow a chain that has been reused.
+        // Yield no more buckets than there is space for: a reader may follow a chain that has been
+        // reused.
         let mut left = 0;
         std::iter::from_fn(move || {
             let bucket = next.take()?;

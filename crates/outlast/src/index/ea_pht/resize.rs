@@ -445,7 +445,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 halves[(hash >> (63 - old.depth) & 1) as usize].push((words, hash));
             }
         }
-        // Before a bucket is taken for the copies: if the link is damaged, none is lost.
+        // Read the link before taking a bucket for the copies. If the link is damaged, no bucket is
+        // lost.
         let link = Link::read(memory, &first.bucket.next)?;
         let moved = Link { depth: MOVED_ON_MEDIA, ..link };
         let empty = self.empty(old.segment(index).low);

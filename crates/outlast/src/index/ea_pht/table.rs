@@ -415,7 +415,7 @@ fn chunk_area(chunk: u64, bits: u32) -> Area {
     Area { header: chunk, first, count: layout::overflow_buckets(bits) }
 }
 
-/// log2 of the buckets and the header of the largest annex that is asked for.
+/// log2 of the buckets and the header of the largest annex that a table tries to allocate.
 const ANNEX_BITS: u32 = 16;
 
 /// Returns the log2 of the buckets and the header of the largest possible annex.

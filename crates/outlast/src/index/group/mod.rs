@@ -70,8 +70,7 @@
 //!
 //! # Concurrency
 //!
-//! A change locks the segment of its key; nothing else. It then checks that the directory still
-//! leads there.
+//! A change locks only the segment of its key. It then checks that the directory still leads there.
 //!
 //! A lookup takes no lock and stores nothing. It reads the segment's version, the marks and the
 //! cell, and then checks that the version is unchanged and that the directory still leads to the
