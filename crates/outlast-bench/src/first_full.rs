@@ -59,9 +59,9 @@ pub struct Full {
     pub records: u64,
     /// Records per cell.
     pub load_factor: f64,
-    /// The same of the simulation.
+    /// The load factor in the simulation.
     pub simulated: f64,
-    /// The same of a simulation whose second level is as large as the first, as in the paper.
+    /// The load factor in a simulation whose second level is as large as the first, as in the paper.
     pub simulated_equal: f64,
 }
 

@@ -482,8 +482,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Prepares a slot of the oldest level for freezing. Returns the word that it is to be frozen
-    /// from, or as `Err` the hash of its record if there is no room for a copy.
+    /// Prepares a slot of the oldest level for freezing. Returns the slot's word, which the caller
+    /// exchanges for a frozen one. Returns the record's hash as `Err` if a copy finds no room.
     fn drain_slot(
         &self,
         guard: &Guard<'_, S>,

@@ -478,8 +478,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if !from.is_empty() || !nodes.is_empty() {
             memory.fence(&points::COMPACT_CLEAR);
         }
-        // A lookup or an iteration that is still in a node reads for a home that is marked, and retries.
-        // Other walks visit.
+        // A lookup or an iteration that is still in a node reads for a home that is marked as
+        // changing, so it retries. Other walks are in a visit, until whose end the nodes are kept.
         nodes.iter().for_each(|&node| self.core.retire_visited(node, NODE_BYTES));
         found?;
         Ok(())
