@@ -61,7 +61,8 @@ pub struct Full {
     pub load_factor: f64,
     /// The load factor in the simulation.
     pub simulated: f64,
-    /// The load factor in a simulation whose second level is as large as the first, as in the paper.
+    /// The load factor in a simulation whose second level is as large as the first, as in the
+    /// paper.
     pub simulated_equal: f64,
 }
 

@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-/// Resizes that took at least as long are printed: a directory is doubled in less.
+/// Resizes that took at least this long are printed. Doubling a directory takes less.
 const RESIZE_NS: u64 = 1_000_000;
 
 /// Bounds of the bins in which slow operations are counted, in nanoseconds.
