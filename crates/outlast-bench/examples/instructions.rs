@@ -69,7 +69,7 @@ fn get<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     })
 }
 
-/// Another function than `get`, so that the compiler does not make one of the two.
+/// This repeats `get`'s code in a function of its own, so that the two are counted apart.
 fn miss<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     F::key(word, |key| map.get(key).unwrap().is_none())
 }
@@ -82,7 +82,7 @@ fn remove<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     F::key(word, |key| map.remove(key).unwrap().is_some())
 }
 
-/// Applies an operation to all keys; the number of those that it answered with `true`.
+/// Applies an operation to all keys. Returns for how many it returned `true`.
 #[inline(always)]
 fn all(keys: &[u64], mut operation: impl FnMut(u64) -> bool) -> usize {
     keys.iter().filter(|&&key| operation(black_box(key))).count()
@@ -131,7 +131,7 @@ fn rest(pool: &Pool, number: u64) {
 }
 
 fn run<F: Form>(scheme: Scheme, counted: &Counted<F>) {
-    // In memory and without a background thread: nothing happens but what is called.
+    // Use memory and no background thread, so that only the code under measurement runs.
     let pool = PoolOptions::new().identity(1, 1).background(false).anonymous().unwrap();
     let map: MapOf<F> = pool.map_with("counted", &MapOptions::new().scheme(scheme)).unwrap();
     let keys = Keys::new(1);

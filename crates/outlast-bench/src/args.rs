@@ -430,7 +430,7 @@ pub(crate) struct StallsArgs {
     /// Number of inserts.
     #[arg(long, default_value_t = 5_000_000)]
     pub(crate) records: u64,
-    /// Number of threads that share them.
+    /// Number of threads that share the inserts.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
     /// How many of the slowest inserts to print.

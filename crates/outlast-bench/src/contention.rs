@@ -67,8 +67,8 @@ pub struct Row {
 /// Runs each number of threads, and prints a row for each thread.
 ///
 /// # Errors
-/// For invalid options, as the operations, if one of them has not the result that it must have, and if a
-/// pool is not sound or holds other records than were left in it.
+/// For invalid options; if an operation fails or returns a wrong result; if the pool is not sound
+/// in the end, or holds other records than the threads left in it.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let Options { setup, records, seconds, .. } = options;

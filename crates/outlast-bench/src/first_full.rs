@@ -59,9 +59,10 @@ pub struct Full {
     pub records: u64,
     /// Records per cell.
     pub load_factor: f64,
-    /// The same of the simulation.
+    /// The load factor in the simulation.
     pub simulated: f64,
-    /// The same of a simulation whose second level is as large as the first, as in the paper.
+    /// The load factor in a simulation whose second level is as large as the first, as in the
+    /// paper.
     pub simulated_equal: f64,
 }
 
@@ -159,8 +160,8 @@ fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
     Ok(records - STEP)
 }
 
-/// Throws balls at homes until a segment has no room for one: its home is taken, and so is all of
-/// the second level. Returns the number of balls before.
+/// Throws balls at homes until a ball finds no room in its segment: its home is taken, and so is
+/// all of the second level. Returns the number of balls thrown before that one.
 fn simulate(segments: u64, homes: u64, second: u64, seed: u64) -> u64 {
     let mut draw = Draw::new(seed);
     let mut taken = vec![false; (segments * homes) as usize];

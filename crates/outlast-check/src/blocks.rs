@@ -51,7 +51,7 @@ fn one(seed: u64, alive: &Arc<Alive>) -> Checked {
                     return Err(Fault(format!("{error}, with {} bytes used", used(&blocks))));
                 }
             };
-            ensure(block.bytes >= size, || format!("{size} bytes asked for, {block:?}"))?;
+            ensure(block.bytes >= size, || format!("{size} bytes requested, got {block:?}"))?;
             let before = blocks.range(..block.offset + block.bytes).next_back();
             let is_free = before.is_none_or(|(_, b)| b.offset + b.bytes <= block.offset);
             ensure(is_free, || format!("{block:?} overlaps {before:?}"))?;

@@ -67,7 +67,7 @@ pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
     let stats = pool.stats();
     ensure(stats.guards == 1, || format!("{} guards", stats.guards))?;
     drop(guard);
-    // As much again fits into the space that was held.
+    // The same updates again fit into the space that the guard held.
     for number in 0..updates {
         update(&map, number)?;
     }

@@ -1,6 +1,6 @@
 //! The model of a crash: what it can leave of a recorded run. `docs/proof.md` has a summary.
 //!
-//! **Power loss** (Px86). Of each 64-byte line, a prefix of its stores survives, in the order in
+//! **Power loss** (Px86). A prefix of the stores to each 64-byte line survives, in the order in
 //! which they became visible. The prefix includes at least what a completed flush has written back.
 //! A flush takes the stores that its line has had so far, whichever thread made them. It completes
 //! at the next fence of the thread that issued it, and at no other thread's. A non-temporal store
@@ -277,8 +277,8 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// For persistent caches: every store before this event survives. Of the stores from this event
-    /// to the current moment, a prefix survives.
+    /// For persistent caches: returns the event before which every store survives. A prefix of the
+    /// stores from this event to the current moment survives.
     pub fn fenced(&self) -> usize {
         self.caches.fenced
     }
@@ -296,8 +296,8 @@ fn copy(from: &Image, len: usize, to: &mut Image) {
 /// What a crash can leave grows with each store, and shrinks when a fence makes something durable.
 /// What a crash is allowed to leave grows when an operation begins, and shrinks when one returns.
 /// So three kinds of moments are enough: just before such a fence, just before such a beginning,
-/// and the end. Of those, only the ones matter before which something was stored or returned since
-/// the last one. A growing file is similar: just before it grows, it is still as short as it was.
+/// and the end. A moment of these kinds matters only if something was stored or returned since the
+/// one before it. A growing file is similar: just before it grows, it is still as short as it was.
 pub fn windows(events: &[Event]) -> Vec<usize> {
     let mut caches = Caches::default();
     let mut windows = Vec::new();

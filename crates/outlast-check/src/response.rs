@@ -130,7 +130,7 @@ fn rests(
             && line != Some(offset / LINE)
         {
             let flushed = !word.flushed_by.is_empty();
-            let operation = format!("{operation} (rests on an earlier life)");
+            let operation = format!("{operation} (depends on an earlier life)");
             found.push(Undurable { operation, offset, point, flushed });
         }
     }

@@ -231,8 +231,8 @@ impl Stops {
 
 /// Gives the calling thread a fixed number, so that its accesses are the same in every run: the
 /// number decides from which shard of the allocator it takes its blocks. A thread without a role
-/// has the same shard as the first role. Other threads take small numbers by themselves, so none
-/// has one of these.
+/// has the same shard as the first role. Threads that are given no number take small ones, so none
+/// of them gets a number that this function gives.
 pub fn number(role: Option<Role>) {
     number_this_thread(role.map_or(OWNERS / 2, |role| OWNERS * 3 / 4 + role as usize));
 }

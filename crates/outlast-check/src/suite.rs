@@ -77,7 +77,7 @@ impl Budget {
 pub enum Half {
     /// Byte strings with the first scheme, inline records with the second, and so on.
     First,
-    /// The other form with each scheme.
+    /// Each scheme with the form that it does not have in `First`.
     Second,
 }
 

@@ -32,7 +32,7 @@ pub struct Site {
     pub kind: Kind,
     /// The commit point of the operation's last store before the crash: its structural phase.
     pub phase: Option<&'static Point>,
-    /// Of the stores that could have been lost, the commit point of the last that survives.
+    /// The commit point of the last store that could have been lost and survives.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that does not survive.
     pub lost: Option<&'static Point>,

@@ -80,8 +80,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
             if index == 0 {
                 image.clean || word != 0
             } else {
-                // Another prefix makes it look like a record that a split left behind. Only the
-                // free state can tell the two apart.
+                // With another prefix, the slot looks like a record that a split left behind. Only
+                // the free state shows the difference.
                 let before = image.word(word_offset);
                 image.clean || (before ^ word) >> (64 - depth) == 0
             }
@@ -154,7 +154,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             (false, true) => every * 12,
             (false, false) => every * 2,
         };
-        // Of the commit words of free root slots, take one in each eight slots.
+        // Take one in eight of the commit words of free root slots.
         if region.what == What::RootCommit
             && image.word(region.offset) == 0
             && !full()

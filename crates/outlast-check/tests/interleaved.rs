@@ -126,8 +126,8 @@ impl Control for SizeIsTold {
     }
 }
 
-/// Another thread may claim pages as soon as the pool has grown. The header must announce them
-/// before, or a crash leaves a frontier beyond the size.
+/// Another thread may claim pages as soon as the pool has grown. The header must give the new size
+/// before that, or a crash leaves a frontier beyond the size.
 #[test]
 fn growth_is_told_before_it_is_used() {
     let told = SizeIsTold::default();

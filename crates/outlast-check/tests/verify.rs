@@ -1,7 +1,7 @@
 //! Damage that verification once called sound.
 //!
 //! Goal: the pool opened for writing, the pool opened read-only and the offline walk all notice the
-//! damage, in pools that were closed and, where it can be told, in pools that a kill left.
+//! damage. They do in pools that were closed and, where it can be seen, in pools that a kill left.
 
 use outlast::db::store::AnyIndex;
 use outlast::index::ea_pht::layout::{self as ea_pht, Kind, Link};
@@ -117,7 +117,7 @@ fn a_slot_copied_to_where_it_does_not_belong_is_noticed() {
             let mut bytes = image.bytes.clone();
             set_word(&mut bytes, to.offset, image.word(from.offset));
             let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
-            // If the slot is one of its record's places, a crash in rehashing leaves the same.
+            // If the record may be in the other slot, a crash in rehashing can leave it in both.
             let agree = verdicts.all_damaged() || (verdicts.all_sound() && !image.clean);
             assert!(agree, "{}: {:#x} to {:#x}: {verdicts}", image.name, from.offset, to.offset);
             damaged += usize::from(verdicts.all_damaged());
@@ -142,7 +142,7 @@ fn the_descriptor_of_a_later_page_is_checked() {
                         repair(bytes, &region);
                     });
                 };
-                // Another distance, another class, and none.
+                // Put another distance, another class, or nothing there.
                 damaged(image.word(at) ^ 1 << 17);
                 damaged(image.word(at) ^ 1 << 8);
                 noticed(&image, &format!("{at:#x} = 0"), |bytes| set_word(bytes, at, 0));
@@ -257,7 +257,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();
                 }
-                // Neither must a dirty mark that a crash cuts short.
+                // A dirty mark that a crash cuts short must not forget the lost root.
                 let mut torn = image.bytes.clone();
                 set_word(&mut torn, at, 0);
                 let sequence = |at: u64| word_at(&torn, at + 8 * field::SEQUENCE as u64);
@@ -270,7 +270,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                 assert!(copy.is_some(), "{}: the mark is torn", image.name);
                 let lost = store.open_map(&known.name).map(|_| ());
                 assert!(matches!(&lost, Err(Error::DamagedRoot { .. })), "{lost:?}");
-                // Neither must process death, twice.
+                // Two process deaths in a row must not forget it.
                 let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                 for _ in 0..2 {
                     let store = open(&bytes, &ALIVE).unwrap();

@@ -75,7 +75,7 @@ impl Target {
         let key_type = schema(&args.key_type, |info| &info.key_schema);
         let value_type = schema(&args.value_type, |info| &info.value_schema);
         let form = match &there {
-            // Not always the default form for its types.
+            // The map's form is not always the default one for its types.
             Some(info) => info.form,
             None => RecordForm::of_schemas(&key_type, &value_type),
         };
@@ -123,7 +123,10 @@ impl Target {
 fn create(path: &Path) -> Result<Pool, Failure> {
     let directory = place::parent(path);
     if !directory.is_dir() {
-        return Err(Failure::Failed(format!("there is no directory {}", directory.display())));
+        return Err(Failure::Failed(format!(
+            "there is no directory {}; create it first",
+            directory.display()
+        )));
     }
     place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.

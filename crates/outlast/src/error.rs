@@ -26,7 +26,7 @@ pub enum Error {
         supported: u32,
     },
     /// The pool uses a feature that this build does not know.
-    #[error("pool uses unknown feature bits {bits:#x} ({set})")]
+    #[error("pool uses unknown feature bits {bits:#x} ({set}); use a newer build of outlast")]
     UnknownFeature {
         /// The unknown bits.
         bits: u64,
@@ -116,7 +116,7 @@ pub enum Error {
     )]
     Locked,
     /// The pool was opened read-only.
-    #[error("pool is open read-only")]
+    #[error("pool is open read-only; open it for writing to change it")]
     ReadOnly,
     /// The pool was closed, or this process is a fork of the one that opened it.
     #[error("pool is not open here: {0}")]
@@ -156,10 +156,10 @@ pub enum Error {
         name: String,
     },
     /// The map was dropped through another handle.
-    #[error("map was dropped")]
+    #[error("map was dropped; to create it again, open it by its name")]
     MapDropped,
     /// The pool has as many maps as it can hold.
-    #[error("pool holds {max} maps already")]
+    #[error("pool holds {max} maps already; drop one to create another")]
     TooManyMaps {
         /// The limit.
         max: usize,

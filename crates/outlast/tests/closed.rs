@@ -18,7 +18,7 @@ fn is_closed<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::NotOpen(_)))
 }
 
-/// A reference outlives its pool and never shows what the next opener stores (A3).
+/// A reference outlives its pool and never shows what the next opener stores.
 #[test]
 fn a_reference_fails_once_its_pool_is_closed() {
     for &scheme in Scheme::ALL {
@@ -49,7 +49,7 @@ fn a_reference_fails_once_its_pool_is_closed() {
     }
 }
 
-/// No call reads anything through a handle to a closed pool (A5).
+/// No call reads anything through a handle to a closed pool.
 #[test]
 fn every_read_of_a_closed_pool_fails() {
     for &scheme in Scheme::ALL {
@@ -103,7 +103,7 @@ fn every_read_of_a_closed_pool_fails() {
 }
 
 /// A read that overlaps `close` returns the whole value or fails, whatever the next opener does
-/// to the file meanwhile (A4).
+/// to the file meanwhile.
 #[test]
 fn a_read_beside_close_is_whole_or_fails() {
     const BYTES: usize = 24 << 20;

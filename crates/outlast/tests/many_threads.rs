@@ -3,7 +3,7 @@
 use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A pool that holds 64 records of 1,000 bytes is never full, however many threads work on it (A6).
+/// A pool that holds 64 records of 1,000 bytes is never full, however many threads work on it.
 #[test]
 fn a_nearly_empty_pool_is_never_full() {
     let puts: u64 = std::env::var("OUTLAST_PUTS").map_or(40_000, |n| n.parse().unwrap());

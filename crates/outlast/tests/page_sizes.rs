@@ -54,7 +54,7 @@ fn values_of_every_length_fit_every_page_size() {
     }
 }
 
-/// The longest value that a pool promises fits, and a longer one is refused as too large (A8).
+/// The longest value that a pool promises fits, and a longer one is refused as too large.
 #[test]
 fn the_longest_value_depends_on_the_page_size() {
     for &scheme in Scheme::ALL {
@@ -82,7 +82,7 @@ fn the_longest_value_depends_on_the_page_size() {
     }
 }
 
-/// Background work in a pool that cannot grow returns no error (A8).
+/// Background work in a pool that cannot grow returns no error.
 #[test]
 fn a_step_of_a_pool_at_its_greatest_size_is_no_error() {
     for &scheme in Scheme::ALL {

@@ -167,7 +167,7 @@ fn a_damaged_header_copy_of_a_copied_pool() {
     pool.close().unwrap();
     check_filled(&open(&copied).unwrap());
 
-    // The same damage where the pool was closed, found after a reboot.
+    // Now damage the copy that says the pool was closed, and open the pool after a reboot.
     flip(&path, clean);
     // SAFETY: the file belongs to this test.
     let torn = unsafe { PoolOptions::new().boot_id(1).open(&path).unwrap_err() };
@@ -178,7 +178,7 @@ fn a_damaged_header_copy_of_a_copied_pool() {
     };
     assert_eq!(damage_found.offset(), clean);
 
-    // Both copies call a pool clean that was never changed, and then either one is enough.
+    // In a pool that was never changed, both copies say that it is clean. So either one is enough.
     let unchanged = dir.path().join("unchanged.pool");
     create(&unchanged).close().unwrap();
     for offset in HEADERS {

@@ -267,10 +267,11 @@ fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) ->
     )?;
     let Sync { written_us, mapped_us } = sync;
     report.note(&format!(
-        "One thread; every insert, every get and every scan (of {SCANNED} records) stands alone. To sync one page takes \
-         {written_us:.0} us here after a write, {mapped_us:.0} us after a store to mapped \
-         memory.\nWhat must survive a power loss waits for the one; outlast-sync three times \
-         for the other: mark, data, mark.\nCompare stores that promise the same."
+        "One thread; every insert, every get and every scan (of {SCANNED} records) is a \
+         transaction of its own. To sync one page takes {written_us:.0} us here after a write, \
+         {mapped_us:.0} us after a store to mapped memory.\nA store whose inserts survive a \
+         power loss waits for the first kind of sync. outlast-sync waits three times for the \
+         second kind: mark, data, mark.\nCompare stores that promise the same."
     ))
 }
 
@@ -280,7 +281,7 @@ fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) ->
 struct Sync {
     /// Microseconds to write to one page of a file and sync it.
     written_us: f64,
-    /// The same with a store to a mapped page, which the kernel first has to find.
+    /// Microseconds to store to a mapped page and sync it. The kernel first has to find that page.
     mapped_us: f64,
 }
 

@@ -168,7 +168,7 @@ fn wrong(phase: Phase, key: u64, found: impl std::fmt::Debug) -> crate::Failure 
 }
 
 impl<'s> Work<'s> {
-    /// Before it, the phases of the turn have inserted `new` records.
+    /// Prepares the work of a phase. The earlier phases of the turn have inserted `new` records.
     pub(super) fn new(
         phase: Phase,
         records: u64,

@@ -65,9 +65,10 @@ pub struct Counted {
     pub file: Option<f64>,
     /// In DRAM: the sum of the next two.
     pub dram: Option<f64>,
-    /// In the heap, as the C library counts it: the increase since before the system was created.
+    /// In the heap, as the C library counts it: the increase since the moment before the system was
+    /// created.
     pub heap: Option<f64>,
-    /// In the DRAM that the pool keeps about its blocks beside the heap: resident memory as the
+    /// In the pool's shadow, DRAM about its blocks that is not in the heap: resident memory as the
     /// kernel counts it, in whole pages.
     pub shadow: Option<f64>,
     /// In DRAM, as the index itself reports.

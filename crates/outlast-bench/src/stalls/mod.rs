@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-/// Resizes that took at least as long are printed: a directory is doubled in less.
+/// Resizes that took at least this long are printed. Doubling a directory takes less.
 const RESIZE_NS: u64 = 1_000_000;
 
 /// Bounds of the bins in which slow operations are counted, in nanoseconds.
@@ -101,8 +101,9 @@ pub struct Bin {
     pub causes: BTreeMap<Cause, u64>,
 }
 
-/// A resize of the whole table, from the begin of the insert that began it to the end of the one that
-/// ended it or found it ended. Where inserts do not go on beside it, that is one insert.
+/// A resize of the whole table. It lasts from the beginning of the insert that began the resize to
+/// the end of the insert that ended it or found it ended. In a scheme whose inserts wait for the
+/// resize, the two are the same insert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Resize {
     /// Number of inserts of the observing thread until its begin.

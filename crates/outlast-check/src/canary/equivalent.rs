@@ -6,7 +6,7 @@ use crate::schemes::parts;
 use outlast::Scheme;
 use outlast::pool::points as pool;
 
-/// The pool's harmless mutants. Those of a scheme are in its folder.
+/// The pool's harmless mutants. A scheme's harmless mutants are in the scheme's folder.
 ///
 /// `HEADER`: a torn or missing first header is as good as none, because the pool does not exist
 /// before the second one. The fence only keeps the two copies apart, so that one copy is whole at

@@ -80,15 +80,15 @@ impl fmt::Display for Canary {
 pub enum Fate {
     /// The suite noticed it, in this way.
     Killed(String),
-    /// It does no harm. It allows images beyond the original's, and all of those that were tried
-    /// were good.
+    /// The mutant does no harm. It allows images that the original does not, and all of those that
+    /// the suite tried were good.
     Equivalent {
         /// Why.
         reason: Reason,
         /// Images tried.
         images: usize,
     },
-    /// It was not noticed.
+    /// The suite did not notice the mutant.
     Uncovered {
         /// Images tried.
         images: usize,

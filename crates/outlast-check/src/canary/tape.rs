@@ -40,7 +40,7 @@ pub struct Tape {
     pub events: Vec<Event>,
     /// The first event of the life that is mutated.
     pub start: usize,
-    /// Whether that is the second life, which may find stores that are not durable.
+    /// Whether the mutated life is the second one, which may find stores that are not durable.
     pub second: bool,
     /// What a crash may leave, by the moment from which it holds, in ascending order.
     pub allowed: Vec<Allowed>,

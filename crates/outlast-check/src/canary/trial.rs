@@ -181,8 +181,9 @@ pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<A
     Verdict::Unnoticed(images)
 }
 
-/// Checks images that a crash of a run can leave: at about `budget` moments the one in which
-/// everything survives, and at as many moments others that a power loss can leave.
+/// Checks images that a crash of a run can leave. At about `budget` moments, it checks the image in
+/// which everything survives. At about as many moments, it checks others that a power loss can
+/// leave.
 ///
 /// # Errors
 /// The first fault found.
@@ -218,7 +219,7 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     for moment in spread(answers, budget / 2) {
         timeline.advance(moment);
         check(tape, &least_and(&timeline, &[]), moment, alive).map_err(|fault| {
-            Fault(format!("the least after the answer {moment} of {}: {fault}", tape.name))
+            Fault(format!("the least image after event {moment} of {}: {fault}", tape.name))
         })?;
     }
     let found = crash_again(tape, budget / 4, alive);
@@ -235,7 +236,7 @@ pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
     for answer in (tape.start..tape.events.len()).filter(answered) {
         timeline.advance(answer + 1);
         check(tape, &least_and(&timeline, &[]), answer + 1, alive).map_err(|fault| {
-            Fault(format!("the least after the answer {answer} of {}: {fault}", tape.name))
+            Fault(format!("the least image after event {answer} of {}: {fault}", tape.name))
         })?;
     }
     Ok(())

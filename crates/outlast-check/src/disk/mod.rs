@@ -50,7 +50,7 @@ use watch::{AtFault, Event, FaultAt, Of, Outcome};
 
 /// How many of the contents that a power loss can leave are tried each time.
 const IMAGES: usize = 8;
-/// With how many of these the work continues after the check.
+/// On how many of these the harness goes on working after the check.
 const GO_ON: usize = 2;
 
 /// The continuation after a fault.
@@ -123,9 +123,9 @@ fn is_needless(event: &Event, events: &[Event]) -> Option<&'static str> {
 pub enum LeftOut {
     /// A promise broke, and the harness noticed.
     Noticed,
-    /// It does no harm, for this reason.
+    /// Leaving the write-back out does no harm, for this reason.
     Needless(&'static str),
-    /// Neither.
+    /// The harness noticed nothing, and the code gives no reason why that does no harm.
     Missed,
 }
 
@@ -418,7 +418,7 @@ impl Runs {
         self.go_on(path, content)
     }
 
-    /// Checks the pool after a power loss, for a sample of what can be left of `at`.
+    /// Checks a sample of the files that a power loss at `at` can leave.
     fn check_power_losses(
         self,
         path: &Path,

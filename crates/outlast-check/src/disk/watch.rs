@@ -18,14 +18,14 @@ const ENOSPC: i32 = 28;
 /// The outcome that the harness gives a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// It fails, and the next call does not.
+    /// The call fails, and the next one does not.
     FailsOnce,
-    /// It fails, and so does every later call except ftruncate.
+    /// The call fails, and so does every later call except ftruncate.
     FailsForEver,
-    /// It returns success without effect. The next call takes effect.
+    /// The call returns success without effect. The next call takes effect.
     Pretends,
-    /// Like [`Pretends`](Outcome::Pretends), but the harness believes that it took effect, as if
-    /// the library did not make the call.
+    /// The call returns success without effect, and the harness believes that it took effect. So
+    /// the disk is as if the library did not make the call.
     LeftOut,
 }
 
@@ -72,7 +72,7 @@ pub struct FaultAt {
 pub struct Held {
     /// The content that the last effective calls made durable.
     durable: Vec<u8>,
-    /// The contents of memory at moments since then. The last is the current one.
+    /// The contents of memory at moments since `durable` was. The last is the current one.
     since: Vec<Vec<u8>>,
 }
 
@@ -108,8 +108,8 @@ impl Held {
     }
 
     /// Returns a content that a power loss can leave: each page as it was at some moment since it
-    /// was last made durable. The first contents are the extremes. In the contents 6 and 7, one copy
-    /// of the header was being written when the power went, and the other is as it was durable.
+    /// was last made durable. The first contents are the extremes. In contents 6 and 7, one copy of
+    /// the header was being written when the power went, and the other copy is the durable one.
     pub fn after_power_loss(&self, nth: usize, random: &mut Random) -> Vec<u8> {
         let (durable, now) = (&self.durable[..], self.now());
         // The length is not durable before an fsync, whichever pages are.

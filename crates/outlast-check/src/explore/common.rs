@@ -226,8 +226,8 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
 pub(super) fn collide(play: &mut Play) -> Checked {
     play.map()?;
     let crowd = play.shape.structure().crowd;
-    // Fill all places that keys of one hash can have. The map grows as long as that may help, which
-    // it does not.
+    // Fill all places that keys of one hash can have. The map grows until it finds that growth does
+    // not help.
     for key in 0..crowd - 2 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }

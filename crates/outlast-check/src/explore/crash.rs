@@ -60,7 +60,7 @@ impl FromStr for Crash {
 pub struct Looked<'a> {
     /// The crash that left it.
     pub crash: Crash,
-    /// Of the stores that could have been lost, the commit point of the last that survived.
+    /// The commit point of the last store that could have been lost and survived.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that was lost.
     pub lost: Option<&'static Point>,

@@ -84,7 +84,8 @@ impl Cuts {
         let mut number = self.next;
         self.next += 1;
         let mut cut = Vec::with_capacity(self.known.len() + self.rest.len());
-        // If not all can be tried, either all but a few lines survive, or only a few do, or any.
+        // If there are too many combinations, either all lines but a few survive, or only a few
+        // lines do, or a random choice of them.
         let few = 1 + random.below(3);
         let way = random.below(3);
         let lines = self.known.len().max(1) as u64;

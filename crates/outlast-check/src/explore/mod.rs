@@ -1,15 +1,16 @@
 //! Builds, reopens and checks the crash images of recorded runs.
 //!
-//! A run is recorded ([`scenario`]). From it come two kinds of images. [`image`] reopens and checks
-//! them.
+//! A run is recorded ([`scenario`]). Two kinds of images are built from the recording. [`image`]
+//! reopens and checks them.
 //!
 //! 1. What a crash leaves if the caches survive, as in process death. For every store, including
 //!    successful compare-exchanges, there is the image *initial bytes + all stores up to this one*.
 //! 2. What a power loss leaves. At every [window](crate::model::windows), the lines that are not
 //!    durable are cut, each between any two of its stores ([`crash`], [`cuts`]).
 //!
-//! With persistent caches, a tail that no fence followed may vanish too. That is one of these cuts,
-//! because whatever a fence makes durable there, it makes durable here.
+//! With persistent caches, a power loss may take the last stores, which no fence followed. That
+//! image is one of these cuts too: a fence makes no store durable without persistent caches that it
+//! does not make durable with them.
 //!
 //! Each image must open, verify, hold what strict linearizability allows, and be fit to work on.
 //! Some images are reopened under the recorder again, and the images of that second run are checked

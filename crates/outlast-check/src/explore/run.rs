@@ -143,8 +143,8 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
         let distinct = options.budget.distinct.unwrap_or(u64::MAX);
         !is_replay && tally.all().distinct >= distinct
     };
-    // The number of scenarios in a row that added nothing. After two whole rounds, nothing they
-    // have is wanted any more.
+    // The number of scenarios in a row that added nothing. After two whole rounds of such
+    // scenarios, the exploration ends.
     let fruitless = AtomicUsize::new(0);
     let work = || {
         loop {
@@ -458,7 +458,8 @@ impl<'e> Explorer<'e> {
         self.check_responses(&second);
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
-            // This replays the first crash only. The response check above is part of it.
+            // The caller asked to replay the first crash only. The response check above belongs to
+            // that replay, and a second crash does not.
             None if self.options.crash.is_some() => {}
             None => self.explore_second(&second, crash.order as usize),
         }

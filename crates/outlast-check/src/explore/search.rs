@@ -86,7 +86,7 @@ pub fn first_violation_of(
                 searched.ended_early = true;
                 return searched;
             }
-            // At least one line keeps less than it must. Of the other lines, all, none or some
+            // At least one line keeps less than it must. All, none or some of the other lines
             // survive.
             let target = below[random.below(below.len() as u64) as usize];
             let cut: Vec<Kept> = lines

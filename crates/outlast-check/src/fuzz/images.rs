@@ -337,8 +337,9 @@ fn half_split(image: &Image) -> Image {
     Image { name: format!("{} half-split", image.name), ..image.with_bytes(bytes) }
 }
 
-/// Returns the image as if the process had died between the commit of splits, or before that of
-/// merges, and the old leaves' bits. Pairs of a leaf then also have bits in the leaf before it.
+/// Returns the image as if the process had died in splits, between the commit and the clearing of
+/// the old leaves' bits, or in merges before the commit. Pairs of a leaf then also have bits in the
+/// leaf before it.
 fn moving(image: &Image) -> Image {
     let mut bytes = image.bytes.clone();
     let leaves = image.regions.iter().filter_map(|region| match region.what {

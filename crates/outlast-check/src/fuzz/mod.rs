@@ -8,8 +8,8 @@
 //! 3. A mutant that they call sound holds the records of the pool, except those whose bytes in
 //!    place were hit ([`damage`]). It can be scanned, changed, grown tenfold, closed and reopened,
 //!    and is sound after that, with everything that was put into it ([`trial`]).
-//! 4. One in three of the others is used all the same ([`operate`]), by one thread or by two at
-//!    once.
+//! 4. One in three of the mutants that they call damaged is used all the same ([`operate`]), by one
+//!    thread or by two at once.
 //!
 //! A seed and a number determine a mutant.
 

@@ -217,7 +217,7 @@ impl<'i> Mutator<'i> {
             1 => 2 | 255 << 8 | self.below(20) << 16,
             _ => self.random.next() & ((1 << 48) - 1),
         };
-        // All of an image is in the first region or two. Damage the descriptors of the first.
+        // An image is all in the first one or two regions. Damage the first region's descriptors.
         let at = first * page_bytes + u64::from(page) * 8;
         if u64::from(page) >= page_bytes / 8 {
             return self.field(bytes);

@@ -41,7 +41,7 @@ const VALUES: u64 = 4;
 /// Generates the history of a seed.
 pub fn history(seed: u64) -> History {
     let mut random = Random::new(seed);
-    // Most get a mistake, because some of those are correct all the same.
+    // Most histories get a mistake, because some are correct in spite of it.
     let wrong = match random.below(100) {
         0..5 => Wrong::Nothing,
         5..30 => Wrong::Lost,

@@ -1,4 +1,5 @@
-//! The lines of the tables of seeded bugs: what stands for each published bug, and who must find it.
+//! The lines of the tables of seeded bugs. A line names a published bug, and has a seeded bug with
+//! the checker that must find it, or the reason why there is none.
 
 use outlast::RecordForm;
 use outlast::pmem::Seeded;
@@ -25,8 +26,8 @@ pub enum Checker {
     Held(&'static str),
     /// Some schedules of a workload, for bugs that need a thread paused more than once.
     Schedules(&'static str),
-    /// Two threads meet at each store of the first, which is stopped there for a while. A third one
-    /// comes later.
+    /// One thread is stopped for a while at each of its stores, and a second thread works on the
+    /// same key meanwhile. A third thread comes later.
     Met,
     /// One thread is stopped for ever at each of its steps, and the others must make progress.
     Forever,
@@ -51,7 +52,7 @@ impl Checker {
     }
 }
 
-/// What stands for an entry of the list.
+/// How the harness covers an entry of the list of published bugs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
     /// A bug that is put into the shipped operations.
@@ -74,12 +75,12 @@ pub enum Stand {
 pub struct Line {
     /// What went wrong, and where.
     pub published: &'static str,
-    /// What stands for it.
+    /// The seeded bug for it, or the reason why there is none.
     pub stand: Stand,
 }
 
 impl Line {
-    /// Returns the checker that must find the bug, if one stands for it.
+    /// Returns the checker that must find the seeded bug, if there is one.
     pub fn checker(&self) -> Option<Checker> {
         match self.stand {
             Stand::Bug { checker, .. } => Some(checker),

@@ -23,7 +23,8 @@ pub struct Parts {
     pub scenarios: fn(RecordForm) -> Vec<Scenario>,
     /// Its own workloads.
     pub workloads: &'static [Workload],
-    /// What stands for each published bug outside the pool, and the scheme's own bugs.
+    /// The seeded bug for each published bug outside the pool, or the reason why there is none; and
+    /// the scheme's own bugs.
     pub planted: &'static [Line],
     /// Its harmless mutants.
     pub equivalent: &'static [Equivalent],

@@ -35,9 +35,9 @@ impl fmt::Display for Act {
 /// A way to do one act of a commit point wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wrong {
-    /// It is never done.
+    /// The act is never done.
     Dropped,
-    /// It is left out once in a run, at this occurrence.
+    /// The act is left out once in a run, at this occurrence.
     DroppedOnce(Which),
     /// Flushes of more than one line leave out their last line.
     WithoutLastLine,
@@ -112,8 +112,8 @@ pub enum Reason {
     Progress,
     /// The lines are flushed again before the next fence.
     FlushedAgain,
-    /// Only another thread's stores depend on it. A seeded bug stands for it instead, which
-    /// directed schedules must find.
+    /// Only another thread's stores depend on this flush or fence. A seeded bug takes the mutant's
+    /// place, and directed schedules must find it.
     OtherThreads,
 }
 

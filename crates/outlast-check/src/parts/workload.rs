@@ -62,7 +62,8 @@ pub(crate) enum Aim {
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
-    /// A thread sleeps until others have done its work and reused what that has freed; see `schedule/workload/late.rs`.
+    /// A thread sleeps until others have done its work and reused the space that this freed; see
+    /// `schedule/workload/late.rs`.
     Late {
         /// Where the work takes what it may have to give back.
         takes: &'static Point,
@@ -123,7 +124,7 @@ pub(crate) trait Filling: std::fmt::Debug + Sync {
     /// Returns the numbers of the keys to remove once key `number` was inserted.
     fn removed_after(&self, number: usize) -> Range<usize>;
 
-    /// Returns how many fill the table, if that is known without trying an insert.
+    /// Returns how many keys fill the table, if that is known without trying an insert.
     fn records(&self) -> Option<u64> {
         None
     }

@@ -112,7 +112,7 @@ pub(super) const LINES: &[Line] = &[
     ),
     cannot(STALLS, "not a bug of a structure; the benchmark measures stalls"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
-    // Of the kit, and of what most schemes have in common.
+    // Bugs of the kit, and of parts that most schemes have in common.
     bug(TOKEN_FIRST, Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE), "Slot::fill", Alone),
     bug(CLEAR_THEN_SET, Seeded::InCode(&index_bugs::UPDATE_EMPTIES_FIRST), "replace", Alone),
     bug(

@@ -1,5 +1,5 @@
-//! The tables of seeded bugs: for each entry of the list of published bugs, what stands for it in
-//! the pool or a scheme.
+//! The tables of seeded bugs: for each entry of the list of published bugs, the seeded bug in the
+//! pool or a scheme, or the reason why there is none.
 
 use super::shared;
 use crate::parts::bugs::Line;

@@ -2,8 +2,8 @@
 //!
 //! Before each access to memory, and at each turn of waiting, the thread that runs asks
 //! the [`Strategy`] who is next, and hands the baton on. So an interleaving is the strategy's
-//! choices, and the same choices make the same run. What can block asks too: waits and
-//! locks go through the seam.
+//! choices, and the same choices make the same run. A thread that waits or takes a lock asks the
+//! strategy too, because waits and locks go through the seam.
 
 use super::directed::Held;
 use crate::random::Random;
@@ -14,11 +14,12 @@ use std::mem::{Discriminant, discriminant};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// If no operation returns in this many steps, the threads are taken to wait for each other, or to
-/// loop. Operations on tables as small as those here take hundreds.
+/// If no operation returns in this many steps, the scheduler concludes that the threads wait for
+/// each other or loop. An operation on tables as small as those here takes hundreds of steps.
 const STEPS_MAX: u64 = 60_000;
 
-/// Steps among which a thread's own is chosen: finding its way, or a whole operation.
+/// A thread pauses after a number of its own steps that is drawn below one of these: the steps in
+/// which it finds its way, or those of a whole operation.
 const OWN_STEPS: [u64; 2] = [10, 60];
 
 thread_local! {
@@ -29,30 +30,31 @@ thread_local! {
 /// How the next thread is chosen.
 #[derive(Debug, Clone)]
 pub enum Strategy {
-    /// At each step, one time in so many, any thread goes on.
+    /// A random walk: one step in `one_in` switches to a random thread.
     Walk {
-        /// Chooses.
+        /// Draws the steps and the threads.
         random: Random,
         /// One step in this many is a switch.
         one_in: u64,
     },
-    /// Probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010): the thread of
-    /// the highest priority runs; at a few steps, chosen before, it becomes the lowest.
+    /// Probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010): the thread of the
+    /// highest priority runs. At a few steps that were chosen before, its priority becomes the
+    /// lowest.
     Pct {
         /// By thread; higher goes first.
         priorities: Vec<i64>,
         /// Steps at which the running thread's priority falls, ascending.
         changes: Vec<u64>,
-        /// Whether only those steps are counted that are made between a store and the
-        /// fence after it, where others can see what is not durable yet.
+        /// Whether only steps between a store and the fence after it are counted. There, other
+        /// threads can see stores that are not durable yet.
         in_windows: bool,
-        /// Threads that become the lowest after so many steps of their own: a lookup takes a
-        /// few dozen, and beside a split of a thousand it would hardly ever be chosen.
+        /// Threads whose priority becomes the lowest after so many steps of their own. Beside a
+        /// split of a thousand steps, a lookup of a few dozen would hardly ever be interrupted.
         own: Vec<(usize, u64)>,
-        /// The next priority below all.
+        /// The next priority that is lower than all others.
         lowest: i64,
     },
-    /// One thread after the other, each as far as it can go.
+    /// One thread after the other runs until it ends or waits.
     InTurn,
 }
 
@@ -64,9 +66,9 @@ impl Strategy {
         Strategy::Walk { random, one_in }
     }
 
-    /// Priorities and change points that a seed names, for a run of about so many steps, of
-    /// which so many lie between a store and a fence. Of every three seeds, two choose
-    /// among the latter: the windows are few and short, and most faults show there.
+    /// Priorities and change points that a seed determines, for a run of about `steps` steps.
+    /// `windows` of them lie between a store and a fence. Two of every three seeds put their
+    /// change points there: these windows are few and short, and most faults show in them.
     pub fn pct(seed: u64, threads: usize, steps: u64, windows: u64) -> Strategy {
         let mut random = Random::new(seed ^ 0x9c71);
         let depth = 2 + random.below(4);
@@ -84,8 +86,8 @@ impl Strategy {
         Strategy::Pct { priorities, changes, in_windows, own, lowest: 0 }
     }
 
-    /// One thread goes first and pauses after so many steps of its own, until the others are
-    /// done, one after the other, or wait for it.
+    /// One thread goes first, and pauses after `steps` steps of its own. It goes on when the
+    /// others, which run one after the other, are done or wait for it.
     pub fn paused(thread: usize, steps: u64, threads: usize) -> Strategy {
         let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
         priorities[thread] = threads as i64 + 1;
@@ -97,7 +99,8 @@ impl Strategy {
     pub fn held(at: Held, threads: usize) -> Strategy {
         let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
         if at.again.is_some() {
-            // The first falls to 0, and the second below the third one, which waits for both.
+            // The third thread must wait until the first has paused twice. The first pause lowers
+            // the first thread's priority to 0, and the second thread's pause lowers its own to -2.
             priorities[2] = -1;
         }
         let own = [(0, Some(at.first)), (1, at.second), (0, at.again)];
@@ -105,7 +108,8 @@ impl Strategy {
         Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
     }
 
-    /// Who runs next, of those that can; `me` can, unless it waits and others can.
+    /// Chooses the thread that runs next from those in `ready`. `me` may go on, unless it waits
+    /// and others are ready.
     fn next(
         &mut self,
         me: usize,
@@ -152,9 +156,9 @@ impl Strategy {
 /// Steps that were made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// All.
+    /// All steps.
     pub all: u64,
-    /// Those that a thread made between a store and the fence after it.
+    /// The steps that a thread made between a store and the fence after it.
     pub windows: u64,
 }
 
@@ -171,14 +175,14 @@ enum Status {
 struct State {
     strategy: Strategy,
     threads: Vec<Status>,
-    /// Those that are ready.
+    /// The threads that are ready.
     ready: Vec<usize>,
     running: Option<usize>,
     steps: Steps,
     /// By thread.
     own_steps: Vec<u64>,
-    /// By thread: its steps that were stores, flushes or fences of a commit point. Of several in a
-    /// row with the same point and kind of access, only the first.
+    /// By thread: its steps that were stores, flushes or fences of a commit point. If several in a
+    /// row have the same point and kind of access, only the first is listed.
     pointed: Vec<Vec<(u64, &'static Point)>>,
     /// By thread: the point and the kind of access of its last such step.
     last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
@@ -216,7 +220,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct Baton(Arc<Shared>);
 
-/// What a thread of a stuck run unwinds with.
+/// The panic payload with which the threads of a stuck run unwind.
 #[derive(Debug)]
 pub struct Stuck;
 
@@ -243,12 +247,12 @@ impl Baton {
         Baton(Arc::new(Shared { state: Mutex::new(state), turns }))
     }
 
-    /// Stops a thread before its step of this number, until all others are done.
+    /// Stops a thread before its step of number `step`, until all others are done.
     pub fn stop(&self, thread: usize, step: u64) {
         self.state().stop = Some((thread, step));
     }
 
-    /// How many steps an operation may take at most, those of others beside it included.
+    /// Sets how many steps all threads together may make until an operation returns.
     pub fn limit(&self, steps: u64) {
         self.state().idle_max = steps;
     }
@@ -258,8 +262,9 @@ impl Baton {
         self.state().steps
     }
 
-    /// The steps of a thread that were stores, flushes or fences of a commit point, the first of
-    /// each row of like ones: how many it had made before each, and the point.
+    /// Returns the steps of a thread that were stores, flushes or fences of a commit point: how
+    /// many steps it had made before, and the point. If several in a row have the same point and
+    /// kind of access, only the first is listed.
     pub fn pointed(&self, thread: usize) -> Vec<(u64, &'static Point)> {
         self.state().pointed[thread].iter().map(|&(step, point)| (step - 1, point)).collect()
     }
@@ -279,8 +284,8 @@ impl Baton {
         self.0.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes the calling thread one of the run; returns when all are there and it has the
-    /// baton.
+    /// Makes the calling thread one of the run. Returns once all threads of the run have called
+    /// this, and the calling thread has the baton.
     pub fn enter(&self, thread: usize) {
         THREAD.set(Some(thread));
         let mut state = self.state();
@@ -302,7 +307,7 @@ impl Baton {
         }
     }
 
-    /// An operation of the calling thread was answered.
+    /// Notes that an operation of the calling thread has returned.
     pub fn answered(&self) {
         self.state().idle = 0;
     }
@@ -312,7 +317,7 @@ impl Baton {
         self.0.turns[thread].notify_one();
     }
 
-    /// Chooses who is next. If that is nobody, those that were stopped go on.
+    /// Hands the baton to the next thread. If no thread is ready, those that were stopped go on.
     fn go_on(&self, state: &mut State, me: usize, waiting: bool) {
         if state.ready.is_empty() {
             state.stop = None;
@@ -347,7 +352,7 @@ impl Control for Baton {
     fn before(&self, _thread: usize, waiting: bool) {
         let Some(thread) = THREAD.get() else { return };
         if std::thread::panicking() {
-            // Whoever unwinds is not scheduled any more, so that it gets to its end.
+            // A thread that unwinds is not scheduled any more, so that it can end.
             if waiting {
                 std::thread::yield_now();
             }

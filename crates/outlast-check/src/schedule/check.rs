@@ -82,7 +82,7 @@ impl Checker<'_> {
                 let mut windows = windows(&run.events);
                 random.shuffle(&mut windows);
                 windows.truncate(self.crashes);
-                // And one anywhere, for process death.
+                // Add a crash at any moment, for process death.
                 windows.push(random.below(run.events.len() as u64 + 1) as usize);
                 windows
             }

@@ -14,14 +14,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// After how many of their own steps the threads of a directed schedule pause. A thread that pauses
-/// lets all others go first, but for those that have paused since.
+/// lets all others go first, except those that pause after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The first thread.
     pub first: u64,
-    /// The second one, if it does.
+    /// The second thread, if it pauses.
     pub second: Option<u64>,
-    /// The first one once more, if it does. The third thread begins then.
+    /// The first thread again, if it pauses twice. The third thread begins then.
     pub again: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ pub struct Held {
 const STEP_BITS: u32 = 21;
 
 impl Held {
-    /// Returns all in one number.
+    /// Packs the three numbers of steps into one number.
     pub fn pack(self) -> u64 {
         let [second, again] = [self.second, self.again].map(|at| at.map_or(0, |at| at + 1));
         self.first | second << STEP_BITS | again << (2 * STEP_BITS)
@@ -50,9 +50,10 @@ pub struct Pause {
     step: u64,
 }
 
-/// Runs each of a workload's [pairs](Workload::pairs) with one of the threads paused before
-/// one in `every` of its steps, or only the pause `only`, with crashes in them. On the calling
-/// thread, which gets a number. Returns the first pause with which something is wrong.
+/// Runs each of a workload's [pairs](Workload::pairs), with crashes, once for one in `every` of the
+/// steps before which one of its threads can be paused. If `only` is given, makes only that pause.
+/// Works on the calling thread, which gets a number. Returns the first pause with which something
+/// is wrong.
 ///
 /// # Errors
 /// If a pair cannot be made.
@@ -79,7 +80,7 @@ pub fn paused(
         return try_one(pause);
     }
     for (pair, instance) in pairs.iter().enumerate() {
-        // One of several operations is not paused.
+        // A thread with several operations is not paused.
         for thread in (0..2).filter(|&thread| instance.scripts[thread].len() == 1) {
             let alone = run_once(&instance.alone(thread), Strategy::InTurn, alive)?;
             for step in (0..alone.steps.all).step_by(every) {
@@ -92,11 +93,11 @@ pub fn paused(
     Ok(None)
 }
 
-/// Steps from the one before an access at a commit point on that count as near it.
+/// Steps near an access at a commit point are the one before it, and this many from it on.
 const NEAR: u64 = 8;
 
-/// The schedules with a thread that is held: of each workload, each instance, before which steps
-/// of its first thread.
+/// Lists the schedules with a thread that is held: each instance of each workload, with each of the
+/// steps before which its first thread is held.
 pub(super) fn held_ones(
     kinds: &[&'static Workload],
     (scheme, form): (Scheme, RecordForm),
@@ -123,7 +124,8 @@ pub(super) fn held_ones(
                 steps.for_each(|step| add(held(step, None, None)));
                 continue;
             }
-            // The second thread is as far as it comes alone: it can meet the first one's stores.
+            // Count the second thread's steps in a run of its own. In the schedule it can also meet
+            // stores of the first thread.
             let second = run_once(&instance.alone(1), Strategy::InTurn, alive)?;
             let any = |run: &Run| (0..run.steps.all).collect::<Vec<_>>();
             let near = |run: &Run, thread: usize, point| {

@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 pub struct Budget {
     /// Schedules.
     pub schedules: u64,
-    /// Crashes of each at moments of its trace, besides those at answers.
+    /// Crashes per schedule at moments of its trace, besides those at which an operation returns.
     pub crashes: usize,
-    /// A thread is held before one in this many of its accesses at commit points,
+    /// A thread is held before one in this many of its accesses at commit points.
     pub held_points: u64,
-    /// and before one in this many of its others.
+    /// A thread is held before one in this many of its other accesses.
     pub held_others: u64,
-    /// Where two threads are held, at most so many pairs of steps are tried of each.
+    /// Where two threads are held, at most so many pairs of steps are tried per instance.
     pub held_pairs: u64,
     /// A run that takes longer ends, and counts as a violation.
     pub time: Duration,
-    /// Threads that run schedules, each its own.
+    /// Threads of the harness, each of which runs schedules of its own.
     pub threads: usize,
     /// The first seed.
     pub seed: u64,
@@ -42,7 +42,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For a test: seconds.
+    /// The budget of a test that takes seconds.
     pub fn quick() -> Budget {
         Budget { schedules: 520, held_points: 16, held_others: 240, held_pairs: 1, ..Budget::ci() }
     }
@@ -98,24 +98,24 @@ impl std::str::FromStr for Choice {
     }
 }
 
-/// What was done so far.
+/// The work done so far.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Schedules run.
     pub schedules: AtomicU64,
     /// Schedules with a thread that is held.
     pub held: AtomicU64,
-    /// Those with at least one crash image.
+    /// Schedules with at least one crash image.
     pub crashed: AtomicU64,
     /// Histories checked.
     pub histories: AtomicU64,
     /// Crash images reopened.
     pub images: AtomicU64,
-    /// Those that differ in bytes or in the history before them.
+    /// Crash images that differ in bytes or in the history before them.
     pub images_distinct: AtomicU64,
-    /// Answers whose durability was checked.
+    /// Results whose durability was checked.
     pub responses: AtomicU64,
-    /// Those for which an image had to be reopened.
+    /// Results for which an image had to be reopened to check that.
     pub responses_imaged: AtomicU64,
     /// Steps of all schedules.
     pub steps: AtomicU64,
@@ -144,7 +144,7 @@ pub enum Kind {
     Crash,
 }
 
-/// Something that is not as the contract has it.
+/// Something that violates the contract.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The workload.
@@ -155,7 +155,7 @@ pub struct Violation {
     pub strategy: Choice,
     /// The seed of the workload.
     pub seed: u64,
-    /// That of the strategy; for a thread that is held, the step.
+    /// The seed of the strategy; for a thread that is held, the step.
     pub order: u64,
     /// Events of the trace before the crash, if there was one.
     pub crash: Option<usize>,
@@ -181,14 +181,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What was found.
+/// The result of an exploration.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// What was done: see [`Counters`].
+    /// Schedules run. The counts are those of [`Counters`].
     pub schedules: u64,
     /// Schedules with a thread that is held.
     pub held: u64,
-    /// Why it was less than the budget names, if it was.
+    /// Why fewer schedules ran than the budget allows, if fewer did.
     pub short: Option<String>,
     /// Schedules with a crash.
     pub crashed: u64,
@@ -196,15 +196,15 @@ pub struct Outcome {
     pub histories: u64,
     /// Crash images.
     pub images: u64,
-    /// Distinct ones.
+    /// Distinct crash images.
     pub images_distinct: u64,
-    /// Answers.
+    /// Results whose durability was checked.
     pub responses: u64,
-    /// Of these, with an image.
+    /// Results for which an image had to be reopened to check that.
     pub responses_imaged: u64,
     /// By kind, how many operations there were.
     pub operations: BTreeMap<&'static str, u64>,
-    /// What is wrong.
+    /// Violations found.
     pub violations: Vec<Violation>,
     /// Time taken.
     pub took: Duration,
@@ -320,7 +320,7 @@ pub fn run(
         for _ in 1..budget.threads {
             scope.spawn(work);
         }
-        // One of them is this one: what is planted on it is planted in its runs.
+        // This thread is one of the workers, so a bug seeded on it is in effect in its runs.
         work();
     });
     let (violations, operations) = found.into_inner().unwrap_or_else(|e| e.into_inner());

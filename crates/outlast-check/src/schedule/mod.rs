@@ -1,16 +1,17 @@
 //! Chosen interleavings of a few threads on tiny structures, and crashes in them.
 //!
-//! A [`Workload`](crate::parts::workload::Workload) is what two to four threads do on a table that is
-//! about to do something interesting; a [`Strategy`](baton::Strategy) and a seed choose
-//! who runs when. The run's history must be linearizable; the table must verify and work
-//! on; and whatever a crash can leave, at moments chosen from the run's trace, must hold
-//! what makes the history up to that moment, and what is found afterwards, strictly
-//! linearizable.
+//! In a [`Workload`](crate::parts::workload::Workload), two to four threads work on a table that is
+//! about to split, grow, merge or the like. A [`Strategy`](baton::Strategy) and a seed choose which
+//! thread runs when. Each run is checked:
 //!
-//! At each answer the least that a power loss leaves is looked at, if anything is still
-//! open that is meant to be durable: an answer that rests on something that a crash can
-//! take back, whoever stored it, shows there. That is exact: what was read but not rested
-//! on does not matter.
+//! - The history must be linearizable.
+//! - The table must verify and go on working.
+//! - At moments chosen from the run's trace, the harness builds crash images. The history up to the
+//!   crash, followed by the contents of the reopened image, must be strictly linearizable.
+//! - Whenever an operation returns while a store that is meant to be durable is not, the harness
+//!   looks at the least that a power loss could leave. This shows every result that depends on a
+//!   store that a crash can undo, whichever thread made that store. The check is exact: a store
+//!   that was read but has no effect on the result does no harm.
 
 pub mod act;
 pub mod baton;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// How many turns a thread that reopens the pool waits for another thread to close it.
 const TURNS: u32 = 100;
 
-/// One opening of the pool: what a process would have.
+/// One opening of the pool, with all that a process has of its own.
 pub(super) struct Opened {
     pub(super) store: Arc<Store<Traced>>,
     pub(super) map: Arc<OpenMap>,
@@ -21,9 +21,9 @@ pub(super) struct Opened {
 /// The pool of a run.
 ///
 /// `close` gives up the file's lock while references, iterations and lookups of the closed pool
-/// still exist. They keep its mapping, but not its lock. So the next opener need not wait for them,
-/// and shares the memory with them. It is the same here: each opening has its own mapping of the
-/// one memory, its own DRAM, and the lock.
+/// still exist. They keep the pool's mapping, but not its lock. So the next opener need not wait
+/// for them, and shares the memory with them. A run does the same: each opening has its own mapping
+/// of the one memory, its own DRAM, and the lock.
 pub(super) struct Pool<'r> {
     seam: Traced,
     alive: &'r Arc<Alive>,

@@ -1,9 +1,9 @@
-//! What goes on when one thread is stopped for ever.
+//! Checks that other threads make progress when one thread is stopped for ever.
 //!
-//! A thread is stopped before each of its steps in turn, and stays so; the others must
-//! complete 1,000 operations within a bound of steps. A scheme that is lock-free
-//! ([`Scheme::is_lock_free`]) keeps that with any thread stopped; every scheme, with any
-//! reader stopped: who looks a key up, holds a reference or iterates.
+//! A thread is stopped before each of its steps in turn, and stays stopped. The others must
+//! complete 1,000 operations, each within a bound of steps. A lock-free scheme
+//! ([`Scheme::is_lock_free`]) must pass whichever thread is stopped. Every scheme must pass when
+//! the stopped thread is a reader: it looks a key up, holds a reference or iterates.
 
 use super::act::MAP;
 use super::baton::{Baton, Strategy};
@@ -19,7 +19,7 @@ use outlast::pool::threads;
 use outlast::{RecordForm, Scheme};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the thread does that is stopped.
+/// The work of the thread that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     /// Looks keys up.
@@ -40,13 +40,13 @@ pub enum Victim {
     Step,
 }
 
-/// Operations that the others make.
+/// Operations that the other threads make.
 pub const OPERATIONS: u64 = 1_000;
-/// Steps that one of them may take, those of all threads counted.
+/// Steps of all threads together within which an operation must return.
 const STEPS_MAX: u64 = 20_000;
 
 impl Victim {
-    /// Those that a scheme promises not to be kept up by.
+    /// Returns the victims that must not keep other threads waiting in this scheme.
     pub fn of(scheme: Scheme) -> &'static [Victim] {
         if scheme.is_lock_free() {
             &[
@@ -64,8 +64,8 @@ impl Victim {
         }
     }
 
-    /// Makes sure of the space that it needs: blocks of its own, so that it is not stopped while
-    /// it takes some from all.
+    /// Sets aside the blocks that the victim needs, so that it is not stopped while it takes blocks
+    /// from the allocator's shared state.
     fn reserve<R: Form>(self, store: &Store<Traced>, index: &dyn Index<R>) -> outlast::Result<()> {
         for n in 60_000..60_003 {
             let (key, value) = (R::nth_key(n), R::nth_value(n + 1));
@@ -73,7 +73,8 @@ impl Victim {
             index.change(R::key_of(&key), Change::Remove, Previous::UNWANTED)?;
         }
         let _writing = store.core().enter()?;
-        // As much as a block of the index's structure; it stays in hand with others.
+        // Allocate as much as a block of the index's structure takes. The run of pages has more
+        // such blocks, which stay with this thread.
         store.core().allocate(256).map(|_| ())
     }
 
@@ -95,7 +96,7 @@ impl Victim {
             }
             Victim::Scan => {
                 let (mut cursor, mut batch) = (Cursor::start(), Vec::new());
-                // A part of it: all is only more of the same.
+                // Scan only a part of the table. The rest would be more of the same.
                 for _ in 0..3 {
                     index.scan(&mut cursor, &mut batch)?;
                 }
@@ -124,13 +125,13 @@ impl Victim {
     }
 }
 
-/// What the others do: changes of the keys that the victim is at, and inserts that split.
+/// The work of the other threads: changes of the victim's keys, and inserts that cause splits.
 fn others<R: Form>(index: &dyn Index<R>, thread: u64, baton: &Baton) -> outlast::Result<()> {
     for i in 0..OPERATIONS / 2 {
         let n = match i % 5 {
             0 => 3,
             1 => 5,
-            // Which a victim inserts.
+            // The key that a victim inserts.
             2 => 50_001,
             _ => 1_000 * (thread + 1) + i % 60,
         };
@@ -167,14 +168,14 @@ pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> C
         let pool = PoolShape { pages: 64, max_pages: 512, ..PoolShape::default() };
         let mut session = Session::create(pool, &alive, seam.clone())?;
         session.create_map(MAP, shape)?;
-        // So many that some of them have an older level to be taken from.
+        // Enough records that some of them are in an older level, from which they can be moved.
         for key in 0..60 {
             session.change(MAP, key, Do::Insert(key + 700))?;
         }
         let store = session.store();
         let map = store.open_map(MAP)?;
         let reserves = scheme.is_lock_free();
-        // The others are the first to be done: then the victim is let go on.
+        // The other threads are done first. Then the victim is released.
         let ends: Vec<Checked> = std::thread::scope(|scope| {
             let spawn = |thread: usize| {
                 let (baton, seam, store, map) = (&baton, &seam, &store, &map);

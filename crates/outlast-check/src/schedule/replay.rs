@@ -38,8 +38,8 @@ impl Named {
         }
     }
 
-    /// The strategy that a seed names. Where it has to know how long the run is, that is
-    /// found out by a run without switches.
+    /// Makes the strategy that a seed determines. If it depends on the length of the run, a run
+    /// without switches measures that first.
     fn strategy(&self, instance: &Instance, seed: u64, alive: &Arc<Alive>) -> Checked<Strategy> {
         Ok(match self.choice {
             Choice::Random => Strategy::walk(seed),
@@ -100,8 +100,8 @@ impl Named {
     }
 }
 
-/// Makes a violation small: operations are dropped as long as something of the same kind
-/// still shows, under this or one of a few other orders.
+/// Makes a violation small. Drops operations as long as a violation of the same kind still shows,
+/// in this order of steps or one of a few others.
 fn minimise(
     named: Named,
     order: u64,
@@ -119,7 +119,7 @@ fn minimise(
         dropped.push(number);
         dropped.sort_unstable();
         let smaller = instance.without(&dropped);
-        // Which step it is held before does not change with what others do.
+        // The step before which a thread is held does not depend on the other threads' operations.
         let attempts = if named.choice == Choice::Held { 1 } else { 40 };
         for attempt in 0..attempts {
             if Instant::now() > deadline {

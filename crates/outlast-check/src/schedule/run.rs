@@ -17,28 +17,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Threads of a run have numbers from here on in the trace; the one that set it up has 0.
+/// In the trace, a run's threads have numbers from this one on. The thread that set it up has 0.
 pub const FIRST: usize = 1;
-/// The thread that looks at what is left, in histories.
+/// In histories, the thread that reads the contents after the run.
 const OBSERVER: usize = 99;
 
 /// A run and all that was recorded of it.
 pub struct Run {
-    /// What was run.
+    /// The instance that was run.
     pub instance: Instance,
-    /// The file when recording began, as long as it can grow.
+    /// The file when recording began, extended to the size that it can grow to.
     pub initial: Vec<u8>,
-    /// How long it was then.
+    /// The length of the file when recording began.
     pub initial_len: u64,
     /// Every access and every mark.
     pub events: Vec<pmem::Event>,
     /// Steps that the threads made.
     pub steps: Steps,
-    /// By thread: those before a store, flush or fence of a commit point.
+    /// By thread: its steps that were stores, flushes or fences of a commit point.
     pub pointed: Vec<Vec<(u64, &'static Point)>>,
-    /// By number: who asked what.
+    /// By number of the operation: its thread and call.
     asked: Vec<(usize, Act)>,
-    /// By number: what was answered, if it is an answer of the history.
+    /// By number of the operation: its result, if the history has one.
     answers: Vec<Option<Answer>>,
     /// Keys that the operations name.
     touched: BTreeSet<u64>,
@@ -46,7 +46,7 @@ pub struct Run {
     pub fault: Option<Fault>,
 }
 
-/// Runs a workload. What is wrong with the run is in [`Run::fault`].
+/// Runs a workload. If something is wrong with the run itself, [`Run::fault`] says so.
 ///
 /// # Errors
 /// If the workload cannot be set up.
@@ -54,7 +54,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
     threads::number_this_thread(0);
     let baton = Baton::new(instance.scripts.len(), strategy);
     if instance.workload.pages.is_some() {
-        // Its table has so many records that an iteration takes tens of thousands.
+        // Its table has so many records that an iteration takes tens of thousands of steps.
         baton.limit(1_000_000);
     }
     let seam = Traced::with_control(Box::new(baton.clone()));
@@ -113,7 +113,7 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
     Ok(run)
 }
 
-/// Runs the threads of a run to their ends: what is wrong, if something is.
+/// Runs the threads of a run to their ends. Returns what is wrong, if something is.
 fn run_threads(shared: &Shared<'_>) -> Option<Fault> {
     let instance = shared.instance;
     std::thread::scope(|scope| {
@@ -180,17 +180,17 @@ fn op_of(mark: &str) -> Option<usize> {
 }
 
 impl Run {
-    /// Whether nothing went on any more.
+    /// Returns whether no thread made progress any more.
     pub fn is_stuck(&self) -> bool {
         self.fault.as_ref().is_some_and(|f| f.0 == STUCK)
     }
 
-    /// The number of an operation's script and what it is.
+    /// Returns the number of an operation's script, and the operation.
     pub fn operation(&self, op: usize) -> (usize, Act) {
         self.asked[op]
     }
 
-    /// The moments after an answer: just after its mark, and the operation.
+    /// Returns the moments just after an operation has returned, each with the operation's number.
     pub fn answers(&self) -> impl Iterator<Item = (usize, usize)> {
         self.events.iter().enumerate().filter_map(|(i, event)| match &event.access {
             Access::Mark(Mark::End(name)) => Some((i + 1, op_of(name)?)),
@@ -198,7 +198,7 @@ impl Run {
         })
     }
 
-    /// Hashes what had begun, and what had been answered, before a moment of the trace.
+    /// Hashes the operations begun, and the results returned, before a moment of the trace.
     pub fn hash_history(&self, moment: usize, hasher: &mut impl Hasher) {
         for event in &self.events[..moment] {
             let (mark, ends) = match &event.access {
@@ -213,11 +213,11 @@ impl Run {
         }
     }
 
-    /// The history of the first `moment` events of the trace.
+    /// Returns the history of the first `moment` events of the trace. It leaves out records that no
+    /// operation touches.
     ///
     /// # Errors
-    /// If an iteration told of a record that nobody touches what is not so: such records
-    /// are left out of the history.
+    /// If an iteration reported such a record wrongly.
     pub fn history(&self, moment: usize) -> Checked<History> {
         let mut events = Vec::new();
         let initial = self.instance.initial();
@@ -277,10 +277,11 @@ impl Run {
         Ok(())
     }
 
-    /// The history of the first `moment` events and what was found afterwards.
+    /// Returns the history of the first `moment` events, followed by lookups that return what was
+    /// found afterwards.
     ///
     /// # Errors
-    /// If something is not as it was that nobody touches, or the like.
+    /// If the map is gone, or if records that no operation touches are not as they were.
     pub fn history_with(&self, moment: usize, crashed: bool, found: &State) -> Checked<History> {
         let mut history = self.history(moment)?;
         if crashed {
@@ -313,7 +314,7 @@ impl Run {
         Ok(history)
     }
 
-    /// Every key that may be there, and some that never are.
+    /// Returns every key that may be present, and some that never are.
     pub fn universe(&self) -> Vec<u64> {
         let mut keys: BTreeSet<u64> = self.instance.initial().into_keys().collect();
         keys.extend(&self.touched);
@@ -323,10 +324,10 @@ impl Run {
         keys.into_iter().collect()
     }
 
-    /// Nobody crashed: looks at everything, verifies, works on.
+    /// Checks the pool after a run without a crash: reads everything, verifies, and makes changes.
     fn check_end(&self, mut session: Session) -> Checked {
         if session.store().core().check().is_err() {
-            // A close was part of it. What it left is opened again.
+            // The run closed the pool. Open what the close left.
             session.crash()?;
         }
         let universe = self.universe();
@@ -336,10 +337,10 @@ impl Run {
             return Err(Fault(findings[0].to_string()));
         }
         session.settle(&found, &universe, true)?;
-        // A pool that is closed and opened is left alone until something is changed.
+        // Background work leaves a pool that was closed and opened alone until the first change.
         session.change(MAP, 6_999_999, Do::Put(1))?;
         session.come_to_rest()?;
-        // Blocks that were freed are used again, also those that something still leads to.
+        // Reuse blocks that were freed. If something still leads to one of them, this shows it.
         let fresh: Vec<u64> = (6_999_999..7_000_000 + REUSED).collect();
         for &key in &fresh[1..] {
             session.change(MAP, key, Do::Insert(key - 6_999_000))?;

@@ -272,8 +272,8 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// As [`hold`], for another map, if it exists. Its records never change; one that was created
-    /// meanwhile has none.
+    /// Does what [`hold`] does, for another map, if that map exists. The records of another map
+    /// never change, and a map that was created meanwhile has none.
     fn hold_other(&mut self, n: u64, call: Call) -> Result<(), Asked> {
         let map = match self.opened.store.open_map(&other(n)) {
             Ok(map) => map,

@@ -148,7 +148,7 @@ impl Workload {
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {
-                    // Some of the records that were copied came there since.
+                    // Some of the records that were copied are newer than the one of `number`.
                     moved.retain(|&other| other > number);
                     moved.push(number);
                 } else {
@@ -266,7 +266,8 @@ impl Workload {
                 };
                 let mut besides: Vec<Call> = moved.iter().flat_map(each).collect();
                 if self.emptied {
-                    // It goes into the records that are left, which are one fewer then.
+                    // Insert the key that the first thread removes. It joins the records that are
+                    // left, which are one fewer by then.
                     besides.push(Call::Change(keys.key(*removed), Do::Insert(2_000)));
                     besides.extend(moved.iter().map(|&n| Call::Change(keys.key(n), Do::Update(2))));
                 }
@@ -299,10 +300,10 @@ impl Workload {
     /// Makes runs of three threads, for directed schedules:
     ///
     /// 1. The first thread makes one operation, and is held before one of its steps.
-    /// 2. Meanwhile the second does all of what the workload tests (a split, an expansion and the
-    ///    emptying of a level, a merge, the reclaim, a sync, a close), and then makes changes that
-    ///    reuse what that has freed.
-    /// 3. The third reads.
+    /// 2. Meanwhile the second thread does all the work that the workload tests (a split, an
+    ///    expansion and the emptying of a level, a merge, the reclaim, a sync, a close). Then it
+    ///    makes changes that reuse the space that this work has freed.
+    /// 3. The third thread reads.
     ///
     /// # Errors
     /// As [`make`](Workload::make).
@@ -375,7 +376,7 @@ impl Workload {
             change(records + 2, Do::Insert(1_004)),
             change(nth(1), Do::Update(1_005)),
         ]);
-        // The same after the first thread's record was removed.
+        // The same work, after a removal of the record that the first thread's operation is on.
         let mut emptied = vec![change(one, Do::Remove)];
         emptied.extend(&work);
         if self.beside == Beside::Close {
@@ -408,7 +409,7 @@ impl Workload {
             // The ways of a lookup: a reference, many at once, one.
             [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
         }
-        // A lookup is held, and also a change of its key, or of a later one.
+        // Hold a lookup, and also a change of the same key or of a later one.
         let once = scripts.len();
         if self.aim == Aim::Duel {
             // Blocks of the same size as the replaced one.
@@ -446,7 +447,7 @@ struct Fill {
     records: u64,
     /// How many of the first ones are removed again.
     removed: u64,
-    /// The records that the next insert or removal moves, or that took the same way as it.
+    /// The records that the next insert or removal moves, or that took the same way earlier.
     moved: Vec<u64>,
 }
 
@@ -459,10 +460,10 @@ const EMPTIED_FROM: u64 = 60;
 /// Background steps of another thread while one is held.
 const HELD_STEPS: usize = 6;
 
-/// The same in a workload that tests them: enough to finish all work.
+/// Background steps in a workload that tests them: enough to finish all work.
 const HELD_STEPS_WORKING: usize = 40;
 
-/// The same after a crash: the trace takes a step for each slot of the root table.
+/// Background steps after a crash: the trace takes a step for each slot of the root table.
 const HELD_STEPS_RECLAIMING: usize = 160;
 
 /// Background steps that do most of the work that growth leaves.

@@ -2,7 +2,7 @@
 //!
 //! - `scenarios.rs`: runs for its own paths, and what the common scenarios must reach
 //! - `workloads.rs`: the same for schedules
-//! - `planted.rs`: what stands for each published bug
+//! - `planted.rs`: the seeded bug for each published bug, or why there is none
 //!
 //! `plays.rs` has what several schemes play.
 //!

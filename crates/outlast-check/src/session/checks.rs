@@ -63,15 +63,15 @@ pub(super) fn apply<R: Form>(
     };
     let done = index.change(R::key_of(&key), change, Previous::WANTED)?;
     ensure(done.applied == applies, || {
-        format!("answered applied: {}, expected {applies}", done.applied)
+        format!("returned applied: {}, expected {applies}", done.applied)
     })?;
     ensure(done.present == before.is_some(), || {
-        format!("answered present: {}, the value was {before:?}", done.present)
+        format!("returned present: {}, the value was {before:?}", done.present)
     })?;
     // A change returns the previous value only if it had to look at it.
     let told = done.before.as_ref().map(|value| R::value_number(value).ok_or(value));
     ensure(told.is_none() || told == before.map(Ok), || {
-        format!("answered value {told:?}, it was {before:?}")
+        format!("returned the previous value {told:?}, it was {before:?}")
     })?;
     ensure(told.is_some() || before.is_none() || !applies, || {
         format!("returned no previous value, it was {before:?}")

@@ -1,8 +1,8 @@
-//! What the maps of each scheme are like: their shapes, when they grow, which of the scheme's commit
-//! points stand for what every scheme has, what must hold of them, and which parts of the algorithms
-//! a trace went through ([`phases`]).
+//! What the maps of each scheme are like: their shapes, when they grow, the commit points of their
+//! growth and creation, what must hold of them, and which parts of the algorithms a trace went
+//! through ([`phases`]).
 //!
-//! The tests that need it are in [`schemes`](crate::schemes).
+//! The tests that need this are in [`schemes`](crate::schemes).
 
 pub mod clevel;
 pub mod dash_eh;

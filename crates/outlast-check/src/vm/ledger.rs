@@ -23,11 +23,11 @@ type Contents = Vec<Vec<Option<u64>>>;
 /// Whether a pool on a medium that a power loss can tear must open at the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It is clean, so it must open.
+    /// The pool is clean, so it must open.
     Clean,
-    /// It is modified, so it must be refused.
+    /// The pool is modified, so it must be refused.
     Dirty,
-    /// It is changing between the two, so it may do either.
+    /// The pool is changing between clean and modified, so it may open or be refused.
     Between,
 }
 
@@ -71,7 +71,7 @@ pub struct Ledger {
     bases: Vec<Base>,
     snapshots: Vec<Base>,
     phase: Phase,
-    /// What this opening has shown, and those before it that were cut.
+    /// The values that the guest reported in this opening, and in earlier ones that were cut.
     seen: BTreeMap<(usize, u64), Held>,
     refused: bool,
     working: bool,

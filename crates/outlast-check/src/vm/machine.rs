@@ -12,8 +12,8 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Size of an NVDIMM's label in bytes. It is taken out of the file, so without it in the file's
-/// size, the namespace would be misaligned.
+/// Size of an NVDIMM's label in bytes. The emulator takes the label out of the NVDIMM's file. The
+/// file must be longer by this size, or the namespace would be misaligned.
 const LABEL_BYTES: u64 = 128 << 10;
 /// Size of memory devices and disks, in bytes.
 const DEVICE_BYTES: u64 = 512 << 20;
@@ -287,9 +287,9 @@ impl Drop for Guest {
 /// The result of waiting for a guest.
 #[derive(Debug)]
 pub enum Next {
-    /// It reported something.
+    /// The guest reported something.
     Said(Said),
-    /// It is off.
+    /// The machine is off.
     Off,
     /// The deadline has passed.
     Late,

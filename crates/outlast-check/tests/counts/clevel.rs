@@ -35,9 +35,9 @@ fn an_insert_flushes_its_record_and_one_slot() {
         for key in 10..60 {
             let events = bench.change(key, Do::Insert(VALUE + 41));
             // The record must be durable before its slot can lead to it, and the slot before the
-            // insert returns. What the insert announces and decides between them need not be
-            // durable, because a crash makes it void. Skip inserts that touch a bucket for the
-            // first time since opening, because that costs more.
+            // insert returns. In between, the insert stores an announcement and a decision. They
+            // need not be durable, because a crash makes them void. Skip inserts that touch a
+            // bucket for the first time since opening, because those cost more.
             let touches = has(&events, &points::REPAIR_FOUND);
             if moves_pages(&events) || makes_room(&events) || touches {
                 continue;
@@ -81,7 +81,7 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
             }
             seen.1 += 1;
             // The commit must be durable before the slot is empty, because an empty slot does not
-            // show a reader that the commit is pending. For the slot, the same as above.
+            // show a reader that the commit is pending. The slot is as above.
             assert_eq!(cost_at(&events, &points::REMOVE), (1, 1));
             assert_eq!(cost_at(&events, &points::REMOVE_SLOT), (1, 1));
             assert_eq!(cost(&events), (2, 2), "remove, {form}");

@@ -54,7 +54,7 @@ fn lookups_store_nothing_wherever_the_record_is() {
         // Keys of one home fill bucket, neighbour and stash.
         let keys: Vec<u64> = homes[0].by_ref().take(32).collect();
         bench.fill(keys.iter().copied());
-        // They are found in each, and absent keys are missed, with and without overflow to search.
+        // Look up keys in each of them, and absent keys with and without overflow to search.
         let absent: Vec<u64> = homes.iter_mut().flat_map(|h| h.by_ref().take(3)).collect();
         for &key in keys.iter().chain(&absent) {
             bench.read(key);
@@ -93,7 +93,7 @@ fn an_insert_flushes_one_line_and_its_record() {
             if has(&events, &outlast::pool::points::CLAIM_FENCE) {
                 continue;
             }
-            // The same cost as in a bucket, because the home's note of it is volatile.
+            // The same cost as in a bucket, because the home's overflow fingerprint is volatile.
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}, stash");
         }
     }
@@ -236,9 +236,9 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                     let (lines, fences) = cost_at(&events, &points::SPLIT_DIRECTORY);
                     assert!(lines >= 1 && fences == 1);
                     assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
-                    // The records that are compacted: each line that receives a copy is flushed
-                    // once, and so is each line that a record leaves. There is one fence for all of
-                    // either.
+                    // Compaction flushes each line that receives a copy once, and each line that a
+                    // record leaves once. There is one fence for all copies, and one for all the
+                    // slots left.
                     let copies = cost_at(&events, &points::COMPACT_COPY);
                     let slots = cost_at(&events, &points::COMPACT_CLEAR);
                     assert_eq!(copies.0, lines_stored(&events, &points::COMPACT_COPY));
@@ -280,7 +280,7 @@ fn an_overflow_node_is_written_whole_before_its_link() {
             let events = bench.change(key, Do::Insert(VALUE + 41));
             if has(&events, &points::NODE_COMMIT) {
                 nodes += 1;
-                // The whole node is flushed. Of its header's line, only one word is used.
+                // The whole node is flushed, although only one word of its header's line is used.
                 let lines = outlast::index::dash_eh::layout::NODE_BYTES / 64;
                 assert_eq!(cost_at(&events, &points::NODE_NEW), (lines, 1));
                 assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));

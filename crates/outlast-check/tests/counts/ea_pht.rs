@@ -132,8 +132,8 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
     });
 }
 
-/// The locks of EA-PHT lie in the pool. Opening a map leaves those alone that are free, and resets others
-/// only after the pool's dirty mark: another process could have the pool otherwise.
+/// The locks of EA-PHT lie in the pool. Opening a map leaves free locks alone, and resets others
+/// only after the pool's dirty mark. Without the mark, another process could have the pool.
 #[test]
 fn opening_a_map_resets_locks_after_the_dirty_mark() {
     let shape = Shape::smallest(Scheme::EaPht, RecordForm::Inline);
@@ -161,8 +161,9 @@ fn opening_a_map_resets_locks_after_the_dirty_mark() {
     }
 }
 
-/// A chain of three buckets is moved to a table that has one overflow bucket left. The mover took it, found
-/// no second one, and gave it back; and the table got no annex, as it had a bucket left.
+/// A chain of three buckets is moved to a table that has one overflow bucket left. The mover once
+/// took that bucket, found no second one, and gave it back. The table got no annex, because it had
+/// a bucket left.
 #[test]
 fn a_move_that_needs_more_overflow_buckets_than_are_left_ends() {
     let config = (structure(Scheme::EaPhtHpr).config)(16, 8);

@@ -3,8 +3,8 @@
 //! Method: a map in memory under the recorder. One operation is recorded at a time, and its key is
 //! chosen by its hash so that it hits exactly the intended case. The figures do not depend on the
 //! machine. A comment beside each says why fewer would not do, and the scheme's module
-//! documentation has the argument. What holds for every scheme is here. The rest has a file per
-//! scheme.
+//! documentation has the argument. This file has the tests that hold for every scheme. The others
+//! have a file per scheme.
 
 mod clevel;
 mod dash_eh;

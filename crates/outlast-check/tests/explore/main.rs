@@ -156,7 +156,7 @@ fn judge_one_moment(shape: Shape, alive: &Arc<Alive>) {
     let both = Allowed(vec![Some(before.clone().into()), Some(after)]);
     let (images, faults) = judged(&both);
     assert!(images > 1 && faults.is_empty(), "{images} images: {faults:?}");
-    // Neither of the two states alone covers what a crash can leave here.
+    // A crash here can leave either state, so a judge that allows only one of them finds faults.
     let (_, faults) = judged(&before);
     assert!(!faults.is_empty());
 }

@@ -87,14 +87,14 @@ fn state_of(
     STATES[number]
 }
 
-/// Makes the images of crashes at one moment: of each open line, all or part is kept beside the least
-/// and beside all of the others.
+/// Makes the images of crashes at one moment. One open line at a time keeps all of its stores or a
+/// part. The other lines keep the least that they can, and in another image everything.
 fn images_at(timeline: &Timeline<'_>, mut look: impl FnMut(&Image)) {
     let mut image = Image::default();
     let mut cuts: Vec<Option<Kept>> = vec![None];
     for open in timeline.open() {
         let all = open.stores.len();
-        // Of a long line, not each prefix.
+        // Try only some prefixes of a line with many stores.
         let some = (0..=all).step_by(all.div_ceil(8).max(1)).chain([all.saturating_sub(1)]);
         cuts.extend(some.map(|stores| Some(Kept { line: open.line, stores })));
     }

@@ -25,7 +25,7 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
         Err(_) => true,
     };
     if is_refused {
-        // Both verifications and the walk; nothing is written before they find the pool sound.
+        // Run both verifications and the walk. Nothing is written before they find the pool sound.
         check(&path, true, out)?;
         let bar = progress::spinner("writing back");
         let pool = open::to_accept(&path)?;

@@ -23,7 +23,7 @@ const STALL_MAX: Duration = Duration::from_secs(120);
 const DELAY_MAX: Duration = Duration::from_micros(3);
 
 /// How long a worker is watched for an operation under way in every thread, and then in any thread.
-/// After that it is killed without one.
+/// After that it is killed even if no operation is under way.
 const WATCH_ALL_MAX: Duration = Duration::from_millis(2);
 const WATCH_ANY_MAX: Duration = Duration::from_millis(200);
 
@@ -88,8 +88,8 @@ impl<'d> Executioner<'d> {
         }
     }
 
-    /// Returns how many operations `thread` may do within this part of all work. This never reaches
-    /// the end of its script.
+    /// Returns how many operations `thread` may do within this part of all work. The number never
+    /// reaches the end of the thread's script.
     fn limit(&self, thread: usize, part: f64) -> u64 {
         let len = self.plan.len_of(thread as u32);
         ((len as f64 * part) as u64).min(len.saturating_sub(1))

@@ -34,13 +34,13 @@ const _: () = assert!(STATE < ANSWER && ANSWER < ENTRY_WORDS);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum State {
-    /// It has begun. Whether it took effect is open.
+    /// The operation has begun, and may or may not have taken effect.
     Begun = 1,
-    /// It has returned, so it took effect.
+    /// The operation has returned, so it took effect.
     Acknowledged = 2,
-    /// It was in flight at a kill and had taken effect.
+    /// The operation was in flight at a kill, and had taken effect.
     Happened = 3,
-    /// It was in flight at a kill and never took effect.
+    /// The operation was in flight at a kill, and never took effect.
     Never = 4,
 }
 

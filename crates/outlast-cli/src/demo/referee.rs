@@ -136,7 +136,7 @@ pub(super) struct Findings {
     pub(super) wrong_answers: u64,
     /// Records that were compared with their files.
     pub(super) compared: u64,
-    /// Files that have changed since they were read, so there was nothing to compare.
+    /// Files that have changed since they were read. Their records could not be compared with them.
     pub(super) changed_files: u64,
     /// Descriptions of some of the errors.
     pub(super) examples: Vec<String>,

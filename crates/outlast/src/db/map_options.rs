@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::index::{Config, RecordForm, Scheme, Settings};
 
 /// Options for creating a map. An existing map keeps the options that it was created with. Options
-/// given when it is opened are ignored, except two. A [`scheme`](MapOptions::scheme) and a [`form`](MapOptions::form) that are
-/// given must be the map's own; otherwise opening fails with
+/// given when it is opened are ignored, except two: a [`scheme`](MapOptions::scheme) or a
+/// [`form`](MapOptions::form) must be the map's own. Otherwise opening fails with
 /// [`Error::MapMismatch`](crate::Error::MapMismatch).
 ///
 /// A value out of range, or an option that the scheme given here does not have (Dash-EH, if none is

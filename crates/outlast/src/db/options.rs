@@ -369,7 +369,7 @@ impl PoolOptions {
 
     fn open_locked(&self, path: &Path, file: File, len: u64, read_only: bool) -> Result<Pool> {
         let action = || format!("opening {}", path.display());
-        // Reads instead of mapping: a file is mapped only once it is known to be a pool.
+        // Read the header with system calls: a file is mapped only once it is known to be a pool.
         let header = Header::read(len, |offset| {
             let mut bytes = [0; HEADER_WORDS * 8];
             file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io(action(), e))?;
@@ -414,7 +414,8 @@ impl PoolOptions {
 
     fn start(&self, store: std::sync::Arc<Store<Real>>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
-        // Otherwise the worker does this, after the first operations.
+        // If there is a worker and the pool has content, the worker does this after the first
+        // operations.
         if !worker || store.is_new() {
             store.use_huge_pages();
         }

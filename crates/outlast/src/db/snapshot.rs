@@ -94,8 +94,8 @@ fn is_full(error: &IoError) -> bool {
     )
 }
 
-/// The copy while it is being written, locked. It has no name where the file system allows that,
-/// until it is complete.
+/// The copy while it is being written. Its file is locked. If the file system allows files without
+/// a name, it has none until it is complete.
 struct Target {
     file: File,
     temporary: PathBuf,

@@ -79,20 +79,20 @@ impl<R: Record> Clone for Previous<R> {
 impl<R: Record> Copy for Previous<R> {}
 
 impl<R: Record> Previous<R> {
-    /// The caller does not want it.
+    /// The caller does not want the previous value.
     pub const UNWANTED: Self = Previous { wanted: false, check: None };
 
-    /// The caller wants it, whatever it is.
+    /// The caller wants the previous value, whatever it is.
     pub const WANTED: Self = Previous { wanted: true, check: None };
 
-    /// The caller wants it, if `check` accepts it. Otherwise the change fails with
-    /// [`Damaged`](crate::Error::Damaged), and has no effect.
+    /// The caller wants the previous value, and `check` must accept it. Otherwise the change fails
+    /// with [`Damaged`](crate::Error::Damaged), and has no effect.
     #[inline(always)]
     pub const fn checked(check: for<'a> fn(R::Value<'a>) -> Result<(), Damage>) -> Self {
         Previous { wanted: true, check: Some(check) }
     }
 
-    /// The caller wants it, whatever it is, if `wanted`.
+    /// The caller wants the previous value, whatever it is, if `wanted`.
     pub fn when(wanted: bool) -> Self {
         if wanted { Self::WANTED } else { Self::UNWANTED }
     }

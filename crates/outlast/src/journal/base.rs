@@ -119,8 +119,8 @@ impl Checkpoint {
         Ok(self.epoch)
     }
 
-    /// Gives up after an error. All its pages count as changed: if the base could not be synced, the
-    /// kernel may have dropped any of them.
+    /// Gives the checkpoint up after an error. All its pages count as changed: if the base could
+    /// not be synced, the kernel may have dropped any of them.
     pub fn abandon(self, pages: &mut Pages) {
         pages.changed.extend(self.left);
         pages.changed.extend(self.copies.into_iter().map(|(page, _)| page));
@@ -154,7 +154,8 @@ pub enum Rebuilt {
     },
 }
 
-/// Completes the base with the epochs of the journal. May be cut short, and is then repeated.
+/// Completes the base with the epochs of the journal. If a crash cuts this short, the caller repeats
+/// it.
 ///
 /// Pages of the base that the disk had refused, which only the process that died knows, are written
 /// again: they differ from the disk in lines that the epochs hold.
@@ -175,7 +176,7 @@ pub fn complete(
         return Ok(Rebuilt::Missing { found, needed });
     }
     if known.reached < found {
-        // From here on, the base may hold lines of all of them.
+        // From here on, the base may hold lines of all of these epochs.
         meta.update(|meta| meta.reached = found)?;
     }
     epochs.apply(|change| {

@@ -72,8 +72,8 @@ impl DiskDirectory {
     fn create_in(&self, unfinished: &Path, path: &Path, len: u64) -> io::Result<File> {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(unfinished)?;
-        // Blocks that are only allocated would be marked as written by the first fdatasync of each,
-        // which is a change of the file's metadata.
+        // Write zeros, and do not only allocate blocks. Otherwise the first fdatasync of each block
+        // would mark it as written, which is a change of the file's metadata.
         let piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {

@@ -128,14 +128,14 @@ struct Open {
     file: Box<dyn JournalFile>,
     name: String,
     bytes: u64,
-    /// Where the next epoch goes. 0 if the header is not written either.
+    /// Where the next epoch goes. 0 if the segment's header is not written yet.
     at: u64,
     /// The checksum that the next block continues.
     chain: u32,
 }
 
 impl Open {
-    /// Ends the use of the segment, in which epochs up to `last` count.
+    /// Ends the use of the segment. Its epochs up to `last` are valid, and later ones are void.
     fn close(self, last: u64) -> Closed {
         Closed { name: self.name, last, bytes: self.bytes }
     }
@@ -203,7 +203,7 @@ impl Writer {
         self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
-    /// Writes an epoch. Once this returns, it is durable.
+    /// Writes an epoch. Once this returns, the epoch is durable.
     ///
     /// After an error, the epoch may or may not survive a power loss. The next call must write the
     /// same epoch again, with at least these lines.
@@ -343,7 +343,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Finds the epochs after `checkpoint`, and makes the disk hold them.
+    /// Finds the epochs after `checkpoint`, and makes the disk hold these epochs.
     ///
     /// A process that died may have written some that it had not synced, or that the disk refused:
     /// only that process was told of it. They can be in the last segment alone, so its epochs are
@@ -366,7 +366,7 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// Returns the last one; the checkpoint if there is none.
+    /// Returns the last epoch, or the checkpoint if there is none.
     pub fn last(&self) -> u64 {
         self.last
     }
@@ -390,7 +390,7 @@ impl Epochs {
     fn visit(&self, mut visit: impl FnMut(&Change) -> io::Result<()>) -> io::Result<u64> {
         let mut reached = self.checkpoint;
         for (index, segment) in self.found.iter().enumerate() {
-            // Where the next segment continues, this one ends.
+            // This segment ends with the epoch from which the next one continues.
             let end = self.found.get(index + 1).map_or(u64::MAX, |next| next.after);
             let mut reader = Reader::new(segment);
             for epoch in segment.after.saturating_add(1)..=end {

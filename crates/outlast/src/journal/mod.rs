@@ -9,7 +9,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | working file | the pool as it is now, and which lines have changed. It survives the death of the process, and no power loss |
+//! | working file | the pool as it is now, and which lines have changed. It survives the death of the process, but no power loss |
 //! | base | the pool as it was at some checkpoint, or is becoming in the next one |
 //! | segments (`log`) | the lines that changed since, epoch by epoch |
 //! | `meta` (`meta`) | from which epoch on the base needs the segments |

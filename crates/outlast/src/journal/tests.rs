@@ -375,7 +375,7 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
     };
     let (mut durable, mut rebuilds, mut epochs) = (0, 0, 0);
     for _ in 0..4 {
-        // A rebuild, until one is not cut short. It ends with a new life.
+        // Rebuild until one rebuild is not cut short. It ends with a new life.
         let (mut meta, mut log) = loop {
             let cut = if draw.one_in(2) { draw.below(40) } else { u64::MAX };
             let fails = if draw.one_in(4) { 4 } else { 0 };
@@ -415,7 +415,8 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         durable = log.durable();
         directory.with(|sim| {
             (sim.failing, sim.left) = (0, u64::MAX);
-            // Otherwise the process died and its working file is lost, and the page cache is not.
+            // In one trial of three, the process died and its working file is lost, but the page
+            // cache is not. In the others, the power failed.
             if !draw.one_in(3) {
                 sim.restart(u64::MAX);
             }

@@ -36,7 +36,8 @@ pub trait Value {
     /// Decodes a value from its bytes.
     ///
     /// # Errors
-    /// [`Damage`] if no value has these bytes. As above.
+    /// [`Damage`] if no value has these bytes. The caller replaces the offset by that of the map's
+    /// root.
     fn from_bytes(bytes: Vec<u8>) -> Result<Self::Owned, Damage>;
     /// Borrows an owned value, to pass it to the map again.
     fn borrow(owned: &Self::Owned) -> &Self;

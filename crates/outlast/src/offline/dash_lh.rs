@@ -35,7 +35,8 @@ struct Table {
 }
 
 impl Table {
-    /// Returns the segments of an array. There are eight of each size, but any number of the largest.
+    /// Returns how many segments an array has. There are eight arrays of each size, but any number
+    /// of the largest size.
     fn len(&self, array: usize) -> u64 {
         let bits = self.initial as usize + array / 8;
         if array < 8 || bits < 48 && 1 << bits <= self.most / 2 { 1 << bits } else { self.most }
@@ -167,7 +168,8 @@ impl Walk<'_, '_> {
             }
         }
         if segment.depth < most && self.report.free_state {
-            // Recovery notes such segments, and erases what splits have left that were cut short.
+            // The segment is late. Recovery notes late segments in the turn, and erases what an
+            // interrupted split has left of the new half.
             let half = low | 1 << (63 - segment.depth);
             let at = table.offset(half, segment.depth + 1).ok_or_else(missing)?;
             if !table.late || self.image.word(at)? == table.shape.identity(at, half) {
@@ -177,7 +179,8 @@ impl Walk<'_, '_> {
             }
         }
         match self.walk_segment(map, &table.shape, &segment) {
-            // The segments that were split off from it do not depend on what is in it.
+            // Go on with the segments that were split off from this one. They do not depend on its
+            // content.
             Err(Error::Damaged(damage)) => {
                 map.whole = false;
                 self.problem(damage);

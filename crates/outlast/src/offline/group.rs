@@ -144,7 +144,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks cells, of which the first ones are those of the first level if `homes`.
+    /// Walks cells. If `homes`, the first of them are the cells of the first level.
     fn walk_cells(
         &mut self,
         map: &mut MapReport,

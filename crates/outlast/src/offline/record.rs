@@ -71,7 +71,7 @@ impl Walk<'_, '_> {
 }
 
 /// Returns whether bytes can be of a type: integers have their width, and words nothing above it;
-/// strings are UTF-8. Of other types, nothing is known.
+/// strings are UTF-8. Other types may have any bytes, as far as this walk knows.
 fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
     let width = match schema {
         "str" if form == RecordForm::Bytes => return std::str::from_utf8(bytes).is_ok(),

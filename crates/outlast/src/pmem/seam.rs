@@ -78,8 +78,8 @@ macro_rules! commit_points {
     };
 }
 
-/// A bug that the code makes where it names it, if the recorder asks for it. Declared by
-/// `seeded_bugs!`, beside the code.
+/// A seeded bug. The code that names it makes the bug if the recorder was told to. Declared by
+/// `seeded_bugs!`, beside that code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SeededBug {
     /// The name of the bug in reports. No two have the same.

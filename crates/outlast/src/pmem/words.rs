@@ -56,9 +56,9 @@ impl DramWords {
         }
     }
 
-    /// Makes the system provide memory for all words now, without changing them. For a thread that
-    /// has the time: the system clears a huge page at a time, and otherwise the first operation to
-    /// touch one would wait for that.
+    /// Makes the system provide memory for all words now, without changing them. The system clears
+    /// a huge page at a time, so a thread that no operation waits for should call this. Otherwise
+    /// the first operation to touch a huge page would wait.
     pub fn touch(&self) {
         for word in self.iter().step_by(PAGE_WORDS) {
             // For the processor this is a store, but it leaves the value, because other threads may

@@ -319,7 +319,7 @@ mod tests {
                         let Ok(Entered::Writing(_writing)) = gate.try_enter() else { return };
                         inside.store(true, Ordering::SeqCst);
                         (0..round).for_each(|_| std::hint::spin_loop());
-                        // Without the message that a panic prints.
+                        // Unwind without the message that a panic prints.
                         std::panic::resume_unwind(Box::new(()));
                     }));
                     assert!(panicked.is_err());

@@ -10,8 +10,8 @@ use crate::pmem::{MediumKind, Memory, Offset, Point, Seam};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     words: [u64; HEADER_WORDS],
-    /// The damage in a copy that was found damaged at open and has not been rewritten since. The
-    /// other copy may be older than the last one written.
+    /// The damage in a copy that was found damaged at open and has not been rewritten since. That
+    /// copy may have been the newer one.
     pub copy_damaged: Option<Damage>,
     /// Whether the kernel writes the header back at some time after it was written.
     is_cached: bool,

@@ -56,7 +56,7 @@ pub fn met(
     Ok(())
 }
 
-/// What a thread does when two meet.
+/// The operation of one of two threads that work on the same key.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Op {
     Change(u64, Do),

@@ -35,8 +35,8 @@ pub(super) const ALL: [Workload; 3] = [
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {
-    /// Returns how many times as often as elsewhere a thread is held before accesses that are at no
-    /// commit point. What these workloads hold is only read.
+    /// Returns how many times as often as in other workloads a thread is held before accesses that
+    /// are at no commit point. The threads of these workloads only read what they hold.
     pub(in crate::schedule) fn held_share(&self) -> u64 {
         match self.beside {
             Beside::Hold | Beside::HoldDropped => 8,

@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// How threads of a directed schedule are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holding {
-    /// The first, until the others are done.
+    /// The first thread is held until the others are done.
     First,
-    /// The first, and then the second. Once the third is done, the first goes on.
+    /// The first thread is held, and then the second. Once the third is done, the first goes on.
     Two,
-    /// The first until the second is done, and again, until the third is done. One of the two stops is
-    /// near an access at this commit point.
+    /// The first thread is held until the second is done, and again until the third is done. One of
+    /// the two stops is near an access at this commit point.
     Twice(&'static Point),
-    /// The first near an access at this commit point; then the second, until the first is held again
-    /// and the third is done.
+    /// The first thread is held near an access at this commit point. Then the second is held, until
+    /// the first is held again and the third is done.
     Both(&'static Point),
 }
 
@@ -78,7 +78,7 @@ impl Instance {
             }
         }
         if self.workload.beside == Beside::HoldDropped {
-            // It is freed once the threads have dropped their handles.
+            // The dropped map is freed once the threads have dropped their handles.
             session.let_all_go();
         }
         if self.workload.beside == Beside::MapsFreed {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(super) struct Keys {
     /// The keys of the first numbers, if they matter.
     pub(super) chosen: Arc<[u64]>,
-    /// If no keys are chosen: the key of number 0, which the others follow.
+    /// If no keys are chosen, the key with number 0. The others follow it.
     pub(super) first: u64,
 }
 

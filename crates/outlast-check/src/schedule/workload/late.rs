@@ -1,5 +1,5 @@
-//! Directed schedules in which a thread sleeps until others have done the same work as it, and have
-//! reused what that has freed.
+//! Directed schedules in which a thread sleeps until others have done the same work, and have
+//! reused the space that this freed.
 
 use super::Holding;
 use super::closing::Numbers;
@@ -13,11 +13,11 @@ const MORE: u64 = 18;
 
 /// Makes the scripts, and says how their threads are held. The table's keys share a bucket.
 ///
-/// - One thread sleeps in an operation. The second does the work, and makes other maps and more records,
-///   which take the freed space. The third looks.
-/// - The same, and the first sleeps once more before the third reuses space.
-/// - The work sleeps near its end, a lookup begins and sleeps, and the work sleeps again, until the third
-///   has changed what the lookup reads.
+/// - One thread sleeps in an operation. The second does the work, and makes other maps and more
+///   records, which take the freed space. The third reads.
+/// - The same, but the first thread sleeps once more, and the third thread reuses the space.
+/// - The thread that does the work sleeps near its end. A lookup begins and sleeps. The first
+///   thread goes on and sleeps again, until the third has changed what the lookup reads.
 pub(super) fn scripts(
     numbers: &Numbers<'_>,
     takes: &'static Point,
@@ -37,8 +37,8 @@ pub(super) fn scripts(
         .map(|&victim| ([vec![victim], after.clone(), look.to_vec()], Holding::First))
         .collect();
     scripts.push(([vec![late], work.clone(), reuse], Holding::Twice(takes)));
-    // The work sleeps near its end. A lookup begins, and sleeps until others go to what the work has
-    // made.
+    // The thread that does the work sleeps near its end. A lookup begins, and sleeps until others
+    // use what the work has made.
     let changes = [numbers.reuse(one), look.to_vec()].concat();
     let lookup = vec![Act::Call(numbers.get(one))];
     scripts.push(([work, lookup, changes], Holding::Both(ends)));

@@ -9,7 +9,8 @@ use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::structures::ea_pht::{hybrid, parallel, plain};
 use outlast::index::ea_pht::points;
 
-/// What a scheme of the family adds. They differ in whether changes go on while a table is moved.
+/// What a scheme of the family adds. The schemes differ in whether changes go on while a table is
+/// moved.
 macro_rules! parts {
     ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $planted:expr) => {
         /// What this scheme adds.
@@ -27,8 +28,9 @@ parts!(PLAIN: plain, false, workloads::all, planted::PLAIN);
 parts!(HYBRID: hybrid, false, workloads::all, planted::HYBRID);
 parts!(PARALLEL: parallel, true, workloads::resumed, planted::PARALLEL);
 
-/// Of EA-PHT-HPR: without the fence after a resize's end, another thread can reuse the old table while
-/// the root on media still leads to it. The thread itself fences before it could.
+/// The harmless mutant of EA-PHT-HPR. Without the fence after a resize's end, another thread can
+/// reuse the old table while the root on media still leads to it. The thread that ended the resize
+/// cannot, because it fences before it could reuse anything.
 const REUSED_BY_OTHERS: &[Equivalent] = &[Equivalent {
     point: &points::RESIZE_COMMIT,
     act: Act::Fence,
@@ -36,9 +38,9 @@ const REUSED_BY_OTHERS: &[Equivalent] = &[Equivalent {
     reason: Reason::OtherThreads,
 }];
 
-/// Of the others: the first line of a new table is the first chunk's header. The table is resized
-/// because there are chains, so one of the copies takes an overflow bucket, and flushes the counter in
-/// this line.
+/// The harmless mutant of EA-PHT and EA-PHT-H. The first line of a new table is the first chunk's
+/// header. The table is resized because there are chains, so one of the copies takes an overflow
+/// bucket, and flushes the counter in this line.
 const COUNTED_AGAIN: &[Equivalent] = &[Equivalent {
     point: &points::RESIZE_NEW,
     act: Act::Flush,

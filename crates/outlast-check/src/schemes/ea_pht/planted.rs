@@ -1,4 +1,4 @@
-//! The seeded bugs of the EA-PHT family. Those that many schemes share are in `planted/shared.rs`.
+//! The seeded bugs of the EA-PHT family. Bugs that many schemes share are in `planted/shared.rs`.
 
 use crate::parts::bugs::Checker::{Alone, Held, Paused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
@@ -52,7 +52,7 @@ macro_rules! lines {
         cannot(ERASE_DEADLOCKS, "a removal takes one lock, and waits for no other meanwhile"),
         bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "search", Alone),
         cannot(REOPEN_HANGS, "opening follows links to buckets that no other links to, so it ends"),
-        // What the thesis has wrong, or could.
+        // Mistakes of the thesis, and some that are easy to make.
         bug(
             "EA-PHT: the allocator's counter is not flushed",
             Seeded::NoFlush(&points::COUNTER),
@@ -77,7 +77,7 @@ macro_rules! lines {
             "attempt",
             Alone,
         ),
-        // Of the pool: inserts take space only for the blocks of byte strings.
+        // A bug of the pool: inserts take space only for the blocks of byte strings.
         bytes(
             SIZE_TOLD_EARLY,
             Seeded::InCode(&pool_bugs::SIZE_TOLD_EARLY),
@@ -89,7 +89,7 @@ macro_rules! lines {
     ] };
 }
 
-/// Another, that shows in records that are read through a link.
+/// Another seeded bug, which shows only in records that are read through a link.
 const RETIRED_LATE: Line = bytes(
     "EA-PHT: the new table is current before the old one is retired",
     Seeded::InCode(&own_bugs::RETIRED_LATE),

@@ -288,7 +288,7 @@ pub(super) fn copy_closed(scheme: Scheme, port: &Port) -> Checked {
     add("disk", &second, RECORDS..2 * RECORDS, scheme, port)?;
     copy(&second, &third)?;
     add("dax-again", &third, 2 * RECORDS..3 * RECORDS, scheme, port)?;
-    // The same file, on the same device, through the page cache and then directly again.
+    // Use the same file on the same device through the page cache, and then directly again.
     super::place::unmount_all();
     let cached = Place::NvdimmNoDax.mount(false)?.join("third.pool");
     add("nvdimm-no-dax", &cached, 3 * RECORDS..4 * RECORDS, scheme, port)?;

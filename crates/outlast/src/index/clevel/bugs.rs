@@ -17,7 +17,7 @@ crate::seeded_bugs! {
     REHASH_NOT_RESUMED = "RehashNotResumed";
     /// Recovery leaves announced inserts as it finds them.
     ANNOUNCED_KEPT = "AnnouncedKept";
-    /// Of the slots that lead to a record, only the first is changed.
+    /// Only the first of the slots that lead to a record is changed.
     ONE_SLOT_UNLINKED = "OneSlotUnlinked";
     /// An iteration returns a record once for each slot that leads to it.
     SCANNED_TWICE = "ScannedTwice";

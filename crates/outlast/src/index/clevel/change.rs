@@ -66,7 +66,8 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
                 (true, Some(new), Some(value)) => match self.insert(&guard, key, value, new)? {
                     Some(step) => Ok(step),
                     None => {
-                        // Its record was visible and has lost, so the insert needs another one.
+                        // This insert's record was visible and has lost to another one, so the
+                        // insert needs a new record.
                         *draft = None;
                         Ok(Step::Again)
                     }
@@ -475,7 +476,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
                 match self.rival_announced(place, word, key, target)? {
                     Some(rival) => return Ok(rival),
-                    // It was decided meanwhile.
+                    // The announced insert was decided meanwhile.
                     None => word = self.look(place),
                 }
             }
@@ -508,7 +509,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
         }
         if kind != state::UNDECIDED {
-            // It has won, so it takes effect before anything depends on it.
+            // The announced insert has won. Make it take effect before anything depends on it.
             let pending = slot::with_mark(word, slot::PENDING);
             let _ = self.exchange(place, word, pending, &points::MET_DECIDED);
             return Ok(None);

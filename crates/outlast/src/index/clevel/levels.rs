@@ -493,7 +493,8 @@ mod tests {
 
     type Table = Clevel<Real, Inline>;
 
-    /// Makes a table to which the process has only this handle: the map's own one is not used.
+    /// Opens a table beside the map's own, which the test does not use. So the test has the only
+    /// handle to it.
     fn table() -> (Pool, Arc<Core<Real>>, Table) {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         let options = MapOptions::new().scheme(Scheme::Clevel);

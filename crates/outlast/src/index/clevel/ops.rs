@@ -395,7 +395,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         pending: impl Fn(&Word) + 'g,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
         let mut next = Ok(self.chain_head(level, group));
-        // At most as many as there is space for.
+        // A chain has at most as many nodes as there is space for.
         let mut left = self.core.memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let place = match &next {

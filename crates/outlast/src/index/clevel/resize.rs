@@ -133,8 +133,8 @@ enum Copied {
 impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Contexts ---------------------------------------------------------------
 
-    /// Replaces the context by one with these levels, in the block `block`. Returns whether it did;
-    /// if another thread was first, it does not.
+    /// Replaces the context by one with these levels, in the block `block`. Returns `false` if
+    /// another thread has replaced it first.
     fn replace_context(
         &self,
         guard: &Guard<'_, S>,
@@ -302,8 +302,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         self.core.memory.persist(place, &points::READY);
         let mut level = UnlinkedBlock::of(&self.core, offset);
-        // Checked only now that it is ours. Before, another thread could have taken it, and its
-        // space be in use for something else.
+        // Check the level only now that it is ours. Before, another thread could have taken it, and
+        // its space could be in use for something else.
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
@@ -341,7 +341,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if let Some((offset, found)) = found
             && found == bits
         {
-            // It was made for another newest level, or by an earlier process.
+            // An earlier process made the level ready, or it was made for another newest level.
             return self.prepare_notes(newest, offset);
         }
         let mut level = self.new_level(bits)?;
@@ -482,8 +482,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Prepares a slot of the oldest level for freezing. Returns the word that it is to be frozen
-    /// from, or as `Err` the hash of its record if there is no room for a copy.
+    /// Prepares a slot of the oldest level for freezing. Returns the slot's word, which the caller
+    /// exchanges for a frozen one. Returns the record's hash as `Err` if a copy finds no room.
     fn drain_slot(
         &self,
         guard: &Guard<'_, S>,
@@ -498,7 +498,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(Ok(word));
             }
             if slot::mark(word) == slot::COPY {
-                // Its maker will make another one elsewhere.
+                // The thread that made this copy will make another one elsewhere.
                 return Ok(Ok(word));
             }
             let offset = slot::offset(word);
@@ -569,7 +569,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let plain = slot::word(offset, tag_of(hash));
         if let Some(place) = self.standing(guard, context, plain, hash)? {
-            // Another thread has made it, and it may not be durable.
+            // Another thread has made the copy, and the copy may not be durable.
             if !self.seeded(&bugs::OTHER_COPY_UNFLUSHED) {
                 memory.flush(place, &points::CONFIRM);
             }
@@ -843,8 +843,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     pub(super) fn background_step(&self) -> Result<bool> {
         self.discards.collect(self.seam(), |epoch| self.core.epochs().has_reached(epoch));
-        // No smaller level can be added while a level is being emptied. The removals stay counted
-        // until then. Otherwise no thread would check again once it is done.
+        // No smaller level can be added while a level is being emptied. Until that is done, the
+        // removals stay counted. Otherwise no thread would check again afterwards.
         if self.removed.load(self.seam(), Ordering::Relaxed) >= REMOVALS && !self.is_draining()? {
             self.removed.store(self.seam(), 0, Ordering::Relaxed);
             self.shrink()?;
@@ -852,7 +852,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let newest = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
-            // Only one thread does this: the first.
+            // Only one thread makes a level ready: the first that finds one wanted.
             let wants = self.wants_level(context)
                 && !context.newest().succeeded.swap(self.seam(), true, Ordering::Relaxed);
             wants.then(|| Arc::clone(context.newest()))

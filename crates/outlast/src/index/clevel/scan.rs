@@ -93,8 +93,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if cursor.state == CursorState::Start {
-            // Levels and contexts that come later are new. Those that go are marked by the thread
-            // that removes them.
+            // Levels and contexts that are added later are new. The thread that removes a level or
+            // a context marks it.
             self.trace_levels(context, visit)?;
         }
         let high = Self::range_end(context, cursor.low);

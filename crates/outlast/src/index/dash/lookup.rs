@@ -46,7 +46,8 @@ pub(crate) struct Likely<'m, S: Seam> {
     slot: &'m Slot,
 }
 
-/// What the stages of a lookup pass on. `None` if the hot path does not apply.
+/// The state that one stage of a lookup passes on to the next. There is none if the hot path does
+/// not apply.
 pub(crate) enum Staged<'m, S: Seam> {
     /// The home bucket and the bucket after it.
     Pair(BucketRef<'m>, BucketRef<'m>),

@@ -478,8 +478,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if !from.is_empty() || !nodes.is_empty() {
             memory.fence(&points::COMPACT_CLEAR);
         }
-        // A lookup or an iteration that is still in a node reads for a home that is marked, and retries.
-        // Other walks visit.
+        // A lookup or an iteration that is still in a node reads for a home that is marked as
+        // changing, so it retries. Other walks are in a visit, until whose end the nodes are kept.
         nodes.iter().for_each(|&node| self.core.retire_visited(node, NODE_BYTES));
         found?;
         Ok(())
@@ -520,7 +520,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut next = header.map_or(0, |header| memory.load_seq_cst(&header.chain));
-        // At most as many as there is space for.
+        // A chain has at most as many nodes as there is space for.
         let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let node = std::mem::take(&mut next);

@@ -129,7 +129,7 @@ impl Arrays {
         (most >= 1 << initial).then_some(Arrays { initial, most })
     }
 
-    /// Returns the segments of each of the eight arrays with these numbers, divided by eight.
+    /// Returns how many segments each array has whose number, divided by eight, is `eight`.
     fn size(self, eight: usize) -> u64 {
         match 1 << (self.initial as usize + eight.min(40)) {
             doubled if eight == 0 || doubled <= self.most / 2 => doubled,

@@ -82,9 +82,10 @@
 //! header at the place of the new half, and the turn says from then on that there are late segments. A
 //! turn that passes keeps saying so, also if its own touch was the first to find one.
 //!
-//! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows by
-//! overflow nodes only. So a turn as it was earlier overwrites nothing that a later turn has made, unless
-//! the segment whose turn it names is late: then nothing tells the two turns apart.
+//! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows
+//! by overflow nodes only. So if the file has an older turn than it should, that turn overwrites
+//! nothing that a later turn has made. The exception is an older turn whose segment is late:
+//! nothing distinguishes it from the right one.
 //!
 //! # Deviations from the paper
 //!
@@ -259,7 +260,7 @@ impl Addressing for LinearSegments {
             let bytes = table.addressing.arrays.len(number) * table.size.bytes();
             match table.array(&mut structure, number) {
                 Ok(offset) => visit(BlockKind::Segment, offset, bytes)?,
-                // The other arrays are reported all the same.
+                // Go on, so that the other arrays are reported all the same.
                 Err(damage) => traced = Err(damage.into()),
             }
         }

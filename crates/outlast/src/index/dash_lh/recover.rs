@@ -74,7 +74,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     ) -> Result<Route<'_, LinearSegments>> {
         let touched = self.find_or_read(structure, hash);
         if touched.is_err() && self.is_after_crash() {
-            // For the headers that were flushed. Otherwise the segment's own fence covers them.
+            // Fence for the headers that were flushed. If nothing fails, the segment's own fence
+            // covers them.
             self.core.memory.fence(&points::REPAIR_FOUND);
         }
         touched
@@ -180,7 +181,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if let Some(first) = self.find_segment(offset, made.low(self.addressing.initial))? {
             memory.store(first, 0, &points::ERASED);
         }
-        // Also where there is none: a process that has died may have erased it, and not flushed that.
+        // Flush even if there is no header: a process that has died may have erased it without
+        // flushing that.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.flush(&header.identity, &points::ERASED);
         Ok(())

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Splits for each overflow node. With fewer, segments are fuller, and more records are in nodes.
 const TURNS: u64 = 4;
-/// A segment with more overflow nodes than this may have keys that no split separates. It makes the
-/// table grow only when its nodes have doubled.
+/// A segment with more overflow nodes than this may have keys that no split separates. So it makes
+/// the table grow only each time that the number of its nodes has doubled.
 const CROWDED: usize = 8;
 
 /// Writes a new map's directory and first array and flushes them. The fence before the root's commit
@@ -62,7 +62,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {
         let turn = self.seam().lock(&self.addressing.structure).turn;
         if turn.depth_of(route.segment.low) > route.segment.depth {
-            // Another thread splits it right now, or it is late.
+            // Another thread is splitting the segment, or the segment is late.
             match self.split(route, hash) {
                 Err(error) if leaves_room(&error) => {}
                 split => return split,
@@ -187,10 +187,10 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             structure.arrays.push(Array { offset: block.offset(), checked: true });
             self.core.expect(addressing.arrays.len(array + 1) * self.size.bytes());
         }
-        // The space may have been that of another map. If the split is never made, nothing there may look
-        // like its new half.
+        // The space may have belonged to another map. Erase what could look like the new half of
+        // the split, because the split may never be made.
         self.erase_header(&mut structure, made)?;
-        // Both must be durable before the turn is.
+        // The array and the erased header must be durable before the turn is.
         memory.fence(&points::ERASED);
         addressing.segments.make_entries(self.seam(), depth);
         // `touch` may have set `late` in `structure.turn` since `turn` was copied from it.
@@ -231,7 +231,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(UnlinkedBlock::part(&self.core, self.place(&mut structure, made)?))
     }
 
-    /// Leads operations to both halves of a split, which is durable.
+    /// Leads operations to both halves of a split. The split is durable.
     pub(super) fn publish_split(&self, old: Segment, new: Segment, mark: impl FnOnce()) {
         let (seam, segments) = (self.seam(), &self.addressing.segments);
         mark();
@@ -258,11 +258,11 @@ enum NewBlock {
 /// A block that was allocated before the lock was taken, and its bytes.
 type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
 
-/// What became of passing the turn on.
+/// The result of an attempt to pass the turn on.
 enum Pass {
-    /// It was this one's. It is not durable yet, and neither is the doubling.
+    /// This turn has passed. Neither its passing nor the doubling is durable yet.
     Passed(Turn, Option<Doubled>),
-    /// That takes a block of this many bytes.
+    /// Passing the turn on takes a block of this many bytes.
     Needs(NewBlock, u64),
     /// The turn stays: the table is as large as it can be, or another thread is allocating what the
     /// turn needs.

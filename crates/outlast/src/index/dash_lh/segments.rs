@@ -35,9 +35,9 @@ pub(super) struct Segments {
 
 /// Why a hash has no segment that is ready for use.
 pub(super) enum Unready {
-    /// Nothing is known of this segment, on the way to it.
+    /// Nothing is known of this segment, which is on the way to the hash's segment.
     Unknown(Made),
-    /// It belongs to this segment, of which only the header has been read.
+    /// The hash belongs to this segment, of which only the header has been read.
     Unread(Segment),
 }
 

@@ -1,13 +1,14 @@
 //! Seeded bugs of the EA-PHT family.
 
 crate::seeded_bugs! {
-    /// Recovery does not relink a bucket; here, it hands out buckets again that are linked.
+    /// Recovery hands out buckets again that are linked. (The published bug: it does not relink a
+    /// bucket whose link was lost.)
     LINKED_SPARED = "LinkedSpared";
     /// A bucket is moved a second time.
     MOVED_TWICE = "MovedTwice";
     /// A change goes on in a bucket whose records are in the next table.
     MOVED_UNNOTICED = "MovedUnnoticed";
-    /// A mover asks a table for buckets for ever that hands out none.
+    /// A mover tries for ever to take a bucket of a table that hands out none.
     CLOSED_ASKED_AGAIN = "ClosedAskedAgain";
     /// A bucket is given back before its counter is durable.
     GIVEN_BACK_UNCOUNTED = "GivenBackUncounted";

@@ -66,9 +66,9 @@
 //!
 //! # Concurrency
 //!
-//! A change locks its bucket, the first of the chain; nothing else. A lookup takes no lock and
-//! stores nothing. It reads the version, the fingerprints and the slot, and checks that the version
-//! is the same, and that the table's blocks were not given back. If not, it reads again. After 1,024
+//! A change locks only its bucket, the first of the chain. A lookup takes no lock and stores
+//! nothing. It reads the version, the fingerprints and the slot. Then it checks that the version is
+//! the same, and that the table's blocks were not given back. If not, it reads again. After 1,024
 //! such reads it locks the bucket for the next one.
 //!
 //! An insert changes no version: it shows its record by the fingerprint, or an overflow bucket by the
@@ -104,19 +104,19 @@
 //! it holds one of them, or in a visit. The lock under which annexes are added (`extending`) is taken
 //! outside of both, and held while the annex is allocated.
 //!
-//! A thread that is stopped while it moves buckets stops the changes of EA-PHT and EA-PHT-H that need
-//! the table moved. As for a lock that is never released, they fail after a minute in which nothing
-//! was moved. In EA-PHT-HPR it stops only those of the buckets that it has locked, and the end of the
-//! resize. One that is stopped while it prepares a table or an annex stops the inserts that need it,
-//! in all three.
+//! In EA-PHT and EA-PHT-H, a thread that is stopped while it moves buckets stops the changes that
+//! need the table moved. They fail after a minute in which nothing was moved, as they would at a
+//! lock that is never released. In EA-PHT-HPR such a thread stops only the changes of the buckets
+//! that it has locked, and the end of the resize. In all three schemes, a thread that is stopped
+//! while it prepares a table or an annex stops the inserts that need it.
 //!
 //! # After a crash
 //!
-//! Opening reads all buckets, on as many threads as asked for. It resets locks, and makes the
-//! fingerprints. Of the sixteen states that a crash can leave (3.6.1) most need no repair: a value
-//! without its key is not a record, and a table that the root does not lead to is not in use. Buckets
-//! that were handed out and not linked are handed out first from then on. As stores of a dead
-//! process may still be in the caches, opening flushes what it reads.
+//! Opening reads all buckets, on as many threads as the caller set. It resets locks, and makes the
+//! fingerprints. A crash can leave sixteen states (3.6.1). Most of them need no repair: a value
+//! without its key is not a record, and a table that the root does not lead to is not in use.
+//! Buckets that were handed out and not linked are handed out first from then on. Stores of a dead
+//! process may still be in the caches, so opening flushes what it reads.
 //!
 //! A bucket whose chain is damaged is not served: operations on its hashes return the damage. A
 //! table with such a bucket does not grow; it gets annexes.
@@ -142,9 +142,10 @@
 //! - The first bits of a hash name the bucket, not the last, so that the two copies of a bucket are
 //!   neighbours.
 //!
-//! Of its future work (7.2), fingerprints and byte strings are here. Chunks on each NUMA node are not:
-//! the pool is one file, and which node has its pages is up to the file system. Allocation by counting
-//! up, in other structures, is the pool's allocator, which hands a thread many blocks of one run.
+//! The thesis proposes future work (7.2). This implementation has the fingerprints and the byte
+//! strings. It has no chunks on each NUMA node: the pool is one file, and the file system decides
+//! which node has its pages. In place of allocation by counting up, in other structures, it has the
+//! pool's allocator, which hands a thread many blocks of one run.
 
 mod bucket;
 pub mod bugs;
@@ -483,7 +484,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> impl Iterator<Item = Result<BucketRef<'m>, Damage>> {
         let memory = &self.core.memory;
         let mut next = Some(Ok(first));
-        // At most as many as there is space for: a reader may follow a chain that has been reused.
+        // Yield no more buckets than there is space for: a reader may follow a chain that has been
+        // reused.
         let mut left = 0;
         std::iter::from_fn(move || {
             let bucket = next.take()?;

@@ -169,7 +169,8 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         if V::GOES_ON && self.current().next(self.seam()).is_some() && self.missing.is_empty() {
             self.move_some();
         }
-        // Until it ends, the locks of the tables that are found in it stay locks.
+        // Until the visit ends, the locks of the tables that it finds are not reused as something
+        // else.
         let _visit = self.core.visit();
         let route = self.route(key.hash)?;
         route.bucket.prefetch(self.seam(), key.hash);

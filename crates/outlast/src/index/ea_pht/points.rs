@@ -1,6 +1,6 @@
 //! The commit points of the EA-PHT family. The module's documentation says what each is for.
 
-/// Those of all three schemes.
+/// The commit points of all three schemes.
 mod common {
     crate::commit_points! { "ea-pht":
         /// A new record's block.
@@ -43,18 +43,18 @@ mod common {
 
 pub use common::*;
 
-// EA-PHT has its locks besides.
+// The commit points of EA-PHT, which has its locks in PM.
 crate::commit_points! { "ea-pht" and common::ALL:
     /// A bucket's lock. It needs no flush, because opening resets it.
     LOCK = "lock": volatile;
 }
 
-/// Those of EA-PHT-H.
+/// The commit points of EA-PHT-H.
 pub mod hybrid {
     pub use super::common::*;
 }
 
-/// Those of EA-PHT-HPR, whose resize a crash does not undo.
+/// The commit points of EA-PHT-HPR, whose resize a crash does not undo.
 pub mod parallel {
     pub use super::common::*;
 

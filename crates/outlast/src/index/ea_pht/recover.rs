@@ -21,7 +21,7 @@ const PART: u64 = 256;
 /// The overflow buckets of a table, while it is opened.
 struct Handed {
     areas: Vec<(Area, u64)>,
-    /// Those that a chain links to.
+    /// The overflow buckets that a chain links to.
     linked: Mutex<HashSet<u64>>,
 }
 

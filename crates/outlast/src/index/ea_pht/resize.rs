@@ -38,8 +38,8 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Of 64 buckets, how many have overflow buckets when the table is resized. A table of full buckets
-/// and no others would waste lookups, one with fewer chains space.
+/// A table is resized when this many of 64 buckets have overflow buckets. With more chains, lookups
+/// would take longer. With fewer, the table would waste space.
 const CHAINS: u64 = 7;
 /// How many buckets a thread claims at a time, if it moves buckets until all are moved.
 const CLAIM: u64 = 16;
@@ -97,22 +97,22 @@ fn write_bucket<S: Seam>(
     memory.flush(to.bucket, at);
 }
 
-/// What came of moving a bucket.
+/// The result of moving a bucket.
 enum Move {
     /// This thread has moved it.
     Done,
-    /// Another thread had.
+    /// Another thread had moved it.
     WasDone,
     /// The next table has fewer overflow buckets than the copies may need, which is this many.
     NoRoom(u64),
 }
 
-/// What came of moving some buckets.
+/// The result of claiming some buckets and moving them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claim {
-    /// All that were claimed are moved.
+    /// All claimed buckets are moved.
     Moved,
-    /// All of the table are claimed.
+    /// No bucket of the table is left to claim.
     None,
     /// The next table has fewer overflow buckets than this. The claim was given back.
     NoRoom(u64),
@@ -201,14 +201,14 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn in_visit(&self, old: &Table, moves: impl FnOnce() -> Result<Claim>) -> Result<Claim> {
         let _visit = self.core.visit();
         if !std::ptr::eq(old, self.current()) && !self.seeded(&bugs::MOVED_LATE) {
-            // All is moved, and the table may have been reused before this visit.
+            // All buckets are moved, and the table may have been reused before this visit.
             return Ok(Claim::None);
         }
         moves()
     }
 
-    /// As [`in_visit`](Self::in_visit). If the next table lacks overflow buckets, gives it more, outside
-    /// of the visit: an allocation may have to wait for all visits.
+    /// Does what [`in_visit`](Self::in_visit) does. If the next table lacks overflow buckets, gives
+    /// it more, outside of the visit: an allocation may have to wait for all visits.
     fn move_with_room(
         &self,
         old: &Table,
@@ -400,7 +400,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if reserved.buckets.len() >= needed {
                 let twice = held.word() & MOVED != 0;
                 self.copy_chain(bucket, old, next, index, &mut reserved.buckets)?;
-                // In HPR it has fenced. Otherwise this thread does before the table is used.
+                // In EA-PHT-HPR, `copy_chain` has fenced. In the others, this thread fences before
+                // the table is used.
                 reserved.is_counted = true;
                 held.changing();
                 let word = held.word() | MOVED;
@@ -444,7 +445,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 halves[(hash >> (63 - old.depth) & 1) as usize].push((words, hash));
             }
         }
-        // Before a bucket is taken for the copies: if the link is damaged, none is lost.
+        // Read the link before taking a bucket for the copies. If the link is damaged, no bucket is
+        // lost.
         let link = Link::read(memory, &first.bucket.next)?;
         let moved = Link { depth: MOVED_ON_MEDIA, ..link };
         let empty = self.empty(old.segment(index).low);
@@ -485,8 +487,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let word = self.root_word(0)?;
         memory.store_release(word, Link { offset: next.offset, depth: next.depth }.pack(0), at);
         if V::GOES_ON {
-            // In the same line, and after it. If a crash leaves the first alone, both words name the
-            // new table, which means the same.
+            // This word is in the same line as the first, and is stored after it. If a crash leaves
+            // only the first store, both words name the new table, which means the same.
             memory.store_release(self.root_word(1)?, Link::default().pack(1), at);
         }
         let late = self.seeded(&bugs::RESIZED_BEFORE_DURABLE);
@@ -521,7 +523,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let (mut turn, mut seen) = (0, 0);
         while !old.is_retired(self.seam()) {
             if let Some(next) = old.next(self.seam()) {
-                // Each turn, because a helper that fails gives back what it has claimed.
+                // Try again in each turn, because a helper that fails gives back what it claimed.
                 self.as_helper(old, || self.help(old, next))?;
             }
             if !old.is_retired(self.seam()) {
@@ -572,7 +574,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             claim => claim?,
         };
         if claim == Claim::None {
-            // All are claimed. If a thread sleeps or has died, somebody else has to move its own.
+            // All buckets are claimed. If a thread sleeps or has died, another thread has to move
+            // the buckets that it claimed.
             let moved = old.moved.load(self.seam(), Ordering::Acquire);
             if moved < old.buckets() && self.missing.is_empty() {
                 old.claim_again(self.seam(), 0);

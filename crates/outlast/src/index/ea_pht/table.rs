@@ -55,7 +55,7 @@ pub(crate) struct Overflow {
 
 /// A table: an array of 2^depth buckets in chunks, and overflow buckets.
 pub(crate) struct Table {
-    /// Its block.
+    /// The offset of its block.
     pub(super) offset: u64,
     pub(super) depth: u32,
     chunk_bits: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Table {
     pub(super) chains: SharedWord,
     /// The number of overflow buckets that inserts have linked since the table was made or opened.
     pub(super) linked: SharedWord,
-    /// That number from which on a resize is tried again, after one that failed.
+    /// After a resize failed, the next one is tried once `linked` reaches this number.
     pub(super) retried_at: SharedWord,
     /// 1 once the next table was announced.
     pub(super) announced: SharedWord,
@@ -350,11 +350,11 @@ impl Table {
 
     /// Adds annexes until this many buckets are left.
     pub(super) fn extend<S: Seam>(&self, core: &Core<S>, wanted: u64) -> Result<()> {
-        // Of several threads that find too few, one adds an annex, and the others wait for it.
+        // If several threads find too few buckets, one adds an annex, and the others wait for it.
         let _extending = core.memory.seam().lock(&self.extending);
         while self.lacks(&core.memory, wanted)? {
             if let Err(error) = self.add_annex(core) {
-                // Another thread may have given some back.
+                // Another thread may have given some buckets back.
                 return if self.lacks(&core.memory, wanted)? { Err(error) } else { Ok(()) };
             }
         }
@@ -365,7 +365,7 @@ impl Table {
     fn lacks<S: Seam>(&self, memory: &Memory<S>, wanted: u64) -> Result<bool, Damage> {
         let overflow = memory.seam().lock(&self.overflow);
         if overflow.closed {
-            // It may even have been retired, and its areas reused.
+            // The table may even have been retired, and its areas reused.
             return Ok(false);
         }
         let mut left = overflow.spare.len() as u64;
@@ -415,7 +415,7 @@ fn chunk_area(chunk: u64, bits: u32) -> Area {
     Area { header: chunk, first, count: layout::overflow_buckets(bits) }
 }
 
-/// log2 of the buckets and the header of the largest annex that is asked for.
+/// log2 of the buckets and the header of the largest annex that a table tries to allocate.
 const ANNEX_BITS: u32 = 16;
 
 /// Returns the log2 of the buckets and the header of the largest possible annex.
@@ -461,8 +461,8 @@ fn check_annex<S: Seam>(core: &Core<S>, annex: Link) -> Result<Area, Damage> {
     Ok(area)
 }
 
-/// Returns log2 of the buckets of a chunk, in a table of this depth: as wanted, if neither a chunk nor
-/// the table's header is larger than the largest block.
+/// Returns log2 of the buckets of a chunk, in a table of this depth. It is `wanted`, unless a chunk
+/// or the table's header would then be larger than the largest block.
 fn fitting<S: Seam>(core: &Core<S>, depth: u32, wanted: u32) -> u32 {
     let fits = |bits: &u32| layout::chunk_bytes(*bits) <= core.geometry.large_max();
     let mut bits = (1..=wanted.min(depth)).rev().find(fits).unwrap_or(1);

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 pub(super) struct Mark(u16);
 
 const FINGERPRINT: u16 = 0x3fff;
-/// Those bits of four marks.
+/// The fingerprint bits of four marks in one word.
 const FINGERPRINTS: u64 = FINGERPRINT as u64 * 0x0001_0001_0001_0001;
 /// One record in the count.
 const ONE: u16 = FINGERPRINT + 1;

@@ -70,8 +70,7 @@
 //!
 //! # Concurrency
 //!
-//! A change locks the segment of its key; nothing else. It then checks that the directory still
-//! leads there.
+//! A change locks only the segment of its key. It then checks that the directory still leads there.
 //!
 //! A lookup takes no lock and stores nothing. It reads the segment's version, the marks and the
 //! cell, and then checks that the version is unchanged and that the directory still leads to the
@@ -297,7 +296,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         self.directory.is_current(self.seam(), route.way)
     }
 
-    /// Returns a chunk of cells of a segment, or of an overflow node, by its number after the header.
+    /// Returns the chunk of cells with this number, of a segment or an overflow node. The first
+    /// chunk after the header has number 0.
     #[inline(always)]
     fn cells(&self, block: u64, number: u32, first: Option<u32>) -> Cells<'_> {
         let offset = block + u64::from(1 + number) * CHUNK_BYTES;
@@ -379,7 +379,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
     fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
-        // So the line of the header is read only if there are any.
+        // DRAM says whether there are overflow nodes. The header's line is read only if there are.
         let any = self.state(segment).has_nodes.load(self.seam(), Ordering::Relaxed) != 0;
         let mut link = any.then_some(&self.header(segment).chain);
         // At most as many as there is space for: in a damaged file, something else may have

@@ -164,8 +164,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
         let hash = self.hash_of(words);
         let here = segment.holds(hash);
-        // What a split leaves behind is in its home too. Inline, that is checked, because a damaged
-        // key can look like one.
+        // A record that a split leaves behind is in its home too. For inline records this is
+        // checked, because a damaged key can look like such a record.
         let elsewhere = cell.home().is_some() && cell.home() != self.home(segment, hash).home();
         if elsewhere && (here || R::FORM == RecordForm::Inline) {
             let at = self.core.memory.offset_of(cell.slot()).raw();

@@ -14,7 +14,7 @@ crate::seeded_bugs! {
     SPLIT_OPENED_EARLY = "SplitOpenedEarly";
     /// An insert compares its key with a replaced record's block, which may have been reused.
     INSERT_READS_FREED = "InsertReadsFreed";
-    /// Of the pairs that a crash left in a leaf, only the first line is made durable.
+    /// Recovery makes only the first line of the pairs in a leaf durable.
     FOUND_LINES_SHORT = "FoundLinesShort";
     /// The upper half of a split is opened before the lower half's bits are durable.
     SPLIT_OPENED_UNFLUSHED = "SplitOpenedUnflushed";

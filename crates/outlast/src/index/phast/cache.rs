@@ -58,7 +58,7 @@ unsafe impl Head for BufferHead {
 impl Buffer {
     #[inline(always)]
     fn len(&self, seam: &impl Seam) -> usize {
-        // At most as many as there are words.
+        // A buffer has no more elements than words.
         let Extent { words, numbers, .. } = self.head.extent;
         let most = usize::from(numbers - words) * LINE_WORDS;
         (self.head.len.load(seam, Ordering::Relaxed) as usize).min(most)

@@ -99,7 +99,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
             Met::Absent => progress.replaces = false,
             Met::Present if plan.replaces => progress.replaces = true,
             Met::Present => {
-                // It may have been removed since.
+                // The record may have been removed since.
                 if let Some(changed) = self.present(key, plan)? {
                     return Ok(Step::Done(changed));
                 }

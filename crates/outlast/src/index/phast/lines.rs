@@ -219,7 +219,7 @@ impl<H: Head> Piece<H> {
 }
 
 impl<H: Head> Piece<H> {
-    /// Inserts an element before the one at `place`, which is not the first, of `len`.
+    /// Inserts an element before the one at `place`, of `len` elements. `place` is not 0.
     pub(super) fn insert(
         &self,
         seam: &impl Seam,

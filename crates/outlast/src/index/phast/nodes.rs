@@ -87,8 +87,8 @@ pub(super) enum Side {
     At(usize),
 }
 
-/// Returns whether a key that compares this way to a least key belongs after it: it is not below
-/// it, or, if the search is for what is strictly `below` the key, it is above.
+/// Returns whether a search goes behind a least key to which its key compares this way: if the key
+/// is not below it, or, in a search for records strictly `below` the key, if the key is above it.
 #[inline(always)]
 pub(super) fn behind(order: Order, below: bool) -> bool {
     order == Order::Greater || (order == Order::Equal && !below)
@@ -132,7 +132,8 @@ impl Node {
         }
     }
 
-    /// Returns the first word of the least key of what follows a leaf, or `None` if nothing does.
+    /// Returns the first word of the least key of the leaf after this one, or `None` if there is
+    /// none.
     pub(super) fn high_of(&self, seam: &impl Seam, place: usize) -> Option<u64> {
         if place + 1 < self.len(seam) {
             Some(self.low_at(seam, place + 1))
@@ -180,8 +181,8 @@ impl Node {
         Ok(Side::At(place))
     }
 
-    /// Returns the last leaf whose least key the key belongs after. It belongs after the first
-    /// one's.
+    /// Returns the last leaf whose least key comes before the key, as [`behind`] has it. The first
+    /// leaf's least key does.
     #[inline(always)]
     fn place_of<S: Seam, R: OrderedRecord>(
         &self,

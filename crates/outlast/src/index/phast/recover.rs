@@ -241,9 +241,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((Entry { low: found.low.first, leaf }, low, found.next.offset))
     }
 
-    /// Adds an entry for leaves that are not available. It begins at their least key, or, if that
-    /// is not known, after the last pair of the previous leaf. If that is not known either, the
-    /// previous leaf becomes unavailable as well.
+    /// Adds an entry for leaves that are not available. The entry begins at their least key. If
+    /// that key is not known, it begins after the last pair of the previous leaf. If that pair is
+    /// not known either, the previous leaf becomes unavailable as well.
     fn note_missing(&self, entries: &mut Vec<Entry>, at: u64, low: Option<u64>, damage: Damage) {
         let seam = self.core.memory.seam();
         let behind = |entry: &Entry| {

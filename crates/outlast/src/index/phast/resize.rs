@@ -252,7 +252,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Checks the keys that were in these slots of a full leaf: each must be one of the leaf's
     /// keys, and be there once. Otherwise the leaf could be split again and again, or not at all,
-    /// without ever having room. The result must be validated.
+    /// without ever having room. The caller must check that the leaf has not changed meanwhile.
     fn check_keys(
         &self,
         at: &Located<'_>,
@@ -288,7 +288,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         });
         let keys = match keys {
             Ok(keys) => keys,
-            // What was read is not valid.
+            // The leaf changed meanwhile, so what was read is not valid.
             Err(_) if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) => {
                 return Ok(());
             }
@@ -529,7 +529,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let sums = structure.partitions.windows(2).map(|w| w[0].nodes.len() + w[1].nodes.len());
             let least = sums.enumerate().filter(|&(i, _)| i != index && i + 1 != index);
             let Some((first, sum)) = least.min_by_key(|&(_, sum)| sum) else { return Ok(()) };
-            // It must be worth it. Otherwise two partitions could be split and joined in turn.
+            // The split must be worth a join. Otherwise two partitions could be split and joined
+            // again and again.
             if nodes * most <= 4 * total || sum * most > 2 * total {
                 return Ok(());
             }
@@ -749,7 +750,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let (core, seam) = (&*self.core, self.core.memory.seam());
         let (locked, place) = self.lock_node(key)?;
         if locked.node.leaf(self.seam(), place) != leaf {
-            // Its least key has changed: both keys were read from its link.
+            // The leaf's least key has changed: both keys were read from its link.
             let found = format!("{:?}", R::own(key));
             return Err(Damage::new(self.master, "a least key that stays", found).into());
         }

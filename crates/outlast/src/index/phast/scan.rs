@@ -102,8 +102,8 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             let at = self.locate(R::key_of(&key))?;
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
-            // A block that the trace misses because a thread moves it meanwhile, in a split or a
-            // merge or otherwise, is marked by that thread. But what was read must have been the
+            // A thread that moves a block meanwhile, in a split, a merge or otherwise, marks the
+            // block, so the trace may miss it. But the bytes that were read must have been the
             // leaf.
             if self.is_current(&at) {
                 break (at, blocks, edges.map(|edges| edges.high));
@@ -444,7 +444,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
-            // Whatever is there now, its extent is inside the memory.
+            // Whatever this offset leads to by now, a leaf's extent there is inside the memory.
             let offset =
                 self.leaf(at.node.leaf(self.seam(), place)).offset(self.core.memory.seam());
             if offset & DAMAGED == 0 {

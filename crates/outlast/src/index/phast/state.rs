@@ -295,7 +295,7 @@ impl<T: Zeroed> Slab<T> {
         seam.lock(&self.free).numbers.push(number);
     }
 
-    /// Returns a number below which are all numbers that were ever given out.
+    /// Returns a number that is greater than all numbers that were ever given out.
     pub(super) fn numbers(&self, seam: &impl Seam) -> u32 {
         seam.lock(&self.free).next
     }

@@ -202,7 +202,7 @@ impl Alloc {
                 last.map(|at| freed.remove(at).1)
             };
             let Some(offset) = last else { return Ok(None) };
-            // Its run may have been released meanwhile, and its pages reused for something else.
+            // The block's run may have been released meanwhile, and its pages reused.
             let Ok(mut slot) = self.run_of(core, offset) else { continue };
             let Ok((_, index)) = slot.index(self.geometry, offset) else { continue };
             let run = slot.run();
