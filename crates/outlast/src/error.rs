@@ -71,6 +71,16 @@ pub enum Error {
         /// The damaged copy of the header, if one is damaged.
         damaged_copy: Option<Damage>,
     },
+    /// The pool has a journal, was not closed, and the journal lacks something that the pool needs.
+    /// `accept_possibly_torn` opens it without the journal.
+    #[error("the journal of the pool is incomplete: {0}")]
+    IncompleteJournal(String),
+    /// A journaled pool that was not closed can be read once it was opened for writing: that puts it
+    /// together from its journal.
+    #[error(
+        "the journaled pool was not closed; open it for writing to complete it from its journal"
+    )]
+    Unfinished,
     /// The disk may lack part of the pool: the system failed to write a part of it back, or the
     /// pool was opened although a power loss may have torn it. Operations go on and survive process
     /// death. Nothing becomes durable against a power loss until
@@ -268,6 +278,9 @@ pub enum TornReason {
     /// The file is not the one that was modified, so it is a copy of a live pool.
     #[error("a copy of a pool that was modified since its last sync")]
     Copy,
+    /// The pool had a journal, was not closed, and the journal does not belong to it any more.
+    #[error("the base of a journaled pool without its journal")]
+    JournalGone,
 }
 
 impl Error {
@@ -293,6 +306,7 @@ impl Error {
                 | Error::DamagedRoot { .. }
                 | Error::Damaged(_)
                 | Error::PossiblyTorn { .. }
+                | Error::IncompleteJournal(_)
         )
     }
 }

@@ -51,8 +51,6 @@ compile_error!("outlast runs on 64-bit little-endian Linux");
 pub mod db;
 mod error;
 pub mod index;
-// Complete and tested, but no pool uses it yet.
-#[cfg(test)]
 pub mod journal;
 mod map;
 pub mod offline;
@@ -61,6 +59,7 @@ pub mod pool;
 pub mod reclaim;
 
 pub use db::handle::{Durability, Pool, PoolStats};
+pub use db::journal::JournalOptions;
 pub use db::map_options::MapOptions;
 pub use db::options::PoolOptions;
 pub use db::raw::{RawIter, RawMap, RawRange};
@@ -70,6 +69,7 @@ pub use db::verify::Verification;
 pub use error::{Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Config, Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
+pub use journal::running::JournalStats;
 pub use map::{FixedRecord, Iter, Key, KeyBounds, Map, OrderedKey, OrderedMap, Range, Ref, Value};
 pub use pool::core::RecoveryProgress;
 

@@ -156,8 +156,8 @@ impl Subject {
             violations: 1,
             minimises: false,
             held_points: 1,
-            held_others: 8,
-            held_pairs: 500,
+            held_others: 1,
+            held_pairs: 2_000,
             ..schedule::Budget::ci()
         };
         let counters = schedule::Counters::default();

@@ -1,5 +1,6 @@
 //! The public handle of a pool.
 
+use super::journal::JournalThreads;
 use super::map_options::MapOptions;
 use super::raw::RawMap;
 use super::roots::MapInfo;
@@ -9,10 +10,13 @@ use super::worker::Worker;
 use crate::error::{Damage, Error, Result};
 use crate::index::RecordForm;
 use crate::index::record::value_max;
+use crate::journal::running::JournalStats;
 use crate::pmem::{FlushMode, MediumKind, Real};
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An open pool: one file that holds many maps.
 ///
@@ -33,12 +37,35 @@ impl fmt::Debug for Pool {
 pub(crate) struct Guarded {
     store: Arc<Store<Real>>,
     worker: Option<Worker>,
+    journal: Option<JournalThreads>,
+    /// The file that is locked for a pool that is open read-only, if that is not the mapped one.
+    locked: Option<File>,
 }
 
 impl Guarded {
-    pub(super) fn new(store: Arc<Store<Real>>, worker: bool) -> Result<Arc<Self>> {
+    /// Starts the background thread (`worker`), and the threads of the journal if there is one. `keep`
+    /// says whether to keep its working file at the end.
+    pub(super) fn new(
+        store: Arc<Store<Real>>,
+        worker: bool,
+        keep: bool,
+        locked: Option<File>,
+    ) -> Result<Arc<Self>> {
+        let journal = JournalThreads::start(&store, keep)?;
         let worker = worker.then(|| Worker::start(&store)).transpose()?;
-        Ok(Arc::new(Guarded { store, worker }))
+        Ok(Arc::new(Guarded { store, worker, journal, locked }))
+    }
+
+    fn close(&self) -> Result<()> {
+        let closed = self.store.close();
+        if let (Ok(()), Some(journal)) = (&closed, &self.journal) {
+            journal.remove_working_file();
+        }
+        if let Some(file) = &self.locked {
+            // Closing the file is not enough; see `Backing::unlock`.
+            let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+        }
+        closed
     }
 }
 
@@ -49,10 +76,13 @@ impl Drop for Guarded {
             if let Some(worker) = self.worker.take() {
                 worker.forget();
             }
+            if let Some(journal) = self.journal.take() {
+                journal.forget();
+            }
             return;
         }
         self.worker = None;
-        match self.store.close() {
+        match self.close() {
             Ok(()) | Err(Error::NotOpen(_)) => {}
             Err(error) => tracing::warn!(%error, "closing the pool"),
         }
@@ -69,7 +99,11 @@ pub struct Durability {
     pub flush: FlushMode,
     /// Whether operations that have returned survive process death.
     pub survives_process_death: bool,
-    /// Whether operations that have returned survive a power loss. If not, a power loss keeps the
+    /// For a journaled pool: how long an operation that has returned may still be taken back by a
+    /// power loss, besides the time of the commit under way. [`Pool::wait_durable`] waits until it
+    /// cannot.
+    pub interval: Option<Duration>,
+    /// Whether operations that have returned survive a power loss. If not, and without a journal, a power loss keeps the
     /// state of the last [`Pool::sync`], provided that nothing has changed since.
     /// [`Pool::snapshot`] makes a restore point.
     pub survives_power_loss: bool,
@@ -111,6 +145,8 @@ pub struct PoolStats {
     pub page_bits: u32,
     /// The damage in one copy of the header, if the other copy was used.
     pub damaged_header_copy: Option<Damage>,
+    /// Counts of the journal, if the pool has one.
+    pub journal: Option<JournalStats>,
 }
 
 impl Pool {
@@ -194,6 +230,7 @@ impl Pool {
         Durability {
             medium,
             flush: core.memory.seam().mode(),
+            interval: core.journal().map(|journal| journal.settings().interval),
             survives_process_death: medium != MediumKind::Bytes,
             survives_power_loss: medium.survives_power_loss() && !core.is_suspect(),
             is_suspect: core.is_suspect(),
@@ -210,6 +247,26 @@ impl Pool {
     /// long as the system runs.
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
+    }
+
+    /// Waits until everything that was done before this call survives a power loss, as far as the
+    /// medium allows: changes that have returned, and what was read. Threads that wait at the same time
+    /// share one sync of the disk.
+    ///
+    /// On persistent memory this returns at once. With a journal it takes a cut and one write to the
+    /// disk. Without one, it is [`sync`](Pool::sync), which holds writers back meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, and a
+    /// later call can succeed. [`Error::NotOpen`]; those of [`sync`](Pool::sync).
+    pub fn wait_durable(&self) -> Result<()> {
+        let store = &self.inner.store;
+        store.check()?;
+        match store.core().journal() {
+            Some(journal) => journal.wait(),
+            None if self.durability().survives_power_loss => Ok(()),
+            None => store.sync(),
+        }
     }
 
     /// Copies the pool to `path` as a cleanly closed pool, and replaces any file there. Once this
@@ -260,7 +317,7 @@ impl Pool {
         if let Some(worker) = &self.inner.worker {
             worker.stop();
         }
-        self.inner.store.close()
+        self.inner.close()
     }
 
     /// Does one step of background work, for pools opened without a background thread. Returns
@@ -307,6 +364,7 @@ impl Pool {
             shadow_huge_page_bytes: shadow.map(|resident| resident.huge),
             page_bits: core.geometry.page_bits(),
             damaged_header_copy: header.copy_damaged,
+            journal: core.journal().map(|journal| journal.stats()),
         }
     }
 }

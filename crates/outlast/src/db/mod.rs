@@ -11,6 +11,7 @@
 
 pub mod bugs;
 pub mod handle;
+pub mod journal;
 pub mod map_options;
 mod open_map;
 pub mod options;

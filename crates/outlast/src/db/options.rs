@@ -1,6 +1,7 @@
 //! Options for creating and opening pools.
 
 use super::handle::{Guarded, Pool};
+use super::journal::{self, JournalOptions};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
@@ -34,11 +35,12 @@ const RESERVE: u64 = 1 << 40;
 /// ```
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
-    core: CoreOptions,
+    pub(super) core: CoreOptions,
     emulate_pm: Option<Latency>,
     background: bool,
-    disk: Disk,
+    pub(super) disk: Disk,
     taken_for: Option<MediumKind>,
+    pub(super) journal: Option<JournalOptions>,
 }
 
 impl Default for PoolOptions {
@@ -60,6 +62,7 @@ impl PoolOptions {
             background: true,
             disk: Disk::default(),
             taken_for: None,
+            journal: None,
         }
     }
 
@@ -106,6 +109,26 @@ impl PoolOptions {
         self
     }
 
+    /// Gives the pool a journal, so that it survives a power loss on an ordinary disk
+    /// ([`MediumKind::Journal`]). The pool is then worked on in memory, and the file at its path is
+    /// brought up to date in the background.
+    ///
+    /// A power loss takes back at most the changes of the last [interval](JournalOptions::interval)
+    /// and of the commit under way, and none that was [waited for](Pool::wait_durable). What it
+    /// leaves is a state that the pool was in between two operations. The death of the process costs
+    /// nothing, as without a journal.
+    ///
+    /// A pool that is created gets a journal. A pool that exists and has none gets one; it is closed
+    /// first, if it was not. A pool that has one keeps it, with or without this option.
+    /// [`Pool::snapshot`] makes a pool without a journal.
+    ///
+    /// The pool has to fit into memory. Opening it after a reboot reads all of it.
+    #[must_use]
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = Some(options);
+        self
+    }
+
     /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use
     /// and pre-faults new pages. Without it, [`Pool::step`] reclaims and grows. Default: yes.
     #[must_use]
@@ -124,7 +147,8 @@ impl PoolOptions {
         self
     }
 
-    /// Sets a function that receives the progress of such an opening. Any of the opening threads
+    /// Sets a function that receives the progress of such an opening, and that of the rebuild of a
+    /// journaled pool, whose parts are the epochs of its journal. Any of the opening threads
     /// may call it, at any time during the opening. It must not use the pool: the opening thread
     /// holds the lock under which other maps are opened.
     #[must_use]
@@ -196,6 +220,9 @@ impl PoolOptions {
     /// As [`open`](PoolOptions::open).
     pub unsafe fn create(&self, path: impl AsRef<Path>) -> Result<Pool> {
         let path = path.as_ref();
+        if self.journal.is_some() {
+            return self.create_journaled(path);
+        }
         let parent = parent(path);
         if path.symlink_metadata().is_ok() {
             let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
@@ -224,6 +251,27 @@ impl PoolOptions {
             let _ = std::fs::remove_file(temporary);
         }
         result
+    }
+
+    /// Creates a pool, closes it, and opens it with a journal.
+    fn create_journaled(&self, path: &Path) -> Result<Pool> {
+        if self.emulate_pm.is_some() {
+            return Err(Error::Invalid {
+                what: "medium",
+                why: "a journaled pool cannot emulate persistent memory".into(),
+            });
+        }
+        let plain = PoolOptions { journal: None, background: false, ..self.clone() };
+        // SAFETY: the caller's promise is the same.
+        unsafe { plain.create(path)?.close()? };
+        let opened = self.open_file(path, false);
+        if let Err(error) = &opened
+            && !matches!(error, Error::Locked)
+        {
+            // A creation that failed must not leave a pool.
+            let _ = std::fs::remove_file(path);
+        }
+        opened
     }
 
     fn create_in(&self, file: &File, path: &Path, temporary: Option<&Path>) -> Result<Pool> {
@@ -255,7 +303,7 @@ impl PoolOptions {
             let _ = std::fs::remove_file(path);
             return Err(Error::io(action(), error));
         }
-        self.start(store)
+        self.start(store, false, None)
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
@@ -264,8 +312,8 @@ impl PoolOptions {
     /// # Errors
     /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`],
     /// [`Error::UnknownFeature`], [`Error::Truncated`], [`Error::DamagedHeader`],
-    /// [`Error::PossiblyTorn`], [`Error::Locked`], [`Error::AddressSpace`],
-    /// [`Error::DiskFull`], [`Error::Io`].
+    /// [`Error::PossiblyTorn`], [`Error::IncompleteJournal`], [`Error::Locked`],
+    /// [`Error::AddressSpace`], [`Error::DiskFull`], [`Error::Io`].
     ///
     /// # Safety
     /// While the pool is open, no one may write or truncate the file except through the pool. The
@@ -279,7 +327,7 @@ impl PoolOptions {
     /// is written to the file: repairs are made in private memory.
     ///
     /// # Errors
-    /// As [`open`](PoolOptions::open).
+    /// As [`open`](PoolOptions::open); [`Error::Unfinished`].
     ///
     /// # Safety
     /// As [`open`](PoolOptions::open).
@@ -322,11 +370,11 @@ impl PoolOptions {
             .map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.initial_size = size;
-        self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?)
+        self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, false, None)
     }
 
     /// Bytes of address space to reserve for a pool of this size and page size.
-    fn reserve(&self, size: u64, page_bits: u32) -> u64 {
+    pub(super) fn reserve(&self, size: u64, page_bits: u32) -> u64 {
         // Pools with small pages are not meant to become huge, and each region they might ever have
         // costs a little memory.
         let regions = RESERVE.min(1 << page_bits.saturating_mul(2).saturating_add(11).min(40));
@@ -359,7 +407,7 @@ impl PoolOptions {
         };
         lock(&file, how)?;
         let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
-        let opened = self.open_locked(path, file, meta.len(), read_only);
+        let opened = self.open_whichever(path, file, meta.len(), read_only);
         if opened.is_err() {
             // Closing the file is not enough; see `Backing::unlock`.
             let _ = rustix::fs::flock(&kept, FlockOperation::Unlock);
@@ -367,15 +415,53 @@ impl PoolOptions {
         opened
     }
 
-    fn open_locked(&self, path: &Path, file: File, len: u64, read_only: bool) -> Result<Pool> {
-        let action = || format!("opening {}", path.display());
-        // Read the header with system calls: a file is mapped only once it is known to be a pool.
-        let header = Header::read(len, |offset| {
-            let mut bytes = [0; HEADER_WORDS * 8];
-            file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io(action(), e))?;
-            let (words, _) = bytes.as_chunks::<8>();
-            Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
-        })?;
+    fn open_whichever(&self, path: &Path, file: File, len: u64, read_only: bool) -> Result<Pool> {
+        let meta = journal::peek(&file)?;
+        match (meta, read_only) {
+            (Some(meta), true) => {
+                let (file, header, locked) = self.read_journaled(path, file, &meta)?;
+                return self.open_plain(file, header, true, locked);
+            }
+            (Some(_), false) => {
+                let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
+                match self.open_journaled(path, file, meta) {
+                    Err(Error::IncompleteJournal(why)) if self.core.accept_possibly_torn => {
+                        tracing::warn!(why, "opening the pool without its journal");
+                        journal::leave(&kept, &self.disk)?;
+                        let header = header_of(&kept, len, path)?;
+                        self.open_plain(kept, header, false, None)
+                    }
+                    opened => opened,
+                }
+            }
+            (None, _) => {
+                let header = header_of(&file, len, path)?;
+                if self.journal.is_none() || read_only {
+                    return self.open_plain(file, header, read_only, None);
+                }
+                if header.is_dirty() {
+                    // Whatever a crash has left is put in order without a journal.
+                    let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
+                    let plain = PoolOptions { background: false, ..self.clone() };
+                    plain.open_plain(file, header, false, None)?.close()?;
+                    // Closing has given up the lock.
+                    lock(&kept, FlockOperation::NonBlockingLockExclusive)?;
+                    return self.open_journaled(path, kept, None);
+                }
+                self.open_journaled(path, file, None)
+            }
+        }
+    }
+
+    /// Opens a pool without a journal. If it is open read-only, `locked` is the file that is locked
+    /// for it, if that is another one.
+    fn open_plain(
+        &self,
+        file: File,
+        header: Header,
+        read_only: bool,
+        locked: Option<File>,
+    ) -> Result<Pool> {
         let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
@@ -388,8 +474,9 @@ impl PoolOptions {
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
+        options.whole = locked.is_some();
         let core = Core::open(Backing::Mapped(mapping), real, header, options)?;
-        self.start(Store::new(core)?)
+        self.start(Store::new(core)?, false, locked)
     }
 
     /// Chooses the seam and the options for a medium.
@@ -407,19 +494,38 @@ impl PoolOptions {
             None => FlushMode::None,
         };
         let real = Real::with_latency(flush, self.emulate_pm.unwrap_or_default());
-        let boot = if core.boot == 0 { boot_id() } else { core.boot };
+        let boot = self.boot();
         let kind = self.taken_for.unwrap_or(kind);
         (real, CoreOptions { medium: kind, boot, ..core })
     }
 
-    fn start(&self, store: std::sync::Arc<Store<Real>>) -> Result<Pool> {
+    /// The id of the current boot.
+    pub(super) fn boot(&self) -> u128 {
+        if self.core.boot == 0 { boot_id() } else { self.core.boot }
+    }
+
+    /// Tells how far the rebuild of a journaled pool has come.
+    pub(super) fn tell_rebuild(&self, done: u64, all: u64) {
+        if let Some(listener) = &self.core.recovery.progress {
+            let (parts_done, parts) = (done as usize, all as usize);
+            listener.tell(RecoveryProgress { parts_done, parts, leaves: 0 });
+        }
+    }
+
+    /// Starts what goes on in the background. See [`Guarded::new`] for the rest.
+    pub(super) fn start(
+        &self,
+        store: std::sync::Arc<Store<Real>>,
+        keep: bool,
+        locked: Option<File>,
+    ) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
         // If there is a worker and the pool has content, the worker does this after the first
         // operations.
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
-        let guarded = Guarded::new(store, worker)?;
+        let guarded = Guarded::new(store, worker, keep, locked)?;
         Ok(Pool::new(guarded))
     }
 }
@@ -431,6 +537,18 @@ fn first_size(options: &CoreOptions, granule: u64) -> u64 {
         0 => size,
         max => size.min(max & !((1 << options.page_bits.clamp(12, 20)) - 1)),
     }
+}
+
+/// Reads the header of a pool with system calls: a file is mapped only once it is known to be a pool.
+/// `len` bytes of the file are there.
+pub(super) fn header_of(file: &File, len: u64, path: &Path) -> Result<Header> {
+    Header::read(len, |offset| {
+        let mut bytes = [0; HEADER_WORDS * 8];
+        let read = file.read_exact_at(&mut bytes, offset);
+        read.map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+    })
 }
 
 fn lock(file: &File, how: FlockOperation) -> Result<()> {

@@ -3,51 +3,195 @@
 
 use super::files::{Directory, JournalFile};
 use super::log::{Change, Epochs, LINE, Owner};
-use super::meta::MetaFile;
-use std::collections::BTreeSet;
+use super::meta::{self, META_OFFSETS, Meta};
+use crate::pmem::MappingError;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The unit in which a checkpoint copies the pool, in bytes.
 pub const PAGE: usize = 4096;
+/// Bytes of adjacent pages that are written with one call, at most.
+const WRITE: usize = 1 << 20;
+
+/// The base's file, with the [`Meta`] in it.
+pub struct Base {
+    file: Box<dyn JournalFile>,
+    /// The content of `meta` on the disk, and its sequence number.
+    meta: Mutex<(u64, Meta)>,
+    /// Syncs that have failed. The kernel reports an error once, to whoever asks first.
+    failures: AtomicU64,
+}
+
+impl Base {
+    /// Makes the base of a journal of a file that holds a pool, durably.
+    pub fn create(file: Box<dyn JournalFile>, meta: Meta) -> io::Result<Base> {
+        // What an earlier journal has left there must not look newer.
+        let sequence = meta::read(&*file)?.0.map_or(0, |(sequence, _)| sequence);
+        let (meta_now, failures) = (Mutex::new((sequence, meta)), AtomicU64::new(0));
+        let base = Base { file, meta: meta_now, failures };
+        base.replace(|_| ())?;
+        Ok(base)
+    }
+
+    /// Reads the newer whole copy of `meta`, and makes it durable. Returns the file as it is if
+    /// neither is whole: no journal belongs to it.
+    pub fn open(file: Box<dyn JournalFile>) -> io::Result<Result<Base, Box<dyn JournalFile>>> {
+        let (Some((sequence, meta)), whole) = meta::read(&*file)? else { return Ok(Err(file)) };
+        let base = Base { file, meta: Mutex::new((sequence, meta)), failures: AtomicU64::new(0) };
+        if whole == 2 {
+            // A process that died may have written the newer copy without effect, and only that
+            // process was told. The next write goes over the other copy. (If that one is not whole,
+            // it was being written, so this one was durable.)
+            meta::write(&*base.file, sequence, &meta)?;
+            base.sync()?;
+        }
+        Ok(Ok(base))
+    }
+
+    /// Reads the newer whole copy of the `meta` in a file. Writes nothing.
+    pub fn peek(file: &dyn JournalFile) -> io::Result<Option<Meta>> {
+        Ok(meta::read(file)?.0.map(|(_, meta)| meta))
+    }
+
+    /// Takes the journal from a file, durably. What is left is a pool, or whatever the base was.
+    pub fn leave(file: &dyn JournalFile) -> io::Result<()> {
+        meta::wipe(file)?;
+        file.sync()
+    }
+
+    /// Returns the file.
+    pub fn file(&self) -> &dyn JournalFile {
+        &*self.file
+    }
+
+    fn locked(&self) -> MutexGuard<'_, (u64, Meta)> {
+        self.meta.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what the disk has of `meta`.
+    pub fn meta(&self) -> Meta {
+        self.locked().1
+    }
+
+    /// As [`update`](Self::update), in both copies: the content before that is needed no more, and what
+    /// belongs to it can be deleted.
+    pub fn replace(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
+        self.update(change)?;
+        self.update(|_| ())
+    }
+
+    /// Changes `meta`, durably. A crash in between, or damage to one copy, leaves the old content or
+    /// the new. After an error [`meta`](Self::meta) returns the old one, and the disk may have
+    /// either.
+    pub fn update(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
+        let mut known = self.locked();
+        let (mut sequence, mut meta) = *known;
+        change(&mut meta);
+        // The copy with the present sequence number is on the disk. After an error, the next write
+        // goes over the same other copy again.
+        sequence += 1;
+        meta::write(&*self.file, sequence, &meta)?;
+        self.sync()?;
+        *known = (sequence, meta);
+        Ok(())
+    }
+
+    /// Makes the file at least `len` bytes long, durably.
+    pub fn extend(&self, len: u64) -> Result<(), MappingError> {
+        let extended = self.file.extend(len);
+        if matches!(extended, Err(MappingError::WriteBack(_))) {
+            self.failures.fetch_add(1, Ordering::SeqCst);
+        }
+        extended
+    }
+
+    /// Makes everything written durable.
+    fn sync(&self) -> io::Result<()> {
+        let synced = self.file.sync();
+        if synced.is_err() {
+            self.failures.fetch_add(1, Ordering::SeqCst);
+        }
+        synced
+    }
+}
 
 /// The pages that have changed since the last checkpoint began.
 #[derive(Debug, Default)]
 pub struct Pages {
-    changed: BTreeSet<u64>,
+    /// A bit for each page.
+    changed: Vec<u64>,
+    count: usize,
     /// The last epoch that was added.
     epoch: u64,
 }
 
 impl Pages {
+    /// Returns the set of no page, after `epoch`.
+    pub fn none(epoch: u64) -> Pages {
+        Pages { epoch, ..Pages::default() }
+    }
+
     /// Returns the set of all `count` pages, after `epoch`: what is changed is not known any more.
     pub fn all(count: u64, epoch: u64) -> Pages {
-        Pages { changed: (0..count).collect(), epoch }
+        let mut pages = Pages::none(epoch);
+        (0..count).for_each(|page| pages.insert(page));
+        pages
+    }
+
+    fn insert(&mut self, page: u64) {
+        // These are not the pool's, but hold `meta`.
+        if META_OFFSETS.contains(&(page * PAGE as u64)) {
+            return;
+        }
+        let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
+        if word >= self.changed.len() {
+            self.changed.resize((word + 1).next_power_of_two(), 0);
+        }
+        self.count += usize::from(self.changed[word] & bit == 0);
+        self.changed[word] |= bit;
     }
 
     /// Adds the pages of the lines that changed in a durable epoch.
     pub fn add(&mut self, epoch: u64, change: &Change) {
         let lines_of_page = (PAGE / LINE) as u64;
         for (run, _) in change.runs() {
-            self.changed.extend(run.start / lines_of_page..run.end.div_ceil(lines_of_page));
+            let pages = run.start / lines_of_page..run.end.div_ceil(lines_of_page);
+            pages.for_each(|page| self.insert(page));
         }
         self.epoch = epoch;
     }
 
+    /// Removes the first page from `from` on.
+    fn take_from(&mut self, from: u64) -> Option<u64> {
+        let mut at = (from / 64) as usize;
+        let mut word = self.changed.get(at)? & (u64::MAX << (from % 64));
+        while word == 0 {
+            at += 1;
+            word = *self.changed.get(at)?;
+        }
+        let bit = u64::from(word.trailing_zeros());
+        self.changed[at] &= !(1 << bit);
+        self.count -= 1;
+        Some(at as u64 * 64 + bit)
+    }
+
     /// Returns how many there are.
     pub fn len(&self) -> usize {
-        self.changed.len()
+        self.count
     }
 
     /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.changed.is_empty()
+        self.count == 0
     }
 }
 
 /// A checkpoint under way. It goes in rounds of three steps:
 ///
 /// 1. [`copy`](Self::copy) copies some pages of the pool, while operations go on;
-/// 2. the caller makes an epoch durable that ends after that;
+/// 2. the caller makes what those operations had noted by then durable, in an epoch that was cut
+///    after that;
 /// 3. [`write`](Self::write) writes the copies to the base.
 ///
 /// A copied page can hold half of an operation. After step 2 the journal holds the other half.
@@ -56,75 +200,107 @@ impl Pages {
 pub struct Checkpoint {
     /// The base needs only what follows this epoch, once this checkpoint is complete.
     epoch: u64,
-    left: BTreeSet<u64>,
-    copies: Vec<(u64, Vec<u8>)>,
-    /// The copies can be written once this epoch is durable.
-    after: u64,
+    left: Pages,
+    /// The next page to look at.
+    next: u64,
+    /// The numbers of the pages that were copied and not written.
+    copied: Vec<u64>,
+    /// Their content.
+    copies: Vec<u8>,
     written: Vec<u64>,
+    /// Failed syncs of the base before it began.
+    failures: u64,
 }
 
 impl Checkpoint {
     /// Begins a checkpoint of the pages that have changed up to the last epoch in the set.
-    pub fn begin(pages: &mut Pages) -> Checkpoint {
-        let left = std::mem::take(&mut pages.changed);
-        let (copies, written) = (Vec::new(), Vec::new());
-        Checkpoint { epoch: pages.epoch, left, copies, after: 0, written }
+    pub fn begin(pages: &mut Pages, base: &Base) -> Checkpoint {
+        let epoch = pages.epoch;
+        Checkpoint {
+            epoch,
+            left: std::mem::replace(pages, Pages::none(epoch)),
+            next: 0,
+            copied: Vec::new(),
+            copies: Vec::new(),
+            written: Vec::new(),
+            failures: base.failures.load(Ordering::SeqCst),
+        }
     }
 
-    /// Copies up to `count` pages. `next` is the first epoch that will end after this: not the one in
-    /// flight. `read` fills in a page of the pool, by its number; it loads words atomically. Returns
-    /// whether there are any copies to write.
-    pub fn copy(&mut self, count: usize, next: u64, mut read: impl FnMut(u64, &mut [u8])) -> bool {
-        while self.copies.len() < count
-            && let Some(page) = self.left.pop_first()
+    /// Returns how many pages are left to copy.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Copies up to `count` pages. `read` fills in a page of the pool, by its number; it loads words
+    /// atomically. Returns whether there are any copies to write.
+    pub fn copy(&mut self, count: usize, mut read: impl FnMut(u64, &mut [u8])) -> bool {
+        while self.copied.len() < count
+            && let Some(page) = self.left.take_from(self.next)
         {
-            let mut bytes = vec![0; PAGE];
-            read(page, &mut bytes);
-            self.copies.push((page, bytes));
+            self.next = page + 1;
+            let at = self.copies.len();
+            self.copies.resize(at + PAGE, 0);
+            read(page, &mut self.copies[at..]);
+            self.copied.push(page);
         }
-        self.after = next;
-        !self.copies.is_empty()
+        !self.copied.is_empty()
     }
 
-    /// Writes the copies to the base.
-    ///
-    /// # Panics
-    /// If the epoch named to [`copy`](Self::copy) is not `durable`.
-    pub fn write(
-        &mut self,
-        durable: u64,
-        base: &dyn JournalFile,
-        meta: &mut MetaFile,
-    ) -> io::Result<()> {
-        assert!(durable >= self.after, "the journal holds the other half of what was copied");
-        if meta.get().reached < durable {
-            meta.update(|meta| meta.reached = durable)?;
+    /// Writes the copies to the base. `durable` is the last durable epoch: see step 2.
+    /// Returns the bytes written.
+    pub fn write(&mut self, durable: u64, base: &Base) -> io::Result<u64> {
+        if base.meta().reached < durable {
+            base.update(|meta| meta.reached = durable)?;
         }
-        for (page, bytes) in &self.copies {
-            base.write_at(bytes, page * PAGE as u64)?;
+        let mut at = 0;
+        while at < self.copied.len() {
+            let first = self.copied[at];
+            let adjacent = |(n, &page): (usize, &u64)| page == first + n as u64;
+            let rest = self.copied[at..].iter().enumerate();
+            let count = rest.take(WRITE / PAGE).take_while(|&it| adjacent(it)).count();
+            let bytes = &self.copies[at * PAGE..(at + count) * PAGE];
+            base.file.write_at(bytes, first * PAGE as u64)?;
+            at += count;
         }
-        self.written.extend(self.copies.drain(..).map(|(page, _)| page));
-        Ok(())
+        self.written.append(&mut self.copied);
+        let bytes = self.copies.len() as u64;
+        self.copies.clear();
+        Ok(bytes)
     }
 
-    /// Ends the checkpoint: the base is durable. Returns the epoch up to which segments are not
-    /// needed any more; see [`Writer::forget`](super::log::Writer::forget).
+    /// Returns the epoch up to which the base needs no segments once this is complete.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Ends the checkpoint: the base is durable. `closed` says that the life ends with it, because
+    /// there is no later epoch. Returns the epoch up to which segments are not needed any more; see
+    /// [`Writer::forget`](super::log::Writer::forget).
     ///
     /// # Panics
     /// If there are pages that were not written.
-    pub fn finish(&self, base: &dyn JournalFile, meta: &mut MetaFile) -> io::Result<u64> {
-        assert!(self.left.is_empty() && self.copies.is_empty(), "all pages are written");
+    pub fn finish(&self, base: &Base, closed: bool) -> io::Result<u64> {
+        assert!(self.left.is_empty() && self.copied.is_empty(), "all pages are written");
         base.sync()?;
-        meta.replace(|meta| meta.checkpoint = self.epoch)?;
+        if base.failures.load(Ordering::SeqCst) != self.failures {
+            // Somebody else was told of a failure, which was perhaps one of these pages.
+            return Err(io::Error::other("the base could not be synced"));
+        }
+        let size = base.file.len()?;
+        base.replace(|meta| {
+            (meta.checkpoint, meta.size, meta.closed) = (self.epoch, size, closed);
+        })?;
         Ok(self.epoch)
     }
 
     /// Gives the checkpoint up after an error. All its pages count as changed: if the base could
     /// not be synced, the kernel may have dropped any of them.
-    pub fn abandon(self, pages: &mut Pages) {
-        pages.changed.extend(self.left);
-        pages.changed.extend(self.copies.into_iter().map(|(page, _)| page));
-        pages.changed.extend(self.written);
+    pub fn abandon(mut self, pages: &mut Pages) {
+        while let Some(page) = self.left.take_from(0) {
+            pages.insert(page);
+        }
+        self.copied.into_iter().chain(self.written).for_each(|page| pages.insert(page));
     }
 }
 
@@ -145,49 +321,58 @@ pub enum Rebuilt {
         /// The last one that must be there.
         needed: u64,
     },
-    /// The base is shorter than the pool, so it is not the base of this journal.
+    /// There is no segment of this life. The base was not changed.
+    Gone,
+    /// The base is shorter than it was, so it is not the base of this journal.
     Short {
         /// Its bytes.
         found: u64,
-        /// Bytes of the pool.
+        /// The bytes that it had.
         needed: u64,
     },
 }
 
 /// Completes the base with the epochs of the journal. If a crash cuts this short, the caller repeats
-/// it.
+/// it. `progress` receives how many epochs have been applied, and how many there are.
 ///
 /// Pages of the base that the disk had refused, which only the process that died knows, are written
 /// again: they differ from the disk in lines that the epochs hold.
 pub fn complete(
     directory: &dyn Directory,
-    base: &dyn JournalFile,
-    meta: &mut MetaFile,
+    base: &Base,
+    mut progress: impl FnMut(u64, u64),
 ) -> io::Result<Rebuilt> {
-    let known = meta.get();
-    let bytes = base.len()?;
+    let known = base.meta();
+    let bytes = base.file.len()?;
     if bytes < known.size {
         return Ok(Rebuilt::Short { found: bytes, needed: known.size });
     }
     let owner = Owner { pool: known.pool, life: known.life };
     let epochs = Epochs::find(directory, owner, known.checkpoint)?;
+    if epochs.is_gone() {
+        return Ok(Rebuilt::Gone);
+    }
     let (found, needed) = (epochs.last(), known.reached.max(epochs.known()));
     if found < needed {
         return Ok(Rebuilt::Missing { found, needed });
     }
     if known.reached < found {
         // From here on, the base may hold lines of all of these epochs.
-        meta.update(|meta| meta.reached = found)?;
+        base.update(|meta| meta.reached = found)?;
     }
+    let (mut applied, all) = (0, found - known.checkpoint);
     epochs.apply(|change| {
         change.runs().try_for_each(|(run, images)| {
             let offset = run.start.checked_mul(LINE as u64).filter(|offset| {
                 offset.checked_add(images.len() as u64).is_some_and(|end| end <= bytes)
             });
             let outside = || io::Error::new(io::ErrorKind::InvalidData, "a line outside the base");
-            base.write_at(images, offset.ok_or_else(outside)?)
-        })
+            base.file.write_at(images, offset.ok_or_else(outside)?)
+        })?;
+        applied += 1;
+        progress(applied, all);
+        Ok(())
     })?;
     base.sync()?;
-    Ok(Rebuilt::Whole { epoch: found, applied: found - known.checkpoint })
+    Ok(Rebuilt::Whole { epoch: found, applied })
 }

@@ -1,6 +1,7 @@
 //! The files of a journal on the disk, behind a trait, so that the proof harness can lose what was
 //! not synced.
 
+use crate::pmem::{Call, Disk, MappingError};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -24,6 +25,9 @@ pub trait JournalFile: Send + Sync {
 
     /// Makes everything written durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
+
+    /// Makes it at least `len` bytes long, durably, with room on the disk for all of them.
+    fn extend(&self, len: u64) -> Result<(), MappingError>;
 }
 
 /// The directory of a journal.
@@ -47,25 +51,45 @@ pub trait Directory: Send + Sync {
 #[derive(Debug, Clone)]
 pub struct DiskDirectory {
     path: PathBuf,
+    disk: Disk,
+}
+
+/// A file of the file system.
+#[derive(Debug)]
+pub struct DiskFile {
+    file: File,
+    disk: Disk,
+}
+
+impl DiskFile {
+    /// Wraps a file that is open for reading, and for writing if anything is to be written.
+    pub fn new(file: File, disk: Disk) -> DiskFile {
+        DiskFile { file, disk }
+    }
 }
 
 /// Bytes written at a time where a file is filled with zeros.
 const PIECE: usize = 1 << 20;
-/// The name of a file that is being created. An earlier one is overwritten.
-const UNFINISHED: &str = "unfinished.new";
+/// What the name of a file ends with while the file is being created. An earlier one is overwritten.
+const UNFINISHED: &str = ".new";
 
 impl DiskDirectory {
     /// Opens the directory at `path`, or creates it.
-    pub fn open_or_create(path: PathBuf) -> io::Result<Self> {
+    pub fn open_or_create(path: PathBuf, disk: Disk) -> io::Result<Self> {
         match fs::create_dir(&path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
             // A process that died may have created it and not made its name durable.
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-                File::open(parent.unwrap_or_else(|| ".".as_ref()))?.sync_all()?;
-                Ok(DiskDirectory { path })
+                disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;
+                Ok(DiskDirectory { path, disk })
             }
         }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Fills a new file with zeros, durably, and gives it its name.
@@ -78,30 +102,32 @@ impl DiskDirectory {
         let mut at = 0;
         while at < len {
             let bytes = (len - at).min(PIECE as u64);
-            file.write_all_at(&piece[..bytes as usize], at)?;
+            self.disk.write(&file, &piece[..bytes as usize], at)?;
             at += bytes;
         }
-        file.sync_all()?;
-        fs::rename(unfinished, path)?;
-        File::open(&self.path)?.sync_all()?;
+        self.disk.fsync(&file)?;
+        self.disk.call(Call::Rename, &file, || fs::rename(unfinished, path))?;
+        self.disk.fsync_directory(&File::open(&self.path)?)?;
         Ok(file)
     }
 }
 
 impl Directory for DiskDirectory {
     fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
-        let (unfinished, path) = (self.path.join(UNFINISHED), self.path.join(name));
+        let path = self.path.join(name);
+        let unfinished = self.path.join(format!("{name}{UNFINISHED}"));
         let created = self.create_in(&unfinished, &path, len);
         if created.is_err() {
             // One of the two may be there.
             let _ = fs::remove_file(unfinished);
             let _ = fs::remove_file(path);
         }
-        Ok(Box::new(created?))
+        Ok(Box::new(DiskFile::new(created?, self.disk.clone())))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
-        Ok(Box::new(File::options().read(true).write(true).open(self.path.join(name))?))
+        let file = File::options().read(true).write(true).open(self.path.join(name))?;
+        Ok(Box::new(DiskFile::new(file, self.disk.clone())))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -120,15 +146,15 @@ impl Directory for DiskDirectory {
     }
 }
 
-impl JournalFile for File {
+impl JournalFile for DiskFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len() {
-            match FileExt::read_at(self, &mut out[filled..], offset + filled as u64) {
+            match self.file.read_at(&mut out[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(n) => filled += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -139,11 +165,16 @@ impl JournalFile for File {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+        self.disk.write(&self.file, bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.disk.call(Call::Fsync, &self.file, || self.file.sync_data())
+    }
+
+    fn extend(&self, len: u64) -> Result<(), MappingError> {
+        let old = self.len()?;
+        if old < len { self.disk.allocate(&self.file, old, len) } else { Ok(()) }
     }
 }
 
@@ -155,13 +186,14 @@ mod tests {
     fn files_are_created_whole_and_keep_what_is_written() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("journal");
-        let directory = DiskDirectory::open_or_create(path.clone()).unwrap();
+        let directory = DiskDirectory::open_or_create(path.clone(), Disk::default()).unwrap();
         let len = PIECE as u64 + 5;
         let file = directory.create("a", len).unwrap();
         file.write_at(b"end", len - 3).unwrap();
         file.sync().unwrap();
         assert_eq!(directory.names().unwrap(), ["a"]);
-        let again = DiskDirectory::open_or_create(path).unwrap().open("a").unwrap();
+        let again =
+            DiskDirectory::open_or_create(path, Disk::default()).unwrap().open("a").unwrap();
         let mut bytes = vec![1; PIECE + 10];
         assert_eq!(again.len().unwrap(), len);
         assert_eq!(again.read_at(&mut bytes, 0).unwrap(), PIECE + 5);

@@ -17,7 +17,8 @@
 use super::files::{Directory, JournalFile};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a line.
 pub const LINE: usize = 64;
@@ -55,6 +56,14 @@ pub struct Change {
 }
 
 impl Change {
+    /// Adds a run of lines. `fill` fills in their content.
+    pub fn push_with(&mut self, lines: Range<u64>, fill: impl FnOnce(&mut [u8])) {
+        let at = self.images.len();
+        self.images.resize(at + (lines.end - lines.start) as usize * LINE, 0);
+        fill(&mut self.images[at..]);
+        self.runs.push(lines);
+    }
+
     /// Adds a run of lines. `images` holds their content.
     ///
     /// # Panics
@@ -78,6 +87,11 @@ impl Change {
     /// Returns the number of lines.
     pub fn lines(&self) -> u64 {
         (self.images.len() / LINE) as u64
+    }
+
+    /// Returns whether it has no line.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
     }
 
     /// Forgets everything, and keeps the memory.
@@ -141,6 +155,58 @@ impl Open {
     }
 }
 
+/// A segment that was created ahead of use.
+struct Spare {
+    file: Box<dyn JournalFile>,
+    number: u64,
+    bytes: u64,
+}
+
+/// Creates segments ahead of use, on another thread than the one that writes: that takes as long as
+/// writing a whole segment.
+#[derive(Clone)]
+pub struct Preparer {
+    directory: Arc<dyn Directory>,
+    /// The number of the next segment.
+    next: Arc<AtomicU64>,
+    spare: Arc<Mutex<Option<Spare>>>,
+}
+
+impl Preparer {
+    fn spare(&self) -> MutexGuard<'_, Option<Spare>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates a segment of `bytes`, unless there is one.
+    pub fn prepare(&self, bytes: u64) -> io::Result<()> {
+        if self.spare().is_some() {
+            return Ok(());
+        }
+        let spare = self.create(bytes)?;
+        *self.spare() = Some(spare);
+        Ok(())
+    }
+
+    fn create(&self, bytes: u64) -> io::Result<Spare> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Ok(Spare { file: self.directory.create(&name_of(number), bytes)?, number, bytes })
+    }
+
+    /// Returns the one that was prepared, if it has at least `bytes` and comes after `last`.
+    /// Otherwise creates one.
+    fn take(&self, bytes: u64, last: Option<u64>, segment_bytes: u64) -> io::Result<Spare> {
+        let spare = self.spare().take();
+        if let Some(spare) = spare {
+            if spare.bytes >= bytes && last.is_none_or(|last| spare.number > last) {
+                return Ok(spare);
+            }
+            // If this fails, a file without a header stays until the next life.
+            let _ = self.directory.remove(&name_of(spare.number));
+        }
+        self.create(segment_bytes.max(bytes))
+    }
+}
+
 /// Writes epochs.
 pub struct Writer {
     directory: Arc<dyn Directory>,
@@ -149,7 +215,9 @@ pub struct Writer {
     /// `None` after a failure. The next epoch begins a new segment.
     open: Option<Open>,
     closed: Vec<Closed>,
-    next_number: u64,
+    preparer: Preparer,
+    /// The number of the last segment that was used.
+    last: Option<u64>,
     /// The last epoch that is durable.
     durable: u64,
     buffer: Vec<u8>,
@@ -174,8 +242,11 @@ impl Writer {
             let bytes = segment.file.len()?;
             closed.push(Closed { name: name_of(segment.number), last: durable, bytes });
         }
+        let next = Arc::new(AtomicU64::new(next_number(&*directory)?));
+        let preparer = Preparer { directory: Arc::clone(&directory), next, spare: Arc::default() };
         Ok(Writer {
-            next_number: next_number(&*directory)?,
+            preparer,
+            last: None,
             directory,
             owner,
             segment_bytes: SEGMENT_BYTES,
@@ -192,6 +263,16 @@ impl Writer {
         Writer { segment_bytes: bytes, ..self }
     }
 
+    /// Returns what creates segments ahead of use.
+    pub fn preparer(&self) -> Preparer {
+        self.preparer.clone()
+    }
+
+    /// Returns how long the next segment will be, in bytes.
+    pub fn next_segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
     /// Returns the last durable epoch.
     pub fn durable(&self) -> u64 {
         self.durable
@@ -203,22 +284,48 @@ impl Writer {
         self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
+    /// Makes an empty segment durable. A life begins with one: if no segment of it is found later, its
+    /// journal was taken away.
+    pub fn begin(&mut self) -> io::Result<()> {
+        let begun = self.try_begin();
+        if begun.is_err() {
+            self.give_up_segment();
+        }
+        begun
+    }
+
+    fn try_begin(&mut self) -> io::Result<()> {
+        self.make_room(0)?;
+        let open = self.open.as_mut().expect("it was just made");
+        let number = number_of(&open.name).expect("its name has one");
+        let head = encode_segment(self.owner, number, self.durable);
+        open.file.write_at(&head, 0)?;
+        open.file.sync()?;
+        (open.at, open.chain) = (SECTOR, checksum_in(&head));
+        Ok(())
+    }
+
     /// Writes an epoch. Once this returns, the epoch is durable.
     ///
     /// After an error, the epoch may or may not survive a power loss. The next call must write the
     /// same epoch again, with at least these lines.
     pub fn append(&mut self, change: &Change) -> io::Result<()> {
         let written = self.try_append(change);
-        if written.is_err()
-            && let Some(open) = self.open.take()
-        {
+        if written.is_err() {
+            self.give_up_segment();
+        }
+        written
+    }
+
+    /// Ends the use of the open segment after an error.
+    fn give_up_segment(&mut self) {
+        if let Some(open) = self.open.take() {
             // Without a durable epoch, nobody needs it. If it comes back, its header still says
             // where the segment before it ends.
             if open.at > 0 || self.directory.remove(&open.name).is_err() {
                 self.closed.push(open.close(self.durable));
             }
         }
-        written
     }
 
     fn try_append(&mut self, change: &Change) -> io::Result<()> {
@@ -248,22 +355,42 @@ impl Writer {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());
         }
-        if let Some(open) = self.open.take() {
-            self.closed.push(open.close(self.durable));
-        }
-        let name = name_of(self.next_number);
-        let size = self.segment_bytes.max(SECTOR + bytes);
-        let file = self.directory.create(&name, size)?;
-        self.next_number += 1;
-        self.open = Some(Open { file, name, bytes: size, at: 0, chain: 0 });
+        self.close_segment();
+        let made = self.preparer.take(SECTOR + bytes, self.last, self.segment_bytes)?;
+        self.last = Some(made.number);
+        let (file, name) = (made.file, name_of(made.number));
+        self.open = Some(Open { file, name, bytes: made.bytes, at: 0, chain: 0 });
         Ok(())
     }
 
-    /// Deletes the segments that hold no epoch after `checkpoint`.
+    /// Ends the use of the open segment.
+    pub fn close_segment(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.closed.push(open.close(self.durable));
+        }
+    }
+
+    /// Deletes all segments, whosever they are.
+    pub fn delete_all(&mut self) -> io::Result<()> {
+        self.close_segment();
+        self.closed.clear();
+        for name in self.directory.names()? {
+            if number_of(&name).is_some() {
+                self.directory.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the segments that hold no epoch after `checkpoint`, but never the last one.
     pub fn forget(&mut self, checkpoint: u64) -> io::Result<()> {
         let mut result = Ok(());
+        let is_last_open = self.open.as_ref().is_some_and(|open| open.at > 0);
+        let mut left = self.closed.len() - usize::from(!is_last_open && !self.closed.is_empty());
         self.closed.retain(|segment| {
-            if segment.last > checkpoint {
+            let is_last = left == 0;
+            left = left.saturating_sub(1);
+            if segment.last > checkpoint || is_last {
                 return true;
             }
             match self.directory.remove(&segment.name) {
@@ -364,6 +491,11 @@ impl Epochs {
         }
         epochs.last = epochs.visit(|_| Ok(()))?;
         Ok(epochs)
+    }
+
+    /// Returns whether there is no segment.
+    pub fn is_gone(&self) -> bool {
+        self.found.is_empty()
     }
 
     /// Returns the last epoch, or the checkpoint if there is none.

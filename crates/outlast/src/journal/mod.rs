@@ -65,9 +65,9 @@
 
 pub mod base;
 pub mod files;
-pub mod lines;
 pub mod log;
 pub mod meta;
+pub mod running;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,10 @@
 //! A disk that loses what was not synced, and a journal on it whose power fails at any call.
 
-use super::base::{Checkpoint, PAGE, Pages, Rebuilt, complete};
+use super::base::{Base, Checkpoint, PAGE, Pages, Rebuilt, complete};
 use super::files::{Directory, JournalFile};
 use super::log::{self, Change, LINE, Owner, Writer};
-use super::meta::{Meta, MetaFile};
+use super::meta::{META_OFFSETS, Meta};
+use crate::pmem::MappingError;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -230,6 +231,10 @@ impl JournalFile for Handle {
             Ok(())
         })
     }
+
+    fn extend(&self, _: u64) -> Result<(), MappingError> {
+        unreachable!("no base grows here")
+    }
 }
 
 /// A pool, and the journal's view of it.
@@ -243,8 +248,10 @@ struct Model {
     counter: u64,
 }
 
-const PAGES: usize = 12;
-const LINES: usize = PAGES * PAGE / LINE;
+/// Two of them are `meta`.
+const PAGES: usize = 26;
+/// The first pages, which change, and among which one is `meta`.
+const LINES: usize = 12 * PAGE / LINE;
 /// Bytes of a segment: a few epochs.
 const SEGMENT: u64 = 24_000;
 
@@ -252,6 +259,9 @@ impl Model {
     fn change(&mut self, draw: &mut Draw) {
         for _ in 0..=draw.below(12) {
             let line = draw.below(LINES as u64) as usize;
+            if META_OFFSETS.contains(&((line * LINE / PAGE * PAGE) as u64)) {
+                continue;
+            }
             self.counter += 1;
             self.changed[line] = true;
             self.pool[line * LINE..][..8].copy_from_slice(&self.counter.to_le_bytes());
@@ -304,34 +314,33 @@ struct PowerOff;
 fn live(
     model: &mut Model,
     draw: &mut Draw,
-    meta: &mut MetaFile,
+    base: &Base,
     log: &mut Writer,
     mut pages: Pages,
     turns: u64,
 ) -> Result<(), PowerOff> {
-    let base = Handle(model.directory.clone(), BASE.into());
     let mut checkpoint: Option<Checkpoint> = None;
     for _ in 0..turns {
         model.change(draw);
         model.power()?;
         match (draw.below(4), checkpoint.take()) {
             (0, None) if !pages.is_empty() => {
-                checkpoint = Some(Checkpoint::begin(&mut pages));
+                checkpoint = Some(Checkpoint::begin(&mut pages, base));
             }
             (0..=2, Some(mut under_way)) => {
                 let pool = &model.pool;
-                let copied = under_way.copy(5, log.durable() + 1, |page, out| {
+                let copied = under_way.copy(5, |page, out| {
                     out.copy_from_slice(&pool[page as usize * PAGE..][..PAGE]);
                 });
                 model.change(draw);
                 let result = if !copied {
-                    under_way.finish(&base, meta).map(|epoch| {
+                    under_way.finish(base, false).map(|epoch| {
                         // If this fails, the segments stay for longer.
                         let _ = log.forget(epoch);
                         true
                     })
                 } else if model.epoch(log, &mut pages)? {
-                    under_way.write(log.durable(), &base, meta).map(|()| false)
+                    under_way.write(log.durable(), base).map(|_| false)
                 } else {
                     Err(io::Error::other("no epoch"))
                 };
@@ -359,13 +368,30 @@ fn new_disk(seed: u64) -> SimDirectory {
     SimDirectory(Arc::new(Mutex::new(sim)))
 }
 
+fn new_base(directory: &SimDirectory) -> Base {
+    let size = (PAGES * PAGE) as u64;
+    let file = directory.create(BASE, size).unwrap();
+    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size, closed: false };
+    begin(directory, Owner { pool: 7, life: 1 }, 0).unwrap();
+    Base::create(file, meta).unwrap()
+}
+
+fn begin(directory: &SimDirectory, owner: Owner, epoch: u64) -> io::Result<Writer> {
+    let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?;
+    let mut log = log.segment_bytes(SEGMENT);
+    log.begin()?;
+    Ok(log)
+}
+
+fn open_base(directory: &SimDirectory) -> io::Result<Base> {
+    Ok(Base::open(directory.open(BASE)?)?.unwrap_or_else(|_| panic!("no copy is whole")))
+}
+
 /// One trial: lives that a power loss ends, each followed by a rebuild, which it may end too.
 fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let mut draw = Draw(seed);
     let directory = new_disk(!seed);
-    directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
-    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
-    MetaFile::create(&directory, meta).unwrap();
+    new_base(&directory);
     let mut model = Model {
         directory: directory.clone(),
         pool: vec![0; PAGES * PAGE],
@@ -376,7 +402,7 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let (mut durable, mut rebuilds, mut epochs) = (0, 0, 0);
     for _ in 0..4 {
         // Rebuild until one rebuild is not cut short. It ends with a new life.
-        let (mut meta, mut log) = loop {
+        let (mut base, mut log) = loop {
             let cut = if draw.one_in(2) { draw.below(40) } else { u64::MAX };
             let fails = if draw.one_in(4) { 4 } else { 0 };
             directory.with(|sim| (sim.left, sim.failing) = (cut, fails));
@@ -385,9 +411,9 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
             let off = directory.with(|sim| sim.left == 0);
             directory.with(|sim| (sim.left, sim.failing) = (u64::MAX, 0));
             match done {
-                Ok((meta, log)) if !off => {
+                Ok((base, log)) if !off => {
                     durable = log.durable();
-                    break (meta, log);
+                    break (base, log);
                 }
                 _ if off => directory.with(|sim| sim.restart(u64::MAX)),
                 _ => {}
@@ -398,17 +424,17 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         let turns = 10 + draw.below(150);
         let mut pages = Pages::default();
         loop {
-            let lived = live(&mut model, &mut draw, &mut meta, &mut log, pages, turns);
+            let lived = live(&mut model, &mut draw, &base, &mut log, pages, turns);
             if lived.is_err() || draw.one_in(2) {
                 break;
             }
             // The process dies, and the next one finds its working file. Which pages have changed
             // since the checkpoint is not known any more.
-            let Ok(Some(found)) = MetaFile::open(&directory) else { break };
-            let owner = Owner { pool: found.get().pool, life: found.get().life };
+            let Ok(found) = open_base(&directory) else { break };
+            let owner = Owner { pool: found.meta().pool, life: found.meta().life };
             let next = Writer::new(Arc::new(directory.clone()), owner, log.durable());
             let Ok(next) = next else { break };
-            (meta, log) = (found, next.segment_bytes(SEGMENT));
+            (base, log) = (found, next.segment_bytes(SEGMENT));
             pages = Pages::all(PAGES as u64, log.durable());
         }
         epochs += log.durable() - durable;
@@ -430,13 +456,13 @@ fn rebuild(
     directory: &SimDirectory,
     model: &mut Model,
     durable: u64,
-) -> io::Result<(MetaFile, Writer)> {
-    let base = Handle(directory.clone(), BASE.into());
-    let mut meta = MetaFile::open(directory)?.expect("a whole copy");
-    let rebuilt = complete(directory, &base, &mut meta)?;
+) -> io::Result<(Base, Writer)> {
+    let base = open_base(directory)?;
+    let rebuilt = complete(directory, &base, |_, _| ())?;
     let Rebuilt::Whole { epoch, .. } = rebuilt else { panic!("{rebuilt:?}") };
     let mut pool = vec![0; PAGES * PAGE];
-    base.read_at(&mut pool, 0)?;
+    base.file().read_at(&mut pool, 0)?;
+    META_OFFSETS.iter().for_each(|&at| pool[at as usize..][..PAGE].fill(0));
     assert!(epoch >= durable, "epoch {epoch}, durable were {durable}");
     let ends = model.ends.get(&epoch).expect("an epoch that was begun");
     assert!(ends.contains(&pool), "the pool at the end of epoch {epoch}");
@@ -444,13 +470,13 @@ fn rebuild(
     model.changed.fill(false);
     // Later attempts at this epoch and at later ones were lost.
     model.ends = BTreeMap::from([(epoch, vec![pool])]);
-    meta.replace(|meta| {
-        (meta.life, meta.checkpoint, meta.reached) = (meta.life + 1, epoch, epoch);
+    let owner = Owner { pool: base.meta().pool, life: base.meta().life + 1 };
+    let log = begin(directory, owner, epoch)?;
+    base.replace(|meta| {
+        (meta.life, meta.checkpoint, meta.reached) = (owner.life, epoch, epoch);
     })?;
-    let owner = Owner { pool: meta.get().pool, life: meta.get().life };
     log::remove_others(directory, owner)?;
-    let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?.segment_bytes(SEGMENT);
-    Ok((meta, log))
+    Ok((base, log))
 }
 
 #[test]
@@ -503,10 +529,7 @@ fn blocks_are_divided_and_read_again() {
 fn a_journal_with_epochs_missing_is_refused() {
     for (how, missing) in [("checkpoint", 2), ("rebuild", 2), ("neither", 1)] {
         let directory = new_disk(1);
-        let base = directory.create(BASE, (PAGES * PAGE) as u64).unwrap();
-        let meta =
-            Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: (PAGES * PAGE) as u64 };
-        let mut meta = MetaFile::create(&directory, meta).unwrap();
+        let base = new_base(&directory);
         let owner = Owner { pool: 7, life: 1 };
         let mut log = Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(1);
         let mut pages = Pages::default();
@@ -518,23 +541,24 @@ fn a_journal_with_epochs_missing_is_refused() {
         }
         match how {
             "checkpoint" => {
-                let mut checkpoint = Checkpoint::begin(&mut pages);
-                assert!(checkpoint.copy(1, 3, |_, out| out.fill(1)));
-                checkpoint.write(log.durable(), &*base, &mut meta).unwrap();
+                let mut checkpoint = Checkpoint::begin(&mut pages, &base);
+                assert!(checkpoint.copy(1, |_, out| out.fill(1)));
+                checkpoint.write(log.durable(), &base).unwrap();
                 checkpoint.abandon(&mut pages);
             }
-            "rebuild" => drop(complete(&directory, &*base, &mut meta).unwrap()),
+            "rebuild" => drop(complete(&directory, &base, |_, _| ()).unwrap()),
             _ => {}
         }
-        let mut meta = MetaFile::open(&directory).unwrap().unwrap();
+        let base = open_base(&directory).unwrap();
         let reached = if how == "neither" { 0 } else { 3 };
-        assert_eq!((meta.get().checkpoint, meta.get().reached), (0, reached));
+        assert_eq!((base.meta().checkpoint, base.meta().reached), (0, reached));
         let names = directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment"));
-        let names: Vec<_> = names.collect();
+        // The first one is that with which the life began.
+        let names: Vec<_> = names.skip(1).collect();
         // A rebuild has copied the last one.
         let end = if how == "neither" { missing + 1 } else { names.len() };
         names[missing..end].iter().for_each(|name| directory.remove(name).unwrap());
-        let rebuilt = complete(&directory, &*base, &mut meta).unwrap();
+        let rebuilt = complete(&directory, &base, |_, _| ()).unwrap();
         let needed = if how == "neither" { 2 } else { 3 };
         assert_eq!(rebuilt, Rebuilt::Missing { found: missing as u64, needed }, "{how}");
     }
@@ -546,15 +570,14 @@ fn what_an_opening_reads_is_durable() {
     let mut seen_both = [false; 2];
     for seed in 0..50 {
         let directory = new_disk(seed);
-        let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: 0 };
-        let mut file = MetaFile::create(&directory, meta).unwrap();
+        let base = new_base(&directory);
         directory.with(|sim| sim.failing = 2);
-        let _ = file.update(|meta| meta.reached = 5);
+        let _ = base.update(|meta| meta.reached = 5);
         directory.with(|sim| sim.failing = 0);
-        let read = MetaFile::open(&directory).unwrap().unwrap().get();
+        let read = open_base(&directory).unwrap().meta();
         seen_both[usize::from(read.reached == 5)] = true;
         directory.with(|sim| sim.restart(u64::MAX));
-        let again = MetaFile::open(&directory).unwrap().unwrap().get();
+        let again = open_base(&directory).unwrap().meta();
         assert_eq!(again, read);
     }
     assert_eq!(seen_both, [true; 2]);
@@ -563,11 +586,11 @@ fn what_an_opening_reads_is_durable() {
 #[test]
 fn a_base_that_is_too_short_is_refused() {
     let directory = new_disk(1);
-    let base = directory.create(BASE, PAGE as u64).unwrap();
-    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size: 2 * PAGE as u64 };
-    let mut meta = MetaFile::create(&directory, meta).unwrap();
-    let rebuilt = complete(&directory, &*base, &mut meta).unwrap();
-    assert_eq!(rebuilt, Rebuilt::Short { found: PAGE as u64, needed: 2 * PAGE as u64 });
+    let base = new_base(&directory);
+    let (found, needed) = (base.meta().size, base.meta().size + 1);
+    base.replace(|meta| meta.size = needed).unwrap();
+    let rebuilt = complete(&directory, &base, |_, _| ()).unwrap();
+    assert_eq!(rebuilt, Rebuilt::Short { found, needed });
 }
 
 /// A disk that refuses every write for a while takes no space for that, and then goes on.

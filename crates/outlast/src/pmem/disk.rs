@@ -5,9 +5,12 @@
 //! so that `outlast-check` can record them in order, and make each of them fail, or succeed without
 //! effect, in turn.
 
+use super::blocks;
+use super::mapping::{MappingError, no_blocks};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// A file-system call.
@@ -17,6 +20,8 @@ pub enum Call {
     Fsync,
     /// `msync` of the pages that hold the header.
     Msync,
+    /// `pwrite` to a file of a journal.
+    Write,
     /// `fallocate`: allocates blocks for a part of a file.
     Fallocate,
     /// `ftruncate`.
@@ -74,6 +79,16 @@ impl Disk {
     /// Makes a file's content and length durable against a power loss.
     pub fn fsync(&self, file: &File) -> io::Result<()> {
         self.call(Call::Fsync, file, || file.sync_all())
+    }
+
+    /// Writes all bytes at `offset`.
+    pub fn write(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.call(Call::Write, file, || file.write_all_at(bytes, offset))
+    }
+
+    /// Makes a file at least `len` bytes long, durably, with a block for each byte from `from` on.
+    pub fn allocate(&self, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
+        blocks::allocate(self, file, from, len).map_err(|error| no_blocks(error, len - from))
     }
 
     /// Makes the names in a directory durable against a power loss.

@@ -1,7 +1,8 @@
 //! The seam of the public maps: plain loads and stores, and the flushes that the medium needs.
 
-use super::{LINE, Point, Seam, Word, arch};
+use super::{LINE, Notes, Point, Seam, Word, arch};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,6 +69,8 @@ pub enum FlushMode {
     FenceOnly,
     /// A flush of every line, and a fence.
     Lines(FlushInstruction),
+    /// A note of every line, for the journal.
+    Journal,
 }
 
 impl fmt::Display for FlushMode {
@@ -76,6 +79,7 @@ impl fmt::Display for FlushMode {
             Self::None => f.write_str("no flush"),
             Self::FenceOnly => f.write_str("fence only"),
             Self::Lines(instruction) => instruction.fmt(f),
+            Self::Journal => f.write_str("notes for the journal"),
         }
     }
 }
@@ -101,6 +105,8 @@ pub struct Real {
     latency: Latency,
     /// How many turns of waiting one sleep counts as.
     turns_of_sleep: u32,
+    /// Where changed lines are noted. There with [`FlushMode::Journal`] only.
+    notes: Option<Arc<Notes>>,
 }
 
 impl Real {
@@ -116,12 +122,20 @@ impl Real {
     /// get none.
     ///
     /// # Panics
-    /// If this processor does not have the instruction.
+    /// If this processor does not have the instruction, or the mode is [`FlushMode::Journal`].
     pub fn with_latency(mode: FlushMode, latency: Latency) -> Self {
         if let FlushMode::Lines(instruction) = mode {
             assert!(instruction.is_available(), "this processor has no {instruction}");
         }
-        Real { mode, slow: latency != Latency::default(), latency, turns_of_sleep: 1 }
+        assert_ne!(mode, FlushMode::Journal, "it needs notes");
+        let slow = latency != Latency::default();
+        Real { mode, slow, latency, turns_of_sleep: 1, notes: None }
+    }
+
+    /// Creates the seam of a journaled pool, for which flushes are `notes`.
+    pub fn journaled(notes: Arc<Notes>) -> Self {
+        let notes = Some(notes);
+        Real { mode: FlushMode::Journal, notes, ..Self::new(FlushMode::None) }
     }
 
     /// Makes it wait for other threads for a moment only, where it would wait for minutes. For
@@ -143,7 +157,24 @@ impl Real {
 }
 
 impl Real {
+    /// What a flush does, in modes in which it does something.
     #[inline(never)]
+    fn flush_or_note(&self, words: &[Word]) {
+        match self.mode {
+            FlushMode::Lines(instruction) => self.flush_lines(words, instruction),
+            FlushMode::Journal => self.note(words),
+            FlushMode::None | FlushMode::FenceOnly => {}
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, words: &[Word]) {
+        if let Some(notes) = &self.notes {
+            notes.note(words.as_ptr().addr(), size_of_val(words));
+        }
+    }
+
+    #[inline(always)]
     fn flush_lines(&self, words: &[Word], instruction: FlushInstruction) {
         let lines = lines(words.as_ptr().expose_provenance(), size_of_val(words));
         // SAFETY: each line holds a byte of `words`, and a line lies within one page, so it is
@@ -156,6 +187,12 @@ impl Real {
 }
 
 impl Seam for Real {
+    fn attach(&self, base: *const u8) {
+        if let Some(notes) = &self.notes {
+            notes.attach(base);
+        }
+    }
+
     #[inline]
     fn load(&self, word: &Word, order: Ordering) -> u64 {
         word.0.load(order)
@@ -183,6 +220,10 @@ impl Seam for Real {
     fn store_nontemporal(&self, word: &Word, value: u64, _at: &'static Point) {
         match self.mode {
             FlushMode::None => word.0.store(value, Ordering::Relaxed),
+            FlushMode::Journal => {
+                word.0.store(value, Ordering::Relaxed);
+                self.note(std::slice::from_ref(word));
+            }
             FlushMode::FenceOnly => arch::store_nontemporal(word, value, None),
             FlushMode::Lines(instruction) => {
                 arch::store_nontemporal(word, value, Some(instruction));
@@ -192,14 +233,14 @@ impl Seam for Real {
 
     #[inline(always)]
     fn flush(&self, words: &[Word], _at: &'static Point) {
-        if let FlushMode::Lines(instruction) = self.mode {
-            self.flush_lines(words, instruction);
+        if matches!(self.mode, FlushMode::Lines(_) | FlushMode::Journal) {
+            self.flush_or_note(words);
         }
     }
 
     #[inline(always)]
     fn fence(&self, _at: &'static Point) {
-        if self.mode == FlushMode::None {
+        if matches!(self.mode, FlushMode::None | FlushMode::Journal) {
             // The other side of this fence is the process that finds the memory after this one was
             // killed. It sees every store executed before the kill, so only the compiler's order
             // has to be kept.

@@ -53,6 +53,8 @@ pub enum MappingError {
 pub enum Access {
     /// Stores change the file.
     ReadWrite,
+    /// The same, for a file that already has all the blocks of what is mapped.
+    Allocated,
     /// Stores stay in this mapping, so the file can be open for reading only. Lazy recovery repairs
     /// the pool for this reader alone.
     Private,
@@ -126,14 +128,18 @@ impl Mapping {
         check_len(len)?;
         let range = Reservation::new(len, reserve)?;
         match access {
-            Access::ReadWrite => {
+            Access::ReadWrite | Access::Allocated => {
                 let (flags, medium) = if accepts_map_sync(&file)? {
                     (MapFlags::SHARED_VALIDATE | MapFlags::SYNC, medium::dax_kind())
                 } else {
                     (MapFlags::SHARED, MediumKind::PageCache)
                 };
-                let mapping = Self::empty(range, Backing::File { file, flags }, medium, disk);
-                mapping.grow(len)?;
+                let mut mapping = Self::empty(range, Backing::File { file, flags }, medium, disk);
+                if access == Access::Allocated {
+                    mapping.take(len)?;
+                } else {
+                    mapping.grow(len)?;
+                }
                 Ok(mapping)
             }
             Access::Private => {
@@ -144,9 +150,7 @@ impl Mapping {
                 }
                 let backing = Backing::PrivateFile { file };
                 let mut mapping = Self::empty(range, backing, MediumKind::Bytes, disk);
-                mapping.range.cover(len)?;
-                mapping.map_pages(0, len)?;
-                *mapping.len.get_mut() = len;
+                mapping.take(len)?;
                 Ok(mapping)
             }
         }
@@ -166,6 +170,14 @@ impl Mapping {
     fn empty(range: Reservation, backing: Backing, medium: MediumKind, disk: Disk) -> Self {
         let (len, growing) = (AtomicU64::new(0), Mutex::new(()));
         Mapping { range, backing, medium, len, growing, disk }
+    }
+
+    /// Maps the first `len` bytes of the file as they are.
+    fn take(&mut self, len: u64) -> Result<(), MappingError> {
+        self.range.cover(len)?;
+        self.map_pages(0, len)?;
+        *self.len.get_mut() = len;
+        Ok(())
     }
 
     /// The file system that the file is on.
@@ -245,7 +257,7 @@ impl Mapping {
             }
             Backing::File { file, .. } => {
                 let old_file_len = file.metadata()?.len();
-                allocate(&self.disk, file, old_len, new_len)?;
+                self.disk.allocate(file, old_len, new_len)?;
                 if let Err(e) = self.map_pages(old_len, new_len) {
                     // If this fails too, the first error is the one to report.
                     let _ = self.disk.set_len(file, old_file_len);
@@ -318,6 +330,11 @@ impl Mapping {
             unsafe { rustix::mm::msync(self.range.base().cast(), len, MsyncFlags::SYNC)? };
             Ok(())
         })
+    }
+
+    /// Returns whether a file is on tmpfs, so that its pages exist only in memory.
+    pub fn is_tmpfs(file: &File) -> bool {
+        blocks::is_on_tmpfs(file).unwrap_or(false)
     }
 
     /// Returns whether the file is in memory already, so that touching all of it causes no disk
@@ -425,16 +442,17 @@ fn check_len(len: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, odd))
 }
 
-fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
-    blocks::allocate(disk, file, from, len).map_err(|error| match error {
+/// Says why a file did not get `needed` bytes of blocks.
+pub(super) fn no_blocks(error: NoBlocks, needed: u64) -> MappingError {
+    match error {
         NoBlocks::WriteBack(source) => MappingError::WriteBack(source),
         NoBlocks::Refused(source) => match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
-                MappingError::DiskFull { needed: len - from, source }
+                MappingError::DiskFull { needed, source }
             }
             _ => MappingError::Io(source),
         },
-    })
+    }
 }
 
 /// Returns whether the file is persistent memory that can be mapped directly.

@@ -15,6 +15,7 @@ const REGIONS: &str = "/sys/bus/nd/devices";
 /// | DAX, persistent caches (eADR) | `persistence_domain` is `cpu_cache` for every region | a fence | all operations that returned | all operations that returned |
 /// | page cache (ext4, xfs, tmpfs, ...) | `MAP_SYNC` is refused | nothing | all operations that returned | a pool that was closed, or is unmodified since its last sync |
 /// | emulated PM | on request | as DAX, with optional added latency | all operations that returned | as the file below it |
+/// | journal | on request | notes the lines that changed | all operations that returned | all that were waited for, and all but the last moments of the others |
 /// | bytes | memory of the process | as requested | nothing | nothing |
 ///
 /// The numbers are written to media and never change.
@@ -31,17 +32,26 @@ pub enum MediumKind {
     EmulatedPm = 4,
     /// Memory of the process.
     Bytes = 5,
+    /// A file in memory, whose changes a journal on the disk records.
+    Journal = 6,
 }
 
 impl MediumKind {
     /// Decodes the number that a pool has recorded.
     pub fn from_u64(number: u64) -> Option<Self> {
-        [Self::Dax, Self::DaxPersistentCaches, Self::PageCache, Self::EmulatedPm, Self::Bytes]
-            .into_iter()
-            .find(|&kind| kind as u64 == number)
+        [
+            Self::Dax,
+            Self::DaxPersistentCaches,
+            Self::PageCache,
+            Self::EmulatedPm,
+            Self::Bytes,
+            Self::Journal,
+        ]
+        .into_iter()
+        .find(|&kind| kind as u64 == number)
     }
 
-    /// Returns whether everything made durable survives a power loss.
+    /// Returns whether everything that has returned survives a power loss.
     pub fn survives_power_loss(self) -> bool {
         matches!(self, Self::Dax | Self::DaxPersistentCaches)
     }
@@ -60,6 +70,7 @@ impl fmt::Display for MediumKind {
             Self::PageCache => "page-cache",
             Self::EmulatedPm => "emulated-pm",
             Self::Bytes => "bytes",
+            Self::Journal => "journal",
         })
     }
 }
@@ -84,6 +95,7 @@ impl Medium {
             }
             MediumKind::DaxPersistentCaches => FlushMode::FenceOnly,
             MediumKind::PageCache | MediumKind::Bytes => FlushMode::None,
+            MediumKind::Journal => FlushMode::Journal,
         };
         match flush {
             FlushMode::Lines(slower) if slower != FlushInstruction::BEST => tracing::warn!(
@@ -194,13 +206,19 @@ mod tests {
 
     #[test]
     fn numbers_on_media_do_not_change() {
-        let numbers =
-            [(1, Dax), (2, DaxPersistentCaches), (3, PageCache), (4, EmulatedPm), (5, Bytes)];
+        let numbers = [
+            (1, Dax),
+            (2, DaxPersistentCaches),
+            (3, PageCache),
+            (4, EmulatedPm),
+            (5, Bytes),
+            (6, Journal),
+        ];
         for (number, kind) in numbers {
             assert_eq!(kind as u64, number);
             assert_eq!(MediumKind::from_u64(number), Some(kind));
         }
-        for unknown in [0, 6, u64::MAX] {
+        for unknown in [0, 7, u64::MAX] {
             assert_eq!(MediumKind::from_u64(unknown), None);
         }
     }
@@ -214,6 +232,7 @@ mod tests {
             (PageCache, FlushMode::None, false, true),
             (EmulatedPm, lines, false, true),
             (Bytes, FlushMode::None, false, false),
+            (Journal, FlushMode::Journal, false, false),
         ] {
             let medium = Medium::detect(kind);
             assert_eq!(medium, Medium { kind, flush });

@@ -1,6 +1,7 @@
 //! The memory that backs a pool.
 
 use crate::error::{Error, Result};
+use crate::journal::running::Journal;
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -20,12 +21,47 @@ pub struct Identity {
     pub born: u64,
 }
 
+impl Identity {
+    /// Returns the identity of a file.
+    pub fn of(file: &std::fs::File) -> Result<Identity> {
+        use std::os::unix::fs::MetadataExt;
+        let meta = file.metadata().map_err(|e| Error::io("reading the pool's inode", e))?;
+        let born = birth(file).unwrap_or(0);
+        Ok(Identity { device: meta.dev(), inode: meta.ino(), born })
+    }
+}
+
 /// The memory of a pool: a mapping of a file, anonymous memory, or heap memory.
 pub enum Backing {
     /// A reserved address range with a file or anonymous memory at its front.
     Mapped(Mapping),
+    /// A mapping of the working file of a journaled pool.
+    Journaled(Journaled),
     /// Heap memory, for tests and crash images. It needs no system calls and no threads.
     Heap(Heap),
+}
+
+/// The memory of a journaled pool.
+pub struct Journaled {
+    /// The mapped working file.
+    pub mapping: Mapping,
+    /// The pool's journal.
+    pub journal: Arc<Journal>,
+    /// The file that the pool's users know, which they lock.
+    pub locked: std::fs::File,
+}
+
+impl Journaled {
+    /// Grows the base first: it is never shorter than the pool. The notes come last: what they cover
+    /// has its blocks.
+    fn grow(&self, len: u64) -> Result<(), MappingError> {
+        self.journal.extend_base(len)?;
+        self.mapping.grow(len)?;
+        match self.mapping.as_file() {
+            Some(file) => self.journal.notes().cover(self.mapping.disk(), file, len),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Page-aligned heap memory with room to grow into: a mapping of a file that is only in memory.
@@ -140,6 +176,7 @@ impl Backing {
     pub fn base(&self) -> *const u8 {
         match self {
             Backing::Mapped(m) => m.base(),
+            Backing::Journaled(j) => j.mapping.base(),
             Backing::Heap(h) => h.file.base.as_ptr(),
         }
     }
@@ -148,6 +185,7 @@ impl Backing {
     pub fn shadow(&self) -> *const u8 {
         match self {
             Backing::Mapped(m) => m.shadow(),
+            Backing::Journaled(j) => j.mapping.shadow(),
             Backing::Heap(h) => h.shadow.as_ptr(),
         }
     }
@@ -156,6 +194,7 @@ impl Backing {
     pub fn shadow_resident(&self) -> Option<Resident> {
         match self {
             Backing::Mapped(m) => m.shadow_resident(),
+            Backing::Journaled(j) => j.mapping.shadow_resident(),
             // All of it was touched when it was filled.
             Backing::Heap(h) => {
                 let bytes = Heap::shadow_layout(h.file.capacity).size() as u64;
@@ -168,6 +207,7 @@ impl Backing {
     pub fn reserved(&self) -> u64 {
         match self {
             Backing::Mapped(m) => m.reserved(),
+            Backing::Journaled(j) => j.mapping.reserved().min(j.journal.notes().capacity()),
             Backing::Heap(h) => h.file.capacity,
         }
     }
@@ -176,6 +216,7 @@ impl Backing {
     pub fn medium(&self) -> MediumKind {
         match self {
             Backing::Mapped(m) => m.medium(),
+            Backing::Journaled(_) => MediumKind::Journal,
             Backing::Heap(_) => MediumKind::Bytes,
         }
     }
@@ -184,6 +225,7 @@ impl Backing {
     pub fn grow(&self, len: u64) -> Result<(), MappingError> {
         match self {
             Backing::Mapped(m) => m.grow(len),
+            Backing::Journaled(j) => j.grow(len),
             Backing::Heap(h) if len <= h.file.capacity => Ok(()),
             Backing::Heap(h) => {
                 Err(MappingError::AddressSpace { needed: len, reserved: h.file.capacity })
@@ -191,11 +233,12 @@ impl Backing {
         }
     }
 
-    /// Makes everything durable that the medium leaves to the kernel.
+    /// Makes everything durable that the medium leaves to the kernel. That of a journal is awaited
+    /// once writers are held back; see `Core::commit_held`.
     pub fn sync(&self) -> Result<()> {
         match self {
             Backing::Mapped(m) => m.sync().map_err(|e| Error::io("syncing the pool", e)),
-            Backing::Heap(_) => Ok(()),
+            Backing::Heap(_) | Backing::Journaled(_) => Ok(()),
         }
     }
 
@@ -205,7 +248,7 @@ impl Backing {
             Backing::Mapped(m) => m
                 .sync_front(super::layout::FRONTIER_OFFSET)
                 .map_err(|e| Error::io("syncing the pool's header", e)),
-            Backing::Heap(_) => Ok(()),
+            Backing::Heap(_) | Backing::Journaled(_) => Ok(()),
         }
     }
 
@@ -213,9 +256,14 @@ impl Backing {
     /// thread is just starting holds a copy of the descriptor until it executes its program.
     pub fn unlock(&self) {
         match self {
+            // If it fails, the lock goes with the last copy of the file.
             Backing::Mapped(m) => {
                 if let Some(file) = m.as_file() {
-                    // If it fails, the lock goes with the last copy of the file.
+                    let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+                }
+            }
+            Backing::Journaled(j) => {
+                for file in j.mapping.as_file().into_iter().chain([&j.locked]) {
                     let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
                 }
             }
@@ -227,12 +275,8 @@ impl Backing {
     /// Returns what distinguishes the file from others. Memory has no identity.
     pub fn identity(&self) -> Result<Identity> {
         match self {
-            Backing::Mapped(m) => m.as_file().map_or(Ok(Identity::default()), |file| {
-                use std::os::unix::fs::MetadataExt;
-                let meta = file.metadata().map_err(|e| Error::io("reading the pool's inode", e))?;
-                let born = birth(file).unwrap_or(0);
-                Ok(Identity { device: meta.dev(), inode: meta.ino(), born })
-            }),
+            Backing::Mapped(m) => m.as_file().map_or(Ok(Identity::default()), Identity::of),
+            Backing::Journaled(j) => Identity::of(&j.locked),
             Backing::Heap(_) => Ok(Identity::default()),
         }
     }
@@ -242,10 +286,19 @@ impl Backing {
         self.mapping().map_or_else(Disk::default, |mapping| mapping.disk().clone())
     }
 
+    /// The journal, if there is one.
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
+        match self {
+            Backing::Journaled(j) => Some(&j.journal),
+            Backing::Mapped(_) | Backing::Heap(_) => None,
+        }
+    }
+
     /// The mapping, if there is one.
     pub fn mapping(&self) -> Option<&Mapping> {
         match self {
             Backing::Mapped(m) => Some(m),
+            Backing::Journaled(j) => Some(&j.mapping),
             Backing::Heap(_) => None,
         }
     }

@@ -127,6 +127,9 @@ impl Header {
         if recorded == Some(MediumKind::Bytes) {
             return None;
         }
+        if recorded == Some(MediumKind::Journal) {
+            return Some(TornReason::JournalGone);
+        }
         let same_boot = self.boot() == boot;
         if !same_boot && !recorded.is_some_and(MediumKind::survives_power_loss) {
             return Some(TornReason::EarlierBoot);
@@ -321,7 +324,7 @@ impl Header {
 mod tests {
     use super::*;
     use crate::pool::geometry::DEFAULT_PAGE_BITS;
-    use TornReason::{Copy, EarlierBoot};
+    use TornReason::{Copy, EarlierBoot, JournalGone};
 
     const ORIGINAL: Identity = Identity { device: 7, inode: 12, born: 1_000 };
 
@@ -337,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_copy_of_a_dirty_pool_is_told_from_the_original() {
-        use MediumKind::{Bytes, Dax, PageCache};
+        use MediumKind::{Bytes, Dax, Journal, PageCache};
         let file = |device, inode, born| Identity { device, inode, born };
         let cases = [
             // Medium, boot, file in which the pool is found, verdict.
@@ -359,6 +362,8 @@ mod tests {
             // A file system that does not report when a file was created.
             (Dax, 1, file(7, 12, 0), None),
             (Bytes, 2, file(9, 99, 5), None),
+            // Only its journal could say which of its pages are old.
+            (Journal, 1, ORIGINAL, Some(JournalGone)),
         ];
         for (medium, boot, file, verdict) in cases {
             let found = dirty(medium).possibly_torn(file, boot);

@@ -328,6 +328,7 @@ impl<S: Seam> Core<S> {
         self.mark_what_was_found()?;
         let mut held = self.gate.hold(seam)?;
         self.make_clean(&mut held, settled)?;
+        self.commit_held()?;
         then(self)
     }
 
@@ -357,10 +358,16 @@ impl<S: Seam> Core<S> {
             Ok(())
         } else {
             let last = if held.dirty { last() } else { Ok(()) };
-            marked.and(last).and_then(|()| self.make_clean(&mut held, settled))
+            marked
+                .and(last)
+                .and_then(|()| self.make_clean(&mut held, settled))
+                .and_then(|()| self.end_journal())
         };
         held.now_closed();
         drop(held);
+        if let Some(journal) = self.journal() {
+            journal.shut(result.is_ok());
+        }
         self.backing.unlock();
         result
     }
@@ -375,6 +382,8 @@ impl<S: Seam> Core<S> {
             self.mark_dirty_controlled()?;
         }
         let _held = self.gate.hold(seam)?;
+        // The journal cannot cut while this takes its time. If the disk fails, it does so without it.
+        let _ = self.commit_held();
         during()
     }
 

@@ -1,5 +1,6 @@
 //! The core of a pool, on which the indexes are built: memory, header, gate, allocator and epochs.
 
+mod journal;
 mod life;
 mod options;
 mod space;
@@ -213,7 +214,7 @@ impl<S: Seam> Core<S> {
         if !options.read_only {
             header.check_writable()?;
         }
-        let torn = if header.is_dirty() {
+        let torn = if header.is_dirty() && !options.whole {
             header.possibly_torn(backing.identity()?, options.boot)
         } else {
             None

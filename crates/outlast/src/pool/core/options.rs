@@ -68,6 +68,8 @@ pub struct CoreOptions {
     pub read_only: bool,
     /// The id of the current boot.
     pub boot: u128,
+    /// The pool is dirty, and is known to be whole all the same.
+    pub whole: bool,
     /// Open the pool even if a power loss may have torn it.
     pub accept_possibly_torn: bool,
     /// Options for opening maps.
@@ -85,6 +87,7 @@ impl Default for CoreOptions {
             medium: MediumKind::Bytes,
             read_only: false,
             boot: 0,
+            whole: false,
             accept_possibly_torn: false,
             recovery: Recovery { threads: 1, progress: None },
         }

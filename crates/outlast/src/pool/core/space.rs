@@ -383,7 +383,8 @@ impl<S: Seam> Core<S> {
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
         self.backing.grow(target).map_err(|error| {
-            if matches!(error, MappingError::WriteBack(_)) {
+            // A journal notices such an error itself, and loses nothing by it.
+            if matches!(error, MappingError::WriteBack(_)) && self.journal().is_none() {
                 self.note_suspect();
             }
             mapping_error(error)

@@ -1,0 +1,564 @@
+//! Opening a journaled pool: the working file, the rebuild, and the threads of the journal.
+
+use super::handle::Pool;
+use super::options::{PoolOptions, header_of};
+use super::store::Store;
+use crate::error::{Error, Result};
+use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
+use crate::journal::files::{DiskDirectory, DiskFile};
+use crate::journal::log::{Owner, Writer, remove_others};
+use crate::journal::meta::{META_OFFSETS, Meta};
+use crate::journal::running::{Journal, Settings};
+use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
+use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
+use crate::pool::core::{Core, random};
+use crate::pool::header::Header;
+use crate::pool::layout::field;
+use rustix::fs::{FlockOperation, OFlags};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Where working files are by default, if it is in memory and has room.
+const MEMORY: &str = "/dev/shm";
+/// Room that must be left there, in bytes, besides twice the pool.
+const LEAST_ROOM: u64 = 64 << 20;
+/// What the names of working files begin and end with. A life is in between.
+const NAMES: [&str; 2] = ["outlast-", ".working"];
+/// Bytes copied at a time when a working file is built.
+const PIECE: u64 = 4 << 20;
+
+/// How a pool's journal works. See [`PoolOptions::journal`].
+///
+/// ```
+/// # fn main() -> outlast::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("index.pool");
+/// use outlast::{JournalOptions, PoolOptions};
+/// use std::time::Duration;
+///
+/// let journal = JournalOptions::new().interval(Duration::from_millis(5));
+/// // SAFETY: no one else writes this file while the pool is open.
+/// let pool = unsafe { PoolOptions::new().journal(journal).create(&path)? };
+/// let ages = pool.map::<str, u64>("ages")?;
+/// ages.insert("Ada", &36)?;
+/// pool.wait_durable()?; // From here on, Ada survives a power loss.
+/// pool.close()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct JournalOptions {
+    interval: Duration,
+    limit: u64,
+    directory: Option<PathBuf>,
+    working: Option<PathBuf>,
+    keep: bool,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl JournalOptions {
+    /// Returns the defaults: an interval of 10 ms, the journal beside the pool, the working file in
+    /// memory if there is room.
+    pub fn new() -> Self {
+        let interval = Duration::from_millis(10);
+        JournalOptions { interval, limit: 0, directory: None, working: None, keep: false }
+    }
+
+    /// Sets how long a change may stay without being durable if nobody waits for it. A power loss
+    /// takes back at most the changes of that time and of the commit under way. At each interval
+    /// all writers are held back for a moment. Default: 10 ms.
+    #[must_use]
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Sets the directory of the journal. It must not be on another machine's disk, nor in memory.
+    /// It is created if it does not exist; its parent must. The same directory has to be given each
+    /// time the pool is opened. Default: the pool's path with `.journal` appended.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm` if
+    /// that is in memory and has room for twice the pool, otherwise the directory of the journal. If
+    /// another directory is given than the last time, the pool is rebuilt from the disk.
+    #[must_use]
+    pub fn working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.working = Some(directory.into());
+        self
+    }
+
+    /// Sets how long the journal may become, in bytes, before it is shortened by a checkpoint. A
+    /// longer one writes less to the disk, and takes longer to rebuild. It is exceeded when the
+    /// disk cannot follow. Default: twice the pool, and at least 256 MiB.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Keeps the working file when the pool is closed, so that it opens again without reading the
+    /// disk until the machine is switched off. The file stays in memory until then. Default: no.
+    #[must_use]
+    pub fn keep_working_file(mut self, keep: bool) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    fn directory_for(&self, path: &Path) -> PathBuf {
+        self.directory.clone().unwrap_or_else(|| {
+            let mut name = OsString::from(path);
+            name.push(".journal");
+            name.into()
+        })
+    }
+
+    fn places(&self, directory: &Path) -> Vec<PathBuf> {
+        match &self.working {
+            Some(place) => vec![place.clone()],
+            None => vec![MEMORY.into(), directory.into()],
+        }
+    }
+
+    /// The place of a new working file for a pool of `bytes`.
+    fn place_for(&self, bytes: u64, directory: &Path) -> PathBuf {
+        let has_room = |place: &Path| {
+            let Ok(open) = File::open(place) else { return false };
+            let Ok(found) = rustix::fs::fstatvfs(&open) else { return false };
+            Mapping::is_tmpfs(&open) && found.f_bavail * found.f_frsize >= 2 * bytes + LEAST_ROOM
+        };
+        match &self.working {
+            Some(place) => place.clone(),
+            None if has_room(MEMORY.as_ref()) => MEMORY.into(),
+            None => directory.into(),
+        }
+    }
+}
+
+/// Words of a working file's control page.
+const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
+const IDENTITY: usize = 11;
+/// The word that holds the last durable epoch.
+const DURABLE: usize = 16;
+
+/// Whose working file it is.
+#[derive(Clone, Copy)]
+struct Owned {
+    owner: Owner,
+    boot: u128,
+    base: Identity,
+}
+
+impl Owned {
+    fn words(&self) -> [u64; IDENTITY] {
+        let Owned { owner, boot, base } = *self;
+        let mut words = [MAGIC; IDENTITY];
+        for (index, wide) in [owner.pool, owner.life, boot].into_iter().enumerate() {
+            (words[2 * index + 1], words[2 * index + 2]) = (wide as u64, (wide >> 64) as u64);
+        }
+        words[7..10].copy_from_slice(&[base.device, base.inode, base.born]);
+        let bytes: Vec<u8> = words[..10].iter().flat_map(|word| word.to_le_bytes()).collect();
+        words[10] = u64::from(crc32c::crc32c(&bytes));
+        words
+    }
+}
+
+/// A working file.
+struct Working {
+    file: File,
+    path: PathBuf,
+    notes: Notes,
+    header: Header,
+    size: u64,
+}
+
+/// The path of the working file of a life.
+fn working_path(place: &Path, life: u128) -> PathBuf {
+    place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
+}
+
+fn open_working(path: &Path, lock: FlockOperation) -> Option<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    // In a directory that others can write to, the file may be anyone's.
+    let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw();
+    (ours && rustix::fs::flock(&file, lock).is_ok()).then_some(file)
+}
+
+/// Finds the working file that a process left when it died. It is not used if it is not certainly
+/// that of this life, of this boot and of this base, or if it is older than the base.
+fn find(
+    places: &[PathBuf],
+    lock: FlockOperation,
+    owned: Owned,
+    meta: &Meta,
+) -> Result<Option<Working>> {
+    for place in places {
+        let path = working_path(place, owned.owner.life);
+        let Some(file) = open_working(&path, lock) else { continue };
+        let action = || format!("opening {}", path.display());
+        let notes = Notes::open(&file).map_err(|e| Error::io(action(), e))?;
+        let Some(notes) = notes else { continue };
+        let has = |(word, expected): (&AtomicU64, u64)| word.load(Ordering::Relaxed) == expected;
+        let whole = notes.control().iter().zip(owned.words()).all(has);
+        let durable = notes.control()[DURABLE].load(Ordering::Relaxed);
+        if !whole || durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
+            continue;
+        }
+        let header = header_of(&file, notes.covered(), &path)?;
+        let size = header.get(field::SIZE);
+        return Ok(Some(Working { file, path, notes, header, size }));
+    }
+    Ok(None)
+}
+
+/// Removes working files of this base that are not used any more.
+fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
+    for place in places {
+        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            let is_one = name.to_str().is_some_and(|name| {
+                name.strip_prefix(NAMES[0]).is_some_and(|rest| rest.ends_with(NAMES[1]))
+            });
+            if !is_one || path == working_path(place, life) {
+                continue;
+            }
+            if let Some(file) = open_working(&path, FlockOperation::NonBlockingLockExclusive)
+                && let Ok(Some(notes)) = Notes::open(&file)
+            {
+                let word = |index: usize| notes.control()[index].load(Ordering::Relaxed);
+                if word(0) == MAGIC
+                    && [word(7), word(8), word(9)] == [base.device, base.inode, base.born]
+                {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
+        }
+    }
+}
+
+/// Copies the first `size` bytes of the base to a working file, with several threads.
+fn copy(base: &File, working: &File, size: u64, threads: usize) -> std::io::Result<()> {
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut bytes = vec![0; PIECE as usize];
+        loop {
+            let at = next.fetch_add(PIECE, Ordering::Relaxed);
+            if at >= size {
+                return Ok(());
+            }
+            let piece = &mut bytes[..(size - at).min(PIECE) as usize];
+            base.read_exact_at(piece, at)?;
+            for offset in META_OFFSETS {
+                // These pages are the journal's, not the pool's.
+                if let Some(inside) = offset.checked_sub(at)
+                    && let Some(page) = piece.get_mut(inside as usize..inside as usize + PAGE)
+                {
+                    page.fill(0);
+                }
+            }
+            working.write_all_at(piece, at)?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        others.into_iter().fold(mine, |so_far, other| {
+            so_far.and(other.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))))
+        })
+    })
+}
+
+impl PoolOptions {
+    /// Opens a journaled pool, or makes a pool that was closed journaled. `locked` is its file, locked;
+    /// `meta` was found in it.
+    pub(super) fn open_journaled(
+        &self,
+        path: &Path,
+        locked: File,
+        meta: Option<Meta>,
+    ) -> Result<Pool> {
+        let action = || format!("opening the journal of {}", path.display());
+        let io = |e| Error::io(action(), e);
+        let options = self.journal.clone().unwrap_or_default();
+        let boot = self.boot();
+        let directory = options.directory_for(path);
+        let disk = self.disk.clone();
+        let files = DiskDirectory::open_or_create(directory.clone(), disk.clone()).map_err(io)?;
+        let files = Arc::new(files);
+        let places = options.places(&directory);
+        let identity = Identity::of(&locked)?;
+        let file = || -> Result<Box<DiskFile>> {
+            Ok(Box::new(DiskFile::new(locked.try_clone().map_err(io)?, disk.clone())))
+        };
+        let found = match meta {
+            Some(_) => match Base::open(file()?).map_err(io)? {
+                Ok(base) => Some(base),
+                Err(_) => return Err(Error::IncompleteJournal("it was taken away".into())),
+            },
+            None => None,
+        };
+        if let Some(base) = &found {
+            let meta = base.meta();
+            let owner = Owner { pool: meta.pool, life: meta.life };
+            let owned = Owned { owner, boot, base: identity };
+            let lock = FlockOperation::NonBlockingLockExclusive;
+            if let Some(working) = find(&places, lock, owned, &meta)? {
+                let durable = working.notes.control()[DURABLE].load(Ordering::Relaxed);
+                // This fails if the segments go on after what the working file knows.
+                if let Ok(writer) = Writer::new(files.clone(), owner, durable) {
+                    let base = found.expect("it was just there");
+                    base.replace(|meta| meta.closed = false).map_err(io)?;
+                    remove_old(&places, identity, owner.life);
+                    working.notes.join();
+                    let pages = Pages::all(working.size / PAGE as u64, durable);
+                    return self.start_journaled(options, base, writer, working, pages, locked);
+                }
+            }
+        }
+        // The base is completed, and a new life begins with it.
+        let (epoch, pool) = match &found {
+            Some(base) if base.meta().closed => (base.meta().checkpoint, Some(base.meta().pool)),
+            Some(base) => {
+                let told = |done, all| self.tell_rebuild(done, all);
+                let rebuilt = complete(&*files, base, told).map_err(io)?;
+                match rebuilt {
+                    Rebuilt::Whole { epoch, .. } => (epoch, Some(base.meta().pool)),
+                    Rebuilt::Missing { found, needed } => {
+                        return Err(Error::IncompleteJournal(format!(
+                            "{} has the epochs up to {found}, and {needed} are needed",
+                            directory.display()
+                        )));
+                    }
+                    Rebuilt::Gone => {
+                        return Err(Error::IncompleteJournal(format!(
+                            "{} has nothing of it",
+                            directory.display()
+                        )));
+                    }
+                    Rebuilt::Short { found, needed } => {
+                        return Err(Error::IncompleteJournal(format!(
+                            "{} has {found} bytes, and had {needed}",
+                            path.display()
+                        )));
+                    }
+                }
+            }
+            None => (0, None),
+        };
+        let len = locked.metadata().map_err(io)?.len();
+        let header = header_of(&locked, len, path)?;
+        if pool.is_some_and(|pool| pool != header.id()) {
+            return Err(Error::IncompleteJournal("it belongs to another pool".into()));
+        }
+        let size = header.get(field::SIZE);
+        let life = u128::from(random()) << 64 | u128::from(random());
+        let owner = Owner { pool: header.id(), life };
+        let owned = Owned { owner, boot, base: identity };
+        remove_old(&places, identity, life);
+        let place = options.place_for(size, &directory);
+        let working = self.build(&place, &locked, owned, header, epoch)?;
+        let begin = |meta: &mut Meta| {
+            (meta.pool, meta.life, meta.size, meta.closed) = (owner.pool, life, size, false);
+            (meta.checkpoint, meta.reached) = (epoch, epoch);
+        };
+        let begun = || -> Result<(Base, Writer)> {
+            let mut writer = Writer::new(files.clone(), owner, epoch).map_err(io)?;
+            writer.begin().map_err(io)?;
+            let base = match found {
+                Some(base) => base.replace(begin).map(|()| base),
+                None => {
+                    let mut meta = Meta::default();
+                    begin(&mut meta);
+                    Base::create(file()?, meta)
+                }
+            };
+            let base = base.map_err(io)?;
+            remove_others(&*files, owner).map_err(io)?;
+            Ok((base, writer))
+        };
+        let (base, writer) = begun().inspect_err(|_| {
+            let _ = std::fs::remove_file(&working.path);
+        })?;
+        self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
+    }
+
+    /// Builds the working file of a new life. Nothing refers to it until `meta` does.
+    fn build(
+        &self,
+        place: &Path,
+        base: &File,
+        owned: Owned,
+        header: Header,
+        epoch: u64,
+    ) -> Result<Working> {
+        let path = working_path(place, owned.owner.life);
+        let io = |e| Error::io(format!("creating {}", path.display()), e);
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(flags)
+            .open(&path)
+            .map_err(io)?;
+        let size = header.get(field::SIZE);
+        let made = || -> Result<Notes> {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+                .map_err(|e| io(e.into()))?;
+            // Get all blocks first: a full file system says so here.
+            self.disk.allocate(&file, 0, size).map_err(mapping_error)?;
+            copy(base, &file, size, self.core.recovery.threads).map_err(io)?;
+            let capacity = self.reserve(size, header.geometry().page_bits());
+            let notes = Notes::create(&self.disk, &file, capacity).map_err(mapping_error)?;
+            notes.cover(&self.disk, &file, size).map_err(mapping_error)?;
+            notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
+            for (word, value) in notes.control().iter().zip(owned.words()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            Ok(notes)
+        };
+        match made() {
+            Ok(notes) => Ok(Working { file, path, notes, header, size }),
+            Err(error) => {
+                let _ = std::fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+
+    fn start_journaled(
+        &self,
+        options: JournalOptions,
+        base: Base,
+        writer: Writer,
+        working: Working,
+        pages: Pages,
+        locked: File,
+    ) -> Result<Pool> {
+        let Working { file, path, notes, header, size } = working;
+        let reserve = self.reserve(size, header.geometry().page_bits()).min(notes.capacity());
+        let mapping =
+            Mapping::file_on(self.disk.clone(), file, MapAccess::Allocated, size, reserve)
+                .map_err(mapping_error)?;
+        let notes = Arc::new(notes);
+        let JournalOptions { interval, limit, keep, .. } = options;
+        let settings = Settings { interval, limit, working: path };
+        let journal = Journal::new(settings, base, writer, Arc::clone(&notes), DURABLE, pages)
+            .map_err(|e| Error::io("opening the journal", e))?;
+        let journal = Arc::new(journal);
+        let backing = Backing::Journaled(Journaled { mapping, journal, locked });
+        let mut core = self.core.clone();
+        (core.medium, core.boot) = (MediumKind::Journal, self.boot());
+        // Whatever a journal has put together is whole.
+        core.whole = true;
+        let core = Core::open(backing, Real::journaled(notes), header, core)?;
+        self.start(Store::new(core)?, keep, None)
+    }
+
+    /// Opens a journaled pool for reading. Writes nothing.
+    pub(super) fn read_journaled(
+        &self,
+        path: &Path,
+        file: File,
+        meta: &Meta,
+    ) -> Result<(File, Header, Option<File>)> {
+        if meta.closed {
+            let len = file.metadata().map_err(|e| Error::io("reading the length", e))?.len();
+            let header = header_of(&file, len, path)?;
+            return Ok((file, header, None));
+        }
+        let options = self.journal.clone().unwrap_or_default();
+        let places = options.places(&options.directory_for(path));
+        let owner = Owner { pool: meta.pool, life: meta.life };
+        let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
+        let lock = FlockOperation::NonBlockingLockShared;
+        let found = find(&places, lock, owned, meta)?.ok_or(Error::Unfinished)?;
+        Ok((found.file, found.header, Some(file)))
+    }
+}
+
+/// The threads of a journal.
+pub(super) struct JournalThreads {
+    journal: Arc<Journal>,
+    threads: Vec<JoinHandle<()>>,
+    keep: bool,
+}
+
+impl JournalThreads {
+    /// Starts them, if the pool has a journal.
+    pub(super) fn start(store: &Store<Real>, keep: bool) -> Result<Option<JournalThreads>> {
+        let Some(journal) = store.core().journal().cloned() else { return Ok(None) };
+        let mut started = JournalThreads { journal, threads: Vec::new(), keep };
+        for (name, run) in [
+            ("outlast-journal", Journal::run as fn(&Journal, &dyn crate::journal::running::Source)),
+            ("outlast-base", Journal::run_checkpoints),
+        ] {
+            let (core, journal) = (Arc::clone(store.core()), Arc::clone(&started.journal));
+            started.journal.expect();
+            let thread =
+                std::thread::Builder::new().name(name.into()).spawn(move || run(&journal, &*core));
+            match thread {
+                Ok(thread) => started.threads.push(thread),
+                Err(error) => {
+                    started.journal.unexpect();
+                    return Err(Error::io("starting a thread of the journal", error));
+                }
+            }
+        }
+        Ok(Some(started))
+    }
+
+    /// Removes the working file of a pool that was closed.
+    pub(super) fn remove_working_file(&self) {
+        if !self.keep {
+            let _ = std::fs::remove_file(&self.journal.settings().working);
+        }
+    }
+
+    /// Gives up the handles in a forked child, where the threads do not exist.
+    pub(super) fn forget(mut self) {
+        std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
+    }
+}
+
+impl Drop for JournalThreads {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.journal.shut(false);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes the journal from a pool whose journal is incomplete, for a user who accepts what is left.
+pub(super) fn leave(file: &File, disk: &Disk) -> Result<()> {
+    let io = |e| Error::io("taking the journal from the pool", e);
+    let file = file.try_clone().map_err(io)?;
+    Base::leave(&DiskFile::new(file, disk.clone())).map_err(io)
+}
+
+/// The journal's entry in the file of a pool, if it has one.
+pub(super) fn peek(file: &File) -> Result<Option<Meta>> {
+    let io = |e| Error::io("reading the pool", e);
+    let file = file.try_clone().map_err(io)?;
+    Base::peek(&DiskFile::new(file, Disk::default())).map_err(io)
+}

@@ -1,0 +1,552 @@
+//! The journal of an open pool: cuts, commits, checkpoints, and those who wait.
+//!
+//! Two threads work on it. One cuts and writes epochs ([`Journal::run`]), the other one makes
+//! checkpoints and prepares what the first should not wait for ([`Journal::run_checkpoints`]). Neither
+//! takes a lock of the pool, except the gate for a cut.
+//!
+//! A thread that holds the gate itself (`sync`, `close`) cannot wait for a cut by another one. It lets
+//! the first thread cut meanwhile ([`Journal::while_held`]).
+
+use super::base::{Base, Checkpoint, PAGE, Pages};
+use super::log::{Change, LINE, Preparer, Writer};
+use crate::error::{Error, Result};
+use crate::pmem::{MappingError, Notes};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The least limit of the journal's length, in bytes.
+const LEAST_LIMIT: u64 = 256 << 20;
+/// Pages that a checkpoint copies before it waits for the journal.
+const ROUND: usize = 2048;
+/// How far ahead of the pool the base grows: a quarter of the pool, within these bounds in bytes.
+const AHEAD: (u64, u64) = (16 << 20, 1 << 30);
+/// The shortest and the longest pause before a failed write is repeated.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// The pause before a cut is tried again while another thread controls the gate.
+const BUSY: Duration = Duration::from_micros(100);
+/// How often the checkpoint thread looks whether there is anything to do.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the journal needs of the pool.
+pub trait Source {
+    /// Makes a cut: holds all writers back for a moment, unless they are `held` back already, and
+    /// puts the lines that were noted since the last cut into `change`, with their content. Calls
+    /// `begin` first. Returns `false` if another thread controls the gate, and nothing was done.
+    fn cut(&self, held: bool, begin: &mut dyn FnMut(), change: &mut Change) -> Result<bool>;
+
+    /// Copies a page, by its number, while operations go on.
+    fn read(&self, page: u64, out: &mut [u8]);
+
+    /// Returns how many bytes the pool has.
+    fn bytes(&self) -> u64;
+}
+
+/// Counts of a journal since the pool was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct JournalStats {
+    /// Epochs that were made durable.
+    pub epochs: u64,
+    /// Cache lines in those epochs.
+    pub lines: u64,
+    /// Bytes written to segments.
+    pub segment_bytes: u64,
+    /// Bytes written to the base.
+    pub base_bytes: u64,
+    /// Checkpoints that were completed.
+    pub checkpoints: u64,
+    /// Bytes that the segments take now.
+    pub journal_bytes: u64,
+    /// The longest time from a cut until its epoch was durable, in nanoseconds.
+    pub longest_commit_ns: u64,
+    /// The longest time for which a cut held the gate, in nanoseconds.
+    pub longest_cut_ns: u64,
+    /// Writes and syncs that have failed.
+    pub failures: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    epochs: AtomicU64,
+    lines: AtomicU64,
+    segment_bytes: AtomicU64,
+    base_bytes: AtomicU64,
+    checkpoints: AtomicU64,
+    journal_bytes: AtomicU64,
+    longest_commit_ns: AtomicU64,
+    longest_cut_ns: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// What the threads tell each other.
+#[derive(Default)]
+struct State {
+    /// Cuts that have begun.
+    begun: u64,
+    /// Everything noted before this cut is durable.
+    done: u64,
+    /// Somebody waits for this cut.
+    wanted: u64,
+    /// Another thread holds the gate, and lets the journal's thread cut.
+    held: bool,
+    /// The journal's thread is just making such a cut.
+    cutting: bool,
+    /// Attempts to write an epoch that have failed, and why the last one did.
+    failures: u64,
+    failure: Option<Failure>,
+    /// Nothing will be written any more.
+    ended: bool,
+    stop: bool,
+    /// Threads that work on it.
+    running: usize,
+}
+
+/// An error that several threads are told.
+#[derive(Debug, Clone)]
+struct Failure {
+    kind: io::ErrorKind,
+    number: Option<i32>,
+    text: String,
+}
+
+impl Failure {
+    fn of(error: &io::Error) -> Failure {
+        Failure { kind: error.kind(), number: error.raw_os_error(), text: error.to_string() }
+    }
+
+    fn error(&self) -> Error {
+        let source = match self.number {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(self.kind, self.text.clone()),
+        };
+        Error::io("writing the journal", source)
+    }
+}
+
+/// How a journal works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long a change stays without being durable, if nobody waits for it.
+    pub interval: Duration,
+    /// How long the journal may become, in bytes. 0: as long as two pools, and at least 256 MiB.
+    pub limit: u64,
+    /// Where the working file is.
+    pub working: PathBuf,
+}
+
+/// The journal of an open pool; see the module's documentation.
+pub struct Journal {
+    settings: Settings,
+    base: Base,
+    notes: Arc<Notes>,
+    state: Mutex<State>,
+    /// Wakes the journal's thread.
+    wake: Condvar,
+    /// Wakes those who wait for it.
+    told: Condvar,
+    writer: Mutex<Writer>,
+    preparer: Preparer,
+    /// The last durable epoch: the word in the working file.
+    durable: usize,
+    pages: Mutex<Pages>,
+    /// Held during a checkpoint.
+    checkpointing: Mutex<()>,
+    /// Bytes of the base. It is never shorter than the pool.
+    base_len: Mutex<u64>,
+    counts: Counts,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Journal {
+    /// Puts a journal together. `durable` is the word of the working file's
+    /// [control page](Notes::control) that holds the last durable epoch.
+    pub fn new(
+        settings: Settings,
+        base: Base,
+        writer: Writer,
+        notes: Arc<Notes>,
+        durable: usize,
+        pages: Pages,
+    ) -> io::Result<Journal> {
+        Ok(Journal {
+            settings,
+            notes,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            told: Condvar::new(),
+            preparer: writer.preparer(),
+            writer: Mutex::new(writer),
+            durable,
+            pages: Mutex::new(pages),
+            checkpointing: Mutex::default(),
+            base_len: Mutex::new(base.file().len()?),
+            base,
+            counts: Counts::default(),
+        })
+    }
+
+    /// How it works.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The notes of changed lines.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// Returns the counts.
+    pub fn stats(&self) -> JournalStats {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        JournalStats {
+            epochs: get(&counts.epochs),
+            lines: get(&counts.lines),
+            segment_bytes: get(&counts.segment_bytes),
+            base_bytes: get(&counts.base_bytes),
+            checkpoints: get(&counts.checkpoints),
+            journal_bytes: get(&counts.journal_bytes),
+            longest_commit_ns: get(&counts.longest_commit_ns),
+            longest_cut_ns: get(&counts.longest_cut_ns),
+            failures: get(&counts.failures),
+        }
+    }
+
+    /// Returns why nothing becomes durable at present, if so.
+    pub fn failure(&self) -> Option<Error> {
+        lock(&self.state).failure.as_ref().map(Failure::error)
+    }
+
+    // ---- Waiting ------------------------------------------------------------------
+
+    /// Waits until everything is durable that was done before this call. All who wait at the same
+    /// time share one sync of the disk.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if an attempt that began after the call has failed; others follow.
+    /// [`Error::NotOpen`] if the pool was closed.
+    pub fn wait(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        // A cut that has begun may have missed it.
+        let target = state.begun + 1;
+        let failures = state.failures;
+        state.wanted = state.wanted.max(target);
+        self.wake.notify_one();
+        while state.done < target {
+            if state.ended {
+                return Err(Error::NotOpen("it was closed before that was durable"));
+            }
+            // One attempt may have begun before.
+            if state.failures >= failures + 2
+                && let Some(failure) = &state.failure
+            {
+                return Err(failure.error());
+            }
+            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Runs `then`, which can [`wait`](Self::wait), although the calling thread holds the gate.
+    pub fn while_held<T>(&self, then: impl FnOnce() -> T) -> T {
+        lock(&self.state).held = true;
+        let result = then();
+        let mut state = lock(&self.state);
+        while state.cutting {
+            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.held = false;
+        result
+    }
+
+    // ---- The journal's thread -----------------------------------------------------
+
+    /// Cuts and writes epochs until [`shut`](Self::shut).
+    pub fn run(&self, source: &dyn Source) {
+        let _running = Running(self);
+        let _ended = Ended(self);
+        let mut change = Change::default();
+        let mut due = Instant::now();
+        while let Some(held) = self.next_turn(due) {
+            let mut cut = 0;
+            let start = Instant::now();
+            let taken = source.cut(held, &mut || cut = self.begin_cut(), &mut change);
+            if held {
+                lock(&self.state).cutting = false;
+                self.told.notify_all();
+            }
+            match taken {
+                Ok(true) => {}
+                Ok(false) => {
+                    thread::sleep(BUSY);
+                    continue;
+                }
+                // The pool was closed, or a thread panicked inside an operation.
+                Err(_) => return,
+            }
+            self.counts.longest_cut_ns.fetch_max(since(start), Ordering::Relaxed);
+            due = start + self.settings.interval;
+            if !change.is_empty() {
+                if !self.commit(&change) {
+                    return;
+                }
+                self.counts.longest_commit_ns.fetch_max(since(start), Ordering::Relaxed);
+            }
+            let mut state = lock(&self.state);
+            state.done = cut;
+            drop(state);
+            self.told.notify_all();
+        }
+    }
+
+    /// Waits for the next cut. Returns whether it is made for a thread that holds the gate, or `None` to
+    /// stop.
+    fn next_turn(&self, due: Instant) -> Option<bool> {
+        let mut due = due;
+        let mut state = lock(&self.state);
+        loop {
+            if state.stop {
+                return None;
+            }
+            let now = Instant::now();
+            if state.wanted > state.done || (now >= due && self.notes.any()) {
+                state.cutting = state.held;
+                return Some(state.held);
+            }
+            if now >= due {
+                due = now + self.settings.interval;
+            }
+            let waited = self.wake.wait_timeout(state, due - now);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn begin_cut(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.begun += 1;
+        state.begun
+    }
+
+    /// Makes an epoch durable, however often that takes. Returns `false` if it was stopped before.
+    fn commit(&self, change: &Change) -> bool {
+        let mut pause = RETRY.0;
+        let epoch = loop {
+            let mut writer = lock(&self.writer);
+            let before = writer.bytes();
+            match writer.append(change) {
+                Ok(()) => {
+                    let (now, epoch) = (writer.bytes(), writer.durable());
+                    self.counts.journal_bytes.store(now, Ordering::Relaxed);
+                    let written = now.saturating_sub(before);
+                    self.counts.segment_bytes.fetch_add(written, Ordering::Relaxed);
+                    break epoch;
+                }
+                Err(error) => {
+                    drop(writer);
+                    tracing::warn!(%error, "writing the journal");
+                    self.counts.failures.fetch_add(1, Ordering::Relaxed);
+                    let mut state = lock(&self.state);
+                    state.failures += 1;
+                    state.failure = Some(Failure::of(&error));
+                    self.told.notify_all();
+                    let until = Instant::now() + pause;
+                    pause = (pause * 2).min(RETRY.1);
+                    // The first failure is followed by an attempt at once, in a new segment.
+                    while state.failures > 1 && !state.stop {
+                        let left = until.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            break;
+                        }
+                        let waited = self.told.wait_timeout(state, left);
+                        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    }
+                    if state.stop {
+                        return false;
+                    }
+                }
+            }
+        };
+        // Whoever finds the working file must not begin with an epoch that others were told of.
+        self.notes.control()[self.durable].store(epoch, Ordering::Release);
+        self.notes.durable();
+        lock(&self.pages).add(epoch, change);
+        self.counts.epochs.fetch_add(1, Ordering::Relaxed);
+        self.counts.lines.fetch_add(change.lines(), Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        if state.failure.take().is_some() {
+            tracing::info!("the journal is written again");
+        }
+        true
+    }
+
+    /// Announces a thread that is about to call [`run`](Self::run) or
+    /// [`run_checkpoints`](Self::run_checkpoints).
+    pub fn expect(&self) {
+        lock(&self.state).running += 1;
+    }
+
+    /// Takes back an announcement: the thread could not be started.
+    pub fn unexpect(&self) {
+        lock(&self.state).running -= 1;
+    }
+
+    /// Ends the threads, and waits for them. Nothing is written any more. If the base is the pool now
+    /// (`closed`), the segments are deleted.
+    pub fn shut(&self, closed: bool) {
+        let mut state = lock(&self.state);
+        state.stop = true;
+        self.wake.notify_all();
+        self.told.notify_all();
+        while state.running > 0 {
+            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        if closed {
+            // What cannot be deleted now is deleted when the next life begins.
+            let _ = lock(&self.writer).delete_all();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let state = lock(&self.state);
+        state.stop || state.ended
+    }
+
+    // ---- Checkpoints --------------------------------------------------------------
+
+    /// Makes checkpoints, prepares segments and extends the base, until [`shut`](Self::shut).
+    pub fn run_checkpoints(&self, source: &dyn Source) {
+        let _running = Running(self);
+        let mut pause = RETRY.0;
+        while !self.is_stopped() {
+            let done = self.prepare(source).and_then(|()| {
+                if self.counts.journal_bytes.load(Ordering::Relaxed) < self.limit(source) / 2 {
+                    return Ok(());
+                }
+                self.checkpoint(source, false)
+            });
+            pause = match done {
+                Ok(()) => RETRY.0,
+                Err(Error::NotOpen(_)) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a checkpoint of the journal");
+                    (pause * 2).min(RETRY.1)
+                }
+            };
+            let state = lock(&self.state);
+            if !state.stop && !state.ended {
+                // Every commit wakes it as well.
+                drop(self.told.wait_timeout(state, if pause > RETRY.0 { pause } else { LOOK }));
+            }
+        }
+    }
+
+    /// The length that the journal should not exceed, in bytes.
+    fn limit(&self, source: &dyn Source) -> u64 {
+        match self.settings.limit {
+            0 => (2 * source.bytes()).max(LEAST_LIMIT),
+            limit => limit,
+        }
+    }
+
+    /// Does ahead of time what an operation or a commit would have to wait for.
+    fn prepare(&self, source: &dyn Source) -> Result<()> {
+        let segment = lock(&self.writer).next_segment_bytes();
+        let prepared = self.preparer.prepare(segment);
+        prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
+        let bytes = source.bytes();
+        let ahead = (bytes / 4).clamp(AHEAD.0, AHEAD.1);
+        let short = *lock(&self.base_len) < bytes + ahead / 2;
+        // A full disk is told when the room is needed.
+        if short { self.extend_base(bytes + ahead).or(Ok(())) } else { Ok(()) }
+    }
+
+    /// Makes sure that the base has room for `len` bytes.
+    pub fn extend_base(&self, len: u64) -> Result<(), MappingError> {
+        let mut now = lock(&self.base_len);
+        if *now < len {
+            self.base.extend(len)?;
+            *now = len;
+        }
+        Ok(())
+    }
+
+    /// Brings the base up to date with everything that is durable, and deletes the segments that it
+    /// then does not need. `closed`: all writers are held back, and the life ends here.
+    pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
+        let _one = lock(&self.checkpointing);
+        let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
+        let done = self.write_checkpoint(source, &mut checkpoint, closed);
+        match done {
+            Ok(epoch) => {
+                let mut writer = lock(&self.writer);
+                if closed {
+                    writer.close_segment();
+                }
+                // If a segment cannot be deleted now, a later checkpoint tries again.
+                let _ = writer.forget(epoch);
+                self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
+                self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                checkpoint.abandon(&mut lock(&self.pages));
+                Err(error)
+            }
+        }
+    }
+
+    fn write_checkpoint(
+        &self,
+        source: &dyn Source,
+        checkpoint: &mut Checkpoint,
+        closed: bool,
+    ) -> Result<u64> {
+        let failed = |e| Error::io("writing the base of the journal", e);
+        while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
+            self.wait()?;
+            let durable = lock(&self.writer).durable();
+            let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
+            self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        if closed && lock(&self.writer).durable() != checkpoint.epoch() {
+            return Err(failed(io::Error::other("the pool changed while it was closed")));
+        }
+        checkpoint.finish(&self.base, closed).map_err(failed)
+    }
+}
+
+/// A thread that works on the journal, also while it unwinds.
+struct Running<'j>(&'j Journal);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).running -= 1;
+        self.0.told.notify_all();
+    }
+}
+
+/// Tells everyone that nothing is written any more.
+struct Ended<'j>(&'j Journal);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        (state.ended, state.cutting) = (true, false);
+        drop(state);
+        self.0.told.notify_all();
+    }
+}
+
+const _: () = assert!(PAGE.is_multiple_of(LINE));

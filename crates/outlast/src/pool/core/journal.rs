@@ -1,0 +1,76 @@
+//! What the journal needs of the core: cuts, and copies of pages.
+
+use super::Core;
+use crate::error::{Error, Result};
+use crate::journal::log::{Change, LINE};
+use crate::journal::running::{Journal, Source};
+use crate::pmem::Seam;
+use std::sync::{Arc, TryLockError};
+
+impl<S: Seam> Core<S> {
+    /// The pool's journal, if it has one.
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
+        self.backing.journal()
+    }
+
+    /// Waits until everything that was stored so far is durable, if the pool has a journal. The caller
+    /// holds all writers back.
+    pub(super) fn commit_held(&self) -> Result<()> {
+        self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait()))
+    }
+
+    /// Brings the base up to date, if the pool has a journal, so that the base is the pool. The caller
+    /// holds all writers back and closes the pool.
+    pub(super) fn end_journal(&self) -> Result<()> {
+        self.journal().map_or(Ok(()), |journal| {
+            journal.while_held(|| {
+                journal.wait()?;
+                journal.checkpoint(self, true)
+            })
+        })
+    }
+}
+
+impl<S: Seam> Source for Core<S> {
+    fn cut(&self, held: bool, begin: &mut dyn FnMut(), change: &mut Change) -> Result<bool> {
+        let seam = self.memory.seam();
+        let _control = if held {
+            None
+        } else {
+            match self.control.try_lock() {
+                Ok(control) => Some(control),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => return Ok(false),
+            }
+        };
+        begin();
+        let _held = if held { None } else { Some(self.gate.hold(seam)?) };
+        // The header is written outside of the gate too.
+        let _header = seam.lock(&self.header);
+        change.clear();
+        let Some(journal) = self.journal() else { return Ok(true) };
+        let mut result = Ok(());
+        journal.notes().take(|lines| {
+            let bytes = (lines.end - lines.start) * LINE as u64;
+            match self.memory.words(lines.start * LINE as u64, bytes) {
+                Ok(words) => {
+                    change.push_with(lines, |images| self.memory.read_bytes(words, 0, images));
+                }
+                Err(damage) => result = Err(Error::from(damage)),
+            }
+        });
+        result.map(|()| true)
+    }
+
+    fn read(&self, page: u64, out: &mut [u8]) {
+        let words = self.memory.words(page * out.len() as u64, out.len() as u64);
+        // Every page in the set lies in the pool.
+        if let Ok(words) = words {
+            self.memory.read_bytes(words, 0, out);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.memory.len()
+    }
+}
