@@ -420,7 +420,7 @@ impl PoolOptions {
         match (meta, read_only) {
             (Some(meta), true) => {
                 let (file, header, locked) = self.read_journaled(path, file, &meta)?;
-                return self.open_plain(file, header, true, locked);
+                self.open_plain(file, header, true, locked)
             }
             (Some(_), false) => {
                 let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
