@@ -26,6 +26,8 @@ pub const LINE: usize = 64;
 const HEADER: usize = 64;
 /// Epochs begin at multiples of this many bytes: no sector of a disk is larger.
 const SECTOR: u64 = 4096;
+/// How many lines ahead the next ones are fetched while lines are copied.
+const SOON: usize = 24;
 /// Lines of a block, at most.
 const BLOCK_LINES: u64 = 1 << 14;
 /// Bytes of a segment, unless an epoch needs more.
@@ -56,12 +58,22 @@ pub struct Change {
 }
 
 impl Change {
-    /// Adds a run of lines. `fill` fills in their content.
-    pub fn push_with(&mut self, lines: Range<u64>, fill: impl FnOnce(&mut [u8])) {
-        let at = self.images.len();
-        self.images.resize(at + (lines.end - lines.start) as usize * LINE, 0);
-        fill(&mut self.images[at..]);
+    /// Adds a run of lines, whose content [`fill`](Self::fill) fills in later.
+    pub fn announce(&mut self, lines: Range<u64>) {
         self.runs.push(lines);
+    }
+
+    /// Fills in the content of all lines that were announced. `read` is called with each line, its
+    /// number, and the number of a line that will soon be read.
+    pub fn fill(&mut self, mut read: impl FnMut(u64, &mut [u8; LINE], u64)) {
+        let lines = |runs: &[Range<u64>]| runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        self.images.resize(lines(&self.runs) as usize * LINE, 0);
+        let (images, _) = self.images.as_chunks_mut::<LINE>();
+        let numbers = self.runs.iter().cloned().flatten();
+        let mut soon = self.runs.iter().cloned().flatten().skip(SOON);
+        for (line, image) in numbers.zip(images) {
+            read(line, image, soon.next().unwrap_or(line));
+        }
     }
 
     /// Adds a run of lines. `images` holds their content.

@@ -156,7 +156,9 @@ pub struct Journal {
     /// Held during a checkpoint.
     checkpointing: Mutex<()>,
     /// Bytes of the base. It is never shorter than the pool.
-    base_len: Mutex<u64>,
+    base_len: AtomicU64,
+    /// Held while the base is made longer.
+    extending: Mutex<()>,
     counts: Counts,
 }
 
@@ -190,7 +192,8 @@ impl Journal {
             durable,
             pages: Mutex::new(pages),
             checkpointing: Mutex::default(),
-            base_len: Mutex::new(base.file().len()?),
+            base_len: AtomicU64::new(base.file().len()?),
+            extending: Mutex::default(),
             base,
             counts: Counts::default(),
         })
@@ -467,17 +470,21 @@ impl Journal {
         prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
         let bytes = source.bytes();
         let ahead = (bytes / 4).clamp(AHEAD.0, AHEAD.1);
-        let short = *lock(&self.base_len) < bytes + ahead / 2;
+        let short = self.base_len.load(Ordering::Acquire) < bytes + ahead / 2;
         // A full disk is told when the room is needed.
         if short { self.extend_base(bytes + ahead).or(Ok(())) } else { Ok(()) }
     }
 
     /// Makes sure that the base has room for `len` bytes.
     pub fn extend_base(&self, len: u64) -> Result<(), MappingError> {
-        let mut now = lock(&self.base_len);
-        if *now < len {
-            self.base.extend(len)?;
-            *now = len;
+        let is_short = || self.base_len.load(Ordering::Acquire) < len;
+        if is_short() {
+            let _one = lock(&self.extending);
+            if is_short() {
+                self.base.extend(len)?;
+                // Release: whoever sees the length needs no lock.
+                self.base_len.store(len, Ordering::Release);
+            }
         }
         Ok(())
     }

@@ -4,8 +4,11 @@ use super::Core;
 use crate::error::{Error, Result};
 use crate::journal::log::{Change, LINE};
 use crate::journal::running::{Journal, Source};
-use crate::pmem::Seam;
+use crate::pmem::{Offset, Seam, Word};
 use std::sync::{Arc, TryLockError};
+
+/// The words of a line.
+type Line = [Word; LINE / 8];
 
 impl<S: Seam> Core<S> {
     /// The pool's journal, if it has one.
@@ -49,12 +52,18 @@ impl<S: Seam> Source for Core<S> {
         let _header = seam.lock(&self.header);
         change.clear();
         let Some(journal) = self.journal() else { return Ok(true) };
+        journal.notes().take(|lines| change.announce(lines));
+        let at = |line: u64| Offset::<Line>::new(line * LINE as u64);
         let mut result = Ok(());
-        journal.notes().take(|lines| {
-            let bytes = (lines.end - lines.start) * LINE as u64;
-            match self.memory.words(lines.start * LINE as u64, bytes) {
+        change.fill(|line, image, soon| {
+            if let Ok(next) = self.memory.at(at(soon)) {
+                seam.prefetch(next);
+            }
+            match self.memory.at(at(line)) {
                 Ok(words) => {
-                    change.push_with(lines, |images| self.memory.read_bytes(words, 0, images));
+                    for (word, bytes) in words.iter().zip(image.as_chunks_mut::<8>().0) {
+                        *bytes = self.memory.load(word).to_le_bytes();
+                    }
                 }
                 Err(damage) => result = Err(Error::from(damage)),
             }

@@ -322,26 +322,8 @@ impl<S: Seam> Core<S> {
             return Ok(());
         }
         let page = self.geometry.page_bytes();
-        // The run may have to begin after the next region's descriptors.
-        let least = if bytes > self.geometry.offset_of(self.geometry.left_in_region(total)) {
-            bytes + self.geometry.offset_of(self.geometry.left_in_region(total)) + page
-        } else {
-            bytes + page
-        };
-        // With pages of the default size or larger, grows by whole huge pages, which can then back
-        // the mapping.
-        let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
-        let ample = (size / 8).clamp(16 * page, AHEAD_MAX);
-        let step = if unreclaimed || sparing { least } else { ample };
-        let limit = match self.options.max_size {
-            0 => self.backing.reserved(),
-            max => max.min(self.backing.reserved()),
-        } & !(page - 1);
-        for want in [step.max(least), least] {
-            let target = (size + want).next_multiple_of(granule).min(limit);
-            if target < size + bytes || target == size {
-                continue;
-            }
+        let [want, least] = self.targets(total, bytes, unreclaimed, sparing);
+        for target in [want, least].into_iter().flatten() {
             match self.grow_backing(target) {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
@@ -367,7 +349,7 @@ impl<S: Seam> Core<S> {
                     self.size.store(target, Ordering::Release);
                     return Ok(());
                 }
-                Err(Error::DiskFull { .. }) if want > least => {}
+                Err(Error::DiskFull { .. }) if want > least && least.is_some() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -378,7 +360,55 @@ impl<S: Seam> Core<S> {
             (held, 1) => Some(format!("1 guard keeps {held} bytes from reuse")),
             (held, pins) => Some(format!("{pins} guards keep {held} bytes from reuse")),
         };
-        Err(Error::PoolFull { needed: bytes, limit, note })
+        Err(Error::PoolFull { needed: bytes, limit: self.limit(), note })
+    }
+
+    /// The size that the pool may not exceed, in whole pages.
+    fn limit(&self) -> u64 {
+        let limit = match self.options.max_size {
+            0 => self.backing.reserved(),
+            max => max.min(self.backing.reserved()),
+        };
+        limit & !(self.geometry.page_bytes() - 1)
+    }
+
+    /// The sizes to which [`grow`](Core::grow) would bring a pool of `total` pages: the preferred one,
+    /// and the least.
+    fn targets(
+        &self,
+        total: u32,
+        bytes: u64,
+        unreclaimed: bool,
+        sparing: bool,
+    ) -> [Option<u64>; 2] {
+        let (size, page) = (self.geometry.offset_of(total), self.geometry.page_bytes());
+        // The run may have to begin after the next region's descriptors.
+        let least = if bytes > self.geometry.offset_of(self.geometry.left_in_region(total)) {
+            bytes + self.geometry.offset_of(self.geometry.left_in_region(total)) + page
+        } else {
+            bytes + page
+        };
+        // With pages of the default size or larger, grows by whole huge pages, which can then back
+        // the mapping.
+        let granule = if unreclaimed || page < 1 << DEFAULT_PAGE_BITS { page } else { 2 << 20 };
+        let ample = (size / 8).clamp(16 * page, AHEAD_MAX);
+        let step = if unreclaimed || sparing { least } else { ample };
+        [step.max(least), least].map(|want| {
+            let target = (size + want).next_multiple_of(granule).min(self.limit());
+            (target >= size + bytes && target > size).then_some(target)
+        })
+    }
+
+    /// Gets the room for a growth of a journaled pool while no one waits for it. A growth happens
+    /// inside the gate, and a cut waits for those inside.
+    fn prepare_growth(&self, total: u32, bytes: u64, sparing: bool) {
+        if self.journal().is_some()
+            && !self.gate.is_clean()
+            && let [Some(target), _] = self.targets(total, bytes, false, sparing)
+        {
+            // If this fails, so will the growth.
+            let _ = self.backing.grow(target);
+        }
     }
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
@@ -426,6 +456,7 @@ impl<S: Seam> Core<S> {
         }
         let short = self.expected().saturating_sub(self.size());
         if short > 0 {
+            self.prepare_growth(total, short.min(AHEAD_MAX), true);
             let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
             // The pool does not need this space yet, so the growth is sparing. It goes in steps,
             // because operations that need pages wait until a step ends.
@@ -442,6 +473,7 @@ impl<S: Seam> Core<S> {
         if left + retired >= u64::from(total / 12).max(4) {
             return Ok(false);
         }
+        self.prepare_growth(total, page, false);
         let Some(_writing) = self.enter_in_background()? else { return Ok(false) };
         self.grow(total, page, false, false).map(|()| true)
     }
