@@ -1,9 +1,14 @@
 //! Journaled pools on real files. What a power loss can leave of such files is proved elsewhere, on a
 //! simulated disk.
 
-use outlast::pmem::{FlushMode, MediumKind};
+use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, MediumKind};
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn options(place: &Path) -> PoolOptions {
@@ -41,13 +46,27 @@ fn assert_holds(pool: &Pool, keys: std::ops::Range<u64>) {
     keys.for_each(|key| assert_eq!(map.get(&key).unwrap(), Some(key * 3), "key {key}"));
 }
 
-/// Copies what a power loss leaves if the disk has all that was written: not the working file.
-fn copy(from: &Path, to: &Path) {
-    std::fs::copy(from.join("a.pool"), to.join("a.pool")).unwrap();
-    std::fs::create_dir(to.join("journal")).unwrap();
-    for entry in std::fs::read_dir(from.join("journal")).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, to.join("journal").join(path.file_name().unwrap())).unwrap();
+/// Copies what a power loss leaves if the disk has all that was written: not the working file. Fails if
+/// a file is removed meanwhile.
+fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::copy(from.join("a.pool"), to.join("a.pool"))?;
+    std::fs::create_dir(to.join("journal"))?;
+    for entry in std::fs::read_dir(from.join("journal"))? {
+        let path = entry?.path();
+        std::fs::copy(&path, to.join("journal").join(path.file_name().unwrap()))?;
+    }
+    Ok(())
+}
+
+/// As `try_copy`, at a moment at which no checkpoint deletes what it has replaced.
+fn copy(pool: &Pool, place: &Path) -> tempfile::TempDir {
+    let checkpoints = || pool.stats().journal.map(|journal| journal.checkpoints);
+    loop {
+        let (copied, before) = (tempfile::tempdir().unwrap(), checkpoints());
+        let done = try_copy(place, copied.path());
+        if done.is_ok() && checkpoints() == before {
+            return copied;
+        }
     }
 }
 
@@ -71,7 +90,7 @@ fn a_closed_pool_is_one_file_that_opens_everywhere() {
     assert_eq!(working_files(place.path()), [] as [PathBuf; 0]);
     assert_eq!(std::fs::read_dir(place.path().join("journal")).unwrap().count(), 0);
     let other = tempfile::tempdir().unwrap();
-    copy(place.path(), other.path());
+    try_copy(place.path(), other.path()).unwrap();
     // SAFETY: no one else uses the file.
     let read = unsafe { PoolOptions::new().open_read_only(other.path().join("a.pool")).unwrap() };
     assert_holds(&read, 0..10_000);
@@ -94,8 +113,7 @@ fn what_was_waited_for_is_in_a_copy_of_the_files_on_the_disk() {
         insert(&pool, end..end + count);
         end += count;
         pool.wait_durable().unwrap();
-        let copied = tempfile::tempdir().unwrap();
-        copy(place.path(), copied.path());
+        let copied = copy(&pool, place.path());
         let rebuilt = open(copied.path()).unwrap();
         assert_holds(&rebuilt, 0..end);
         insert(&rebuilt, end..end + 10);
@@ -112,16 +130,12 @@ fn what_nobody_waits_for_is_durable_after_a_while() {
     let pool = create(place.path());
     insert(&pool, 0..100);
     let begin = std::time::Instant::now();
-    let mut copied = tempfile::tempdir().unwrap();
     let durable = |place: &Path| {
         let pool = open(place).unwrap();
         pool.raw_map("numbers").map_or(0, |map| map.iter().count())
     };
-    copy(place.path(), copied.path());
-    while durable(copied.path()) < 100 {
+    while durable(copy(&pool, place.path()).path()) < 100 {
         assert!(begin.elapsed() < Duration::from_secs(60), "nothing becomes durable");
-        copied = tempfile::tempdir().unwrap();
-        copy(place.path(), copied.path());
     }
 }
 
@@ -156,9 +170,7 @@ fn checkpoints_shorten_the_journal_while_threads_write() {
         });
         round += 1;
         pool.wait_durable().unwrap();
-        let copied = tempfile::tempdir().unwrap();
-        copy(place.path(), copied.path());
-        assert_holds(&open(copied.path()).unwrap(), 0..if round % 2 == 1 { 60_000 } else { 0 });
+        assert_copy_holds(&pool, place.path(), 0..if round % 2 == 1 { 60_000 } else { 0 });
         assert!(round < 100, "{:?}", pool.stats().journal);
     }
 }
@@ -194,8 +206,7 @@ fn a_journal_that_is_gone_is_told_and_can_be_left() {
     let pool = create(place.path());
     insert(&pool, 0..1_000);
     pool.wait_durable().unwrap();
-    let copied = tempfile::tempdir().unwrap();
-    copy(place.path(), copied.path());
+    let copied = copy(&pool, place.path());
     std::fs::remove_dir_all(copied.path().join("journal")).unwrap();
     let path = copied.path().join("a.pool");
     assert!(matches!(open(copied.path()), Err(Error::IncompleteJournal(_))));
@@ -232,4 +243,207 @@ fn calls_after_closing_fail() {
     let other = pool.clone();
     pool.close().unwrap();
     assert!(matches!(other.wait_durable(), Err(Error::NotOpen(_))));
+}
+
+/// A disk that can be told to fail, or to hang.
+#[derive(Default)]
+struct Faulty {
+    /// Writes and syncs that fail from now on, with this error.
+    failing: AtomicUsize,
+    errno: AtomicI32,
+    /// Whether only calls of this kind fail.
+    only: Mutex<Option<Call>>,
+    hangs: AtomicBool,
+}
+
+impl Faulty {
+    fn fail(&self, times: usize, errno: i32, only: Option<Call>) {
+        *self.only.lock().unwrap() = only;
+        self.errno.store(errno, Ordering::SeqCst);
+        self.failing.store(times, Ordering::SeqCst);
+    }
+}
+
+struct Watch(Arc<Faulty>);
+
+impl DiskWatch for Watch {
+    fn before(&self, call: Call, _: &File) -> Fate {
+        while self.0.hangs.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if self.0.only.lock().unwrap().is_some_and(|only| only != call) {
+            return Fate::Done;
+        }
+        let less = |left: usize| left.checked_sub(1);
+        match self.0.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => Fate::Fails(self.0.errno.load(Ordering::SeqCst)),
+            Err(_) => Fate::Done,
+        }
+    }
+}
+
+fn create_on_faulty_disk(place: &Path) -> (Pool, Arc<Faulty>) {
+    let faulty = Arc::new(Faulty::default());
+    let disk = Disk::watched(Arc::new(Watch(Arc::clone(&faulty))));
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { options(place).disk(disk).create(place.join("a.pool")).unwrap() };
+    (pool, faulty)
+}
+
+/// Checks that a copy of what was written holds these keys and no others.
+fn assert_copy_holds(pool: &Pool, place: &Path, keys: std::ops::Range<u64>) {
+    assert_holds(&open(copy(pool, place).path()).unwrap(), keys);
+}
+
+#[test]
+fn an_error_of_the_disk_that_does_not_last_is_mended() {
+    for only in [Call::Write, Call::Fsync] {
+        let place = tempfile::tempdir().unwrap();
+        let (pool, faulty) = create_on_faulty_disk(place.path());
+        let mut end = 0;
+        for _ in 0..10 {
+            insert(&pool, end..end + 100);
+            end += 100;
+            faulty.fail(1, libc::EIO, Some(only));
+            pool.wait_durable().unwrap();
+            assert_copy_holds(&pool, place.path(), 0..end);
+        }
+        assert!(pool.stats().journal.unwrap().failures > 0);
+        pool.close().unwrap();
+        assert_holds(&open(place.path()).unwrap(), 0..end);
+    }
+}
+
+#[test]
+fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
+    for (errno, only) in [(libc::ENOSPC, None), (libc::EIO, Some(Call::Fsync))] {
+        let place = tempfile::tempdir().unwrap();
+        let (pool, faulty) = create_on_faulty_disk(place.path());
+        insert(&pool, 0..1_000);
+        pool.wait_durable().unwrap();
+        faulty.fail(usize::MAX, errno, only);
+        insert(&pool, 1_000..1_100);
+        let Err(Error::Io { source, .. }) = pool.wait_durable() else { panic!("no error") };
+        assert_eq!(source.raw_os_error(), Some(errno));
+        // Reads and changes go on. What was durable is.
+        let map = map(&pool);
+        assert_eq!(map.get(&1_050).unwrap(), Some(3_150));
+        assert!(map.insert(&1_100, &3_300).unwrap());
+        assert!(matches!(pool.wait_durable(), Err(Error::Io { .. })));
+        let copied = copy(&pool, place.path());
+        let rebuilt = open(copied.path()).unwrap();
+        let held = outlast::RawMap::iter(&rebuilt.raw_map("numbers").unwrap()).count() as u64;
+        assert!((1_000..=1_101).contains(&held), "{held}");
+        assert_holds(&rebuilt, 0..held);
+        faulty.fail(0, 0, None);
+        let begin = std::time::Instant::now();
+        while pool.wait_durable().is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it does not recover");
+        }
+        assert_copy_holds(&pool, place.path(), 0..1_101);
+        pool.close().unwrap();
+        assert_holds(&open(place.path()).unwrap(), 0..1_101);
+    }
+}
+
+#[test]
+fn closing_on_a_disk_that_fails_keeps_everything() {
+    let place = tempfile::tempdir().unwrap();
+    let (pool, faulty) = create_on_faulty_disk(place.path());
+    insert(&pool, 0..1_000);
+    faulty.fail(usize::MAX, libc::EIO, None);
+    assert!(matches!(pool.close(), Err(Error::Io { .. })));
+    // The working file is still there.
+    assert_holds(&open(place.path()).unwrap(), 0..1_000);
+}
+
+#[test]
+fn while_a_disk_hangs_the_pool_can_be_used() {
+    let place = tempfile::tempdir().unwrap();
+    let (pool, faulty) = create_on_faulty_disk(place.path());
+    insert(&pool, 0..1_000);
+    pool.wait_durable().unwrap();
+    faulty.hangs.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        insert(&pool, 1_000..1_001);
+        let waits = scope.spawn(|| pool.wait_durable());
+        insert(&pool, 1_001..2_000);
+        assert_eq!(map(&pool).get(&1_500).unwrap(), Some(4_500));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waits.is_finished(), "nothing can be durable");
+        faulty.hangs.store(false, Ordering::SeqCst);
+        waits.join().unwrap().unwrap();
+    });
+    pool.wait_durable().unwrap();
+    assert_copy_holds(&pool, place.path(), 0..2_000);
+}
+
+/// The path for a child process of one of the tests.
+const CHILD: &str = "OUTLAST_TEST_CHILD";
+
+/// The child: inserts keys in order, and says which have returned and which are durable.
+#[test]
+fn child() {
+    let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let pool = open(&path).unwrap();
+    let map = map(&pool);
+    let from = map.iter().count() as u64;
+    for key in from.. {
+        assert!(map.insert(&key, &(key * 3)).unwrap());
+        if key % 512 == 0 {
+            pool.wait_durable().unwrap();
+            println!("\ndurable {key}");
+        } else {
+            println!("\nreturned {key}");
+        }
+    }
+}
+
+/// Runs the child until it has said so much, and kills it. Returns the last keys that had returned and
+/// that were durable.
+fn killed(path: &Path, lines: usize) -> (u64, u64) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
+        .env(CHILD, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let (mut returned, mut durable, mut left) = (0, 0, lines);
+    for line in said {
+        let mut words = line.split(' ');
+        match (words.next(), words.next().and_then(|key| key.parse().ok())) {
+            (Some("returned"), Some(key)) => returned = key,
+            (Some("durable"), Some(key)) => (returned, durable) = (key, key),
+            _ => continue,
+        }
+        left = left.saturating_sub(1);
+        if left == 0 {
+            // What it has said until it is dead still counts.
+            let _ = child.kill();
+        }
+    }
+    child.wait().unwrap();
+    (returned, durable)
+}
+
+#[test]
+fn a_killed_process_loses_nothing_and_a_lost_working_file_only_what_was_not_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path()).close().unwrap();
+    for round in 0..8 {
+        let (returned, durable) = killed(place.path(), 700 + 517 * round);
+        assert_eq!(working_files(place.path()).len(), 1, "round {round}");
+        if round % 2 == 1 {
+            std::fs::remove_file(&working_files(place.path())[0]).unwrap();
+        }
+        let pool = open(place.path()).unwrap();
+        let held = map(&pool).iter().count() as u64;
+        let least = if round % 2 == 1 { durable } else { returned };
+        assert!(held > least && held <= returned + 2, "{held} of {returned}, {durable}");
+        assert_holds(&pool, 0..held);
+        if round % 3 == 0 {
+            pool.close().unwrap();
+        }
+    }
 }
