@@ -67,6 +67,7 @@ impl OutputArgs {
 pub(crate) enum MediumName {
     PageCache,
     EmulatedPm,
+    Journal,
 }
 
 #[derive(Args)]
@@ -119,10 +120,11 @@ pub(crate) fn setup(
         MediumName::EmulatedPm => {
             Medium::EmulatedPm { line_ns: pool.line_ns, fence_ns: pool.fence_ns }
         }
-        MediumName::PageCache if pool.line_ns > 0 || pool.fence_ns > 0 => {
+        _ if pool.line_ns > 0 || pool.fence_ns > 0 => {
             return Err(refused("--line-ns and --fence-ns need --medium emulated-pm"));
         }
         MediumName::PageCache => Medium::PageCache,
+        MediumName::Journal => Medium::Journal,
     };
     Ok(Setup {
         scheme,

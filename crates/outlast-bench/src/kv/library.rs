@@ -15,17 +15,17 @@ pub(super) struct Library {
     ordered: Option<OrderedMap<[u8], [u8]>>,
     hand: Hand,
     dir: PathBuf,
-    sync: bool,
+    waits: bool,
 }
 
 impl Library {
-    pub(super) fn create(setup: &Setup, dir: &Path, hand: Hand, sync: bool) -> Fallible<Self> {
+    pub(super) fn create(setup: &Setup, dir: &Path, hand: Hand, waits: bool) -> Fallible<Self> {
         let pool = create_pool(setup, &dir.join("pool"))?;
         let options = MapOptions::new().scheme(setup.scheme);
         let map = pool.map_with("bench", &options)?;
         let is_ordered = setup.scheme.is_ordered();
         let ordered = is_ordered.then(|| pool.ordered_map_with("bench", &options)).transpose()?;
-        Ok(Library { pool, map, ordered, hand, dir: dir.into(), sync })
+        Ok(Library { pool, map, ordered, hand, dir: dir.into(), waits })
     }
 }
 
@@ -41,8 +41,8 @@ impl Client for Library {
     fn insert(&mut self, key: u64, value: u64) -> Fallible {
         let (key, value) = self.hand.pair_bytes(key, value);
         self.map.insert(key, value)?;
-        if self.sync {
-            self.pool.sync()?;
+        if self.waits {
+            self.pool.wait_durable()?;
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ pub(super) struct Words {
     /// The same map, if its scheme keeps a key order.
     ordered: Option<OrderedMap<u64, u64>>,
     dir: PathBuf,
-    sync: bool,
+    waits: bool,
 }
 
 /// Converts a key to the number that sorts as the key's little-endian bytes do, and back.
@@ -85,13 +85,13 @@ fn number(key: u64) -> u64 {
 }
 
 impl Words {
-    pub(super) fn create(setup: &Setup, dir: &Path, sync: bool) -> Fallible<Self> {
+    pub(super) fn create(setup: &Setup, dir: &Path, waits: bool) -> Fallible<Self> {
         let pool = create_pool(setup, &dir.join("pool"))?;
         let options = MapOptions::new().scheme(setup.scheme).form(setup.form);
         let map = pool.map_with("bench", &options)?;
         let is_ordered = setup.scheme.is_ordered();
         let ordered = is_ordered.then(|| pool.ordered_map_with("bench", &options)).transpose()?;
-        Ok(Words { pool, map, ordered, dir: dir.into(), sync })
+        Ok(Words { pool, map, ordered, dir: dir.into(), waits })
     }
 }
 
@@ -105,8 +105,8 @@ impl Client for Words {
 
     fn insert(&mut self, key: u64, value: u64) -> Fallible {
         self.map.insert(&number(key), &value)?;
-        if self.sync {
-            self.pool.sync()?;
+        if self.waits {
+            self.pool.wait_durable()?;
         }
         Ok(())
     }

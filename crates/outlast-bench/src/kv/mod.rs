@@ -450,11 +450,16 @@ fn with(
 ) -> Fallible {
     let hand: Hand = setup.hand();
     match store {
-        Store::Outlast | Store::OutlastSync => {
-            let sync = store == Store::OutlastSync;
+        Store::Outlast | Store::OutlastSync | Store::OutlastJournal | Store::OutlastWait => {
+            let waits = matches!(store, Store::OutlastSync | Store::OutlastWait);
+            let mut setup = setup.clone();
+            if matches!(store, Store::OutlastJournal | Store::OutlastWait) {
+                setup.medium = Medium::Journal;
+            }
+            let setup = &setup;
             match setup.form {
-                RecordForm::Inline => job(&mut library::Words::create(setup, dir, sync)?),
-                RecordForm::Bytes => job(&mut library::Library::create(setup, dir, hand, sync)?),
+                RecordForm::Inline => job(&mut library::Words::create(setup, dir, waits)?),
+                RecordForm::Bytes => job(&mut library::Library::create(setup, dir, hand, waits)?),
             }
         }
         #[cfg(feature = "stores")]

@@ -10,6 +10,10 @@ pub enum Store {
     Outlast,
     /// outlast, with `Pool::sync` after every change.
     OutlastSync,
+    /// outlast with a journal.
+    OutlastJournal,
+    /// outlast with a journal, waiting until every change is durable.
+    OutlastWait,
     /// redb with durable commits.
     Redb,
     /// redb with commits that become durable with a later durable one.
@@ -43,6 +47,8 @@ impl Store {
         &[
             Store::Outlast,
             Store::OutlastSync,
+            Store::OutlastJournal,
+            Store::OutlastWait,
             Store::Redb,
             Store::RedbNone,
             Store::Lmdb,
@@ -51,7 +57,7 @@ impl Store {
             Store::FjallBuffer,
         ]
     } else {
-        &[Store::Outlast, Store::OutlastSync]
+        &[Store::Outlast, Store::OutlastSync, Store::OutlastJournal, Store::OutlastWait]
     };
 
     /// Its name, as commands accept and print it.
@@ -59,6 +65,8 @@ impl Store {
         match self {
             Store::Outlast => "outlast",
             Store::OutlastSync => "outlast-sync",
+            Store::OutlastJournal => "outlast-journal",
+            Store::OutlastWait => "outlast-wait",
             Store::Redb => "redb",
             Store::RedbNone => "redb-none",
             Store::Lmdb => "lmdb",
@@ -90,6 +98,13 @@ impl Store {
                 "all, if idle by then",
                 "process death; power loss while nothing is being changed",
             ),
+            Store::OutlastJournal => promise(
+                true,
+                false,
+                "all but about 10 ms",
+                "process death; power loss, but for about 10 ms",
+            ),
+            Store::OutlastWait => promise(true, true, "all", "power loss"),
             Store::Redb | Store::Lmdb | Store::Fjall => promise(true, true, "all", "power loss"),
             Store::RedbNone => promise(
                 false,

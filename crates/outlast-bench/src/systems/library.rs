@@ -5,7 +5,9 @@ use crate::Fallible;
 use crate::form::{Hand, Reads, spelled};
 use crate::scratch::Scratch;
 use outlast::pmem::Latency;
-use outlast::{Map, MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RawMap, RecordForm};
+use outlast::{
+    JournalOptions, Map, MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RawMap, RecordForm,
+};
 use std::fmt;
 use std::ops::Bound;
 use std::time::Duration;
@@ -22,6 +24,8 @@ pub enum Medium {
         /// Nanoseconds added per fence.
         fence_ns: u64,
     },
+    /// A file in memory, with a journal on the disk.
+    Journal,
 }
 
 impl Medium {
@@ -30,6 +34,7 @@ impl Medium {
         match self {
             Medium::PageCache => "process death".into(),
             Medium::EmulatedPm { .. } => "process death; power loss, were the file on PM".into(),
+            Medium::Journal => "process death; power loss, after 10 ms or a wait".into(),
         }
     }
 
@@ -43,6 +48,7 @@ impl fmt::Display for Medium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Medium::PageCache => f.write_str("page-cache"),
+            Medium::Journal => f.write_str("journal"),
             Medium::EmulatedPm { line_ns: 0, fence_ns: 0 } => f.write_str("emulated-pm"),
             Medium::EmulatedPm { line_ns, fence_ns } => {
                 write!(f, "model: emulated-pm, {line_ns} ns a line, {fence_ns} ns a fence")
@@ -69,6 +75,9 @@ pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
     if let Medium::EmulatedPm { line_ns, fence_ns } = setup.medium {
         let (per_line, per_fence) = (Duration::from_nanos(line_ns), Duration::from_nanos(fence_ns));
         options = options.emulate_pm(Latency { per_line, per_fence });
+    }
+    if setup.medium == Medium::Journal {
+        options = options.journal(JournalOptions::new());
     }
     // SAFETY: the path is in a directory that was made for this pool.
     Ok(unsafe { options.create(path)? })

@@ -91,6 +91,8 @@ pub enum Kind {
     /// outlast with this scheme, as a rival. The requested scheme as its own rival shows how far
     /// the ratio of equal systems varies.
     Scheme(Scheme),
+    /// outlast with the requested scheme and a journal, as a rival.
+    Journaled,
     /// Shards, each a hash table behind a lock.
     Dashmap,
     /// The same with pairs of words, whatever the record form of the other systems.
@@ -125,7 +127,8 @@ impl Kind {
 
     /// Returns the rivals of this build: maps in DRAM, and schemes.
     pub fn rivals() -> impl Iterator<Item = Kind> {
-        Kind::MAPS.iter().copied().chain(Scheme::ALL.iter().copied().map(Kind::Scheme))
+        let schemes = Scheme::ALL.iter().copied().map(Kind::Scheme);
+        Kind::MAPS.iter().copied().chain(schemes).chain([Kind::Journaled])
     }
 
     /// Its name, as commands accept and print it.
@@ -133,6 +136,7 @@ impl Kind {
         match self {
             Kind::Outlast => "outlast",
             Kind::Scheme(scheme) => scheme.name(),
+            Kind::Journaled => "outlast-journal",
             Kind::Dashmap => "dashmap",
             Kind::DashmapU64 => "dashmap-u64",
             Kind::Papaya => "papaya",
@@ -154,7 +158,7 @@ impl Kind {
     /// Its scheme, if it is outlast.
     pub fn scheme(self, setup: &Setup) -> Option<Scheme> {
         match self {
-            Kind::Outlast => Some(setup.scheme),
+            Kind::Outlast | Kind::Journaled => Some(setup.scheme),
             Kind::Scheme(scheme) => Some(scheme),
             _ => None,
         }
@@ -165,6 +169,7 @@ impl Kind {
         let setup = setup.clone();
         match self {
             Kind::Scheme(scheme) => Setup { scheme, ..setup },
+            Kind::Journaled => Setup { medium: Medium::Journal, ..setup },
             Kind::DashmapU64 => {
                 Setup { form: RecordForm::Inline, key_bytes: 8, value_bytes: 8, ..setup }
             }
@@ -314,6 +319,7 @@ pub trait Job {
 pub fn guarantee(kind: Kind, setup: &Setup) -> String {
     match kind {
         Kind::Outlast | Kind::Scheme(_) => setup.medium.guarantee(),
+        Kind::Journaled => Medium::Journal.guarantee(),
         _ => "nothing: gone with the process".into(),
     }
 }
@@ -322,10 +328,10 @@ pub fn guarantee(kind: Kind, setup: &Setup) -> String {
 pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
     let setup = &kind.setup(setup);
     match (kind, setup.form) {
-        (Kind::Outlast | Kind::Scheme(_), RecordForm::Inline) => {
+        (Kind::Outlast | Kind::Scheme(_) | Kind::Journaled, RecordForm::Inline) => {
             job.run(&Library::<u64>::create(setup)?)
         }
-        (Kind::Outlast | Kind::Scheme(_), RecordForm::Bytes) => {
+        (Kind::Outlast | Kind::Scheme(_) | Kind::Journaled, RecordForm::Bytes) => {
             job.run(&Library::<[u8]>::create(setup)?)
         }
         (_, RecordForm::Inline) => with_map::<Words, J>(kind, setup, job),
@@ -337,7 +343,9 @@ pub fn with<J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
 fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::Output> {
     let build = crate::form::OurBuild::new(setup.seed)?;
     match kind {
-        Kind::Outlast | Kind::Scheme(_) => Err(Failure::from("outlast is no map in DRAM")),
+        Kind::Outlast | Kind::Scheme(_) | Kind::Journaled => {
+            Err(Failure::from("outlast is no map in DRAM"))
+        }
         Kind::Dashmap | Kind::DashmapU64 => job.run(&maps::Dashmap::<F>::new(build)),
         Kind::Papaya => job.run(&maps::Papaya::<F>::new(build)),
         Kind::Scc => job.run(&maps::Scc::<F>::new(build)),

@@ -263,7 +263,7 @@ impl Pool {
         let store = &self.inner.store;
         store.check()?;
         match store.core().journal() {
-            Some(journal) => journal.wait(),
+            Some(journal) => journal.wait(&**store.core()),
             None if self.durability().survives_power_loss => Ok(()),
             None => store.sync(),
         }

@@ -31,7 +31,7 @@ const SOON: usize = 24;
 /// Lines of a block, at most.
 const BLOCK_LINES: u64 = 1 << 14;
 /// Bytes of a segment, unless an epoch needs more.
-pub const SEGMENT_BYTES: u64 = 64 << 20;
+pub const SEGMENT_BYTES: u64 = 32 << 20;
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
 const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK1");
@@ -368,6 +368,10 @@ impl Writer {
             return Ok(());
         }
         self.close_segment();
+        if let Some(unused) = self.open.take() {
+            // If this fails, a file without a header stays until the next life.
+            let _ = self.directory.remove(&unused.name);
+        }
         let made = self.preparer.take(SECTOR + bytes, self.last, self.segment_bytes)?;
         self.last = Some(made.number);
         let (file, name) = (made.file, name_of(made.number));
@@ -375,16 +379,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the use of the open segment.
+    /// Ends the use of the open segment, if anything is in it. The next epoch begins another one.
     pub fn close_segment(&mut self) {
-        if let Some(open) = self.open.take() {
+        if let Some(open) = self.open.take_if(|open| open.at > 0) {
             self.closed.push(open.close(self.durable));
         }
     }
 
     /// Deletes all segments, whosever they are.
     pub fn delete_all(&mut self) -> io::Result<()> {
-        self.close_segment();
+        self.open = None;
         self.closed.clear();
         for name in self.directory.names()? {
             if number_of(&name).is_some() {

@@ -1,14 +1,15 @@
 //! The journal of an open pool: cuts, commits, checkpoints, and those who wait.
 //!
-//! Two threads work on it. One cuts and writes epochs ([`Journal::run`]), the other one makes
-//! checkpoints and prepares what the first should not wait for ([`Journal::run_checkpoints`]). Neither
-//! takes a lock of the pool, except the gate for a cut.
+//! One thread at a time cuts and writes an epoch: it has its *turn*. Whoever waits takes the turn if
+//! nobody has it, which saves two switches between threads. At each interval the journal's own thread
+//! takes one ([`Journal::run`]). Another thread makes checkpoints, and prepares what a turn should not
+//! wait for ([`Journal::run_checkpoints`]). None takes a lock of the pool, except the gate for a cut.
 //!
-//! A thread that holds the gate itself (`sync`, `close`) cannot wait for a cut by another one. It lets
-//! the first thread cut meanwhile ([`Journal::while_held`]).
+//! While a thread holds the gate itself (`sync`, `close`), nobody else can. It lets others cut
+//! meanwhile ([`Journal::while_held`]).
 
 use super::base::{Base, Checkpoint, PAGE, Pages};
-use super::log::{Change, LINE, Preparer, Writer};
+use super::log::{Change, LINE, Preparer, SEGMENT_BYTES, Writer};
 use crate::error::{Error, Result};
 use crate::pmem::{MappingError, Notes};
 use std::io;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// The least limit of the journal's length, in bytes.
 const LEAST_LIMIT: u64 = 256 << 20;
+/// The shortest segment, in bytes.
+const LEAST_SEGMENT: u64 = 256 << 10;
 /// Pages that a checkpoint copies before it waits for the journal.
 const ROUND: usize = 2048;
 /// How far ahead of the pool the base grows: a quarter of the pool, within these bounds in bytes.
@@ -28,6 +31,8 @@ const AHEAD: (u64, u64) = (16 << 20, 1 << 30);
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// The pause before a cut is tried again while another thread controls the gate.
 const BUSY: Duration = Duration::from_micros(100);
+/// The longest time for which writers are held back because the journal is too long.
+const SLOWED: Duration = Duration::from_millis(50);
 /// How often the checkpoint thread looks whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -37,6 +42,9 @@ pub trait Source {
     /// puts the lines that were noted since the last cut into `change`, with their content. Calls
     /// `begin` first. Returns `false` if another thread controls the gate, and nothing was done.
     fn cut(&self, held: bool, begin: &mut dyn FnMut(), change: &mut Change) -> Result<bool>;
+
+    /// Holds all writers back for so long, unless another thread controls the gate.
+    fn pause(&self, time: Duration);
 
     /// Copies a page, by its number, while operations go on.
     fn read(&self, page: u64, out: &mut [u8]);
@@ -67,6 +75,8 @@ pub struct JournalStats {
     pub longest_cut_ns: u64,
     /// Writes and syncs that have failed.
     pub failures: u64,
+    /// The time for which writers were held back because the journal was too long, in nanoseconds.
+    pub slowed_ns: u64,
 }
 
 #[derive(Default)]
@@ -80,6 +90,7 @@ struct Counts {
     longest_commit_ns: AtomicU64,
     longest_cut_ns: AtomicU64,
     failures: AtomicU64,
+    slowed_ns: AtomicU64,
 }
 
 /// What the threads tell each other.
@@ -89,11 +100,11 @@ struct State {
     begun: u64,
     /// Everything noted before this cut is durable.
     done: u64,
-    /// Somebody waits for this cut.
-    wanted: u64,
-    /// Another thread holds the gate, and lets the journal's thread cut.
+    /// A thread is making a turn.
+    busy: bool,
+    /// A thread holds the gate, and lets any other cut.
     held: bool,
-    /// The journal's thread is just making such a cut.
+    /// Such a cut is just being made.
     cutting: bool,
     /// Attempts to write an epoch that have failed, and why the last one did.
     failures: u64,
@@ -103,6 +114,29 @@ struct State {
     stop: bool,
     /// Threads that work on it.
     running: usize,
+}
+
+/// What a turn works with.
+struct Turn {
+    change: Change,
+    /// Whether `change` was cut and is not durable yet.
+    pending: bool,
+    /// The number of the last cut.
+    cut: u64,
+    /// When that began.
+    start: Instant,
+}
+
+/// The outcome of a turn.
+enum Outcome {
+    /// Everything up to the cut is durable.
+    Done,
+    /// Another thread controls the gate.
+    Busy,
+    /// The disk has failed. The next turn tries again.
+    Failed,
+    /// Nothing can be cut any more.
+    Ended,
 }
 
 /// An error that several threads are told.
@@ -144,9 +178,11 @@ pub struct Journal {
     base: Base,
     notes: Arc<Notes>,
     state: Mutex<State>,
-    /// Wakes the journal's thread.
+    /// Used by the thread that makes a turn.
+    turn: Mutex<Turn>,
+    /// Wakes the journal's thread, to stop it.
     wake: Condvar,
-    /// Wakes those who wait for it.
+    /// Wakes those who wait.
     told: Condvar,
     writer: Mutex<Writer>,
     preparer: Preparer,
@@ -182,19 +218,28 @@ impl Journal {
         pages: Pages,
     ) -> io::Result<Journal> {
         Ok(Journal {
-            settings,
             notes,
             state: Mutex::default(),
+            turn: Mutex::new(Turn {
+                change: Change::default(),
+                pending: false,
+                cut: 0,
+                start: Instant::now(),
+            }),
             wake: Condvar::new(),
             told: Condvar::new(),
             preparer: writer.preparer(),
-            writer: Mutex::new(writer),
+            writer: Mutex::new(match settings.limit {
+                0 => writer,
+                limit => writer.segment_bytes((limit / 8).clamp(LEAST_SEGMENT, SEGMENT_BYTES)),
+            }),
             durable,
             pages: Mutex::new(pages),
             checkpointing: Mutex::default(),
             base_len: AtomicU64::new(base.file().len()?),
             extending: Mutex::default(),
             base,
+            settings,
             counts: Counts::default(),
         })
     }
@@ -223,6 +268,7 @@ impl Journal {
             longest_commit_ns: get(&counts.longest_commit_ns),
             longest_cut_ns: get(&counts.longest_cut_ns),
             failures: get(&counts.failures),
+            slowed_ns: get(&counts.slowed_ns),
         }
     }
 
@@ -234,20 +280,18 @@ impl Journal {
     // ---- Waiting ------------------------------------------------------------------
 
     /// Waits until everything is durable that was done before this call. All who wait at the same
-    /// time share one sync of the disk.
+    /// time share one sync of the disk, which one of them makes.
     ///
     /// # Errors
-    /// [`Error::Io`] if an attempt that began after the call has failed; others follow.
+    /// [`Error::Io`] if two attempts that ended after the call have failed; others follow.
     /// [`Error::NotOpen`] if the pool was closed.
-    pub fn wait(&self) -> Result<()> {
+    pub fn wait(&self, source: &dyn Source) -> Result<()> {
         let mut state = lock(&self.state);
         // A cut that has begun may have missed it.
         let target = state.begun + 1;
         let failures = state.failures;
-        state.wanted = state.wanted.max(target);
-        self.wake.notify_one();
         while state.done < target {
-            if state.ended {
+            if state.ended || state.stop {
                 return Err(Error::NotOpen("it was closed before that was durable"));
             }
             // One attempt may have begun before.
@@ -256,7 +300,15 @@ impl Journal {
             {
                 return Err(failure.error());
             }
-            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if state.busy {
+                state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let outcome = self.take_turn(state, source);
+            if matches!(outcome, Outcome::Busy) {
+                thread::sleep(BUSY);
+            }
+            state = lock(&self.state);
         }
         Ok(())
     }
@@ -273,65 +325,53 @@ impl Journal {
         result
     }
 
-    // ---- The journal's thread -----------------------------------------------------
+    // ---- Turns ----------------------------------------------------------------------
 
-    /// Cuts and writes epochs until [`shut`](Self::shut).
-    pub fn run(&self, source: &dyn Source) {
-        let _running = Running(self);
-        let _ended = Ended(self);
-        let mut change = Change::default();
-        let mut due = Instant::now();
-        while let Some(held) = self.next_turn(due) {
-            let mut cut = 0;
-            let start = Instant::now();
-            let taken = source.cut(held, &mut || cut = self.begin_cut(), &mut change);
-            if held {
-                lock(&self.state).cutting = false;
-                self.told.notify_all();
+    /// Makes one attempt to cut and to write an epoch. No other thread does so meanwhile.
+    fn take_turn(&self, mut state: MutexGuard<'_, State>, source: &dyn Source) -> Outcome {
+        state.busy = true;
+        drop(state);
+        // Also if this unwinds.
+        let _end = EndOfTurn(self);
+        let mut turn = lock(&self.turn);
+        if !turn.pending {
+            match self.cut(&mut turn, source) {
+                Outcome::Done => {}
+                other => return other,
             }
-            match taken {
-                Ok(true) => {}
-                Ok(false) => {
-                    thread::sleep(BUSY);
-                    continue;
-                }
-                // The pool was closed, or a thread panicked inside an operation.
-                Err(_) => return,
-            }
-            self.counts.longest_cut_ns.fetch_max(since(start), Ordering::Relaxed);
-            due = start + self.settings.interval;
-            if !change.is_empty() {
-                if !self.commit(&change) {
-                    return;
-                }
-                self.counts.longest_commit_ns.fetch_max(since(start), Ordering::Relaxed);
-            }
-            let mut state = lock(&self.state);
-            state.done = cut;
-            drop(state);
-            self.told.notify_all();
         }
+        if turn.pending && !self.commit(&mut turn) {
+            return Outcome::Failed;
+        }
+        lock(&self.state).done = turn.cut;
+        Outcome::Done
     }
 
-    /// Waits for the next cut. Returns whether it is made for a thread that holds the gate, or `None` to
-    /// stop.
-    fn next_turn(&self, due: Instant) -> Option<bool> {
-        let mut due = due;
-        let mut state = lock(&self.state);
-        loop {
-            if state.stop {
-                return None;
+    fn cut(&self, turn: &mut Turn, source: &dyn Source) -> Outcome {
+        let held = {
+            let mut state = lock(&self.state);
+            state.cutting = state.held;
+            state.held
+        };
+        turn.start = Instant::now();
+        let Turn { change, cut, .. } = turn;
+        let taken = source.cut(held, &mut || *cut = self.begin_cut(), change);
+        if held {
+            lock(&self.state).cutting = false;
+            self.told.notify_all();
+        }
+        match taken {
+            Ok(true) => {
+                self.counts.longest_cut_ns.fetch_max(since(turn.start), Ordering::Relaxed);
+                turn.pending = !turn.change.is_empty();
+                Outcome::Done
             }
-            let now = Instant::now();
-            if state.wanted > state.done || (now >= due && self.notes.any()) {
-                state.cutting = state.held;
-                return Some(state.held);
+            Ok(false) => Outcome::Busy,
+            // The pool was closed, or a thread panicked inside an operation.
+            Err(_) => {
+                lock(&self.state).ended = true;
+                Outcome::Ended
             }
-            if now >= due {
-                due = now + self.settings.interval;
-            }
-            let waited = self.wake.wait_timeout(state, due - now);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -341,56 +381,91 @@ impl Journal {
         state.begun
     }
 
-    /// Makes an epoch durable, however often that takes. Returns `false` if it was stopped before.
-    fn commit(&self, change: &Change) -> bool {
-        let mut pause = RETRY.0;
-        let epoch = loop {
-            let mut writer = lock(&self.writer);
-            let before = writer.bytes();
-            match writer.append(change) {
-                Ok(()) => {
-                    let (now, epoch) = (writer.bytes(), writer.durable());
-                    self.counts.journal_bytes.store(now, Ordering::Relaxed);
-                    let written = now.saturating_sub(before);
-                    self.counts.segment_bytes.fetch_add(written, Ordering::Relaxed);
-                    break epoch;
-                }
-                Err(error) => {
-                    drop(writer);
-                    tracing::warn!(%error, "writing the journal");
-                    self.counts.failures.fetch_add(1, Ordering::Relaxed);
-                    let mut state = lock(&self.state);
-                    state.failures += 1;
-                    state.failure = Some(Failure::of(&error));
-                    self.told.notify_all();
-                    let until = Instant::now() + pause;
-                    pause = (pause * 2).min(RETRY.1);
-                    // The first failure is followed by an attempt at once, in a new segment.
-                    while state.failures > 1 && !state.stop {
-                        let left = until.saturating_duration_since(Instant::now());
-                        if left.is_zero() {
-                            break;
-                        }
-                        let waited = self.told.wait_timeout(state, left);
-                        state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    }
-                    if state.stop {
-                        return false;
-                    }
-                }
-            }
-        };
+    /// Tries to make the pending epoch durable. Returns whether it is.
+    fn commit(&self, turn: &mut Turn) -> bool {
+        let mut writer = lock(&self.writer);
+        let before = writer.bytes();
+        if let Err(error) = writer.append(&turn.change) {
+            tracing::warn!(%error, "writing the journal");
+            self.counts.failures.fetch_add(1, Ordering::Relaxed);
+            let mut state = lock(&self.state);
+            state.failures += 1;
+            state.failure = Some(Failure::of(&error));
+            return false;
+        }
+        let (now, epoch) = (writer.bytes(), writer.durable());
+        drop(writer);
         // Whoever finds the working file must not begin with an epoch that others were told of.
         self.notes.control()[self.durable].store(epoch, Ordering::Release);
         self.notes.durable();
-        lock(&self.pages).add(epoch, change);
-        self.counts.epochs.fetch_add(1, Ordering::Relaxed);
-        self.counts.lines.fetch_add(change.lines(), Ordering::Relaxed);
-        let mut state = lock(&self.state);
-        if state.failure.take().is_some() {
+        lock(&self.pages).add(epoch, &turn.change);
+        turn.pending = false;
+        let counts = &self.counts;
+        counts.journal_bytes.store(now, Ordering::Relaxed);
+        counts.segment_bytes.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+        counts.epochs.fetch_add(1, Ordering::Relaxed);
+        counts.lines.fetch_add(turn.change.lines(), Ordering::Relaxed);
+        counts.longest_commit_ns.fetch_max(since(turn.start), Ordering::Relaxed);
+        if lock(&self.state).failure.take().is_some() {
             tracing::info!("the journal is written again");
         }
         true
+    }
+
+    /// Makes a turn at each interval in which something changed, until [`shut`](Self::shut).
+    pub fn run(&self, source: &dyn Source) {
+        let _running = Running(self);
+        let (mut due, mut pause) = (Instant::now(), RETRY.0);
+        while let Some(state) = self.due(due) {
+            let start = Instant::now();
+            let outcome = self.take_turn(state, source);
+            due = match outcome {
+                Outcome::Done => start + self.settings.interval,
+                Outcome::Busy => Instant::now() + BUSY,
+                Outcome::Failed => Instant::now() + pause,
+                Outcome::Ended => return,
+            };
+            pause = match outcome {
+                Outcome::Failed => (pause * 2).min(RETRY.1),
+                _ => RETRY.0,
+            };
+            if matches!(outcome, Outcome::Done) {
+                self.slow_down(source, start.elapsed());
+            }
+        }
+    }
+
+    /// Waits until a turn is due. Returns `None` to stop.
+    fn due(&self, mut due: Instant) -> Option<MutexGuard<'_, State>> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.stop || state.ended {
+                return None;
+            }
+            let now = Instant::now();
+            if now >= due {
+                // A failed turn is repeated even if nothing has changed since.
+                if !state.busy && (self.notes.any() || state.failure.is_some()) {
+                    return Some(state);
+                }
+                due = now + self.settings.interval.min(LOOK);
+            }
+            let waited = self.wake.wait_timeout(state, due - now);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Holds writers back if the journal is too long, because the disk cannot follow. The longer it is,
+    /// the less of the time they have.
+    fn slow_down(&self, source: &dyn Source, commit: Duration) {
+        let (bytes, limit) =
+            (self.counts.journal_bytes.load(Ordering::Relaxed), self.limit(source));
+        let over = bytes.saturating_sub(limit) as f64 / limit as f64;
+        if over > 0.0 {
+            let start = Instant::now();
+            source.pause((commit * 4).min(SLOWED).mul_f64(over.min(1.0)));
+            self.counts.slowed_ns.fetch_add(since(start), Ordering::Relaxed);
+        }
     }
 
     /// Announces a thread that is about to call [`run`](Self::run) or
@@ -411,7 +486,7 @@ impl Journal {
         state.stop = true;
         self.wake.notify_all();
         self.told.notify_all();
-        while state.running > 0 {
+        while state.running > 0 || state.busy {
             state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -434,7 +509,8 @@ impl Journal {
         let mut pause = RETRY.0;
         while !self.is_stopped() {
             let done = self.prepare(source).and_then(|()| {
-                if self.counts.journal_bytes.load(Ordering::Relaxed) < self.limit(source) / 2 {
+                let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
+                if bytes < self.limit(source) / 2 || lock(&self.pages).is_empty() {
                     return Ok(());
                 }
                 self.checkpoint(source, false)
@@ -493,18 +569,18 @@ impl Journal {
     /// then does not need. `closed`: all writers are held back, and the life ends here.
     pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
         let _one = lock(&self.checkpointing);
+        // So that all that is there now can be deleted in the end.
+        lock(&self.writer).close_segment();
         let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
         let done = self.write_checkpoint(source, &mut checkpoint, closed);
         match done {
             Ok(epoch) => {
+                // Counted first: whoever copies the files can see whether some were deleted meanwhile.
+                self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
                 let mut writer = lock(&self.writer);
-                if closed {
-                    writer.close_segment();
-                }
                 // If a segment cannot be deleted now, a later checkpoint tries again.
                 let _ = writer.forget(epoch);
                 self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
-                self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => {
@@ -522,7 +598,7 @@ impl Journal {
     ) -> Result<u64> {
         let failed = |e| Error::io("writing the base of the journal", e);
         while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
-            self.wait()?;
+            self.wait(source)?;
             let durable = lock(&self.writer).durable();
             let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
             self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -544,13 +620,13 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Tells everyone that nothing is written any more.
-struct Ended<'j>(&'j Journal);
+/// Ends a turn, also if its thread unwinds.
+struct EndOfTurn<'j>(&'j Journal);
 
-impl Drop for Ended<'_> {
+impl Drop for EndOfTurn<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
-        (state.ended, state.cutting) = (true, false);
+        (state.busy, state.cutting) = (false, false);
         drop(state);
         self.0.told.notify_all();
     }

@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 use crate::journal::log::{Change, LINE};
 use crate::journal::running::{Journal, Source};
 use crate::pmem::{Offset, Seam, Word};
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
+use std::time::Duration;
 
 /// The words of a line.
 type Line = [Word; LINE / 8];
@@ -16,10 +17,19 @@ impl<S: Seam> Core<S> {
         self.backing.journal()
     }
 
+    /// Takes `control`, unless another thread has it.
+    fn try_control(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.control.try_lock() {
+            Ok(control) => Some(control),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Waits until everything that was stored so far is durable, if the pool has a journal. The caller
     /// holds all writers back.
     pub(super) fn commit_held(&self) -> Result<()> {
-        self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait()))
+        self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait(self)))
     }
 
     /// Brings the base up to date, if the pool has a journal, so that the base is the pool. The caller
@@ -27,7 +37,7 @@ impl<S: Seam> Core<S> {
     pub(super) fn end_journal(&self) -> Result<()> {
         self.journal().map_or(Ok(()), |journal| {
             journal.while_held(|| {
-                journal.wait()?;
+                journal.wait(self)?;
                 journal.checkpoint(self, true)
             })
         })
@@ -37,15 +47,10 @@ impl<S: Seam> Core<S> {
 impl<S: Seam> Source for Core<S> {
     fn cut(&self, held: bool, begin: &mut dyn FnMut(), change: &mut Change) -> Result<bool> {
         let seam = self.memory.seam();
-        let _control = if held {
-            None
-        } else {
-            match self.control.try_lock() {
-                Ok(control) => Some(control),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => return Ok(false),
-            }
-        };
+        let control = if held { None } else { self.try_control() };
+        if !held && control.is_none() {
+            return Ok(false);
+        }
         begin();
         let _held = if held { None } else { Some(self.gate.hold(seam)?) };
         // The header is written outside of the gate too.
@@ -69,6 +74,14 @@ impl<S: Seam> Source for Core<S> {
             }
         });
         result.map(|()| true)
+    }
+
+    fn pause(&self, time: Duration) {
+        if let Some(_control) = self.try_control()
+            && let Ok(_held) = self.gate.hold(self.memory.seam())
+        {
+            std::thread::sleep(time);
+        }
     }
 
     fn read(&self, page: u64, out: &mut [u8]) {
