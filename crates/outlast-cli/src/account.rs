@@ -2,8 +2,8 @@
 //! allocator.
 
 use crate::failure::Failure;
-use outlast::Damage;
 use outlast::offline::{self, Report};
+use outlast::{Damage, Error};
 use std::path::Path;
 
 /// The result of a walk over the whole file.
@@ -22,7 +22,11 @@ pub(crate) struct Account {
 
 /// Accounts for the pool at `path`, which no process may have open for writing.
 pub(crate) fn account(path: &Path) -> Result<Account, Failure> {
-    let report = offline::walk(path)?;
+    let report = match offline::walk(path) {
+        // Part of the pool is in its journal, and the library has checked it there.
+        Err(Error::Unfinished) => return Ok(Account::default()),
+        walked => walked?,
+    };
     let mut problems = report.problems.clone();
     if report.sum() != report.file_bytes {
         let found = format!("{} bytes accounted for", report.sum());

@@ -74,6 +74,9 @@ pub(crate) struct CreateArgs {
     /// Scheme of a new map
     #[arg(long, value_parser = scheme())]
     pub(crate) scheme: Option<Scheme>,
+    /// Give the pool a journal, if it has none, so that it survives a power loss
+    #[arg(long)]
+    pub(crate) journal: bool,
 }
 
 /// The notation of keys and values on the command line.

@@ -4,7 +4,9 @@ use crate::args::CreateArgs;
 use crate::failure::Failure;
 use crate::place;
 use crate::text::{self, Column};
-use outlast::{Error, MapInfo, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
+use outlast::{
+    Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme,
+};
 use std::path::{Path, PathBuf};
 
 /// The least free space, in bytes, with which a pool is created.
@@ -23,15 +25,35 @@ pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, F
     let options = PoolOptions::new().accept_possibly_torn(accept_possibly_torn);
     // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
     // out other users of the library.
-    let pool = unsafe { options.open_read_only(path) };
+    let open = || unsafe { options.open_read_only(path) };
+    let pool = match open() {
+        // After a power loss: puts the file together from its journal.
+        Err(Error::Unfinished) if !accept_possibly_torn => {
+            to_write(path)?.close()?;
+            open()
+        }
+        opened => opened,
+    };
     pool.map_err(|e| about(path, e))
 }
 
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
+    open(path, false)
+}
+
+fn open(path: &Path, journal: bool) -> Result<Pool, Failure> {
     // SAFETY: as in `to_read`.
-    let pool = unsafe { PoolOptions::new().open(path) };
+    let pool = unsafe { options(journal).open(path) };
     pool.map_err(|e| about(path, e))
+}
+
+/// Options that give the pool a journal, if asked to.
+fn options(journal: bool) -> PoolOptions {
+    match journal {
+        true => PoolOptions::new().journal(JournalOptions::new()),
+        false => PoolOptions::new(),
+    }
 }
 
 /// Opens a pool for writing that a power loss may have torn. Nothing is done in the background.
@@ -53,13 +75,15 @@ pub(crate) struct Target {
     value_type: String,
     form: RecordForm,
     scheme: Option<Scheme>,
+    /// Whether a new pool gets a journal.
+    journal: bool,
 }
 
 impl Target {
     /// Finds the map with the given name, or the pool's only map. Neither map nor pool need exist.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
         let pool = match path.symlink_metadata() {
-            Ok(_) => Some(to_write(path)?),
+            Ok(_) => Some(open(path, args.journal)?),
             Err(_) => None,
         };
         let name = match &args.which.map {
@@ -87,6 +111,7 @@ impl Target {
             value_type,
             form,
             scheme: args.scheme,
+            journal: args.journal,
         })
     }
 
@@ -100,7 +125,7 @@ impl Target {
         let made = self.pool.is_none();
         let pool = match self.pool {
             Some(pool) => pool,
-            None => create(&self.path)?,
+            None => create(&self.path, self.journal)?,
         };
         let mut options = MapOptions::new().form(self.form);
         if let Some(scheme) = self.scheme {
@@ -120,7 +145,7 @@ impl Target {
 }
 
 /// Creates a pool.
-fn create(path: &Path) -> Result<Pool, Failure> {
+fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
     let directory = place::parent(path);
     if !directory.is_dir() {
         return Err(Failure::Failed(format!(
@@ -130,7 +155,7 @@ fn create(path: &Path) -> Result<Pool, Failure> {
     }
     place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.
-    let pool = unsafe { PoolOptions::new().create(path) };
+    let pool = unsafe { options(journal).create(path) };
     pool.map_err(|e| about(path, e))
 }
 
@@ -140,6 +165,11 @@ fn about(path: &Path, error: Error) -> Failure {
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
         Error::Locked => Failure::Failed(format!(
             "{}: in use: another process has it open (one writer, or any number of readers)",
+            path.display()
+        )),
+        Error::IncompleteJournal(why) => Failure::Damaged(format!(
+            "{}: the journal is incomplete: {why}. Put it back if it is elsewhere. Otherwise restore a \
+             snapshot, or let `outlast accept` check what is left without the journal",
             path.display()
         )),
         // The library's advice is meant for programs.

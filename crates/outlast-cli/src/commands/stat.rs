@@ -7,7 +7,7 @@ use crate::output::Output;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::db::store::ReclaimState;
-use outlast::pmem::Medium;
+use outlast::pmem::{Medium, MediumKind};
 use outlast::{IndexStats, MapInfo, Pool};
 use serde_json::json;
 use std::path::Path;
@@ -81,6 +81,8 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     }))?;
     let survives = if medium.survives_power_loss() {
         "process death and power loss"
+    } else if medium.kind == MediumKind::Journal {
+        "process death; power loss, but for the last moments that nobody waited for"
     } else {
         "process death; power loss only once closed or synced"
     };

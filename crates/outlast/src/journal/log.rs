@@ -33,6 +33,9 @@ const BLOCK_LINES: u64 = 1 << 14;
 /// Bytes of a segment, unless an epoch needs more.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 
+/// Bytes of the first segment of a life: many are opened for a few changes only.
+const FIRST_BYTES: u64 = 256 << 10;
+
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
 const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK1");
 
@@ -307,7 +310,7 @@ impl Writer {
     }
 
     fn try_begin(&mut self) -> io::Result<()> {
-        self.make_room(0)?;
+        self.make_room(0, FIRST_BYTES)?;
         let open = self.open.as_mut().expect("it was just made");
         let number = number_of(&open.name).expect("its name has one");
         let head = encode_segment(self.owner, number, self.durable);
@@ -341,7 +344,7 @@ impl Writer {
     }
 
     fn try_append(&mut self, change: &Change) -> io::Result<()> {
-        self.make_room(change.encoded_bytes())?;
+        self.make_room(change.encoded_bytes(), self.segment_bytes)?;
         let open = self.open.as_mut().expect("there is room in it");
         let epoch = self.durable + 1;
         self.buffer.clear();
@@ -362,8 +365,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a new segment, unless `bytes` of an epoch fit the open one.
-    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+    /// Begins a new segment, of `segment_bytes` if that is enough, unless `bytes` of an epoch fit the
+    /// open one.
+    fn make_room(&mut self, bytes: u64, segment_bytes: u64) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());
         }
@@ -372,7 +376,7 @@ impl Writer {
             // If this fails, a file without a header stays until the next life.
             let _ = self.directory.remove(&unused.name);
         }
-        let made = self.preparer.take(SECTOR + bytes, self.last, self.segment_bytes)?;
+        let made = self.preparer.take(SECTOR + bytes, self.last, segment_bytes)?;
         self.last = Some(made.number);
         let (file, name) = (made.file, name_of(made.number));
         self.open = Some(Open { file, name, bytes: made.bytes, at: 0, chain: 0 });

@@ -541,9 +541,11 @@ impl Journal {
 
     /// Does ahead of time what an operation or a commit would have to wait for.
     fn prepare(&self, source: &dyn Source) -> Result<()> {
-        let segment = lock(&self.writer).next_segment_bytes();
-        let prepared = self.preparer.prepare(segment);
-        prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
+        if self.counts.epochs.load(Ordering::Relaxed) > 1 {
+            let segment = lock(&self.writer).next_segment_bytes();
+            let prepared = self.preparer.prepare(segment);
+            prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
+        }
         let bytes = source.bytes();
         let ahead = (bytes / 4).clamp(AHEAD.0, AHEAD.1);
         let short = self.base_len.load(Ordering::Acquire) < bytes + ahead / 2;

@@ -9,6 +9,9 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// First word of a copy of a journal's entry in its base.
+const JOURNAL_MAGIC: u64 = u64::from_le_bytes(*b"OLJMETA1");
+
 #[derive(Clone, Copy)]
 pub(super) enum Source<'f> {
     File(&'f File),
@@ -48,6 +51,16 @@ impl Image<'_> {
             return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
         }
         Ok(to_words(&self.bytes(offset, words * 8)?))
+    }
+
+    /// Whether the file is the base of a journaled pool that was not closed.
+    pub(super) fn needs_journal(&self) -> bool {
+        let copy = |offset| {
+            let words = self.words(offset, 12).ok()?;
+            let whole = words[0] == JOURNAL_MAGIC && words[11] == crc_words(&words[..11]);
+            whole.then_some((words[1], words[9] == 0))
+        };
+        [12 << 10, 96 << 10].into_iter().filter_map(copy).max().is_some_and(|(_, open)| open)
     }
 
     pub(super) fn word(&self, offset: u64) -> Result<u64> {

@@ -181,8 +181,9 @@ pub enum What {
 /// Walks the pool in the file at `path`.
 ///
 /// # Errors
-/// As [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe the rest, and
-/// [`Error::Locked`] while a pool has the file open. Damage that leaves the rest readable is in the
+/// As [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe the rest;
+/// [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if a journal has to complete
+/// it. Damage that leaves the rest readable is in the
 /// report.
 pub fn walk(path: &Path) -> Result<Report> {
     let action = || format!("reading {}", path.display());
@@ -202,7 +203,11 @@ pub fn walk(path: &Path) -> Result<Report> {
             other => Error::io("locking the pool", other.into()),
         },
     )?;
-    let walked = walk_image(Image { source: Source::File(&file), len: meta.len() }, None);
+    let image = Image { source: Source::File(&file), len: meta.len() };
+    let walked = match image.needs_journal() {
+        true => Err(Error::Unfinished),
+        false => walk_image(image, None),
+    };
     // Closing the file is not enough: a child process that another thread is just starting holds a
     // copy of the descriptor until it executes its program.
     let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);

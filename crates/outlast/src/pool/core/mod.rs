@@ -246,7 +246,9 @@ impl<S: Seam> Core<S> {
                     format!("{word:#x}"),
                 ))
             })?;
-        let alloc = Alloc::new(geometry, frontier, true, backing.reserved());
+        // Without a page in use, there is nothing to reclaim.
+        let old = frontier > geometry.first_page();
+        let alloc = Alloc::new(geometry, frontier, old, backing.reserved());
         let clean = !header.is_dirty() && header.copy_damaged.is_none();
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
