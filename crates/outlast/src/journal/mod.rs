@@ -9,16 +9,20 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | working file | the pool as it is now, and which lines have changed. It survives the death of the process, but no power loss |
-//! | base | the pool as it was at some checkpoint, or is becoming in the next one |
-//! | segments (`log`) | the lines that changed since, epoch by epoch |
-//! | `meta` (`meta`) | from which epoch on the base needs the segments |
+//! | working file ([`Notes`](crate::pmem::Notes)) | the pool as it is now, and which lines have changed. It survives the death of the process, but no power loss |
+//! | base ([`base`]) | the pool as it was at some checkpoint, or is becoming in the next one |
+//! | [`meta`], in two pages of the base | from which epoch on the base needs the segments |
+//! | segments ([`log`]) | the lines that changed since, epoch by epoch |
+//!
+//! [`running`] is what the threads of an open pool do with them.
 //!
 //! An *epoch* is what changed between two cuts. Epochs have consecutive numbers. An epoch is
 //! durable once its blocks are in a segment and that segment is synced.
 //!
 //! A *life* begins when a working file is made. Its random id is in the working file, in `meta` and
-//! in each segment. Files of another life are not used.
+//! in each segment. Files of another life are not used. It begins with an empty segment: without any
+//! segment of its life, a base that was not closed is refused. `meta` is in the base, so that no base
+//! is completed from the journal of another one: a snapshot in the place of a base has none.
 //!
 //! # Invariants
 //!
