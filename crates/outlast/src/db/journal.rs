@@ -325,7 +325,6 @@ impl PoolOptions {
                     let base = found.expect("it was just there");
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     remove_old(&places, identity, owner.life);
-                    working.notes.join();
                     let pages = Pages::all(working.size / PAGE as u64, durable);
                     return self.start_journaled(options, base, writer, working, pages, locked);
                 }

@@ -397,7 +397,7 @@ impl Journal {
         drop(writer);
         // Whoever finds the working file must not begin with an epoch that others were told of.
         self.notes.control()[self.durable].store(epoch, Ordering::Release);
-        self.notes.durable();
+        self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
         lock(&self.pages).add(epoch, &turn.change);
         turn.pending = false;
         let counts = &self.counts;

@@ -9,8 +9,14 @@
 //! ```
 //!
 //! Threads add lines to one set, the *current* one. A [cut](Notes::take) hands out its lines and makes
-//! the other set the current one. The set that was handed out is emptied once its lines are durable
+//! the other set the current one. The lines that were handed out are removed once they are durable
 //! ([`Notes::durable`]). So both sets together always hold every line that the journal may lack.
+//!
+//! Changes note their lines inside the gate, and a cut holds the gate. Lookups flush too, in some
+//! schemes, and outside of the gate: what they read may come from a process that died before it
+//! flushed. So a line may be noted at any time, also in the set that was just handed out. Such a note
+//! is kept: only lines that were handed out are removed, and the next cut takes what is left over. It
+//! is the next one that the lookup's thread waits for, if it does.
 
 use super::LINE;
 use super::disk::Disk;
@@ -202,8 +208,7 @@ impl Notes {
         self.pool.store(pool.expose_provenance(), Ordering::Relaxed);
     }
 
-    /// Notes the lines that hold any of the `bytes` bytes at `address`. No [cut](Self::take) is made
-    /// meanwhile.
+    /// Notes the lines that hold any of the `bytes` bytes at `address`.
     #[inline]
     pub fn note(&self, address: usize, bytes: usize) {
         if bytes == 0 {
@@ -211,7 +216,7 @@ impl Notes {
         }
         let first = (address - self.pool.load(Ordering::Relaxed)) as u64;
         let lines = first / LINE..(first + bytes as u64).div_ceil(LINE);
-        // Relaxed: a cut and this thread are ordered by the gate.
+        // Relaxed: inside the gate, a cut and this thread are ordered by it.
         let current = self.word(CURRENT).load(Ordering::Relaxed);
         if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::Relaxed) {
             self.any.store(true, Ordering::Relaxed);
@@ -224,32 +229,36 @@ impl Notes {
     }
 
     /// Cuts: calls `visit` with each run of lines that was noted since the last cut, in ascending
-    /// order. All lines of the last cut are durable. No thread notes any meanwhile.
+    /// order. All lines of the last cut are durable. No change is under way.
     pub fn take(&self, visit: impl FnMut(Range<u64>)) {
         self.any.store(false, Ordering::Relaxed);
+        self.join();
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        debug_assert!(self.set(1 - current, self.covered()).is_empty(), "the last cut is durable");
         // A process that dies here leaves both sets, and whoever opens the file takes both.
         self.word(CURRENT).store(1 - current, Ordering::Relaxed);
         self.set(current, self.covered()).visit(visit);
     }
 
-    /// Forgets the lines of the last cut: they are durable.
-    pub fn durable(&self) {
+    /// Removes lines that the last cut handed out: they are durable.
+    pub fn durable(&self, runs: impl Iterator<Item = Range<u64>>) {
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        self.set(1 - current, self.covered()).clear();
+        let set = self.set(1 - current, self.covered());
+        runs.for_each(|lines| set.remove(lines));
     }
 
-    /// Moves the lines of the last cut back to the current set. For notes that were just opened.
+    /// Moves what is in the other set to the current one: the lines of a cut whose process died, and
+    /// notes that came late.
     pub fn join(&self) {
         let current = self.word(CURRENT).load(Ordering::Relaxed);
         let (ours, other) =
             (self.set(current, self.covered()), self.set(1 - current, self.covered()));
-        other.visit(|lines| {
-            ours.add(lines);
-        });
-        other.clear();
-        self.any.store(true, Ordering::Relaxed);
+        let mut late = Vec::new();
+        other.visit(|lines| late.push(lines));
+        for lines in late {
+            // In this order: a process that dies in between leaves them in both.
+            ours.add(lines.clone());
+            other.remove(lines);
+        }
     }
 }
 
@@ -272,42 +281,71 @@ struct LineSet<'m> {
 }
 
 impl LineSet<'_> {
-    /// Adds the lines of a range. Threads may add lines at the same time. Returns whether a word of the
-    /// set was empty before.
-    #[inline]
-    fn add(&self, lines: Range<u64>) -> bool {
-        let (mut line, mut first) = (lines.start, false);
+    /// Calls `each` with the number of each word that holds lines of a range, and with their bits.
+    #[inline(always)]
+    fn words(lines: Range<u64>, mut each: impl FnMut(usize, u64)) {
+        let mut line = lines.start;
         while line < lines.end {
             let number = line / WORD;
             let end = lines.end.min((number + 1) * WORD);
-            let mask = (u64::MAX >> (WORD - (end - line))) << (line % WORD);
+            each(number as usize, (u64::MAX >> (WORD - (end - line))) << (line % WORD));
             line = end;
-            let word = self.bits[number as usize].load(Ordering::Relaxed);
-            // Most lines that change have changed since the last cut.
-            if word & mask == mask {
-                continue;
-            }
-            if word == 0 {
-                let (number, bit) = ((number / WORD) as usize, 1 << (number % WORD));
-                self.summary[number].fetch_or(bit, Ordering::Relaxed);
-                first = true;
-            }
-            // Release: whoever sees a word that is not 0, after a crash too, finds its bit in the
-            // summary.
-            self.bits[number as usize].fetch_or(mask, Ordering::Release);
         }
-        first
     }
 
-    fn is_empty(&self) -> bool {
-        ones(self.summary).all(|number| self.bits[number as usize].load(Ordering::Relaxed) == 0)
+    /// The summary's word for a word, and its bit.
+    fn summary(&self, number: usize) -> (&AtomicU64, u64) {
+        (&self.summary[number / WORD as usize], 1 << (number as u64 % WORD))
     }
 
-    /// Calls `visit` with each run of lines, in ascending order. No thread adds lines meanwhile.
+    /// Adds the lines of a range. Returns whether any was new.
+    #[inline]
+    fn add(&self, lines: Range<u64>) -> bool {
+        let mut new = false;
+        Self::words(lines, |number, mask| {
+            let word = &self.bits[number];
+            let (summary, bit) = self.summary(number);
+            let in_summary = || summary.load(Ordering::SeqCst) & bit != 0;
+            // Most lines that change have changed since the last cut.
+            if word.load(Ordering::Relaxed) & mask == mask && in_summary() {
+                return;
+            }
+            new = true;
+            // The summary comes first: whoever sees the lines after a crash finds its bit.
+            if !in_summary() {
+                summary.fetch_or(bit, Ordering::SeqCst);
+            }
+            word.fetch_or(mask, Ordering::SeqCst);
+            // `remove` may have seen an empty word and taken the bit. Either it looks again after
+            // these lines were added, or the bit is gone by now.
+            if !in_summary() {
+                summary.fetch_or(bit, Ordering::SeqCst);
+            }
+        });
+        new
+    }
+
+    /// Removes the lines of a range.
+    fn remove(&self, lines: Range<u64>) {
+        Self::words(lines, |number, mask| {
+            let word = &self.bits[number];
+            if word.fetch_and(!mask, Ordering::SeqCst) & !mask != 0 {
+                return;
+            }
+            // The summary goes last: a bit too many does no harm.
+            let (summary, bit) = self.summary(number);
+            summary.fetch_and(!bit, Ordering::SeqCst);
+            if word.load(Ordering::SeqCst) != 0 {
+                summary.fetch_or(bit, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// Calls `visit` with each run of lines, in ascending order.
     fn visit(&self, mut visit: impl FnMut(Range<u64>)) {
         let mut run = 0..0;
         for number in ones(self.summary) {
-            let bits = self.bits[number as usize].load(Ordering::Relaxed);
+            let bits = self.bits[number as usize].load(Ordering::SeqCst);
             for bit in ones_of(bits) {
                 let line = number * WORD + bit;
                 if run.end != line {
@@ -323,26 +361,12 @@ impl LineSet<'_> {
             visit(run);
         }
     }
-
-    /// Removes all lines. No thread adds lines meanwhile.
-    fn clear(&self) {
-        for number in ones(self.summary) {
-            self.bits[number as usize].store(0, Ordering::Relaxed);
-        }
-        // The summary goes last: after a crash in between, a word that is not 0 still has its bit
-        // there.
-        for word in self.summary {
-            if word.load(Ordering::Relaxed) != 0 {
-                word.store(0, Ordering::Release);
-            }
-        }
-    }
 }
 
 /// Yields the numbers of the bits that are set.
 fn ones(words: &[AtomicU64]) -> impl Iterator<Item = u64> {
     words.iter().enumerate().flat_map(|(number, word)| {
-        ones_of(word.load(Ordering::Relaxed)).map(move |bit| number as u64 * WORD + bit)
+        ones_of(word.load(Ordering::SeqCst)).map(move |bit| number as u64 * WORD + bit)
     })
 }
 
@@ -373,9 +397,11 @@ mod tests {
         notes.note((lines.start * LINE) as usize, ((lines.end - lines.start) * LINE) as usize);
     }
 
+    /// Cuts, and makes all of it durable.
     fn taken(notes: &Notes) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
         notes.take(|run| runs.push(run));
+        notes.durable(runs.iter().cloned());
         runs
     }
 
@@ -383,7 +409,6 @@ mod tests {
     fn a_cut_returns_what_was_noted_since_the_last_one_as_runs() {
         let (_file, notes) = notes();
         assert_eq!(taken(&notes), []);
-        notes.durable();
         for range in [9_999..10_000, 60..70, 64..65, 5_000..5_000, 70..71, 4_095..4_097] {
             add(&notes, range);
         }
@@ -391,9 +416,7 @@ mod tests {
         assert_eq!(taken(&notes), [60..71, 4_095..4_097, 9_999..10_000]);
         assert!(!notes.any());
         add(&notes, 60..61);
-        notes.durable();
         assert_eq!(taken(&notes).first(), Some(&(60..61)));
-        notes.durable();
         add(&notes, LINES - 1..LINES);
         add(&notes, 0..1);
         assert_eq!(taken(&notes), [0..1, LINES - 1..LINES]);
@@ -407,7 +430,6 @@ mod tests {
         {
             notes.note(at, bytes);
             assert_eq!(taken(&notes), [lines]);
-            notes.durable();
         }
         notes.note(8, 0);
         assert_eq!(taken(&notes), []);
@@ -426,7 +448,6 @@ mod tests {
             if round % 100 == 99 {
                 let found: Vec<_> = taken(&notes).into_iter().flatten().collect();
                 assert_eq!(found, tree.iter().copied().collect::<Vec<_>>());
-                notes.durable();
                 tree.clear();
             }
         }
@@ -438,16 +459,79 @@ mod tests {
     fn both_sets_are_found_again() {
         let (file, notes) = notes();
         add(&notes, 3..5);
-        assert_eq!(taken(&notes).first(), Some(&(3..5)));
+        let mut cut = Vec::new();
+        notes.take(|run| cut.push(run));
+        assert_eq!(cut.first(), Some(&(3..5)));
         add(&notes, 10_000..10_001);
         notes.control()[7].store(77, Ordering::Relaxed);
         drop(notes);
         let notes = Notes::open(&file).unwrap().expect("notes");
         assert_eq!(notes.control()[7].load(Ordering::Relaxed), 77);
         assert_eq!((notes.covered(), notes.capacity()), (CAPACITY_BYTES, CAPACITY_BYTES));
-        notes.join();
         assert!(notes.any());
         assert_eq!(taken(&notes), [3..5, 10_000..10_001]);
+    }
+
+    /// A lookup's note in the set that was just handed out is in the next cut.
+    #[test]
+    fn a_note_that_comes_late_is_kept() {
+        let (_file, notes) = notes();
+        add(&notes, 3..5);
+        add(&notes, 70..71);
+        let mut cut = Vec::new();
+        notes.take(|run| cut.push(run));
+        // The set that was current when the note began.
+        let late = notes.set(1 - notes.word(CURRENT).load(Ordering::Relaxed), CAPACITY_BYTES);
+        for lines in [4..6, 64..66, 9_000..9_001] {
+            late.add(lines);
+        }
+        notes.durable(cut.into_iter());
+        assert_eq!(taken(&notes), [5..6, 64..66, 9_000..9_001]);
+        assert_eq!(taken(&notes), []);
+    }
+
+    /// Threads note lines at any time, while another one cuts: each note is in a cut that begins after
+    /// it, or in one that was under way.
+    #[test]
+    fn no_note_is_lost_beside_cuts() {
+        const EACH: u64 = 40_000;
+        let (_file, notes) = notes();
+        let (told, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            let (notes, told, done) = (&notes, &told, &done);
+            let others: Vec<_> = (0..3)
+                .map(|thread| {
+                    s.spawn(move || {
+                        for i in 0..EACH {
+                            // Neighbours share words with those of the other threads.
+                            let line = (i * 7 % EACH) * 3 + thread;
+                            add(notes, line..line + 1);
+                            told.fetch_add(1, Ordering::SeqCst);
+                        }
+                    })
+                })
+                .collect();
+            let cutting = s.spawn(move || {
+                let mut seen = BTreeSet::new();
+                loop {
+                    let last = done.load(Ordering::SeqCst);
+                    seen.extend(taken(notes).into_iter().flatten());
+                    if last {
+                        return seen;
+                    }
+                }
+            });
+            others.into_iter().for_each(|other| other.join().unwrap());
+            done.store(true, Ordering::SeqCst);
+            let seen = cutting.join().unwrap();
+            assert_eq!(seen.len() as u64, 3 * EACH);
+            assert_eq!(told.load(Ordering::SeqCst), 3 * EACH);
+        });
+        let empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+        for set in 0..2 {
+            let set = notes.set(set, CAPACITY_BYTES);
+            assert!(set.bits.iter().chain(set.summary).all(empty), "nothing is left over");
+        }
     }
 
     #[test]
