@@ -309,6 +309,9 @@ pub(crate) struct TortureArgs {
     /// Ends after this many kills.
     #[arg(long, group = "end")]
     pub(crate) kills: Option<u64>,
+    /// Gives the pool a journal.
+    #[arg(long)]
+    pub(crate) journal: bool,
     #[command(flatten)]
     pub(crate) subject: SubjectArgs,
     /// Where to put the pool, which is removed in the end.

@@ -390,6 +390,7 @@ fn run_torture(args: TortureArgs, place: &Path) -> Checked {
         until,
         program: program()?,
         dir: place.into(),
+        journal: args.journal,
     };
     let progress = indicatif::ProgressBar::new_spinner();
     let summary = torture::run(&options, |summary| {

@@ -22,6 +22,7 @@ fn nothing_is_lost_by_64_kills() {
             seed: 1,
             program: PROGRAM.into(),
             dir: dir.path().into(),
+            journal: scheme == Scheme::DashEh,
         };
         let summary = run(&options, |_| ()).unwrap();
         println!("{summary:?}");
@@ -35,7 +36,7 @@ fn nothing_is_lost_by_64_kills() {
 fn tampered(form: RecordForm, tamper: impl FnOnce(&outlast::RawMap)) -> (Checked, Checked) {
     let dir = tempfile::tempdir().unwrap();
     let subject = Subject { scheme: Scheme::ALL[0], record: Some(form), keys: 200, threads: 2 };
-    let cells = prepare(&subject, dir.path()).unwrap();
+    let cells = prepare(&subject, dir.path(), false).unwrap();
     let pool = open(&dir.path().join(POOL)).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -109,7 +109,7 @@ pub fn open_beside(
 ) -> outlast::Result<Arc<Store<Traced>>> {
     let heap = match store.core().backing() {
         Backing::Heap(heap) => heap.map_again(),
-        Backing::Mapped(_) => None,
+        Backing::Mapped(_) | Backing::Journaled(_) => None,
     };
     open_heap(heap.ok_or(outlast::Error::Locked)?, store.core().memory.len(), seam, alive)
 }

@@ -14,6 +14,7 @@ use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
 use cells::Cells;
 use life::Subject;
+use outlast::JournalOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +49,8 @@ pub struct Options {
     pub program: PathBuf,
     /// The directory of pool and expectations; must be empty.
     pub dir: PathBuf,
+    /// Whether the pool gets a journal.
+    pub journal: bool,
 }
 
 /// What a run did.
@@ -67,11 +70,15 @@ pub struct Summary {
 ///
 /// # Errors
 /// If they cannot be created.
-pub fn prepare(subject: &Subject, dir: &Path) -> Checked<Cells> {
+pub fn prepare(subject: &Subject, dir: &Path, journal: bool) -> Checked<Cells> {
     let cells = Cells::create(&dir.join(CELLS), subject.cells())
         .map_err(|e| Fault(format!("making the expectations: {e}")))?;
+    let options = match journal {
+        true => Subject::options().journal(JournalOptions::new()),
+        false => Subject::options(),
+    };
     // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
-    let pool = unsafe { Subject::options().create(dir.join(POOL))? };
+    let pool = unsafe { options.create(dir.join(POOL))? };
     subject.open_maps(&pool)?;
     pool.close()?;
     Ok(cells)
@@ -83,7 +90,7 @@ pub fn prepare(subject: &Subject, dir: &Path) -> Checked<Cells> {
 /// The fault.
 pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Summary> {
     let start = Instant::now();
-    let cells = prepare(&options.subject, &options.dir)?;
+    let cells = prepare(&options.subject, &options.dir, options.journal)?;
     let mut random = Random::new(options.seed);
     let mut summary = Summary::default();
     loop {
