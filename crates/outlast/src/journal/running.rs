@@ -71,8 +71,10 @@ pub struct JournalStats {
     pub journal_bytes: u64,
     /// The longest time from a cut until its epoch was durable, in nanoseconds.
     pub longest_commit_ns: u64,
-    /// The longest time for which a cut held the gate, in nanoseconds.
+    /// The longest time for which a cut held writers back, in nanoseconds.
     pub longest_cut_ns: u64,
+    /// The time of all cuts together.
+    pub cuts_ns: u64,
     /// Writes and syncs that have failed.
     pub failures: u64,
     /// The time for which writers were held back because the journal was too long, in nanoseconds.
@@ -89,6 +91,7 @@ struct Counts {
     journal_bytes: AtomicU64,
     longest_commit_ns: AtomicU64,
     longest_cut_ns: AtomicU64,
+    cuts_ns: AtomicU64,
     failures: AtomicU64,
     slowed_ns: AtomicU64,
 }
@@ -267,6 +270,7 @@ impl Journal {
             journal_bytes: get(&counts.journal_bytes),
             longest_commit_ns: get(&counts.longest_commit_ns),
             longest_cut_ns: get(&counts.longest_cut_ns),
+            cuts_ns: get(&counts.cuts_ns),
             failures: get(&counts.failures),
             slowed_ns: get(&counts.slowed_ns),
         }
@@ -362,7 +366,9 @@ impl Journal {
         }
         match taken {
             Ok(true) => {
-                self.counts.longest_cut_ns.fetch_max(since(turn.start), Ordering::Relaxed);
+                let time = since(turn.start);
+                self.counts.longest_cut_ns.fetch_max(time, Ordering::Relaxed);
+                self.counts.cuts_ns.fetch_add(time, Ordering::Relaxed);
                 turn.pending = !turn.change.is_empty();
                 Outcome::Done
             }
@@ -600,6 +606,10 @@ impl Journal {
     ) -> Result<u64> {
         let failed = |e| Error::io("writing the base of the journal", e);
         while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
+            if !closed {
+                // Epochs go on meanwhile, and need segments.
+                self.prepare(source)?;
+            }
             self.wait(source)?;
             let durable = lock(&self.writer).durable();
             let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
