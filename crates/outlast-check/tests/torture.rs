@@ -93,6 +93,7 @@ fn a_child_that_fails_is_reported() {
         seed: 1,
         program: PROGRAM.into(),
         dir: dir.path().into(),
+        journal: false,
     };
     let ruin = |path: &Path| std::fs::write(path, b"not a pool any more").unwrap();
     let pool = dir.path().join(POOL);
