@@ -213,6 +213,11 @@ fn a_journal_that_is_gone_is_told_and_can_be_left() {
     // SAFETY: no one else uses the file.
     let read = unsafe { PoolOptions::new().open_read_only(&path) };
     assert!(matches!(read, Err(Error::Unfinished)));
+    // SAFETY: no one else uses the file.
+    let read =
+        unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(&path).unwrap() };
+    assert_eq!(read.maps().len(), 0);
+    drop(read);
     // No checkpoint was made, so the base is what it was at first.
     let left = PoolOptions::new().accept_possibly_torn(true);
     // SAFETY: no one else uses the file.
@@ -446,4 +451,60 @@ fn a_killed_process_loses_nothing_and_a_lost_working_file_only_what_was_not_wait
             pool.close().unwrap();
         }
     }
+}
+
+#[test]
+fn a_kept_working_file_opens_again_and_a_power_loss_after_that_loses_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let journal = JournalOptions::new()
+        .working_directory(place.path())
+        .directory(place.path().join("journal"))
+        .keep_working_file(true);
+    let path = place.path().join("a.pool");
+    let options = PoolOptions::new().journal(journal);
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { options.create(&path).unwrap() };
+    insert(&pool, 0..1_000);
+    pool.close().unwrap();
+    let kept = working_files(place.path());
+    assert_eq!(kept.len(), 1);
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { options.open(&path).unwrap() };
+    assert_eq!(working_files(place.path()), kept, "the same one");
+    assert_copy_holds(&pool, place.path(), 0..1_000);
+    insert(&pool, 1_000..2_000);
+    pool.wait_durable().unwrap();
+    assert_copy_holds(&pool, place.path(), 0..2_000);
+    pool.close().unwrap();
+    // Without the kept file, the base is read.
+    std::fs::remove_file(&working_files(place.path())[0]).unwrap();
+    assert_holds(&open(place.path()).unwrap(), 0..2_000);
+}
+
+#[test]
+fn pools_do_not_share_a_directory() {
+    let place = tempfile::tempdir().unwrap();
+    let pool = create(place.path());
+    insert(&pool, 0..1_000);
+    // SAFETY: no one else uses the file.
+    let other = || unsafe { options(place.path()).open_or_create(place.path().join("b.pool")) };
+    assert!(matches!(other(), Err(Error::Locked)));
+    drop(pool);
+    killed(place.path(), 700);
+    assert!(matches!(other(), Err(Error::Invalid { .. })));
+    let pool = open(place.path()).unwrap();
+    assert!(map(&pool).iter().count() > 1_000);
+    pool.close().unwrap();
+    other().unwrap();
+}
+
+#[test]
+fn an_interval_of_nothing_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let journal = JournalOptions::new().interval(Duration::ZERO);
+    let path = place.path().join("a.pool");
+    // SAFETY: no one else uses the file.
+    let refused = unsafe { PoolOptions::new().journal(journal).create(&path) };
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
+    assert!(!path.exists());
 }

@@ -1,12 +1,12 @@
 //! Opening a journaled pool: the working file, the rebuild, and the threads of the journal.
 
 use super::handle::Pool;
-use super::options::{PoolOptions, header_of};
+use super::options::{PoolOptions, header_of, lock};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
 use crate::journal::files::{DiskDirectory, DiskFile};
-use crate::journal::log::{Owner, Writer, remove_others};
+use crate::journal::log::{Owner, Writer, has_others, remove_others};
 use crate::journal::meta::{META_OFFSETS, Meta};
 use crate::journal::running::{Journal, Settings};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
@@ -297,9 +297,18 @@ impl PoolOptions {
         let io = |e| Error::io(action(), e);
         let options = self.journal.clone().unwrap_or_default();
         let boot = self.boot();
+        if options.interval.is_zero() {
+            return Err(Error::Invalid {
+                what: "interval of the journal",
+                why: "0; the shortest is one nanosecond".into(),
+            });
+        }
         let directory = options.directory_for(path);
         let disk = self.disk.clone();
         let files = DiskDirectory::open_or_create(directory.clone(), disk.clone()).map_err(io)?;
+        // Two pools with the same directory would delete each other's segments.
+        let lockable = files.file().map_err(io)?;
+        lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;
         let files = Arc::new(files);
         let places = options.places(&directory);
         let identity = Identity::of(&locked)?;
@@ -321,11 +330,14 @@ impl PoolOptions {
             if let Some(working) = find(&places, lock, owned, &meta)? {
                 let durable = working.notes.control()[DURABLE].load(Ordering::Relaxed);
                 // This fails if the segments go on after what the working file knows.
-                if let Ok(writer) = Writer::new(files.clone(), owner, durable) {
+                if let Ok(mut writer) = Writer::new(files.clone(), owner, durable) {
                     let base = found.expect("it was just there");
+                    // There is none if the pool was closed and the working file kept.
+                    writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
+                    let locked = [locked, lockable];
                     return self.start_journaled(options, base, writer, working, pages, locked);
                 }
             }
@@ -365,6 +377,12 @@ impl PoolOptions {
         if pool.is_some_and(|pool| pool != header.id()) {
             return Err(Error::IncompleteJournal("it belongs to another pool".into()));
         }
+        if has_others(&*files, header.id()).map_err(io)? {
+            return Err(Error::Invalid {
+                what: "directory of the journal",
+                why: format!("{} holds the journal of another pool", directory.display()),
+            });
+        }
         let size = header.get(field::SIZE);
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };
@@ -394,6 +412,7 @@ impl PoolOptions {
         let (base, writer) = begun().inspect_err(|_| {
             let _ = std::fs::remove_file(&working.path);
         })?;
+        let locked = [locked, lockable];
         self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
     }
 
@@ -449,7 +468,7 @@ impl PoolOptions {
         writer: Writer,
         working: Working,
         pages: Pages,
-        locked: File,
+        [locked, directory]: [File; 2],
     ) -> Result<Pool> {
         let Working { file, path, notes, header, size } = working;
         let reserve = self.reserve(size, header.geometry().page_bits()).min(notes.capacity());
@@ -462,7 +481,7 @@ impl PoolOptions {
         let journal = Journal::new(settings, base, writer, Arc::clone(&notes), DURABLE, pages)
             .map_err(|e| Error::io("opening the journal", e))?;
         let journal = Arc::new(journal);
-        let backing = Backing::Journaled(Journaled { mapping, journal, locked });
+        let backing = Backing::Journaled(Journaled { mapping, journal, base: locked, directory });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());
         // Whatever a journal has put together is whole.

@@ -419,17 +419,30 @@ impl PoolOptions {
         let meta = journal::peek(&file)?;
         match (meta, read_only) {
             (Some(meta), true) => {
-                let (file, header, locked) = self.read_journaled(path, file, &meta)?;
-                self.open_plain(file, header, true, locked)
+                let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
+                match self.read_journaled(path, file, &meta) {
+                    Err(Error::Unfinished) if self.core.accept_possibly_torn => {
+                        let header = header_of(&kept, len, path)?;
+                        self.open_plain(kept, header, true, None)
+                    }
+                    found => {
+                        let (file, header, locked) = found?;
+                        self.open_plain(file, header, true, locked)
+                    }
+                }
             }
             (Some(_), false) => {
                 let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                 match self.open_journaled(path, file, meta) {
                     Err(Error::IncompleteJournal(why)) if self.core.accept_possibly_torn => {
                         tracing::warn!(why, "opening the pool without its journal");
+                        let file = kept.try_clone();
+                        let file = file.map_err(|e| Error::io("opening the pool", e))?;
+                        let header = header_of(&file, len, path)?;
+                        let pool = self.open_plain(file, header, false, None)?;
+                        // Not before: as long as the pool cannot be opened, its journal may be found.
                         journal::leave(&kept, &self.disk)?;
-                        let header = header_of(&kept, len, path)?;
-                        self.open_plain(kept, header, false, None)
+                        Ok(pool)
                     }
                     opened => opened,
                 }
@@ -444,9 +457,9 @@ impl PoolOptions {
                     let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                     let plain = PoolOptions { background: false, ..self.clone() };
                     plain.open_plain(file, header, false, None)?.close()?;
-                    // Closing has given up the lock.
+                    // Closing has given up the lock, and another process may have been here since.
                     lock(&kept, FlockOperation::NonBlockingLockExclusive)?;
-                    return self.open_journaled(path, kept, None);
+                    return self.open_whichever(path, kept, len, false);
                 }
                 self.open_journaled(path, file, None)
             }
@@ -551,7 +564,7 @@ pub(super) fn header_of(file: &File, len: u64, path: &Path) -> Result<Header> {
     })
 }
 
-fn lock(file: &File, how: FlockOperation) -> Result<()> {
+pub(super) fn lock(file: &File, how: FlockOperation) -> Result<()> {
     rustix::fs::flock(file, how).map_err(|e| match e {
         rustix::io::Errno::WOULDBLOCK => Error::Locked,
         other => Error::io("locking the pool", other.into()),

@@ -71,7 +71,7 @@ impl DiskFile {
 /// Bytes written at a time where a file is filled with zeros.
 const PIECE: usize = 1 << 20;
 /// What the name of a file ends with while the file is being created. An earlier one is overwritten.
-const UNFINISHED: &str = ".new";
+pub(super) const UNFINISHED: &str = ".new";
 
 impl DiskDirectory {
     /// Opens the directory at `path`, or creates it.
@@ -87,9 +87,9 @@ impl DiskDirectory {
         }
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Opens the directory itself, to lock it.
+    pub fn file(&self) -> io::Result<File> {
+        File::open(&self.path)
     }
 
     /// Fills a new file with zeros, durably, and gives it its name.

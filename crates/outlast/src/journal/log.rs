@@ -14,7 +14,7 @@
 //! An epoch shares no sector with the one before it: a device that tears a sector it is writing
 //! harms no epoch that is durable.
 
-use super::files::{Directory, JournalFile};
+use super::files::{Directory, JournalFile, UNFINISHED};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -299,9 +299,12 @@ impl Writer {
         self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
-    /// Makes an empty segment durable. A life begins with one: if no segment of it is found later, its
-    /// journal was taken away.
+    /// Makes an empty segment durable, unless there is a segment of this life. A life begins with one:
+    /// if no segment of it is found later, its journal was taken away.
     pub fn begin(&mut self) -> io::Result<()> {
+        if !self.closed.is_empty() {
+            return Ok(());
+        }
         let begun = self.try_begin();
         if begun.is_err() {
             self.give_up_segment();
@@ -390,12 +393,12 @@ impl Writer {
         }
     }
 
-    /// Deletes all segments, whosever they are.
+    /// Deletes all segments, also unfinished ones.
     pub fn delete_all(&mut self) -> io::Result<()> {
         self.open = None;
         self.closed.clear();
         for name in self.directory.names()? {
-            if number_of(&name).is_some() {
+            if number_of(name.strip_suffix(UNFINISHED).unwrap_or(&name)).is_some() {
                 self.directory.remove(&name)?;
             }
         }
@@ -424,6 +427,22 @@ impl Writer {
         });
         result
     }
+}
+
+/// Returns whether a directory has a segment of another pool.
+pub fn has_others(directory: &dyn Directory, pool: u128) -> io::Result<bool> {
+    for name in directory.names()? {
+        if number_of(&name).is_some() {
+            let mut head = [0; HEADER];
+            let whole = directory.open(&name)?.read_at(&mut head, 0)? == HEADER;
+            let word = |index| u128::from(word_of(&head, index));
+            let owner = Owner { pool: word(3) | word(4) << 64, life: word(5) | word(6) << 64 };
+            if whole && decode_segment(&head, owner).is_some() && owner.pool != pool {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Deletes the segments of other owners. `meta` names this one, durably.

@@ -48,7 +48,9 @@ pub struct Journaled {
     /// The pool's journal.
     pub journal: Arc<Journal>,
     /// The file that the pool's users know, which they lock.
-    pub locked: std::fs::File,
+    pub base: std::fs::File,
+    /// The directory of the journal, locked.
+    pub directory: std::fs::File,
 }
 
 impl Journaled {
@@ -263,7 +265,7 @@ impl Backing {
                 }
             }
             Backing::Journaled(j) => {
-                for file in j.mapping.as_file().into_iter().chain([&j.locked]) {
+                for file in j.mapping.as_file().into_iter().chain([&j.directory, &j.base]) {
                     let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
                 }
             }
@@ -276,7 +278,7 @@ impl Backing {
     pub fn identity(&self) -> Result<Identity> {
         match self {
             Backing::Mapped(m) => m.as_file().map_or(Ok(Identity::default()), Identity::of),
-            Backing::Journaled(j) => Identity::of(&j.locked),
+            Backing::Journaled(j) => Identity::of(&j.base),
             Backing::Heap(_) => Ok(Identity::default()),
         }
     }
