@@ -9,7 +9,7 @@ fn kv_names_what_each_store_promises() {
     let place = ["--rounds", "2", "--pool-dir", text(dir.path())];
     let rows = rows(&[&arguments[..], &place].concat());
     let rows = of(&rows, "kv");
-    let stores = if cfg!(feature = "stores") { 8 } else { 2 };
+    let stores = if cfg!(feature = "stores") { 10 } else { 4 };
     assert_eq!(rows.len(), stores * 2);
     for row in &rows {
         check_spread(row);
@@ -28,7 +28,8 @@ fn kv_names_what_each_store_promises() {
         .filter(|row| row["survives_power_loss"] == true && row["phase"] == "get")
         .map(|row| row["store"].as_str().unwrap())
         .collect();
-    assert_eq!(power, if stores == 8 { &["redb", "lmdb", "fjall"][..] } else { &[] });
+    let all = ["outlast-wait", "redb", "lmdb", "fjall"];
+    assert_eq!(power, if stores == 10 { &all[..] } else { &all[..1] });
     let ours = rows.iter().find(|row| row["store"] == "outlast" && row["phase"] == "get").unwrap();
     for other in rows.iter().filter(|row| row["store"] != "outlast" && row["phase"] == "get") {
         let name = other["store"].as_str().unwrap();
