@@ -349,7 +349,7 @@ impl<S: Seam> Core<S> {
                     self.size.store(target, Ordering::Release);
                     return Ok(());
                 }
-                Err(Error::DiskFull { .. }) if want > least && least.is_some() => {}
+                Err(Error::DiskFull { .. }) if least.is_some_and(|least| target > least) => {}
                 Err(error) => return Err(error),
             }
         }
