@@ -8,7 +8,7 @@ use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
 use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::{Owner, Writer, has_others, remove_others};
 use crate::journal::meta::{META_OFFSETS, Meta};
-use crate::journal::running::{Journal, Settings};
+use crate::journal::running::{Journal, LEAST_AHEAD, Settings};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
@@ -477,7 +477,7 @@ impl PoolOptions {
                 .map_err(mapping_error)?;
         let notes = Arc::new(notes);
         let JournalOptions { interval, limit, keep, .. } = options;
-        let settings = Settings { interval, limit, working: path };
+        let settings = Settings { interval, limit, working: path, ahead: LEAST_AHEAD };
         let journal = Journal::new(settings, base, writer, Arc::clone(&notes), DURABLE, pages)
             .map_err(|e| Error::io("opening the journal", e))?;
         let journal = Arc::new(journal);

@@ -1,6 +1,7 @@
 //! The base: a copy of the pool on the disk. Checkpoints bring it up to date, and a rebuild
 //! completes it.
 
+use super::bugs::{self, seeded};
 use super::files::{Directory, JournalFile};
 use super::log::{Change, Epochs, LINE, Owner};
 use super::meta::{self, META_OFFSETS, Meta};
@@ -250,7 +251,7 @@ impl Checkpoint {
     /// Writes the copies to the base. `durable` is the last durable epoch: see step 2.
     /// Returns the bytes written.
     pub fn write(&mut self, durable: u64, base: &Base) -> io::Result<u64> {
-        if base.meta().reached < durable {
+        if base.meta().reached < durable && !seeded(&bugs::REACHED_UNTOLD) {
             base.update(|meta| meta.reached = durable)?;
         }
         let mut at = 0;
@@ -282,7 +283,9 @@ impl Checkpoint {
     /// If there are pages that were not written.
     pub fn finish(&self, base: &Base, closed: bool) -> io::Result<u64> {
         assert!(self.left.is_empty() && self.copied.is_empty(), "all pages are written");
-        base.sync()?;
+        if !seeded(&bugs::BASE_UNSYNCED) {
+            base.sync()?;
+        }
         if base.failures.load(Ordering::SeqCst) != self.failures {
             // Somebody else was told of a failure, which was perhaps one of these pages.
             return Err(io::Error::other("the base could not be synced"));
@@ -297,6 +300,9 @@ impl Checkpoint {
     /// Gives the checkpoint up after an error. All its pages count as changed: if the base could
     /// not be synced, the kernel may have dropped any of them.
     pub fn abandon(mut self, pages: &mut Pages) {
+        if seeded(&bugs::PAGES_DROPPED) {
+            return;
+        }
         while let Some(page) = self.left.take_from(0) {
             pages.insert(page);
         }
@@ -344,7 +350,7 @@ pub fn complete(
 ) -> io::Result<Rebuilt> {
     let known = base.meta();
     let bytes = base.file.len()?;
-    if bytes < known.size {
+    if bytes < known.size && !seeded(&bugs::SIZE_IGNORED) {
         return Ok(Rebuilt::Short { found: bytes, needed: known.size });
     }
     let owner = Owner { pool: known.pool, life: known.life };
@@ -353,7 +359,7 @@ pub fn complete(
         return Ok(Rebuilt::Gone);
     }
     let (found, needed) = (epochs.last(), known.reached.max(epochs.known()));
-    if found < needed {
+    if found < needed && !seeded(&bugs::MISSING_IGNORED) {
         return Ok(Rebuilt::Missing { found, needed });
     }
     if known.reached < found {

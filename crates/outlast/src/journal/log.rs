@@ -14,6 +14,7 @@
 //! An epoch shares no sector with the one before it: a device that tears a sector it is writing
 //! harms no epoch that is durable.
 
+use super::bugs::{self, seeded};
 use super::files::{Directory, JournalFile, UNFINISHED};
 use std::io;
 use std::ops::Range;
@@ -302,7 +303,7 @@ impl Writer {
     /// Makes an empty segment durable, unless there is a segment of this life. A life begins with one:
     /// if no segment of it is found later, its journal was taken away.
     pub fn begin(&mut self) -> io::Result<()> {
-        if !self.closed.is_empty() {
+        if !self.closed.is_empty() || seeded(&bugs::BEGUN_WITHOUT_SEGMENT) {
             return Ok(());
         }
         let begun = self.try_begin();
@@ -347,6 +348,9 @@ impl Writer {
     }
 
     fn try_append(&mut self, change: &Change) -> io::Result<()> {
+        if seeded(&bugs::LIMIT_REFUSES) && self.closed.len() > 2 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.make_room(change.encoded_bytes(), self.segment_bytes)?;
         let open = self.open.as_mut().expect("there is room in it");
         let epoch = self.durable + 1;
@@ -361,7 +365,14 @@ impl Writer {
         }
         chain = encode_epoch(&mut self.buffer, epoch, change, chain);
         open.file.write_at(&self.buffer, open.at)?;
-        open.file.sync()?;
+        if !seeded(&bugs::TOLD_BEFORE_SYNC) {
+            let synced = open.file.sync();
+            if synced.is_err() && seeded(&bugs::SYNC_REPEATED) {
+                open.file.sync()?;
+            } else {
+                synced?;
+            }
+        }
         open.at = (open.at + self.buffer.len() as u64).next_multiple_of(SECTOR);
         open.chain = chain;
         self.durable = epoch;
@@ -435,8 +446,7 @@ pub fn has_others(directory: &dyn Directory, pool: u128) -> io::Result<bool> {
         if number_of(&name).is_some() {
             let mut head = [0; HEADER];
             let whole = directory.open(&name)?.read_at(&mut head, 0)? == HEADER;
-            let word = |index| u128::from(word_of(&head, index));
-            let owner = Owner { pool: word(3) | word(4) << 64, life: word(5) | word(6) << 64 };
+            let owner = owner_in(&head);
             if whole && decode_segment(&head, owner).is_some() && owner.pool != pool {
                 return Ok(true);
             }
@@ -474,8 +484,12 @@ fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
             continue;
         }
         let file = directory.open(&name)?;
-        let mut head = [0; HEADER];
-        if file.read_at(&mut head, 0)? == HEADER
+        let (mut head, mut owner) = ([0; HEADER], owner);
+        let whole = file.read_at(&mut head, 0)? == HEADER;
+        if seeded(&bugs::LIFE_IGNORED) {
+            owner = owner_in(&head);
+        }
+        if whole
             && let Some((number, after)) = decode_segment(&head, owner)
             && number_of(&name) == Some(number)
         {
@@ -562,7 +576,8 @@ impl Epochs {
         let mut reached = self.checkpoint;
         for (index, segment) in self.found.iter().enumerate() {
             // This segment ends with the epoch from which the next one continues.
-            let end = self.found.get(index + 1).map_or(u64::MAX, |next| next.after);
+            let next = self.found.get(index + 1).filter(|_| !seeded(&bugs::VOID_EPOCHS_COUNT));
+            let end = next.map_or(u64::MAX, |next| next.after);
             let mut reader = Reader::new(segment);
             for epoch in segment.after.saturating_add(1)..=end {
                 let Some(change) = reader.next(epoch)? else { break };
@@ -613,11 +628,11 @@ impl<'s> Reader<'s> {
                 return Ok(None);
             }
             let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
-            if word(7) != u64::from(sum) || !take_runs(&payload, runs as usize, lines, &mut change)
-            {
+            let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
+            if !is_sound || !take_runs(&payload, runs as usize, lines, &mut change) {
                 return Ok(None);
             }
-            self.chain = sum;
+            self.chain = word(7) as u32;
             self.at = start + payload.len() as u64;
             if of != 0 {
                 self.at = self.at.next_multiple_of(SECTOR);
@@ -654,6 +669,12 @@ fn encode_segment(owner: Owner, number: u64, after: u64) -> [u8; HEADER] {
         (owner.life >> 64) as u64,
     ];
     sealed(words, &[])
+}
+
+/// Returns whose segment it is, if its header is whole.
+fn owner_in(head: &[u8; HEADER]) -> Owner {
+    let wide = |at| u128::from(word_of(head, at)) | u128::from(word_of(head, at + 1)) << 64;
+    Owner { pool: wide(3), life: wide(5) }
 }
 
 fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {

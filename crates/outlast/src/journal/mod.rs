@@ -68,10 +68,13 @@
 //! that say nothing of it. It copies the last segment's epochs to a new one, and writes `meta` again.
 
 pub mod base;
+pub mod bugs;
 pub mod files;
 pub mod log;
 pub mod meta;
 pub mod running;
+#[cfg(any(test, feature = "traced"))]
+pub mod sim;
 
 #[cfg(test)]
 mod tests;

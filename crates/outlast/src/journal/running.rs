@@ -9,6 +9,7 @@
 //! meanwhile ([`Journal::while_held`]).
 
 use super::base::{Base, Checkpoint, PAGE, Pages};
+use super::bugs::{self, seeded};
 use super::log::{Change, LINE, Preparer, SEGMENT_BYTES, Writer};
 use crate::error::{Error, Result};
 use crate::pmem::{MappingError, Notes};
@@ -25,8 +26,10 @@ const LEAST_LIMIT: u64 = 256 << 20;
 const LEAST_SEGMENT: u64 = 256 << 10;
 /// Pages that a checkpoint copies before it waits for the journal.
 const ROUND: usize = 2048;
-/// How far ahead of the pool the base grows: a quarter of the pool, within these bounds in bytes.
-const AHEAD: (u64, u64) = (16 << 20, 1 << 30);
+/// How far ahead of the pool the base grows at least, in bytes.
+pub const LEAST_AHEAD: u64 = 16 << 20;
+/// The base grows a quarter of the pool ahead of it, but no more bytes than this.
+const MOST_AHEAD: u64 = 1 << 30;
 /// The shortest and the longest pause before a failed write is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// The pause before a cut is tried again while another thread controls the gate.
@@ -173,6 +176,8 @@ pub struct Settings {
     pub limit: u64,
     /// Where the working file is.
     pub working: PathBuf,
+    /// How far ahead of the pool the base grows at least, in bytes.
+    pub ahead: u64,
 }
 
 /// The journal of an open pool; see the module's documentation.
@@ -292,7 +297,10 @@ impl Journal {
     pub fn wait(&self, source: &dyn Source) -> Result<()> {
         let mut state = lock(&self.state);
         // A cut that has begun may have missed it.
-        let target = state.begun + 1;
+        let target = state.begun + u64::from(!seeded(&bugs::WAITS_FOR_LAST_CUT));
+        if seeded(&bugs::WAITS_FOR_NOTES) && !self.notes.any() {
+            return Ok(());
+        }
         let failures = state.failures;
         while state.done < target {
             if state.ended || state.stop {
@@ -391,6 +399,9 @@ impl Journal {
     fn commit(&self, turn: &mut Turn) -> bool {
         let mut writer = lock(&self.writer);
         let before = writer.bytes();
+        if seeded(&bugs::NOTES_REMOVED_EARLY) {
+            self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
+        }
         if let Err(error) = writer.append(&turn.change) {
             tracing::warn!(%error, "writing the journal");
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
@@ -402,7 +413,9 @@ impl Journal {
         let (now, epoch) = (writer.bytes(), writer.durable());
         drop(writer);
         // Whoever finds the working file must not begin with an epoch that others were told of.
-        self.notes.control()[self.durable].store(epoch, Ordering::Release);
+        if !seeded(&bugs::DURABLE_UNTOLD) {
+            self.notes.control()[self.durable].store(epoch, Ordering::Release);
+        }
         self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
         lock(&self.pages).add(epoch, &turn.change);
         turn.pending = false;
@@ -553,7 +566,7 @@ impl Journal {
             prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
         }
         let bytes = source.bytes();
-        let ahead = (bytes / 4).clamp(AHEAD.0, AHEAD.1);
+        let ahead = (bytes / 4).min(MOST_AHEAD).max(self.settings.ahead);
         let short = self.base_len.load(Ordering::Acquire) < bytes + ahead / 2;
         // A full disk is told when the room is needed.
         if short { self.extend_base(bytes + ahead).or(Ok(())) } else { Ok(()) }
@@ -580,9 +593,15 @@ impl Journal {
         // So that all that is there now can be deleted in the end.
         lock(&self.writer).close_segment();
         let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
+        if seeded(&bugs::FORGOTTEN_EARLY) {
+            let _ = lock(&self.writer).forget(checkpoint.epoch());
+        }
         let done = self.write_checkpoint(source, &mut checkpoint, closed);
         match done {
             Ok(epoch) => {
+                if seeded(&bugs::MARKS_CLEARED) {
+                    *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
+                }
                 // Counted first: whoever copies the files can see whether some were deleted meanwhile.
                 self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
                 let mut writer = lock(&self.writer);
@@ -610,7 +629,9 @@ impl Journal {
                 // Epochs go on meanwhile, and need segments.
                 self.prepare(source)?;
             }
-            self.wait(source)?;
+            if !seeded(&bugs::PAGES_NOT_AWAITED) {
+                self.wait(source)?;
+            }
             let durable = lock(&self.writer).durable();
             let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
             self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -1,245 +1,17 @@
-//! A disk that loses what was not synced, and a journal on it whose power fails at any call.
+//! A journal on a disk whose power fails at any call.
 
 use super::base::{Base, Checkpoint, PAGE, Pages, Rebuilt, complete};
-use super::files::{Directory, JournalFile};
+use super::files::Directory;
 use super::log::{self, Change, LINE, Owner, Writer};
 use super::meta::{META_OFFSETS, Meta};
-use crate::pmem::MappingError;
+use super::sim::{BASE, Draw, SimDisk};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
-
-const SECTOR: usize = 512;
-const BASE: &str = "base";
-
-/// A small random generator.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
-#[derive(Clone, Default)]
-struct SimFile {
-    /// What a read returns.
-    visible: Vec<u8>,
-    /// What certainly survives a power loss.
-    durable: Vec<u8>,
-    /// What was written since the last sync: sectors, in order.
-    pending: Vec<(usize, Vec<u8>)>,
-}
-
-impl SimFile {
-    /// Makes some of the pending sectors durable.
-    fn settle(&mut self, mut survives: impl FnMut() -> bool) {
-        for (at, bytes) in std::mem::take(&mut self.pending) {
-            if survives() {
-                self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
-            }
-        }
-    }
-}
-
-/// The disk.
-struct Sim {
-    files: BTreeMap<String, SimFile>,
-    /// Files whose name was removed. It may come back.
-    removed: Vec<(String, SimFile)>,
-    draw: Draw,
-    /// Calls until the power fails.
-    left: u64,
-    calls: u64,
-    /// One call in this many fails, of those that write; 0 for none.
-    failing: u64,
-}
-
-impl Sim {
-    /// Counts a call.
-    fn call(&mut self) -> io::Result<()> {
-        self.calls += 1;
-        self.left = self.left.checked_sub(1).ok_or_else(|| io::Error::other("the power is off"))?;
-        Ok(())
-    }
-
-    /// Counts a call that the disk may refuse.
-    fn refusable(&mut self) -> io::Result<()> {
-        self.call()?;
-        if self.failing != 0 && self.draw.one_in(self.failing) {
-            return Err(io::Error::other("an error of the disk"));
-        }
-        Ok(())
-    }
-
-    /// Loses what a power loss loses. Then the power is on for `left` calls.
-    fn restart(&mut self, left: u64) {
-        for (name, file) in std::mem::take(&mut self.removed) {
-            if self.draw.one_in(2) {
-                self.files.entry(name).or_insert(file);
-            }
-        }
-        let draw = &mut self.draw;
-        for (name, file) in &mut self.files {
-            // Nothing, everything, or any part.
-            let kind = draw.below(4);
-            // The sector that was being written is torn: in the base, old and new bytes are mixed;
-            // elsewhere, all that it held is lost.
-            let torn = file.pending.last().filter(|_| draw.one_in(2)).cloned();
-            file.settle(|| match kind {
-                0 => false,
-                1 => true,
-                _ => draw.one_in(2),
-            });
-            match torn {
-                Some((at, bytes)) if name == BASE => {
-                    let new = draw.below(bytes.len() as u64) as usize;
-                    file.durable[at..at + new].copy_from_slice(&bytes[..new]);
-                }
-                Some((at, _)) => {
-                    let (sector, len) = (at / SECTOR * SECTOR, file.durable.len());
-                    file.durable[sector..len.min(sector + SECTOR)].fill(0xdb);
-                }
-                None => {}
-            }
-            file.visible.clone_from(&file.durable);
-        }
-        (self.left, self.calls) = (left, 0);
-    }
-}
-
-#[derive(Clone)]
-struct SimDirectory(Arc<Mutex<Sim>>);
-
-struct Handle(SimDirectory, String);
-
-impl SimDirectory {
-    fn with<T>(&self, f: impl FnOnce(&mut Sim) -> T) -> T {
-        f(&mut self.0.lock().unwrap())
-    }
-}
-
-impl Directory for SimDirectory {
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
-        self.with(|sim| {
-            sim.refusable()?;
-            let bytes = vec![0; len as usize];
-            let file = SimFile { visible: bytes.clone(), durable: bytes, pending: Vec::new() };
-            // The name may be durable, and the caller does not know it.
-            let unknown = sim.refusable();
-            if unknown.is_ok() || sim.left == 0 {
-                sim.files.insert(name.into(), file);
-                sim.removed.clear();
-            }
-            unknown
-        })?;
-        Ok(Box::new(Handle(self.clone(), name.into())))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
-        self.with(|sim| {
-            sim.call()?;
-            let known = sim.files.contains_key(name);
-            known.then_some(()).ok_or_else(|| io::ErrorKind::NotFound.into())
-        })
-        .map(|()| Box::new(Handle(self.clone(), name.into())) as Box<dyn JournalFile>)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.with(|sim| {
-            sim.call()?;
-            let file = sim.files.remove(name).ok_or(io::ErrorKind::NotFound)?;
-            sim.removed.push((name.into(), file));
-            Ok(())
-        })
-    }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.with(|sim| {
-            sim.call()?;
-            Ok(sim.files.keys().cloned().collect())
-        })
-    }
-}
-
-impl Handle {
-    fn with<T>(&self, f: impl FnOnce(&mut Sim, &mut SimFile) -> io::Result<T>) -> io::Result<T> {
-        self.0.with(|sim| {
-            let mut file = sim.files.remove(&self.1).ok_or(io::ErrorKind::NotFound)?;
-            let result = f(sim, &mut file);
-            sim.files.insert(self.1.clone(), file);
-            result
-        })
-    }
-}
-
-impl JournalFile for Handle {
-    fn len(&self) -> io::Result<u64> {
-        self.with(|_, file| Ok(file.visible.len() as u64))
-    }
-
-    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.with(|_, file| {
-            let from = file.visible.get(offset as usize..).unwrap_or_default();
-            let bytes = from.len().min(out.len());
-            out[..bytes].copy_from_slice(&from[..bytes]);
-            Ok(bytes)
-        })
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.with(|sim, file| {
-            let end = offset as usize + bytes.len();
-            assert!(end <= file.visible.len(), "a write beyond the end of {}", self.1);
-            // A failure within a write leaves a part of it in the page cache.
-            let called = sim.refusable();
-            let written = if called.is_ok() {
-                bytes.len()
-            } else {
-                sim.draw.below(bytes.len() as u64 + 1) as usize
-            };
-            let mut at = offset as usize;
-            let end = at + written;
-            while at < end {
-                let next = ((at / SECTOR + 1) * SECTOR).min(end);
-                let piece = &bytes[at - offset as usize..next - offset as usize];
-                file.visible[at..next].copy_from_slice(piece);
-                file.pending.push((at, piece.to_vec()));
-                at = next;
-            }
-            called
-        })
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.with(|sim, file| {
-            if let Err(error) = sim.refusable() {
-                if sim.left > 0 {
-                    // The pages count as written from now on, and some are not.
-                    let draw = &mut sim.draw;
-                    file.settle(|| draw.one_in(2));
-                }
-                return Err(error);
-            }
-            file.settle(|| true);
-            Ok(())
-        })
-    }
-
-    fn extend(&self, _: u64) -> Result<(), MappingError> {
-        unreachable!("no base grows here")
-    }
-}
+use std::sync::Arc;
 
 /// A pool, and the journal's view of it.
 struct Model {
-    directory: SimDirectory,
+    directory: SimDisk,
     pool: Vec<u8>,
     /// Lines that changed since the last durable epoch.
     changed: Vec<bool>,
@@ -304,7 +76,7 @@ impl Model {
 
     /// After an error: was it the power?
     fn power(&self) -> Result<bool, PowerOff> {
-        if self.directory.with(|sim| sim.left == 0) { Err(PowerOff) } else { Ok(false) }
+        if self.directory.is_off() { Err(PowerOff) } else { Ok(false) }
     }
 }
 
@@ -362,13 +134,7 @@ fn live(
     Ok(())
 }
 
-fn new_disk(seed: u64) -> SimDirectory {
-    let (files, removed) = (BTreeMap::new(), Vec::new());
-    let sim = Sim { files, removed, draw: Draw(seed), left: u64::MAX, calls: 0, failing: 0 };
-    SimDirectory(Arc::new(Mutex::new(sim)))
-}
-
-fn new_base(directory: &SimDirectory) -> Base {
+fn new_base(directory: &SimDisk) -> Base {
     let size = (PAGES * PAGE) as u64;
     let file = directory.create(BASE, size).unwrap();
     let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size, closed: false };
@@ -376,21 +142,21 @@ fn new_base(directory: &SimDirectory) -> Base {
     Base::create(file, meta).unwrap()
 }
 
-fn begin(directory: &SimDirectory, owner: Owner, epoch: u64) -> io::Result<Writer> {
+fn begin(directory: &SimDisk, owner: Owner, epoch: u64) -> io::Result<Writer> {
     let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?;
     let mut log = log.segment_bytes(SEGMENT);
     log.begin()?;
     Ok(log)
 }
 
-fn open_base(directory: &SimDirectory) -> io::Result<Base> {
+fn open_base(directory: &SimDisk) -> io::Result<Base> {
     Ok(Base::open(directory.open(BASE)?)?.unwrap_or_else(|_| panic!("no copy is whole")))
 }
 
 /// One trial: lives that a power loss ends, each followed by a rebuild, which it may end too.
 fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let mut draw = Draw(seed);
-    let directory = new_disk(!seed);
+    let directory = SimDisk::new(!seed);
     new_base(&directory);
     let mut model = Model {
         directory: directory.clone(),
@@ -405,22 +171,22 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         let (mut base, mut log) = loop {
             let cut = if draw.one_in(2) { draw.below(40) } else { u64::MAX };
             let fails = if draw.one_in(4) { 4 } else { 0 };
-            directory.with(|sim| (sim.left, sim.failing) = (cut, fails));
+            directory.set(cut, fails);
             rebuilds += 1;
             let done = rebuild(&directory, &mut model, durable);
-            let off = directory.with(|sim| sim.left == 0);
-            directory.with(|sim| (sim.left, sim.failing) = (u64::MAX, 0));
+            let off = directory.is_off();
+            directory.set(u64::MAX, 0);
             match done {
                 Ok((base, log)) if !off => {
                     durable = log.durable();
                     break (base, log);
                 }
-                _ if off => directory.with(|sim| sim.restart(u64::MAX)),
+                _ if off => directory.restart(),
                 _ => {}
             }
         };
         let cut = draw.below(500);
-        directory.with(|sim| (sim.left, sim.failing) = (cut, failing));
+        directory.set(cut, failing);
         let turns = 10 + draw.below(150);
         let mut pages = Pages::default();
         loop {
@@ -439,24 +205,18 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         }
         epochs += log.durable() - durable;
         durable = log.durable();
-        directory.with(|sim| {
-            (sim.failing, sim.left) = (0, u64::MAX);
-            // In one trial of three, the process died and its working file is lost, but the page
-            // cache is not. In the others, the power failed.
-            if !draw.one_in(3) {
-                sim.restart(u64::MAX);
-            }
-        });
+        directory.set(u64::MAX, 0);
+        // In one trial of three, the process died and its working file is lost, but the page
+        // cache is not. In the others, the power failed.
+        if !draw.one_in(3) {
+            directory.restart();
+        }
     }
     (rebuilds, epochs)
 }
 
 /// Completes the base, checks it, and begins a new life.
-fn rebuild(
-    directory: &SimDirectory,
-    model: &mut Model,
-    durable: u64,
-) -> io::Result<(Base, Writer)> {
+fn rebuild(directory: &SimDisk, model: &mut Model, durable: u64) -> io::Result<(Base, Writer)> {
     let base = open_base(directory)?;
     let rebuilt = complete(directory, &base, |_, _| ())?;
     let Rebuilt::Whole { epoch, .. } = rebuilt else { panic!("{rebuilt:?}") };
@@ -491,7 +251,7 @@ fn a_power_loss_at_any_call_leaves_a_whole_epoch_that_is_no_older_than_the_last_
 
 #[test]
 fn blocks_are_divided_and_read_again() {
-    let directory = new_disk(1);
+    let directory = SimDisk::new(1);
     let owner = Owner { pool: 1, life: 2 };
     let mut log = Writer::new(Arc::new(directory.clone()), owner, 8).unwrap();
     let mut large = Change::default();
@@ -528,7 +288,7 @@ fn blocks_are_divided_and_read_again() {
 #[test]
 fn a_journal_with_epochs_missing_is_refused() {
     for (how, missing) in [("checkpoint", 2), ("rebuild", 2), ("neither", 1)] {
-        let directory = new_disk(1);
+        let directory = SimDisk::new(1);
         let base = new_base(&directory);
         let owner = Owner { pool: 7, life: 1 };
         let mut log = Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(1);
@@ -569,14 +329,14 @@ fn a_journal_with_epochs_missing_is_refused() {
 fn what_an_opening_reads_is_durable() {
     let mut seen_both = [false; 2];
     for seed in 0..50 {
-        let directory = new_disk(seed);
+        let directory = SimDisk::new(seed);
         let base = new_base(&directory);
-        directory.with(|sim| sim.failing = 2);
+        directory.set(u64::MAX, 2);
         let _ = base.update(|meta| meta.reached = 5);
-        directory.with(|sim| sim.failing = 0);
+        directory.set(u64::MAX, 0);
         let read = open_base(&directory).unwrap().meta();
         seen_both[usize::from(read.reached == 5)] = true;
-        directory.with(|sim| sim.restart(u64::MAX));
+        directory.restart();
         let again = open_base(&directory).unwrap().meta();
         assert_eq!(again, read);
     }
@@ -585,7 +345,7 @@ fn what_an_opening_reads_is_durable() {
 
 #[test]
 fn a_base_that_is_too_short_is_refused() {
-    let directory = new_disk(1);
+    let directory = SimDisk::new(1);
     let base = new_base(&directory);
     let (found, needed) = (base.meta().size, base.meta().size + 1);
     base.replace(|meta| meta.size = needed).unwrap();
@@ -596,20 +356,20 @@ fn a_base_that_is_too_short_is_refused() {
 /// A disk that refuses every write for a while takes no space for that, and then goes on.
 #[test]
 fn errors_that_last_fill_no_disk() {
-    let directory = new_disk(1);
+    let directory = SimDisk::new(1);
     let owner = Owner { pool: 1, life: 2 };
     let mut log =
         Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(SEGMENT);
     let mut change = Change::default();
     change.push(0..1, &[3; LINE]);
     log.append(&change).unwrap();
-    directory.with(|sim| sim.failing = 1);
+    directory.set(u64::MAX, 1);
     for _ in 0..100 {
         log.append(&change).unwrap_err();
     }
-    directory.with(|sim| sim.failing = 2);
+    directory.set(u64::MAX, 2);
     while log.append(&change).is_err() {}
-    directory.with(|sim| sim.failing = 0);
+    directory.set(u64::MAX, 0);
     assert!(directory.names().unwrap().len() < 6, "{:?}", directory.names());
     assert_eq!(log::Epochs::find(&directory, owner, 0).unwrap().last(), 2);
 }

@@ -221,6 +221,12 @@ impl Traced {
         self.0.seeded == Some(bug)
     }
 
+    /// Returns whether the calling thread seeds this bug into code that has no recorder.
+    #[must_use]
+    pub fn seeds(bug: &'static SeededBug) -> bool {
+        SEEDED.get() == Some(Seeded::InCode(bug))
+    }
+
     /// Runs `during`. Recorders that this thread creates meanwhile have this seeded bug.
     pub fn seeding<T>(bug: Option<Seeded>, during: impl FnOnce() -> T) -> T {
         let before = SEEDED.replace(bug);
