@@ -1,0 +1,572 @@
+//! A life: a recorded run on a journaled pool.
+
+use super::mutants::Wrong;
+use super::rebuild::{Fork, Rebuild};
+use super::{Counts, Ledger, Trial};
+use crate::explore::image::second_run;
+use crate::explore::{Case, Recording, Setting};
+use crate::model::{GARBAGE, Image, lengths, stored};
+use crate::random::Random;
+use crate::state::{Checked, Fault, ensure};
+use outlast::Error;
+use outlast::journal::base::{Base, PAGE, Pages};
+use outlast::journal::files::Directory;
+use outlast::journal::log::{Change, LINE, Owner, Writer, remove_others};
+use outlast::journal::meta::{META_OFFSETS, Meta};
+use outlast::journal::running::{Journal, Settings, Source};
+use outlast::journal::sim::{BASE, SimDisk};
+use outlast::pmem::{Access, Disk, Event, Mark, Notes};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The word of the notes that holds the last durable epoch.
+const DURABLE: usize = 16;
+/// The pool's id.
+const POOL: u128 = 0x5eed;
+/// About how many times a life waits.
+const WAITS: u64 = 14;
+/// The most lives that follow one another.
+const STAGES: usize = 3;
+
+/// A moment of one of the runs that follow one another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct At {
+    pub(super) stage: usize,
+    pub(super) moment: usize,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn io_fault(what: &str) -> impl Fn(io::Error) -> Fault {
+    move |error| Fault(format!("{what}: {error}"))
+}
+
+/// The working file and its notes.
+struct Working {
+    notes: Arc<Notes>,
+    file: File,
+}
+
+impl Working {
+    fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Working> {
+        let file = tempfile::tempfile().map_err(io_fault("a file for the notes"))?;
+        let disk = Disk::default();
+        let made = Notes::create(&disk, &file, capacity).and_then(|notes| {
+            notes.cover(&disk, &file, len)?;
+            Ok(notes)
+        });
+        let notes = made.map_err(|e| Fault(format!("notes: {e:?}")))?;
+        notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
+        Ok(Working { notes: Arc::new(notes), file })
+    }
+
+    fn durable(&self) -> u64 {
+        self.notes.control()[DURABLE].load(Ordering::Relaxed)
+    }
+}
+
+/// What a life changes.
+struct Now {
+    memory: Vec<u8>,
+    moment: usize,
+    /// The file's lengths that are still to come.
+    growths: Vec<(usize, u64)>,
+    len: u64,
+    random: Random,
+    journal: Option<Arc<Journal>>,
+    /// The file could not grow, so nothing more happens.
+    stuck: bool,
+}
+
+/// The pool of a life, as the journal sees it.
+struct Pool {
+    at: usize,
+    run: Arc<Recording>,
+    working: Arc<Working>,
+    ledger: Arc<Mutex<Ledger>>,
+    wrong: Option<Wrong>,
+    now: RefCell<Now>,
+}
+
+impl Pool {
+    fn at(&self) -> At {
+        At { stage: self.at, moment: self.now.borrow().moment }
+    }
+
+    fn is_over(&self) -> bool {
+        let now = self.now.borrow();
+        now.stuck || now.moment >= self.run.events.len()
+    }
+
+    /// Lets so many events happen.
+    fn advance(&self, events: usize) {
+        for _ in 0..events {
+            let (moment, journal) = {
+                let now = self.now.borrow();
+                (now.moment, now.journal.clone())
+            };
+            let Some(event) = self.run.events.get(moment) else { return };
+            let due = self.now.borrow().growths.first().copied().filter(|g| g.0 <= moment);
+            if let Some((_, len)) = due {
+                if !self.grow(journal.as_deref(), len) {
+                    self.now.borrow_mut().stuck = true;
+                    return;
+                }
+                let mut now = self.now.borrow_mut();
+                now.growths.remove(0);
+                now.len = len;
+            }
+            let mut now = self.now.borrow_mut();
+            apply(&mut now.memory, &self.working.notes, event, self.wrong);
+            now.moment += 1;
+        }
+    }
+
+    /// Grows base and notes. A disk that refuses is asked again: the run goes on as if it had not.
+    fn grow(&self, journal: Option<&Journal>, len: u64) -> bool {
+        let extended = self.wrong == Some(Wrong::GrownLate)
+            || journal.is_none_or(|j| (0..30).any(|_| j.extend_base(len).is_ok()));
+        let Working { notes, file } = &*self.working;
+        extended && notes.cover(&Disk::default(), file, len).is_ok()
+    }
+
+    /// Goes on until no operation is in flight.
+    fn come_to_rest(&self) {
+        loop {
+            let At { moment, .. } = self.at();
+            let is_at_rest = self.run.in_flight(moment).is_none();
+            if is_at_rest || self.is_over() {
+                return;
+            }
+            self.advance(1);
+        }
+    }
+
+    fn some_events(&self, most: u64) {
+        let events = self.now.borrow_mut().random.below(most.max(1));
+        self.advance(events as usize);
+    }
+
+    fn image(&self) -> Image {
+        let now = self.now.borrow();
+        Image { bytes: now.memory[..now.len as usize].to_vec(), hash: now.moment as u64 }
+    }
+}
+
+/// Lets an event happen.
+fn apply(memory: &mut [u8], notes: &Notes, event: &Event, wrong: Option<Wrong>) {
+    if let Some((offset, value)) = stored(event)
+        && let Some(word) = memory.get_mut(offset as usize..offset as usize + 8)
+    {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    match event.access {
+        Access::Flush { offset, bytes } => {
+            let all = if wrong == Some(Wrong::OneLineNoted) { bytes.min(1) } else { bytes };
+            notes.note(offset as usize, all as usize);
+        }
+        Access::Store { offset, nontemporal: true, .. } => notes.note(offset as usize, 8),
+        _ => {}
+    }
+}
+
+impl Source for Pool {
+    fn cut(&self, _: bool, begin: &mut dyn FnMut(), change: &mut Change) -> outlast::Result<bool> {
+        begin();
+        if self.wrong != Some(Wrong::GateNotHeld) {
+            self.come_to_rest();
+        }
+        let stuck = Error::NotOpen("the run cannot go on");
+        if self.now.borrow().stuck {
+            return Err(stuck);
+        }
+        change.clear();
+        let notes = &self.working.notes;
+        notes.take(|lines| change.announce(lines));
+        let now = self.now.borrow();
+        change.fill(|line, image, _| {
+            image.copy_from_slice(&now.memory[line as usize * LINE..][..LINE]);
+        });
+        drop(now);
+        let durable = self.working.durable();
+        let mut ledger = lock(&self.ledger);
+        ledger.settle(durable);
+        // An empty cut needs no epoch: the last one has all of it.
+        let epoch = durable + u64::from(!change.is_empty());
+        ledger.ends.entry(epoch).or_default().push(self.at());
+        ledger.settle(durable);
+        Ok(true)
+    }
+
+    fn pause(&self, _: Duration) {}
+
+    fn read(&self, page: u64, out: &mut [u8]) {
+        // Operations go on while a page is copied.
+        let half = out.len() / 2;
+        for part in [0..half, half..out.len()] {
+            self.some_events(3);
+            let now = self.now.borrow();
+            let from = page as usize * PAGE + part.start;
+            let bytes = now.memory.get(from..from + part.len()).unwrap_or_default();
+            out[part.start..part.start + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.now.borrow().len
+    }
+}
+
+impl Ledger {
+    /// From now on, no earlier attempt at these epochs comes back.
+    pub(super) fn settle(&mut self, durable: u64) {
+        for ends in self.ends.range_mut(..=durable).map(|(_, ends)| ends) {
+            ends.drain(..ends.len().saturating_sub(1));
+        }
+    }
+}
+
+/// Runs that follow one another on one disk.
+struct Story<'t> {
+    trial: &'t Trial<'t>,
+    random: Random,
+    /// The runs so far.
+    runs: Vec<Arc<Recording>>,
+    disk: SimDisk,
+    owner: Owner,
+    /// The disk before the life under way.
+    before: Option<SimDisk>,
+    ledger: Arc<Mutex<Ledger>>,
+    forks: Arc<Mutex<Vec<Fork>>>,
+}
+
+/// Tells the story of a trial: a life, and those that follow.
+pub(super) fn tell(trial: &Trial<'_>) -> Checked {
+    let mut random = Random::new(0x10e5 ^ trial.round.wrapping_mul(0x9e37_79b9) ^ name_seed(&trial.scenario.name));
+    let played = trial.scenario.record(trial.round, trial.alive)?;
+    if let Some(fault) = played.fault {
+        return Err(Fault(format!("the run itself, without a crash: {fault}")));
+    }
+    let run = Arc::new(played.recording);
+    // The pool was created and closed without a journal, so it begins between two steps.
+    let rests: Vec<usize> =
+        (1..run.events.len()).filter(|&m| run.in_flight(m).is_none()).collect();
+    let first = rests.first().copied().ok_or_else(|| Fault("a run of one step".into()))?;
+    let from = (random.below(3) == 0).then(|| rests[random.below(rests.len() as u64 / 2 + 1) as usize]);
+    let disk = SimDisk::new(random.next());
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let owner = Owner { pool: POOL, life: 1 };
+    let mut story = Story { trial, random, runs: vec![run], disk, owner, before: None, ledger, forks: Arc::default() };
+    story.begin(from.unwrap_or(first))
+}
+
+fn name_seed(name: &str) -> u64 {
+    name.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(131) ^ u64::from(byte))
+}
+
+impl Story<'_> {
+    fn run(&self) -> &Arc<Recording> {
+        self.runs.last().expect("there is one")
+    }
+
+    fn writer(&mut self, epoch: u64) -> io::Result<Writer> {
+        let bytes = 12_000 + self.random.below(40_000);
+        Ok(Writer::new(Arc::new(self.disk.clone()), self.owner, epoch)?.segment_bytes(bytes))
+    }
+
+    fn pool(&mut self, working: Working) -> Pool {
+        let run = Arc::clone(self.run());
+        let (initial, len) = run.initial();
+        let mut growths = lengths(&run.events, len);
+        growths.remove(0);
+        let now = Now {
+            memory: initial.bytes.clone(),
+            moment: 0,
+            growths,
+            len,
+            random: Random::new(self.random.next()),
+            journal: None,
+            stuck: false,
+        };
+        let at = self.runs.len() - 1;
+        let (ledger, wrong) = (Arc::clone(&self.ledger), self.trial.wrong);
+        Pool { at, run, working: Arc::new(working), ledger, wrong, now: RefCell::new(now) }
+    }
+
+    /// Shows calls of the disk to [`Fork`].
+    fn watch(&self, working: &Arc<Working>) {
+        let (ledger, forks, working) =
+            (Arc::clone(&self.ledger), Arc::clone(&self.forks), Arc::clone(working));
+        let before = self.before.clone();
+        self.disk.watch(2, Box::new(move |disk| {
+            let mut ledger = lock(&ledger).clone();
+            ledger.settle(working.durable());
+            lock(&forks).push(Fork { disk: disk.copy(), ledger, before: before.clone() });
+        }));
+    }
+
+    /// The first life: a closed pool gets a journal at a moment of its run.
+    fn begin(&mut self, from: usize) -> Checked {
+        let capacity = self.run().capacity();
+        let pool = self.pool(Working::create(capacity, capacity, 0)?);
+        pool.advance(from);
+        let image = pool.image();
+        let len = image.bytes.len() as u64;
+        // Whatever was noted so far is in the base.
+        pool.working.notes.take(|_| ());
+        pool.working.notes.durable(std::iter::once(0..capacity / LINE as u64));
+        let start = pool.at();
+        *lock(&self.ledger) = Ledger { ends: [(0, vec![start])].into(), told: start };
+        let failed = io_fault("creating the journal");
+        let file = self.disk.create(BASE, len).map_err(&failed)?;
+        let whole = |_: ()| file.sync();
+        file.write_at(&without_meta(image.bytes), 0).and_then(whole).map_err(&failed)?;
+        self.watch(&pool.working);
+        let mut writer = self.writer(0).map_err(&failed)?;
+        writer.begin().map_err(&failed)?;
+        let Owner { pool: id, life } = self.owner;
+        let meta = Meta { pool: id, life, checkpoint: 0, reached: 0, size: len, closed: false };
+        let base = Base::create(file, meta).map_err(&failed)?;
+        self.live(pool, base, writer, Pages::none(0))
+    }
+
+    /// Lives until the run is over, the power fails, or the process dies.
+    fn live(&mut self, pool: Pool, base: Base, writer: Writer, pages: Pages) -> Checked {
+        let counts = self.trial.counts;
+        Counts::add(&counts.lives);
+        let settings = Settings { interval: Duration::from_secs(1), limit: 0, working: PathBuf::new(), ahead: 0 };
+        let notes = Arc::clone(&pool.working.notes);
+        let journal = Journal::new(settings, base, writer, notes, DURABLE, pages);
+        let journal = Arc::new(journal.map_err(io_fault("opening the journal"))?);
+        pool.now.borrow_mut().journal = Some(Arc::clone(&journal));
+        let failing = if self.random.below(3) == 0 { 6 + self.random.below(30) } else { 0 };
+        self.disk.set(u64::MAX, failing);
+        let events = (pool.run.events.len() - pool.at().moment) as u64;
+        let dies = self.runs.len() < STAGES && self.random.below(2) == 0;
+        let end = if dies { self.random.below(events.max(1)) as usize } else { usize::MAX };
+        let end = pool.at().moment.saturating_add(end);
+        while !pool.is_over() && pool.at().moment < end {
+            let died = pool.advance_to_death(1 + self.random.below(2 * events / WAITS + 2) as usize);
+            self.look(false)?;
+            if died {
+                break;
+            }
+            let sound = failing == 0;
+            match self.random.below(8) {
+                0 => {}
+                1 | 2 => self.may_fail(sound, journal.checkpoint(&pool, false))?,
+                _ => {
+                    let asked = pool.at();
+                    let waited = journal.wait(&pool);
+                    if waited.is_ok() {
+                        let mut ledger = lock(&self.ledger);
+                        ledger.told = ledger.told.max(asked);
+                    }
+                    self.may_fail(sound, waited)?;
+                }
+            }
+            self.look(false)?;
+        }
+        let stats = journal.stats();
+        counts.epochs.fetch_add(stats.epochs, Ordering::Relaxed);
+        counts.checkpoints.fetch_add(stats.checkpoints, Ordering::Relaxed);
+        if pool.is_over() && !pool.now.borrow().stuck && self.random.below(2) == 0 {
+            // A close: writers are held back.
+            let closed = journal.while_held(|| {
+                journal.wait(&pool)?;
+                journal.checkpoint(&pool, true)
+            });
+            let is_closed = closed.is_ok();
+            self.may_fail(failing == 0, closed)?;
+            journal.shut(is_closed);
+            return self.look(true);
+        }
+        drop(journal);
+        self.disk.set(u64::MAX, 0);
+        self.look(false)?;
+        if pool.is_over() || self.runs.len() >= STAGES {
+            return self.look(true);
+        }
+        self.die(pool)
+    }
+
+    fn may_fail(&self, sound: bool, done: outlast::Result<()>) -> Checked {
+        match done {
+            Ok(()) | Err(Error::NotOpen(_)) => Ok(()),
+            Err(error) => ensure(!sound, || format!("on a sound disk: {error}")),
+        }
+    }
+
+    /// The process dies. The next one goes on with the working file.
+    fn die(&mut self, pool: Pool) -> Checked {
+        let counts = self.trial.counts;
+        let image = pool.image();
+        let allowed = pool.run.allowed(pool.at().moment);
+        let case = Case { setting: self.setting(&pool.run), image: &image, judge: &allowed, order: self.random.next() };
+        let good = case.check().map_err(|fault| Fault(format!("process death: {fault}")))?;
+        let Some(state) = good.state else { return self.look(true) };
+        let again = second_run(&case, &state)?;
+        Counts::add(&counts.deaths);
+        self.runs.push(Arc::new(again));
+        let Pool { working, .. } = pool;
+        let durable = working.durable();
+        if self.trial.wrong == Some(Wrong::CutNotesLost) {
+            working.notes.durable(std::iter::once(0..working.notes.capacity() / LINE as u64));
+        }
+        let Ok(working) = Arc::try_unwrap(working).or_else(|shared| {
+            // The disk's watch has the other one.
+            self.disk.watch(2, Box::new(|_| ()));
+            Arc::try_unwrap(shared)
+        }) else {
+            return Err(Fault("the working file is in use".into()));
+        };
+        let pool = self.pool(working);
+        let failed = io_fault("opening after the process died");
+        let base = self.disk.open(BASE).and_then(Base::open).map_err(&failed)?;
+        let Ok(base) = base else { return Err(Fault("the base has lost its journal".into())) };
+        ensure(durable >= base.meta().reached, || "the working file is older than the base".into())?;
+        let Ok(mut writer) = self.writer(durable) else {
+            // As for a process whose working file is lost, and whose machine is not.
+            return self.look(true);
+        };
+        self.watch(&pool.working);
+        writer.begin().map_err(&failed)?;
+        base.replace(|meta| meta.closed = false).map_err(&failed)?;
+        let len = pool.bytes();
+        let pages = match self.trial.wrong {
+            Some(Wrong::PagesForgotten) => Pages::none(durable),
+            _ => Pages::all(len / PAGE as u64, durable),
+        };
+        self.live(pool, base, writer, pages)
+    }
+
+    fn setting<'s>(&'s self, run: &'s Recording) -> Setting<'s> {
+        Setting {
+            capacity: run.capacity(),
+            universe: &run.universe,
+            shape: self.trial.scenario.shape,
+            alive: self.trial.alive,
+        }
+    }
+
+    /// Checks what the copies of the disk leave that were made since the last call. If this is the
+    /// `last` call, another life may follow.
+    fn look(&mut self, last: bool) -> Checked {
+        let forks = std::mem::take(&mut *lock(&self.forks));
+        let count = forks.len();
+        let follows = last && self.runs.len() < STAGES && count > 0 && self.random.below(2) == 0;
+        for (number, fork) in forks.into_iter().enumerate() {
+            let seed = self.random.next();
+            let runs = &self.runs;
+            let counts = self.trial.counts;
+            let rebuild = Rebuild { fork: &fork, counts, seed };
+            let check = |image: &Image, ends: &[At]| self.check(image, ends, runs, seed);
+            rebuild.all(&check)?;
+            if follows && number + 1 == count {
+                drop(check);
+                return self.follow(&fork, seed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that an image holds what the pool held at one of these moments.
+    fn check(&self, image: &Image, ends: &[At], runs: &[Arc<Recording>], order: u64) -> Checked {
+        let mut fault = None;
+        for end in ends {
+            let run = &runs[end.stage];
+            let allowed = run.allowed(end.moment);
+            let setting = self.setting(run);
+            // The same image at the same moment needs only one look.
+            let key = crate::state::Judge::key(&allowed) ^ image.hash.rotate_left(17);
+            if !Counts::is_new(&self.trial.counts.seen_pools, key) {
+                return Ok(());
+            }
+            Counts::add(&self.trial.counts.pools);
+            let case = Case { setting, image, judge: &allowed, order: order ^ image.hash };
+            match case.check() {
+                Ok(_) => return Ok(()),
+                Err(found) => fault = Some(found),
+            }
+        }
+        Err(fault.unwrap_or_else(|| Fault("no moment is known for it".into())))
+    }
+
+    /// Begins another life on what a power loss leaves of a copy of the disk.
+    fn follow(&mut self, fork: &Fork, seed: u64) -> Checked {
+        let disk = fork.disk.copy();
+        disk.restart();
+        let Some((base, epoch, image)) = Rebuild { fork, counts: self.trial.counts, seed }.once(&disk)? else {
+            return Ok(());
+        };
+        let ends = fork.ends(epoch)?;
+        let (Some(end), Some(base)) = (ends.last(), base) else { return Ok(()) };
+        let run = Arc::clone(&self.runs[end.stage]);
+        let allowed = run.allowed(end.moment);
+        let (Some(Some(state)), 1) = (allowed.0.first(), ends.len()) else { return Ok(()) };
+        let case = Case { setting: self.setting(&run), image: &image, judge: &allowed, order: seed };
+        let again = second_run(&case, state)?;
+        self.runs.push(Arc::new(again));
+        self.before = Some(self.disk.copy());
+        self.disk = disk;
+        self.owner.life += 1;
+        let start = At { stage: self.runs.len() - 1, moment: 0 };
+        self.ledger = Arc::new(Mutex::new(Ledger { ends: [(epoch, vec![start])].into(), told: start }));
+        let capacity = self.run().capacity();
+        let pool = self.pool(Working::create(capacity, capacity, epoch)?);
+        self.watch(&pool.working);
+        let failed = io_fault("beginning another life");
+        let mut writer = self.writer(epoch).map_err(&failed)?;
+        writer.begin().map_err(&failed)?;
+        let size = base.file().len().map_err(&failed)?;
+        let owner = self.owner;
+        base.replace(|meta| {
+            (meta.life, meta.size, meta.closed) = (owner.life, size, false);
+            (meta.checkpoint, meta.reached) = (epoch, epoch);
+        })
+        .map_err(&failed)?;
+        remove_others(&self.disk, owner).map_err(&failed)?;
+        self.live(pool, base, writer, Pages::none(epoch))
+    }
+}
+
+impl Pool {
+    /// Lets so many events happen, unless the recorded process dies before that. Returns whether it
+    /// did.
+    fn advance_to_death(&self, events: usize) -> bool {
+        let from = self.at().moment;
+        let until = (from + events).min(self.run.events.len());
+        let is_death = |e: &Event| matches!(e.access, Access::Mark(Mark::Death));
+        let death = self.run.events[from..until].iter().position(is_death);
+        self.advance(death.map_or(until - from, |at| at + 1));
+        false
+    }
+}
+
+/// The pages of the journal's entry are no part of the pool.
+fn without_meta(mut bytes: Vec<u8>) -> Vec<u8> {
+    for at in META_OFFSETS {
+        let page: Range<usize> = at as usize..at as usize + PAGE;
+        if let Some(page) = bytes.get_mut(page) {
+            page.fill(0);
+        }
+    }
+    bytes
+}
+
+/// Reads the pool from a base.
+pub(super) fn pool_in(base: &Base, capacity: u64) -> io::Result<Image> {
+    let mut bytes = vec![GARBAGE; base.file().len()?.min(capacity) as usize];
+    base.file().read_at(&mut bytes, 0)?;
+    let bytes = without_meta(bytes);
+    let hash = rapidhash::v3::rapidhash_v3(&bytes);
+    Ok(Image { bytes, hash })
+}

@@ -1,0 +1,154 @@
+//! What is made wrong in the journal on purpose, one thing at a time. The lives must show it.
+
+use super::{Budget, Counts, Trial};
+use crate::parts::scenario::Scenario;
+use comfy_table::{Table, presets};
+use outlast::journal::bugs;
+use outlast::pmem::{Alive, Seeded, SeededBug};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Something that is made wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// The library makes a seeded bug.
+    Bug(&'static SeededBug),
+    /// A cut is made while an operation is under way.
+    GateNotHeld,
+    /// Only the first line of a flush is noted.
+    OneLineNoted,
+    /// The base does not grow with the pool.
+    GrownLate,
+    /// The next process forgets which pages have changed since the checkpoint.
+    PagesForgotten,
+    /// The next process forgets the lines that were cut and are not durable.
+    CutNotesLost,
+}
+
+impl Wrong {
+    /// Returns its name.
+    pub fn name(self) -> String {
+        match self {
+            Wrong::Bug(bug) => bug.name.to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    pub(super) fn bug(self) -> Option<Seeded> {
+        match self {
+            Wrong::Bug(bug) => Some(Seeded::InCode(bug)),
+            _ => None,
+        }
+    }
+}
+
+/// A mutant, and what it breaks.
+#[derive(Debug, Clone, Copy)]
+pub struct Mutant {
+    /// What is wrong.
+    pub wrong: Wrong,
+    /// What it breaks, in a few words.
+    pub about: &'static str,
+}
+
+const fn bug(bug: &'static SeededBug, about: &'static str) -> Mutant {
+    Mutant { wrong: Wrong::Bug(bug), about }
+}
+
+const fn wrong(wrong: Wrong, about: &'static str) -> Mutant {
+    Mutant { wrong, about }
+}
+
+/// All mutants.
+pub static ALL: &[Mutant] = &[
+    bug(&bugs::LIFE_IGNORED, "segments of another life count"),
+    bug(&bugs::BEGUN_WITHOUT_SEGMENT, "a life begins without a segment"),
+    bug(&bugs::TOLD_BEFORE_SYNC, "an epoch counts as durable before its fdatasync"),
+    bug(&bugs::SYNC_REPEATED, "a failed fdatasync is repeated and believed"),
+    bug(&bugs::CHECKSUM_IGNORED, "torn blocks count"),
+    bug(&bugs::VOID_EPOCHS_COUNT, "epochs count that a later segment has voided"),
+    bug(&bugs::LIMIT_REFUSES, "a full journal takes no epoch, and a checkpoint waits for one"),
+    bug(&bugs::WAITS_FOR_LAST_CUT, "a wait is content with a cut that had begun before it"),
+    bug(&bugs::WAITS_FOR_NOTES, "a wait is content if nothing was noted since the last cut"),
+    wrong(Wrong::GateNotHeld, "a cut lies inside an operation"),
+    wrong(Wrong::OneLineNoted, "a flush of several lines notes one"),
+    bug(&bugs::PAGES_NOT_AWAITED, "pages are written before an epoch that ends after their copies"),
+    bug(&bugs::REACHED_UNTOLD, "the base does not say which epochs its pages need"),
+    bug(&bugs::MISSING_IGNORED, "a rebuild is content without the epochs that the base needs"),
+    bug(&bugs::BASE_UNSYNCED, "a checkpoint ends before its pages are synced"),
+    bug(&bugs::FORGOTTEN_EARLY, "segments are deleted before the checkpoint is durable"),
+    bug(&bugs::PAGES_DROPPED, "a failed checkpoint forgets its pages"),
+    bug(&bugs::MARKS_CLEARED, "a checkpoint forgets the pages that changed meanwhile"),
+    bug(&bugs::SIZE_IGNORED, "a base that was cut short is used"),
+    wrong(Wrong::GrownLate, "the base does not grow with the pool"),
+    bug(&bugs::DURABLE_UNTOLD, "the working file does not know the last durable epoch"),
+    bug(&bugs::NOTES_REMOVED_EARLY, "notes are removed when they are cut, not when they are durable"),
+    wrong(Wrong::CutNotesLost, "the next process forgets what was cut"),
+    wrong(Wrong::PagesForgotten, "the next process forgets which pages the base lacks"),
+];
+
+/// What became of a mutant.
+pub struct Fate {
+    /// The mutant.
+    pub mutant: Mutant,
+    /// How many lives were told until it was noticed, and what was found.
+    pub found: Option<(u64, String)>,
+}
+
+impl Mutant {
+    /// Returns the mutant's name.
+    pub fn name(&self) -> String {
+        self.wrong.name()
+    }
+}
+
+pub(super) fn run(scenarios: &[Scenario], budget: &Budget, alive: &Arc<Alive>) -> Vec<Fate> {
+    let (next, fates) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&mutant) = ALL.get(number) else { return };
+            let found = find(mutant, scenarios, budget, alive);
+            let mut fates = fates.lock().unwrap_or_else(PoisonError::into_inner);
+            fates.push((number, Fate { mutant, found }));
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..budget.threads.max(1)).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    let mut fates = fates.into_inner().unwrap_or_else(PoisonError::into_inner);
+    fates.sort_by_key(|(number, _)| *number);
+    fates.into_iter().map(|(_, fate)| fate).collect()
+}
+
+fn find(
+    mutant: Mutant,
+    scenarios: &[Scenario],
+    budget: &Budget,
+    alive: &Arc<Alive>,
+) -> Option<(u64, String)> {
+    // Its own: what it leaves is not what a sound journal leaves.
+    let counts = Counts::default();
+    (0..budget.lives_of_mutant).find_map(|number| {
+        let scenario = &scenarios[number as usize % scenarios.len()];
+        let round = number / scenarios.len() as u64;
+        let trial = Trial { scenario, round, alive, counts: &counts, wrong: Some(mutant.wrong) };
+        let fault = trial.run().err()?;
+        Some((number + 1, format!("{}: {fault}", scenario.name)))
+    })
+}
+
+pub(super) fn table(fates: &[Fate]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["mutant", "what is wrong", "lives", "what was found"]);
+    for Fate { mutant, found } in fates {
+        let (lives, found) = match found {
+            Some((lives, found)) => (lives.to_string(), found.chars().take(120).collect()),
+            None => (String::new(), "NOT NOTICED".to_owned()),
+        };
+        table.add_row([mutant.name(), mutant.about.to_owned(), lives, found]);
+    }
+    table.to_string()
+}

@@ -1,0 +1,165 @@
+//! What a power loss leaves of base and segments, and what a rebuild makes of it.
+
+use super::Counts;
+use super::Ledger;
+use super::life::{At, pool_in};
+use crate::model::Image;
+use crate::random::Random;
+use crate::state::{Checked, Fault, ensure};
+use outlast::journal::base::{Base, Rebuilt, complete};
+use outlast::journal::files::Directory;
+use outlast::journal::sim::{BASE, SimDisk};
+use std::io;
+
+/// In how many ways the power is lost at one call.
+const WAYS: u64 = 3;
+/// The largest pool, in bytes.
+const CAPACITY: u64 = 4 << 20;
+
+/// The disk before a call, and what was promised by then.
+pub(super) struct Fork {
+    pub(super) disk: SimDisk,
+    pub(super) ledger: Ledger,
+    /// The disk before the life under way.
+    pub(super) before: Option<SimDisk>,
+}
+
+impl Fork {
+    /// Returns the moments at which the epoch can have been cut.
+    pub(super) fn ends(&self, epoch: u64) -> Checked<Vec<At>> {
+        let Ledger { ends, told } = &self.ledger;
+        let known = ends.get(&epoch).ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
+        let new: Vec<At> = known.iter().copied().filter(|end| end >= told).collect();
+        ensure(!new.is_empty(), || format!("epoch {epoch} ends at {known:?}, confirmed was {told:?}"))?;
+        Ok(new)
+    }
+}
+
+/// Rebuilds of one fork.
+pub(super) struct Rebuild<'r> {
+    pub(super) fork: &'r Fork,
+    pub(super) counts: &'r Counts,
+    pub(super) seed: u64,
+}
+
+/// A base, unless its journal's entry was not written yet, the epoch that it holds, and its pool.
+type Done = (Option<Base>, u64, Image);
+
+impl Rebuild<'_> {
+    /// Loses power in several ways, rebuilds, and has each result checked.
+    pub(super) fn all(&self, check: &dyn Fn(&Image, &[At]) -> Checked) -> Checked {
+        let mut random = Random::new(self.seed);
+        for way in 0..WAYS {
+            let disk = self.fork.disk.copy();
+            if way > 0 || random.below(4) > 0 {
+                // Otherwise the process died and its working file is lost, but the page cache is not.
+                disk.restart();
+            }
+            // The rebuild loses power too.
+            if random.below(2) == 0 {
+                self.count(&disk);
+                disk.set(random.below(30), if random.below(3) == 0 { 5 } else { 0 });
+                let cut_short = self.rebuild(&disk);
+                if !disk.is_off() && cut_short.is_ok() {
+                    cut_short??;
+                }
+                disk.restart();
+            }
+            if let Some((_, epoch, image)) = self.once(&disk)? {
+                check(&image, &self.fork.ends(epoch)?)?;
+            }
+        }
+        self.damaged(&mut random, check)
+    }
+
+    fn count(&self, disk: &SimDisk) -> bool {
+        Counts::add(&self.counts.images);
+        Counts::is_new(&self.counts.seen, disk.digest())
+    }
+
+    /// Rebuilds a disk, unless it was rebuilt before.
+    pub(super) fn once(&self, disk: &SimDisk) -> Checked<Option<Done>> {
+        let is_new = self.count(disk);
+        let failed = |error| Fault(format!("a rebuild: {error}"));
+        let done = self.rebuild(disk).map_err(failed)??;
+        Ok(Some(done).filter(|_| is_new || self.fork.before.is_none()))
+    }
+
+    fn rebuild(&self, disk: &SimDisk) -> io::Result<Checked<Done>> {
+        Counts::add(&self.counts.rebuilds);
+        let base = match Base::open(disk.open(BASE)?)? {
+            Ok(base) => base,
+            // The pool was closed, and has no journal yet.
+            Err(file) => {
+                let base = Base::create(file, Default::default())?;
+                return Ok(Ok((None, 0, pool_in(&base, CAPACITY)?)));
+            }
+        };
+        let epoch = match base.meta().closed {
+            true => base.meta().checkpoint,
+            false => match complete(disk, &base, |_, _| ())? {
+                Rebuilt::Whole { epoch, .. } => epoch,
+                other => return Ok(Err(Fault(format!("a rebuild: {other:?}")))),
+            },
+        };
+        let image = pool_in(&base, CAPACITY)?;
+        Ok(Ok((Some(base), epoch, image)))
+    }
+
+    /// Damages the disk as no crash does it. A rebuild must refuse it, or find what some epoch left.
+    fn damaged(&self, random: &mut Random, check: &dyn Fn(&Image, &[At]) -> Checked) -> Checked {
+        let disk = self.fork.disk.copy();
+        disk.restart();
+        let failed = |error: io::Error| Fault(format!("a damaged disk: {error}"));
+        let names = disk.names().map_err(failed)?;
+        let segments: Vec<&String> = names.iter().filter(|name| *name != BASE).collect();
+        let open = || disk.open(BASE).and_then(|file| Base::open(file));
+        let Ok(base) = open().map_err(failed)? else { return Ok(()) };
+        if base.meta().closed {
+            return Ok(());
+        }
+        let refused = match (random.below(3), &self.fork.before) {
+            (0, _) => {
+                let len = base.meta().size.saturating_sub(1 + random.below(8_192));
+                drop(base);
+                disk.cut_short(BASE, len);
+                true
+            }
+            (1, Some(before)) => {
+                // An older base, with the segments of this life alone.
+                for name in before.names().map_err(failed)? {
+                    if segments.contains(&&name) {
+                        disk.remove(&name).map_err(failed)?;
+                    }
+                }
+                disk.replace(BASE, before);
+                let Ok(older) = open().map_err(failed)? else { return Ok(()) };
+                let is_of_this_life = older.meta().life == base.meta().life;
+                if is_of_this_life || older.meta().closed {
+                    return Ok(());
+                }
+                true
+            }
+            _ if segments.is_empty() => return Ok(()),
+            _ => {
+                let gone = segments[random.below(segments.len() as u64) as usize];
+                disk.remove(gone).map_err(failed)?;
+                false
+            }
+        };
+        match self.rebuild(&disk).map_err(failed)? {
+            Err(_) => Counts::add(&self.counts.refused),
+            Ok((_, epoch, _)) if refused => {
+                return Err(Fault(format!("a damaged disk was rebuilt up to epoch {epoch}")));
+            }
+            Ok((_, epoch, image)) => {
+                // Older than it should be, perhaps, but whole.
+                let ends = self.fork.ledger.ends.get(&epoch);
+                let ends = ends.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
+                let damaged = |fault: Fault| Fault(format!("a segment less: {fault}"));
+                check(&image, ends).map_err(damaged)?;
+            }
+        }
+        Ok(())
+    }
+}
