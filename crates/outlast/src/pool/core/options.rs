@@ -68,7 +68,7 @@ pub struct CoreOptions {
     pub read_only: bool,
     /// The id of the current boot.
     pub boot: u128,
-    /// The pool is dirty, and is known to be whole all the same.
+    /// The pool is known not to be torn, even if it is dirty.
     pub whole: bool,
     /// Open the pool even if a power loss may have torn it.
     pub accept_possibly_torn: bool,
