@@ -22,7 +22,7 @@ pub struct MapShape {
     pub name: &'static str,
     /// Its record form.
     pub form: RecordForm,
-    /// Whether it grows all the time.
+    /// Whether its settings are the smallest, so that it grows all the time.
     pub small: bool,
 }
 

@@ -133,7 +133,7 @@ pub struct PoolStats {
     /// Bytes of the pool mapped by huge pages, if the system reports it.
     pub huge_page_bytes: Option<u64>,
     /// Bytes of DRAM resident for the pool's shadow, which holds the locks, bitmaps and
-    /// fingerprints of buckets beside the heap; `None` if the system does not report it. This
+    /// fingerprints of buckets outside the heap; `None` if the system does not report it. This
     /// counts whole resident pages. It exceeds the sum of [`IndexStats::dram_bytes`] where those
     /// pages are huge, and falls short of it where much has not been touched yet.
     ///
