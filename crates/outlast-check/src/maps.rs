@@ -113,7 +113,7 @@ impl AnyMap {
         let (applied, told) = self.apply(key, change)?;
         let right = applied == applies && told.is_none_or(|told| told == before);
         ensure(right, || {
-            format!("{change:?} of key {key}, value {before:?}: answered {applied}, {told:?}")
+            format!("{change:?} of key {key}, value {before:?}: returned {applied}, {told:?}")
         })
     }
 

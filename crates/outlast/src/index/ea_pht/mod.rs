@@ -366,7 +366,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         // A resize that had ended stores the same table in both words.
         let next = open(place + 8, 1)?.filter(|next| next.offset != first.offset);
         if next.as_ref().is_some_and(|next| !V::GOES_ON || next.depth != first.depth + 1) {
-            let damage = Damage::new(place + 8, "a table of twice the size", "another");
+            let damage = Damage::new(place + 8, "a table of twice the size", "another size");
             return Err(Error::DamagedRoot { slot, damage });
         }
         if let Some(next) = &next {
