@@ -237,14 +237,14 @@ impl Pool {
         }
     }
 
-    /// Makes everything that has returned durable against a power loss, on media that leave the
-    /// write-back to the kernel. Writers wait meanwhile; readers do not.
+    /// Makes everything that has returned durable against a power loss, on media where returning does
+    /// not imply that. Writers wait meanwhile; readers do not.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write everything back. The pool is suspect from then
-    /// on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`] until
-    /// [`Pool::verify`] has found the pool sound. Operations on maps go on, and nothing is lost as
-    /// long as the system runs.
+    /// [`Error::Io`] if the system could not write everything back. Without a journal, the pool is
+    /// suspect from then on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`]
+    /// until [`Pool::verify`] has found the pool sound. Operations on maps go on, and nothing is lost
+    /// as long as the system runs.
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
     }

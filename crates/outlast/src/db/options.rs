@@ -307,7 +307,7 @@ impl PoolOptions {
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
-    /// it is first touched.
+    /// it is first touched. (After a reboot, opening a pool with a journal reads all of it.)
     ///
     /// # Errors
     /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`],

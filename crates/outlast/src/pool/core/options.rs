@@ -10,9 +10,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
-    /// Parts of the map that have been read.
+    /// Parts of the map that have been read, or epochs of the journal that have been applied.
     pub parts_done: usize,
-    /// Number of parts. They are of about equal size.
+    /// Number of parts. Those of a map are of about equal size.
     pub parts: usize,
     /// Leaves, segments or buckets that have been read: the units of the scheme's statistics.
     pub leaves: u64,
