@@ -553,8 +553,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         done
     }
 
-    /// HPR: moves some buckets alongside a change. If the next table lacks overflow buckets, others give it
-    /// more: an insert whose bucket has to be moved, or the background.
+    /// HPR: moves some buckets alongside a change. If the next table lacks overflow buckets, this does
+    /// not add any: an insert whose bucket has to be moved does, or the background thread.
     #[cold]
     pub(super) fn move_some(&self) {
         let old = self.current();
