@@ -251,7 +251,7 @@ impl Writer {
         let ours = segments(&*directory, owner)?;
         let known = ours.last().map_or(0, |segment| segment.after);
         if durable < known {
-            let why = format!("the last durable epoch is {durable}, a segment continues {known}");
+            let why = format!("last durable epoch {durable}, but a segment continues from {known}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let mut closed = Vec::new();
