@@ -442,8 +442,8 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         durable = log.durable();
         directory.with(|sim| {
             (sim.failing, sim.left) = (0, u64::MAX);
-            // In one trial of three, the process died and its working file is lost, but the page
-            // cache is not. In the others, the power failed.
+            // After one life in three, the process has died and its working file is lost, but the page
+            // cache is not. After the others, the power has failed.
             if !draw.one_in(3) {
                 sim.restart(u64::MAX);
             }
