@@ -109,7 +109,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     if options.threads != [1] && !options.scheme.row().linear_recovery {
         let scheme = options.scheme;
         let why =
-            format!("--threads: opening a map of {scheme} takes constant time, by one thread");
+            format!("--threads: opening a map of {scheme} takes constant time, and one thread");
         return Err(limits::refused(why));
     }
     #[derive(Serialize)]

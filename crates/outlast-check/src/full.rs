@@ -1,5 +1,5 @@
-//! Fills a pool that may not grow until it is almost full, kills its process, and expects the pool
-//! to take inserts at once.
+//! Fills a pool of fixed size until it is almost full, kills the process, and expects the pool to take
+//! inserts at once after reopening.
 
 use crate::codec::key_bytes;
 use crate::growth::map_options;

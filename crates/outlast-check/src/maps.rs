@@ -22,7 +22,7 @@ pub struct MapShape {
     pub name: &'static str,
     /// Its record form.
     pub form: RecordForm,
-    /// Whether it grows all the time.
+    /// Whether its settings are the smallest, so that it grows all the time.
     pub small: bool,
 }
 
@@ -113,7 +113,7 @@ impl AnyMap {
         let (applied, told) = self.apply(key, change)?;
         let right = applied == applies && told.is_none_or(|told| told == before);
         ensure(right, || {
-            format!("{change:?} of key {key}, value {before:?}: answered {applied}, {told:?}")
+            format!("{change:?} of key {key}, value {before:?}: returned {applied}, {told:?}")
         })
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, F
     // out other users of the library.
     let open = || unsafe { options.open_read_only(path) };
     let pool = match open() {
-        // After a power loss: puts the file together from its journal.
+        // After a power loss: opening it for writing completes the file from its journal.
         Err(Error::Unfinished) if !accept_possibly_torn => {
             to_write(path)?.close()?;
             open()

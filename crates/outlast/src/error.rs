@@ -71,12 +71,12 @@ pub enum Error {
         /// The damaged copy of the header, if one is damaged.
         damaged_copy: Option<Damage>,
     },
-    /// The pool has a journal, was not closed, and the journal lacks something that the pool needs.
-    /// `accept_possibly_torn` opens it without the journal.
+    /// The pool has a journal and was not closed, and its journal lacks something that the pool needs.
+    /// `accept_possibly_torn` opens the pool without the journal.
     #[error("the journal of the pool is incomplete: {0}")]
     IncompleteJournal(String),
-    /// A journaled pool that was not closed can be read once it was opened for writing: that puts it
-    /// together from its journal.
+    /// The journaled pool was not closed, and there is no working file from which to read it. Open it
+    /// for writing first: that completes it from its journal.
     #[error(
         "the journaled pool was not closed; open it for writing to complete it from its journal"
     )]
@@ -278,7 +278,7 @@ pub enum TornReason {
     /// The file is not the one that was modified, so it is a copy of a live pool.
     #[error("a copy of a pool that was modified since its last sync")]
     Copy,
-    /// The pool had a journal, was not closed, and the journal does not belong to it any more.
+    /// The file is the base of a journaled pool that was not closed, and no longer names its journal.
     #[error("the base of a journaled pool without its journal")]
     JournalGone,
 }

@@ -26,12 +26,14 @@
 //!    [medium](pmem::MediumKind) survives.
 //! 2. Histories are linearizable, crashes included: an operation in flight at a crash either took
 //!    full effect before it, or never takes effect.
-//! 3. No call returns a result that a crash could undo.
+//! 3. No call returns a result that a crash could undo. (In a pool with a journal, a power loss can undo
+//!    what [`Pool::wait_durable`] has not waited for.)
 //! 4. Every key and value of the declared type works, up to [`MAX_KEY_BYTES`] and
 //!    [`MAX_VALUE_BYTES`].
 //! 5. Opening a pool or a map after a crash takes constant time. The exceptions are [`OrderedMap`],
 //!    and maps of [`Scheme::Group`] and the three [`Scheme::EaPht`] schemes. Opening one takes time
-//!    linear in its size, shared among all processors ([`PoolOptions::recovery_threads`]).
+//!    linear in its size, shared among all processors ([`PoolOptions::recovery_threads`]). Opening
+//!    a pool with a journal after a reboot reads all of it.
 //! 6. Nothing leaks, and nothing is freed twice.
 //! 7. No file content makes the library read or write outside its mapping, loop for ever or panic.
 //!    It fails with an error that names the offset.

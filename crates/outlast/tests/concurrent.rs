@@ -1,6 +1,6 @@
 //! Many threads on one map of every scheme, through the public interface.
 //!
-//! Method: small tables, so that splits, doublings and expansions run beside everything else.
+//! Method: small tables, so that splits, doublings and expansions run alongside everything else.
 //! Values contain their key and their writer, so that a mixture shows.
 
 use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};

@@ -1,5 +1,5 @@
-//! Journaled pools on real files. What a power loss can leave of such files is proved elsewhere, on a
-//! simulated disk.
+//! Journaled pools on real files. The journal's own tests, on a simulated disk, try what a power loss
+//! can leave of such files.
 
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, MediumKind};
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};
@@ -46,8 +46,8 @@ fn assert_holds(pool: &Pool, keys: std::ops::Range<u64>) {
     keys.for_each(|key| assert_eq!(map.get(&key).unwrap(), Some(key * 3), "key {key}"));
 }
 
-/// Copies what a power loss leaves if the disk has all that was written: not the working file. Fails if
-/// a file is removed meanwhile.
+/// Copies the files that a power loss leaves if everything that was written has reached the disk: all
+/// but the working file. Fails if a file is removed meanwhile.
 fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::copy(from.join("a.pool"), to.join("a.pool"))?;
     std::fs::create_dir(to.join("journal"))?;
@@ -58,7 +58,7 @@ fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// As `try_copy`, at a moment at which no checkpoint deletes what it has replaced.
+/// As `try_copy`, but repeats it until no checkpoint deleted segments meanwhile.
 fn copy(pool: &Pool, place: &Path) -> tempfile::TempDir {
     let checkpoints = || pool.stats().journal.map(|journal| journal.checkpoints);
     loop {
@@ -194,7 +194,7 @@ fn a_pool_gets_a_journal_and_a_snapshot_has_none() {
     assert_holds(&snapshot, 0..2_000);
     pool.sync().unwrap();
     drop(pool);
-    // A snapshot in place of the pool: the journal that lies there is not used.
+    // With the snapshot in the pool's place, the pool's journal is not used.
     std::fs::rename(&copy, &path).unwrap();
     drop(snapshot);
     assert_holds(&open(place.path()).unwrap(), 0..2_000);
@@ -218,7 +218,7 @@ fn a_journal_that_is_gone_is_told_and_can_be_left() {
         unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(&path).unwrap() };
     assert_eq!(read.maps().len(), 0);
     drop(read);
-    // No checkpoint was made, so the base is what it was at first.
+    // No checkpoint was made, so the base is as it was created.
     let left = PoolOptions::new().accept_possibly_torn(true);
     // SAFETY: no one else uses the file.
     let left = unsafe { left.open(&path).unwrap() };
@@ -253,7 +253,7 @@ fn calls_after_closing_fail() {
 /// A disk that can be told to fail, or to hang.
 #[derive(Default)]
 struct Faulty {
-    /// Writes and syncs that fail from now on, with this error.
+    /// How many of the next calls fail.
     failing: AtomicUsize,
     errno: AtomicI32,
     /// Whether only calls of this kind fail.
@@ -330,7 +330,7 @@ fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
         insert(&pool, 1_000..1_100);
         let Err(Error::Io { source, .. }) = pool.wait_durable() else { panic!("no error") };
         assert_eq!(source.raw_os_error(), Some(errno));
-        // Reads and changes go on. What was durable is.
+        // Reads and changes go on. What was durable still is.
         let map = map(&pool);
         assert_eq!(map.get(&1_050).unwrap(), Some(3_150));
         assert!(map.insert(&1_100, &3_300).unwrap());
@@ -386,7 +386,7 @@ fn while_a_disk_hangs_the_pool_can_be_used() {
 /// The path for a child process of one of the tests.
 const CHILD: &str = "OUTLAST_TEST_CHILD";
 
-/// The child: inserts keys in order, and says which have returned and which are durable.
+/// The child: inserts keys in order, and prints which inserts have returned and which are durable.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
@@ -404,8 +404,8 @@ fn child() {
     }
 }
 
-/// Runs the child until it has said so much, and kills it. Returns the last keys that had returned and
-/// that were durable.
+/// Runs the child until it has printed `lines` lines, and kills it. Returns the key of the last insert
+/// that had returned, and of the last that was durable.
 fn killed(path: &Path, lines: usize) -> (u64, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
@@ -424,7 +424,7 @@ fn killed(path: &Path, lines: usize) -> (u64, u64) {
         }
         left = left.saturating_sub(1);
         if left == 0 {
-            // What it has said until it is dead still counts.
+            // Lines that it prints before it is dead still count.
             let _ = child.kill();
         }
     }

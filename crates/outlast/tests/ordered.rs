@@ -1,4 +1,4 @@
-//! Compares ordered maps with a `BTreeMap`, and checks what their scans guarantee beside changes.
+//! Compares ordered maps with a `BTreeMap`, and checks what their scans guarantee during changes.
 //!
 //! Method: a seeded run of changes on few keys of each type, in shapes so small that leaves, nodes
 //! and partitions split and merge all the time. Every few steps, the test reads ranges with all

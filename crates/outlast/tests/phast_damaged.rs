@@ -176,7 +176,7 @@ fn change(map: &OrderedMap<u64, u64>, served: &[u64], lost: &[u64], case: &str) 
         let before = map.put(&key, &(key + 1)).unwrap();
         assert!(before.is_some(), "{case}");
         assert_eq!(map.get(&key).unwrap(), Some(key + 1), "{case}");
-        // Insert other keys, so that leaves split and merge beside the damage.
+        // Insert other keys, so that leaves split and merge next to the damage.
         match map.insert(&(key + 2), &9) {
             Ok(inserted) => {
                 assert!(inserted, "{case}");
@@ -235,7 +235,7 @@ fn damage_of_an_entry_of_the_master_array_takes_no_keys() {
         let (pool, map) = open(&path);
         assert_eq!(served(&map).len() as u64, KEYS, "entry {index}");
         assert!(!pool.verify().unwrap().is_sound(), "entry {index}");
-        // Partitions come and go beside the damage.
+        // Partitions come and go next to the damage.
         for n in 0..KEYS {
             assert_eq!(map.remove(&key(n)).unwrap(), Some(value(n)));
         }

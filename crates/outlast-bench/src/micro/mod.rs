@@ -140,7 +140,7 @@ struct Observed {
 }
 
 impl Observed {
-    /// Bytes of DRAM: the heap, and what the system keeps beside it.
+    /// Bytes of DRAM: the heap, and what the system keeps outside it.
     fn dram_bytes(&self) -> Option<u64> {
         Some(self.heap_bytes? + self.room.shadow_bytes.unwrap_or(0))
     }

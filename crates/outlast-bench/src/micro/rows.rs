@@ -82,7 +82,7 @@ pub struct Huge {
     pub pool_kb: Option<u64>,
     /// The same in megabytes, for tables.
     pub pool_mb: Option<u64>,
-    /// In the DRAM that the pool keeps beside the heap.
+    /// In the DRAM that the pool keeps outside the heap.
     pub shadow_kb: Option<u64>,
     /// In all other memory of the process, mainly its heap.
     pub heap_kb: Option<u64>,

@@ -75,7 +75,7 @@ pub struct Room {
     pub pool_bytes: Option<u64>,
     /// Bytes of DRAM that the index reports.
     pub index_dram_bytes: Option<u64>,
-    /// Bytes of DRAM beside the heap.
+    /// Bytes of DRAM outside the heap.
     pub shadow_bytes: Option<u64>,
     /// The part of those bytes in huge pages.
     pub shadow_huge_bytes: Option<u64>,

@@ -72,7 +72,7 @@ pub enum Choice {
     Random,
     /// [`Strategy::pct`](super::baton::Strategy::pct).
     Pct,
-    /// One of [`Workload::held`], whose number is the seed, held before a step.
+    /// A directed schedule: one of [`Workload::held`], held before a step. The seed is its number.
     Held,
 }
 

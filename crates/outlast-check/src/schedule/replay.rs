@@ -1,5 +1,5 @@
-//! One schedule, identified by its workload, strategy and seed. This module runs and checks it, makes
-//! a violation smaller, and runs it again on request.
+//! One schedule, identified by its workload, strategy and seed. This module runs and checks it,
+//! minimises a violation, and runs the schedule again on request.
 
 use super::baton::Strategy;
 use super::check::{Checker, Found};

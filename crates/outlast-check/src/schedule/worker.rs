@@ -199,7 +199,7 @@ impl<'r> Worker<'r> {
         self.shared.baton.answered();
     }
 
-    /// Makes an operation. If it is refused, it has had no effect, and the thread repeats it on the
+    /// Performs an operation. If it is refused, it has had no effect, and the thread repeats it on the
     /// next opening of the pool, if there will be one. A thread that reopens does not wait for
     /// itself.
     fn attempt(&mut self, op: usize, act: Act, reopens: bool) -> Result<Option<Answer>, Asked> {

@@ -78,7 +78,7 @@ impl Cells {
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 
-    /// Returns a word that users of the file give a meaning.
+    /// Returns a word whose meaning the users of the file decide.
     pub fn note(&self, index: usize) -> &AtomicU64 {
         assert!(index < NOTES, "one of the notes");
         &self.words()[index]

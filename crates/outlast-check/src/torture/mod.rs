@@ -2,7 +2,7 @@
 //!
 //! A child process works on a pool with several threads. It keeps the expected value of every key
 //! in a file of its own ([`cells`]). The parent kills it at a random moment with SIGKILL. The next
-//! life, of another child or of the parent, checks every key while it works, beside the reclaim.
+//! life, of another child or of the parent, checks every key while it works and the reclaim runs.
 //! The parent also verifies the pool at rest.
 //!
 //! SIGKILL leaves the processor's caches alone, so torture says nothing about flushes.

@@ -82,7 +82,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     let survives = if medium.survives_power_loss() {
         "process death and power loss"
     } else if medium.kind == MediumKind::Journal {
-        "process death; power loss, but for the last moments that nobody waited for"
+        "process death; power loss, but for the latest changes that nobody waited for"
     } else {
         "process death; power loss only once closed or synced"
     };

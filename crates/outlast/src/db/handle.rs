@@ -38,13 +38,13 @@ pub(crate) struct Guarded {
     store: Arc<Store<Real>>,
     worker: Option<Worker>,
     journal: Option<JournalThreads>,
-    /// The file that is locked for a pool that is open read-only, if that is not the mapped one.
+    /// The file that is locked for a pool that is open read-only, if it is not the mapped file.
     locked: Option<File>,
 }
 
 impl Guarded {
-    /// Starts the background thread (`worker`), and the threads of the journal if there is one. `keep`
-    /// says whether to keep its working file at the end.
+    /// Starts the background thread if `worker` is true, and the threads of the journal if there is
+    /// one. `keep` says whether closing keeps the journal's working file.
     pub(super) fn new(
         store: Arc<Store<Real>>,
         worker: bool,
@@ -99,12 +99,12 @@ pub struct Durability {
     pub flush: FlushMode,
     /// Whether operations that have returned survive process death.
     pub survives_process_death: bool,
-    /// For a journaled pool: how long an operation that has returned may still be taken back by a
-    /// power loss, besides the time of the commit under way. [`Pool::wait_durable`] waits until it
-    /// cannot.
+    /// For a journaled pool, the interval of its commits. A power loss takes back at most the
+    /// operations of the last interval and of the commit under way, and none that
+    /// [`Pool::wait_durable`] has waited for.
     pub interval: Option<Duration>,
-    /// Whether operations that have returned survive a power loss. If not, and without a journal, a power loss keeps the
-    /// state of the last [`Pool::sync`], provided that nothing has changed since.
+    /// Whether operations that have returned survive a power loss. If not, a pool without a journal
+    /// keeps the state of the last [`Pool::sync`], provided that nothing has changed since.
     /// [`Pool::snapshot`] makes a restore point.
     pub survives_power_loss: bool,
     /// Whether the disk may lack something that was written. If so, nothing becomes durable against
@@ -133,7 +133,7 @@ pub struct PoolStats {
     /// Bytes of the pool mapped by huge pages, if the system reports it.
     pub huge_page_bytes: Option<u64>,
     /// Bytes of DRAM resident for the pool's shadow, which holds the locks, bitmaps and
-    /// fingerprints of buckets beside the heap; `None` if the system does not report it. This
+    /// fingerprints of buckets outside the heap; `None` if the system does not report it. This
     /// counts whole resident pages. It exceeds the sum of [`IndexStats::dram_bytes`] where those
     /// pages are huge, and falls short of it where much has not been touched yet.
     ///
@@ -237,28 +237,28 @@ impl Pool {
         }
     }
 
-    /// Makes everything that has returned durable against a power loss, on media that leave the
-    /// write-back to the kernel. Writers wait meanwhile; readers do not.
+    /// Makes everything that has returned durable against a power loss, on media where returning does
+    /// not imply that. Writers wait meanwhile; readers do not.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write everything back. The pool is suspect from then
-    /// on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`] until
-    /// [`Pool::verify`] has found the pool sound. Operations on maps go on, and nothing is lost as
-    /// long as the system runs.
+    /// [`Error::Io`] if the system could not write everything back. Without a journal, the pool is
+    /// suspect from then on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`]
+    /// until [`Pool::verify`] has found the pool sound. Operations on maps go on, and nothing is lost
+    /// as long as the system runs.
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
     }
 
     /// Waits until everything that was done before this call survives a power loss, as far as the
-    /// medium allows: changes that have returned, and what was read. Threads that wait at the same time
-    /// share one sync of the disk.
+    /// medium allows: changes that have returned, and changes that were read. Threads that wait at the
+    /// same time share one sync of the disk.
     ///
     /// On persistent memory this returns at once. With a journal it takes a cut and one write to the
     /// disk. Without one, it is [`sync`](Pool::sync), which holds writers back meanwhile.
     ///
     /// # Errors
-    /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, and a
-    /// later call can succeed. [`Error::NotOpen`]; those of [`sync`](Pool::sync).
+    /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, so a
+    /// later call can succeed. [`Error::NotOpen`]. Without a journal, those of [`sync`](Pool::sync).
     pub fn wait_durable(&self) -> Result<()> {
         let store = &self.inner.store;
         store.check()?;

@@ -24,16 +24,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Where working files are by default, if it is in memory and has room.
+/// The default directory of working files, if it is in memory and has room.
 const MEMORY: &str = "/dev/shm";
-/// Room that must be left there, in bytes, besides twice the pool.
+/// Free space that must be there, in bytes, besides twice the size of the pool.
 const LEAST_ROOM: u64 = 64 << 20;
-/// What the names of working files begin and end with. A life is in between.
+/// What the names of working files begin and end with. The life's id is in between.
 const NAMES: [&str; 2] = ["outlast-", ".working"];
 /// Bytes copied at a time when a working file is built.
 const PIECE: u64 = 4 << 20;
 
-/// How a pool's journal works. See [`PoolOptions::journal`].
+/// Options of a pool's journal. See [`PoolOptions::journal`].
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
@@ -68,51 +68,52 @@ impl Default for JournalOptions {
 }
 
 impl JournalOptions {
-    /// Returns the defaults: an interval of 10 ms, the journal beside the pool, the working file in
-    /// memory if there is room.
+    /// Returns the defaults: an interval of 10 ms, the journal's directory beside the pool, and the
+    /// working file in memory if there is room.
     pub fn new() -> Self {
         let interval = Duration::from_millis(10);
         JournalOptions { interval, limit: 0, directory: None, working: None, keep: false }
     }
 
-    /// Sets how long a change may stay without being durable if nobody waits for it. A power loss
-    /// takes back at most the changes of that time and of the commit under way. At each interval
-    /// all writers are held back for a moment. Default: 10 ms.
+    /// Sets the interval at which changes become durable if no thread waits for them. A power loss
+    /// takes back at most the changes of the last interval and of the commit under way. At each
+    /// interval all writers are held back for a moment. Default: 10 ms.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Sets the directory of the journal. It must not be on another machine's disk, nor in memory.
-    /// It is created if it does not exist; its parent must. The same directory has to be given each
-    /// time the pool is opened. Default: the pool's path with `.journal` appended.
+    /// Sets the directory of the journal. It must be on a local disk, not in memory. It is created if
+    /// it does not exist; its parent must exist. Give the same directory each time the pool is opened.
+    /// Default: the pool's path with `.journal` appended.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm` if
-    /// that is in memory and has room for twice the pool, otherwise the directory of the journal. If
-    /// another directory is given than the last time, the pool is rebuilt from the disk.
+    /// Sets the directory of the working file, which is as large as the pool. If you name another
+    /// directory than the last time, the working file is built anew, from the disk. Default: `/dev/shm`
+    /// if that is in memory and has room for twice the pool, otherwise the directory of the journal.
     #[must_use]
     pub fn working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.working = Some(directory.into());
         self
     }
 
-    /// Sets how long the journal may become, in bytes, before it is shortened by a checkpoint. A
-    /// longer one writes less to the disk, and takes longer to rebuild. It is exceeded when the
-    /// disk cannot follow. Default: twice the pool, and at least 256 MiB.
+    /// Sets the length that the journal should not exceed, in bytes. From half of that on, checkpoints
+    /// shorten it. With a longer journal, less is written to the disk, and a rebuild takes longer. The
+    /// journal exceeds the limit while the disk cannot keep up. Default: twice the size of the pool,
+    /// and at least 256 MiB.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// Keeps the working file when the pool is closed, so that it opens again without reading the
-    /// disk until the machine is switched off. The file stays in memory until then. Default: no.
+    /// Sets whether closing the pool keeps the working file. The pool then opens again without reading
+    /// the disk, until the next reboot. Until then, the file takes memory. Default: no.
     #[must_use]
     pub fn keep_working_file(mut self, keep: bool) -> Self {
         self.keep = keep;
@@ -134,7 +135,7 @@ impl JournalOptions {
         }
     }
 
-    /// The place of a new working file for a pool of `bytes`.
+    /// Returns the directory for a new working file of a pool of `bytes`.
     fn place_for(&self, bytes: u64, directory: &Path) -> PathBuf {
         let has_room = |place: &Path| {
             let Ok(open) = File::open(place) else { return false };
@@ -149,13 +150,14 @@ impl JournalOptions {
     }
 }
 
-/// Words of a working file's control page.
+/// The first word of a working file's control page.
 const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
+/// The number of words, the first one included, that say what the file belongs to.
 const IDENTITY: usize = 11;
 /// The word that holds the last durable epoch.
 const DURABLE: usize = 16;
 
-/// Whose working file it is.
+/// What a working file belongs to.
 #[derive(Clone, Copy)]
 struct Owned {
     owner: Owner,
@@ -186,7 +188,7 @@ struct Working {
     size: u64,
 }
 
-/// The path of the working file of a life.
+/// Returns the path of the working file of a life.
 fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
@@ -200,8 +202,9 @@ fn open_working(path: &Path, lock: FlockOperation) -> Option<File> {
     (ours && rustix::fs::flock(&file, lock).is_ok()).then_some(file)
 }
 
-/// Finds the working file that a process left when it died. It is not used if it is not certainly
-/// that of this life, of this boot and of this base, or if it is older than the base.
+/// Finds the working file that a dead process has left, or that closing the pool has kept. A file is
+/// not used unless it certainly belongs to this life, this boot and this base and is no older than
+/// the base.
 fn find(
     places: &[PathBuf],
     lock: FlockOperation,
@@ -227,7 +230,7 @@ fn find(
     Ok(None)
 }
 
-/// Removes working files of this base that are not used any more.
+/// Removes the working files of this base's other lives.
 fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
     for place in places {
         for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
@@ -285,8 +288,8 @@ fn copy(base: &File, working: &File, size: u64, threads: usize) -> std::io::Resu
 }
 
 impl PoolOptions {
-    /// Opens a journaled pool, or makes a pool that was closed journaled. `locked` is its file, locked;
-    /// `meta` was found in it.
+    /// Opens a journaled pool, or gives a closed pool a journal. `locked` is the pool's file, which is
+    /// locked, and `meta` is what was found in it.
     pub(super) fn open_journaled(
         &self,
         path: &Path,
@@ -329,10 +332,10 @@ impl PoolOptions {
             let lock = FlockOperation::NonBlockingLockExclusive;
             if let Some(working) = find(&places, lock, owned, &meta)? {
                 let durable = working.notes.control()[DURABLE].load(Ordering::Relaxed);
-                // This fails if the segments go on after what the working file knows.
+                // This fails if a segment continues from an epoch that the working file lacks.
                 if let Ok(mut writer) = Writer::new(files.clone(), owner, durable) {
                     let base = found.expect("it was just there");
-                    // There is none if the pool was closed and the working file kept.
+                    // There is no segment if the pool was closed and the working file kept.
                     writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     remove_old(&places, identity, owner.life);
@@ -342,7 +345,7 @@ impl PoolOptions {
                 }
             }
         }
-        // The base is completed, and a new life begins with it.
+        // Without a working file, complete the base, and begin a new life from it.
         let (epoch, pool) = match &found {
             Some(base) if base.meta().closed => (base.meta().checkpoint, Some(base.meta().pool)),
             Some(base) => {
@@ -352,19 +355,19 @@ impl PoolOptions {
                     Rebuilt::Whole { epoch, .. } => (epoch, Some(base.meta().pool)),
                     Rebuilt::Missing { found, needed } => {
                         return Err(Error::IncompleteJournal(format!(
-                            "{} has the epochs up to {found}, and {needed} are needed",
+                            "{} has epochs up to {found}, but epoch {needed} is needed",
                             directory.display()
                         )));
                     }
                     Rebuilt::Gone => {
                         return Err(Error::IncompleteJournal(format!(
-                            "{} has nothing of it",
+                            "{} has no segment of it",
                             directory.display()
                         )));
                     }
                     Rebuilt::Short { found, needed } => {
                         return Err(Error::IncompleteJournal(format!(
-                            "{} has {found} bytes, and had {needed}",
+                            "{} has {found} bytes, but must have at least {needed}",
                             path.display()
                         )));
                     }
@@ -440,7 +443,7 @@ impl PoolOptions {
         let made = || -> Result<Notes> {
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
                 .map_err(|e| io(e.into()))?;
-            // Get all blocks first: a full file system says so here.
+            // Allocate all blocks first, so that a full file system is reported here.
             self.disk.allocate(&file, 0, size).map_err(mapping_error)?;
             copy(base, &file, size, self.core.recovery.threads).map_err(io)?;
             let capacity = self.reserve(size, header.geometry().page_bits());
@@ -484,13 +487,15 @@ impl PoolOptions {
         let backing = Backing::Journaled(Journaled { mapping, journal, base: locked, directory });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());
-        // Whatever a journal has put together is whole.
+        // A pool from a working file or a rebuild is not torn, even if it is dirty.
         core.whole = true;
         let core = Core::open(backing, Real::journaled(notes), header, core)?;
         self.start(Store::new(core)?, keep, None)
     }
 
-    /// Opens a journaled pool for reading. Writes nothing.
+    /// Finds the file to map for a read-only opening of a journaled pool: the base if the pool was
+    /// closed, otherwise the working file. Returns it with its header, and with the locked base if
+    /// that is another file. Writes nothing.
     pub(super) fn read_journaled(
         &self,
         path: &Path,
@@ -520,7 +525,7 @@ pub(super) struct JournalThreads {
 }
 
 impl JournalThreads {
-    /// Starts them, if the pool has a journal.
+    /// Starts the threads, if the pool has a journal.
     pub(super) fn start(store: &Store<Real>, keep: bool) -> Result<Option<JournalThreads>> {
         let Some(journal) = store.core().journal().cloned() else { return Ok(None) };
         let mut started = JournalThreads { journal, threads: Vec::new(), keep };
@@ -543,7 +548,7 @@ impl JournalThreads {
         Ok(Some(started))
     }
 
-    /// Removes the working file of a pool that was closed.
+    /// Removes the working file of a closed pool, unless it is to be kept.
     pub(super) fn remove_working_file(&self) {
         if !self.keep {
             let _ = std::fs::remove_file(&self.journal.settings().working);
@@ -567,14 +572,15 @@ impl Drop for JournalThreads {
     }
 }
 
-/// Takes the journal from a pool whose journal is incomplete, for a user who accepts what is left.
+/// Removes the journal's entry from a pool whose journal is incomplete, for a user who accepts what is
+/// left without it.
 pub(super) fn leave(file: &File, disk: &Disk) -> Result<()> {
     let io = |e| Error::io("taking the journal from the pool", e);
     let file = file.try_clone().map_err(io)?;
     Base::leave(&DiskFile::new(file, disk.clone())).map_err(io)
 }
 
-/// The journal's entry in the file of a pool, if it has one.
+/// Returns the journal's entry in the file of a pool, if it has one.
 pub(super) fn peek(file: &File) -> Result<Option<Meta>> {
     let io = |e| Error::io("reading the pool", e);
     let file = file.try_clone().map_err(io)?;

@@ -1,10 +1,12 @@
 //! A pool with its maps: the part that a program opens.
 //!
 //! - [`options`], [`handle`]: opening a pool, and what a program can do with it
+//! - [`journal`]: opening a pool with a journal
 //! - [`map_options`], [`raw`]: creating maps, and using them as bytes
 //! - [`roots`]: named maps
-//! - [`store`]: a pool with its open maps; `open_map`, `reclaim`: one of them, and the reclaim of
-//!   space after a crash
+//! - [`store`]: a pool with its open maps
+//! - `open_map`: an open map
+//! - `reclaim`: the reclaim of space after a crash
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool
 //! - `worker`: the background thread

@@ -110,19 +110,19 @@ impl PoolOptions {
     }
 
     /// Gives the pool a journal, so that it survives a power loss on an ordinary disk
-    /// ([`MediumKind::Journal`]). The pool is then worked on in memory, and the file at its path is
-    /// brought up to date in the background.
+    /// ([`MediumKind::Journal`]). Operations then work on a file in memory, and the file at the pool's
+    /// path is brought up to date in the background.
     ///
     /// A power loss takes back at most the changes of the last [interval](JournalOptions::interval)
-    /// and of the commit under way, and none that was [waited for](Pool::wait_durable). What it
-    /// leaves is a state that the pool was in between two operations. The death of the process costs
-    /// nothing, as without a journal.
+    /// and of the commit under way, and none that was [waited for](Pool::wait_durable). It leaves the
+    /// pool as it was between two operations. Process death loses nothing, as without a journal.
     ///
-    /// A pool that is created gets a journal. A pool that exists and has none gets one; it is closed
-    /// first, if it was not. A pool that has one keeps it, with or without this option.
+    /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
+    /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
+    /// is recovered and closed first.) A pool that has a journal keeps it, with or without this option.
     /// [`Pool::snapshot`] makes a pool without a journal.
     ///
-    /// The pool has to fit into memory. Opening it after a reboot reads all of it.
+    /// The pool must fit into memory. Opening it after a reboot reads all of it.
     #[must_use]
     pub fn journal(mut self, options: JournalOptions) -> Self {
         self.journal = Some(options);
@@ -147,10 +147,10 @@ impl PoolOptions {
         self
     }
 
-    /// Sets a function that receives the progress of such an opening, and that of the rebuild of a
-    /// journaled pool, whose parts are the epochs of its journal. Any of the opening threads
-    /// may call it, at any time during the opening. It must not use the pool: the opening thread
-    /// holds the lock under which other maps are opened.
+    /// Sets a function that receives the progress of such an opening, and of the rebuild of a journaled
+    /// pool (where [`parts`](RecoveryProgress::parts) are the epochs of the journal). Any of the opening
+    /// threads may call it, at any time during the opening. It must not use the pool: the opening
+    /// thread holds the lock under which other maps are opened.
     #[must_use]
     pub fn recovery_progress(
         mut self,
@@ -307,7 +307,7 @@ impl PoolOptions {
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
-    /// it is first touched.
+    /// it is first touched. (After a reboot, opening a pool with a journal reads all of it.)
     ///
     /// # Errors
     /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`],
@@ -440,7 +440,7 @@ impl PoolOptions {
                         let file = file.map_err(|e| Error::io("opening the pool", e))?;
                         let header = header_of(&file, len, path)?;
                         let pool = self.open_plain(file, header, false, None)?;
-                        // Not before: as long as the pool cannot be opened, its journal may be found.
+                        // Only now: while the pool cannot be opened, its journal may still be found.
                         journal::leave(&kept, &self.disk)?;
                         Ok(pool)
                     }
@@ -453,7 +453,7 @@ impl PoolOptions {
                     return self.open_plain(file, header, read_only, None);
                 }
                 if header.is_dirty() {
-                    // Whatever a crash has left is put in order without a journal.
+                    // Recover the pool from its crash without a journal first.
                     let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                     let plain = PoolOptions { background: false, ..self.clone() };
                     plain.open_plain(file, header, false, None)?.close()?;
@@ -466,8 +466,8 @@ impl PoolOptions {
         }
     }
 
-    /// Opens a pool without a journal. If it is open read-only, `locked` is the file that is locked
-    /// for it, if that is another one.
+    /// Opens a pool without a journal. `locked` is the file that is locked for a read-only opening, if
+    /// it is not `file`.
     fn open_plain(
         &self,
         file: File,
@@ -512,12 +512,12 @@ impl PoolOptions {
         (real, CoreOptions { medium: kind, boot, ..core })
     }
 
-    /// The id of the current boot.
+    /// Returns the id of the current boot.
     pub(super) fn boot(&self) -> u128 {
         if self.core.boot == 0 { boot_id() } else { self.core.boot }
     }
 
-    /// Tells how far the rebuild of a journaled pool has come.
+    /// Reports the progress of the rebuild of a journaled pool.
     pub(super) fn tell_rebuild(&self, done: u64, all: u64) {
         if let Some(listener) = &self.core.recovery.progress {
             let (parts_done, parts) = (done as usize, all as usize);
@@ -552,8 +552,8 @@ fn first_size(options: &CoreOptions, granule: u64) -> u64 {
     }
 }
 
-/// Reads the header of a pool with system calls: a file is mapped only once it is known to be a pool.
-/// `len` bytes of the file are there.
+/// Reads the header of a pool with system calls, because a file is mapped only once it is known to be a
+/// pool. The file has `len` bytes.
 pub(super) fn header_of(file: &File, len: u64, path: &Path) -> Result<Header> {
     Header::read(len, |offset| {
         let mut bytes = [0; HEADER_WORDS * 8];

@@ -1,5 +1,5 @@
-//! The base: a copy of the pool on the disk. Checkpoints bring it up to date, and a rebuild
-//! completes it.
+//! The base: a copy of the pool on the disk. Checkpoints bring it up to date. After a power loss, a
+//! rebuild completes it from the journal.
 
 use super::bugs::{self, seeded};
 use super::files::{Directory, JournalFile};
@@ -20,14 +20,14 @@ pub struct Base {
     file: Box<dyn JournalFile>,
     /// The content of `meta` on the disk, and its sequence number.
     meta: Mutex<(u64, Meta)>,
-    /// Syncs that have failed. The kernel reports an error once, to whoever asks first.
+    /// Failed syncs. The kernel reports an error only once, to the thread that syncs first.
     failures: AtomicU64,
 }
 
 impl Base {
-    /// Makes the base of a journal of a file that holds a pool, durably.
+    /// Turns a file that holds a pool into the base of a journal, durably.
     pub fn create(file: Box<dyn JournalFile>, meta: Meta) -> io::Result<Base> {
-        // What an earlier journal has left there must not look newer.
+        // A copy of `meta` that an earlier journal has left there must not look newer.
         let sequence = meta::read(&*file)?.0.map_or(0, |(sequence, _)| sequence);
         let (meta_now, failures) = (Mutex::new((sequence, meta)), AtomicU64::new(0));
         let base = Base { file, meta: meta_now, failures };
@@ -35,27 +35,28 @@ impl Base {
         Ok(base)
     }
 
-    /// Reads the newer whole copy of `meta`, and makes it durable. Returns the file as it is if
-    /// neither is whole: no journal belongs to it.
+    /// Opens a base: reads the newer whole copy of `meta`, and makes it durable. Returns the file
+    /// unchanged if neither copy is whole: then it is not a base.
     pub fn open(file: Box<dyn JournalFile>) -> io::Result<Result<Base, Box<dyn JournalFile>>> {
         let (Some((sequence, meta)), whole) = meta::read(&*file)? else { return Ok(Err(file)) };
         let base = Base { file, meta: Mutex::new((sequence, meta)), failures: AtomicU64::new(0) };
         if whole == 2 {
-            // A process that died may have written the newer copy without effect, and only that
-            // process was told. The next write goes over the other copy. (If that one is not whole,
-            // it was being written, so this one was durable.)
+            // The disk may have refused the newer copy, and only the process that wrote it, and died,
+            // was told. The next update overwrites the other copy, so write this one again first. (If
+            // the other copy is not whole, it was being written, so this one was durable by then.)
             meta::write(&*base.file, sequence, &meta)?;
             base.sync()?;
         }
         Ok(Ok(base))
     }
 
-    /// Reads the newer whole copy of the `meta` in a file. Writes nothing.
+    /// Returns the newer whole copy of the `meta` in a file. Writes nothing.
     pub fn peek(file: &dyn JournalFile) -> io::Result<Option<Meta>> {
         Ok(meta::read(file)?.0.map(|(_, meta)| meta))
     }
 
-    /// Takes the journal from a file, durably. What is left is a pool, or whatever the base was.
+    /// Removes `meta` from a file, durably, so that it is no longer a base. The file is then a pool, as
+    /// far as the base was one.
     pub fn leave(file: &dyn JournalFile) -> io::Result<()> {
         meta::wipe(file)?;
         file.sync()
@@ -70,27 +71,27 @@ impl Base {
         self.meta.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what the disk has of `meta`.
+    /// Returns the content of `meta` on the disk.
     pub fn meta(&self) -> Meta {
         self.locked().1
     }
 
-    /// As [`update`](Self::update), in both copies: the content before that is needed no more, and what
-    /// belongs to it can be deleted.
+    /// As [`update`](Self::update), but in both copies. No copy then has the old content, so segments
+    /// that only the old content needs can be deleted.
     pub fn replace(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         self.update(change)?;
         self.update(|_| ())
     }
 
-    /// Changes `meta`, durably. A crash in between, or damage to one copy, leaves the old content or
-    /// the new. After an error [`meta`](Self::meta) returns the old one, and the disk may have
+    /// Changes `meta`, durably. A crash meanwhile, or damage to one copy, leaves the old content or the
+    /// new. After an error, [`meta`](Self::meta) returns the old content, and the disk may have
     /// either.
     pub fn update(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         let mut known = self.locked();
         let (mut sequence, mut meta) = *known;
         change(&mut meta);
-        // The copy with the present sequence number is on the disk. After an error, the next write
-        // goes over the same other copy again.
+        // The copy with the present sequence number is on the disk, so this overwrites the other one.
+        // After an error, the next update overwrites that same copy again.
         sequence += 1;
         meta::write(&*self.file, sequence, &meta)?;
         self.sync()?;
@@ -128,12 +129,13 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Returns the set of no page, after `epoch`.
+    /// Returns the empty set, as of the end of `epoch`.
     pub fn none(epoch: u64) -> Pages {
         Pages { epoch, ..Pages::default() }
     }
 
-    /// Returns the set of all `count` pages, after `epoch`: what is changed is not known any more.
+    /// Returns the set of all `count` pages, as of the end of `epoch`. It is for a pool of which nobody
+    /// knows any more which pages have changed.
     pub fn all(count: u64, epoch: u64) -> Pages {
         let mut pages = Pages::none(epoch);
         (0..count).for_each(|page| pages.insert(page));
@@ -141,7 +143,7 @@ impl Pages {
     }
 
     fn insert(&mut self, page: u64) {
-        // These are not the pool's, but hold `meta`.
+        // These pages hold `meta`. They are not part of the pool.
         if META_OFFSETS.contains(&(page * PAGE as u64)) {
             return;
         }
@@ -163,7 +165,7 @@ impl Pages {
         self.epoch = epoch;
     }
 
-    /// Removes the first page from `from` on.
+    /// Removes and returns the first page in the set whose number is at least `from`.
     fn take_from(&mut self, from: u64) -> Option<u64> {
         let mut at = (from / 64) as usize;
         let mut word = self.changed.get(at)? & (u64::MAX << (from % 64));
@@ -177,12 +179,12 @@ impl Pages {
         Some(at as u64 * 64 + bit)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of pages in the set.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -191,30 +193,29 @@ impl Pages {
 /// A checkpoint under way. It goes in rounds of three steps:
 ///
 /// 1. [`copy`](Self::copy) copies some pages of the pool, while operations go on;
-/// 2. the caller makes what those operations had noted by then durable, in an epoch that was cut
-///    after that;
+/// 2. the caller waits until a cut that was made after that is durable;
 /// 3. [`write`](Self::write) writes the copies to the base.
 ///
-/// A copied page can hold half of an operation. After step 2 the journal holds the other half.
-/// After an error, [`abandon`](Self::abandon) gives the pages back.
+/// A copied page can hold half of an operation's stores. After step 2, the journal holds all lines
+/// that the operation changed. After an error, [`abandon`](Self::abandon) gives the pages back.
 #[must_use = "its pages are lost if it is neither finished nor abandoned"]
 pub struct Checkpoint {
-    /// The base needs only what follows this epoch, once this checkpoint is complete.
+    /// Once the checkpoint is complete, the base needs only the epochs after this one.
     epoch: u64,
     left: Pages,
     /// The next page to look at.
     next: u64,
-    /// The numbers of the pages that were copied and not written.
+    /// The numbers of the pages that were copied and are not written yet.
     copied: Vec<u64>,
     /// Their content.
     copies: Vec<u8>,
     written: Vec<u64>,
-    /// Failed syncs of the base before it began.
+    /// Failed syncs of the base before the checkpoint began.
     failures: u64,
 }
 
 impl Checkpoint {
-    /// Begins a checkpoint of the pages that have changed up to the last epoch in the set.
+    /// Begins a checkpoint of all pages in the set, and empties the set.
     pub fn begin(pages: &mut Pages, base: &Base) -> Checkpoint {
         let epoch = pages.epoch;
         Checkpoint {
@@ -233,8 +234,8 @@ impl Checkpoint {
         self.left.len()
     }
 
-    /// Copies up to `count` pages. `read` fills in a page of the pool, by its number; it loads words
-    /// atomically. Returns whether there are any copies to write.
+    /// Copies up to `count` pages. `read` receives the number of a page of the pool and fills in its
+    /// content, loading words atomically. Returns whether there are any copies to write.
     pub fn copy(&mut self, count: usize, mut read: impl FnMut(u64, &mut [u8])) -> bool {
         while self.copied.len() < count
             && let Some(page) = self.left.take_from(self.next)
@@ -248,8 +249,8 @@ impl Checkpoint {
         !self.copied.is_empty()
     }
 
-    /// Writes the copies to the base. `durable` is the last durable epoch: see step 2.
-    /// Returns the bytes written.
+    /// Writes the copies to the base. `durable` is the last durable epoch after step 2. Returns the
+    /// number of bytes written.
     pub fn write(&mut self, durable: u64, base: &Base) -> io::Result<u64> {
         if base.meta().reached < durable && !seeded(&bugs::REACHED_UNTOLD) {
             base.update(|meta| meta.reached = durable)?;
@@ -270,24 +271,24 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Returns the epoch up to which the base needs no segments once this is complete.
+    /// Returns the epoch up to which the base needs no segments once the checkpoint is complete.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Ends the checkpoint: the base is durable. `closed` says that the life ends with it, because
-    /// there is no later epoch. Returns the epoch up to which segments are not needed any more; see
-    /// [`Writer::forget`](super::log::Writer::forget).
+    /// Completes the checkpoint: makes the base durable, and then records that in `meta`. `closed`
+    /// says that the life ends here, because there is no later epoch. Returns the epoch up to which
+    /// segments are no longer needed; see [`Writer::forget`](super::log::Writer::forget).
     ///
     /// # Panics
-    /// If there are pages that were not written.
+    /// If a page has not been written.
     pub fn finish(&self, base: &Base, closed: bool) -> io::Result<u64> {
         assert!(self.left.is_empty() && self.copied.is_empty(), "all pages are written");
         if !seeded(&bugs::BASE_UNSYNCED) {
             base.sync()?;
         }
         if base.failures.load(Ordering::SeqCst) != self.failures {
-            // Somebody else was told of a failure, which was perhaps one of these pages.
+            // Another thread was told of a failure, which may have been that of one of these pages.
             return Err(io::Error::other("the base could not be synced"));
         }
         let size = base.file.len()?;
@@ -297,8 +298,8 @@ impl Checkpoint {
         Ok(self.epoch)
     }
 
-    /// Gives the checkpoint up after an error. All its pages count as changed: if the base could
-    /// not be synced, the kernel may have dropped any of them.
+    /// Gives the checkpoint up after an error, and puts all its pages back into the set: if the base
+    /// could not be synced, the kernel may have dropped any of them.
     pub fn abandon(mut self, pages: &mut Pages) {
         if seeded(&bugs::PAGES_DROPPED) {
             return;
@@ -320,7 +321,7 @@ pub enum Rebuilt {
         /// Epochs that were applied.
         applied: u64,
     },
-    /// Epochs are missing that were durable. The base was not changed.
+    /// Epochs that were durable are missing. The base was not changed.
     Missing {
         /// The last epoch found.
         found: u64,
@@ -338,11 +339,11 @@ pub enum Rebuilt {
     },
 }
 
-/// Completes the base with the epochs of the journal. If a crash cuts this short, the caller repeats
-/// it. `progress` receives how many epochs have been applied, and how many there are.
+/// Completes the base with the epochs of the journal. If a crash cuts this short, the next opening
+/// repeats it. `progress` receives how many epochs have been applied, and how many there are.
 ///
-/// Pages of the base that the disk had refused, which only the process that died knows, are written
-/// again: they differ from the disk in lines that the epochs hold.
+/// The page cache may hold pages of the base that the disk has refused, and only the dead process was
+/// told. On the disk, such a page lacks only lines that the epochs hold, and those are written again.
 pub fn complete(
     directory: &dyn Directory,
     base: &Base,

@@ -1,5 +1,5 @@
-//! The files of a journal on the disk, behind a trait, so that the proof harness can lose what was
-//! not synced.
+//! The files of a journal, behind traits, so that tests can put them on a simulated disk that loses
+//! what was not synced.
 
 use crate::pmem::{Call, Disk, MappingError};
 use std::fs::{self, File};
@@ -70,7 +70,8 @@ impl DiskFile {
 
 /// Bytes written at a time where a file is filled with zeros.
 const PIECE: usize = 1 << 20;
-/// What the name of a file ends with while the file is being created. An earlier one is overwritten.
+/// The suffix of a file's name while the file is being created. A file that a crash has left under
+/// such a name is overwritten.
 pub(super) const UNFINISHED: &str = ".new";
 
 impl DiskDirectory {
@@ -78,7 +79,7 @@ impl DiskDirectory {
     pub fn open_or_create(path: PathBuf, disk: Disk) -> io::Result<Self> {
         match fs::create_dir(&path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            // A process that died may have created it and not made its name durable.
+            // A process that died may have created the directory without making its name durable.
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;
@@ -96,8 +97,8 @@ impl DiskDirectory {
     fn create_in(&self, unfinished: &Path, path: &Path, len: u64) -> io::Result<File> {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(unfinished)?;
-        // Write zeros, and do not only allocate blocks. Otherwise the first fdatasync of each block
-        // would mark it as written, which is a change of the file's metadata.
+        // Writes zeros, because allocating blocks is not enough: the first fdatasync of such a block
+        // would also have to mark it as written, which changes the file's metadata.
         let piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! All numbers are little-endian. A block's checksum covers its header, its payload and the checksum
-//! of the block before it, or of the segment's header. So blocks that are left over from anything
-//! else do not continue a segment.
+//! of the block before it, or of the segment's header. So a block that is left over from anything
+//! else is never taken for the continuation of a segment.
 //!
-//! An epoch shares no sector with the one before it: a device that tears a sector it is writing
-//! harms no epoch that is durable.
+//! An epoch shares no sector with the one before it. So a device that tears the sector that it is
+//! writing damages no durable epoch.
 
 use super::bugs::{self, seeded};
 use super::files::{Directory, JournalFile, UNFINISHED};
@@ -27,14 +27,15 @@ pub const LINE: usize = 64;
 const HEADER: usize = 64;
 /// Epochs begin at multiples of this many bytes: no sector of a disk is larger.
 const SECTOR: u64 = 4096;
-/// How many lines ahead the next ones are fetched while lines are copied.
+/// How many lines ahead to prefetch while lines are copied.
 const SOON: usize = 24;
 /// Lines of a block, at most.
 const BLOCK_LINES: u64 = 1 << 14;
 /// Bytes of a segment, unless an epoch needs more.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 
-/// Bytes of the first segment of a life: many are opened for a few changes only.
+/// Bytes of the first segment of a life. It is small, because many pools are opened for only a few
+/// changes.
 const FIRST_BYTES: u64 = 256 << 10;
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
@@ -48,7 +49,7 @@ const PREFIX: &str = "segment-";
 pub struct Owner {
     /// The pool's id.
     pub pool: u128,
-    /// The life that writes it.
+    /// The id of the life that writes it.
     pub life: u128,
 }
 
@@ -62,13 +63,13 @@ pub struct Change {
 }
 
 impl Change {
-    /// Adds a run of lines, whose content [`fill`](Self::fill) fills in later.
+    /// Adds a run of lines. [`fill`](Self::fill) fills in their content later.
     pub fn announce(&mut self, lines: Range<u64>) {
         self.runs.push(lines);
     }
 
-    /// Fills in the content of all lines that were announced. `read` is called with each line, its
-    /// number, and the number of a line that will soon be read.
+    /// Fills in the content of all announced lines. Calls `read` for each line, with its number, the
+    /// buffer for its content, and the number of a line to prefetch.
     pub fn fill(&mut self, mut read: impl FnMut(u64, &mut [u8; LINE], u64)) {
         let lines = |runs: &[Range<u64>]| runs.iter().map(|run| run.end - run.start).sum::<u64>();
         self.images.resize(lines(&self.runs) as usize * LINE, 0);
@@ -83,7 +84,7 @@ impl Change {
     /// Adds a run of lines. `images` holds their content.
     ///
     /// # Panics
-    /// If `images` is not as long as so many lines.
+    /// If `images` does not have the length of `lines`.
     pub fn push(&mut self, lines: Range<u64>, images: &[u8]) {
         assert_eq!(images.len() as u64, (lines.end - lines.start) * LINE as u64);
         self.runs.push(lines);
@@ -110,13 +111,13 @@ impl Change {
         self.runs.is_empty()
     }
 
-    /// Forgets everything, and keeps the memory.
+    /// Removes all runs, but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.runs.clear();
         self.images.clear();
     }
 
-    /// Returns how many bytes it takes in a segment.
+    /// Returns the number of bytes that it takes in a segment.
     fn encoded_bytes(&self) -> u64 {
         let blocks = self.blocks();
         let runs: usize = blocks.iter().map(Vec::len).sum();
@@ -144,11 +145,11 @@ impl Change {
     }
 }
 
-/// A segment that is not written to any more.
+/// A segment that is no longer written to.
 #[derive(Debug)]
 struct Closed {
     name: String,
-    /// The last epoch in it that counts.
+    /// The last valid epoch in it.
     last: u64,
     bytes: u64,
 }
@@ -160,7 +161,7 @@ struct Open {
     bytes: u64,
     /// Where the next epoch goes. 0 if the segment's header is not written yet.
     at: u64,
-    /// The checksum that the next block continues.
+    /// The checksum of the last block, or of the header, which the next block's checksum covers.
     chain: u32,
 }
 
@@ -178,8 +179,8 @@ struct Spare {
     bytes: u64,
 }
 
-/// Creates segments ahead of use, on another thread than the one that writes: that takes as long as
-/// writing a whole segment.
+/// Creates segments ahead of use, on another thread than the writer's, because creating one takes as
+/// long as writing all of it.
 #[derive(Clone)]
 pub struct Preparer {
     directory: Arc<dyn Directory>,
@@ -193,7 +194,7 @@ impl Preparer {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates a segment of `bytes`, unless there is one.
+    /// Creates a segment of `bytes`, unless one is ready.
     pub fn prepare(&self, bytes: u64) -> io::Result<()> {
         if self.spare().is_some() {
             return Ok(());
@@ -208,8 +209,8 @@ impl Preparer {
         Ok(Spare { file: self.directory.create(&name_of(number), bytes)?, number, bytes })
     }
 
-    /// Returns the one that was prepared, if it has at least `bytes` and comes after `last`.
-    /// Otherwise creates one.
+    /// Returns the prepared segment, if it has at least `bytes` and its number is above `last`.
+    /// Otherwise deletes it and creates another one.
     fn take(&self, bytes: u64, last: Option<u64>, segment_bytes: u64) -> io::Result<Spare> {
         let spare = self.spare().take();
         if let Some(spare) = spare {
@@ -240,17 +241,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to write epochs after `durable`. What other segments hold after that becomes void with
-    /// the first epoch.
+    /// Creates a writer of the epochs after `durable`. The first epoch that it writes makes void
+    /// whatever other segments hold after `durable`.
     ///
     /// # Errors
-    /// Also if `durable` is before an epoch that was called durable: a caller that survives the
-    /// process must store the number of an epoch before it tells anyone, or uses it for a checkpoint.
+    /// Also if a segment continues from an epoch after `durable`: that epoch was durable. So a caller
+    /// must store the number of a durable epoch, where the next process finds it, before it reports
+    /// the epoch as durable or uses it for a checkpoint.
     pub fn new(directory: Arc<dyn Directory>, owner: Owner, durable: u64) -> io::Result<Writer> {
         let ours = segments(&*directory, owner)?;
         let known = ours.last().map_or(0, |segment| segment.after);
         if durable < known {
-            let why = format!("the last durable epoch is {durable}, a segment continues {known}");
+            let why = format!("last durable epoch {durable}, but a segment continues from {known}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let mut closed = Vec::new();
@@ -279,12 +281,12 @@ impl Writer {
         Writer { segment_bytes: bytes, ..self }
     }
 
-    /// Returns what creates segments ahead of use.
+    /// Returns a handle that creates segments ahead of use.
     pub fn preparer(&self) -> Preparer {
         self.preparer.clone()
     }
 
-    /// Returns how long the next segment will be, in bytes.
+    /// Returns the usual length of a new segment, in bytes.
     pub fn next_segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
@@ -300,8 +302,8 @@ impl Writer {
         self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
-    /// Makes an empty segment durable, unless there is a segment of this life. A life begins with one:
-    /// if no segment of it is found later, its journal was taken away.
+    /// Makes an empty segment durable, unless this life has a segment already. Every life begins with
+    /// one, so if an opener later finds none, the journal has been taken away.
     pub fn begin(&mut self) -> io::Result<()> {
         if !self.closed.is_empty() || seeded(&bugs::BEGUN_WITHOUT_SEGMENT) {
             return Ok(());
@@ -339,8 +341,8 @@ impl Writer {
     /// Ends the use of the open segment after an error.
     fn give_up_segment(&mut self) {
         if let Some(open) = self.open.take() {
-            // Without a durable epoch, nobody needs it. If it comes back, its header still says
-            // where the segment before it ends.
+            // A segment without a durable epoch is not needed. If a power loss brings it back, its
+            // header still names the last valid epoch of the segments before it.
             if open.at > 0 || self.directory.remove(&open.name).is_err() {
                 self.closed.push(open.close(self.durable));
             }
@@ -379,8 +381,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a new segment, of `segment_bytes` if that is enough, unless `bytes` of an epoch fit the
-    /// open one.
+    /// Makes room for an epoch of `bytes`: unless it fits the open segment, begins a new one, of
+    /// `segment_bytes` if that is enough.
     fn make_room(&mut self, bytes: u64, segment_bytes: u64) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());
@@ -397,14 +399,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the use of the open segment, if anything is in it. The next epoch begins another one.
+    /// Ends the use of the open segment, if anything is in it. The next epoch goes to a new one.
     pub fn close_segment(&mut self) {
         if let Some(open) = self.open.take_if(|open| open.at > 0) {
             self.closed.push(open.close(self.durable));
         }
     }
 
-    /// Deletes all segments, also unfinished ones.
+    /// Deletes all segments, including unfinished ones.
     pub fn delete_all(&mut self) -> io::Result<()> {
         self.open = None;
         self.closed.clear();
@@ -455,7 +457,7 @@ pub fn has_others(directory: &dyn Directory, pool: u128) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Deletes the segments of other owners. `meta` names this one, durably.
+/// Deletes the segments of all other owners. `meta` must name this owner already, durably.
 pub fn remove_others(directory: &dyn Directory, owner: Owner) -> io::Result<()> {
     let ours = segments(directory, owner)?;
     for name in directory.names()? {
@@ -470,7 +472,7 @@ pub fn remove_others(directory: &dyn Directory, owner: Owner) -> io::Result<()> 
 /// A segment that was found.
 struct Found {
     number: u64,
-    /// It continues after this epoch.
+    /// The epoch from which it continues.
     after: u64,
     chain: u32,
     file: Box<dyn JournalFile>,
@@ -500,7 +502,7 @@ fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Returns the number of the next segment. Each is used once.
+/// Returns the number of the next segment: one above all in the directory.
 fn next_number(directory: &dyn Directory) -> io::Result<u64> {
     let numbers = directory.names()?.into_iter().filter_map(|name| number_of(&name));
     Ok(numbers.max().map_or(0, |last| last + 1))
@@ -515,7 +517,7 @@ fn number_of(name: &str) -> Option<u64> {
     (name_of(number) == name && number < u64::MAX).then_some(number)
 }
 
-/// The epochs that are in the segments of a journal.
+/// The epochs in the segments of a journal.
 pub struct Epochs {
     found: Vec<Found>,
     checkpoint: u64,
@@ -523,11 +525,11 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Finds the epochs after `checkpoint`, and makes the disk hold these epochs.
+    /// Finds the epochs after `checkpoint`, and makes them durable.
     ///
-    /// A process that died may have written some that it had not synced, or that the disk refused:
-    /// only that process was told of it. They can be in the last segment alone, so its epochs are
-    /// copied to a new one.
+    /// Some may be in the page cache only: the dead process did not sync them, or the disk refused
+    /// them and only that process was told. Such epochs can only be in the last segment. So its epochs
+    /// are copied to a new segment.
     pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
         let mut epochs =
             Epochs { found: segments(directory, owner)?, checkpoint, last: checkpoint };
@@ -556,7 +558,7 @@ impl Epochs {
         self.last
     }
 
-    /// Returns the last epoch that is known to have been durable: a segment continues it.
+    /// Returns the epoch from which the last segment continues, which was therefore durable.
     pub fn known(&self) -> u64 {
         self.found.last().map_or(0, |segment| segment.after)
     }
@@ -571,11 +573,11 @@ impl Epochs {
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    /// Returns the last epoch that was visited.
+    /// Calls `visit` with each epoch, in order. Returns the last one.
     fn visit(&self, mut visit: impl FnMut(&Change) -> io::Result<()>) -> io::Result<u64> {
         let mut reached = self.checkpoint;
         for (index, segment) in self.found.iter().enumerate() {
-            // This segment ends with the epoch from which the next one continues.
+            // This segment's epochs are valid up to the one from which the next segment continues.
             let next = self.found.get(index + 1).filter(|_| !seeded(&bugs::VOID_EPOCHS_COUNT));
             let end = next.map_or(u64::MAX, |next| next.after);
             let mut reader = Reader::new(segment);
@@ -602,7 +604,7 @@ impl<'s> Reader<'s> {
         Reader { segment, at: SECTOR, chain: segment.chain }
     }
 
-    /// Reads the next epoch. Returns `None` if it is not there, or not whole.
+    /// Reads `epoch`, which comes next. Returns `None` if it is not there, or not whole.
     fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
         let mut change = Change::default();
         for index in 0.. {
@@ -682,8 +684,8 @@ fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {
     (*head == encode_segment(owner, number, after)).then_some((number, after))
 }
 
-/// Writes a whole segment, durably. Its header comes last: until it is there, the segment does not
-/// exist, and then all of it does.
+/// Writes a whole segment, durably. The header comes last, so the segment does not exist until all of
+/// it is durable.
 fn write_segment(
     directory: &dyn Directory,
     owner: Owner,
@@ -737,7 +739,7 @@ fn encode_block(
     checksum_in(&head)
 }
 
-/// Returns a header of these words, and the checksum of them and of the payload.
+/// Returns a header that consists of these words and of the checksum of words and payload.
 fn sealed(words: [u64; HEADER / 8 - 1], payload: &[u8]) -> [u8; HEADER] {
     let mut head = [0; HEADER];
     for (word, out) in words.iter().zip(head.chunks_exact_mut(8)) {

@@ -1,5 +1,5 @@
-//! What a rebuild of the pool needs to know: two checksummed copies of it, in pages of the base that
-//! the pool itself does not use.
+//! `meta`: what a rebuild of the pool needs to know. Two checksummed copies of it are in the base, in
+//! pages that the pool itself does not use.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub const META_OFFSETS: [u64; 2] = [12 << 10, 96 << 10];
 const BYTES: usize = 96;
 const MAGIC: u64 = u64::from_le_bytes(*b"OLJMETA1");
 
-/// What a rebuild needs to know.
+/// The content of `meta`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
     /// The pool's id.
@@ -27,7 +27,7 @@ pub struct Meta {
     pub closed: bool,
 }
 
-/// Reads the newer whole copy and its sequence number, and says how many copies are whole.
+/// Returns the newer whole copy with its sequence number, and the number of copies that are whole.
 pub(super) fn read(file: &dyn JournalFile) -> io::Result<(Option<(u64, Meta)>, usize)> {
     let (mut newest, mut whole) = (None, 0);
     for copy in 0..2 {
@@ -45,12 +45,12 @@ pub(super) fn read(file: &dyn JournalFile) -> io::Result<(Option<(u64, Meta)>, u
     Ok((newest, whole))
 }
 
-/// Writes a copy. It is not synced.
+/// Writes one copy, without a sync.
 pub(super) fn write(file: &dyn JournalFile, sequence: u64, meta: &Meta) -> io::Result<()> {
     file.write_at(&encode(meta, sequence), META_OFFSETS[(sequence % 2) as usize])
 }
 
-/// Overwrites both copies. They are not synced.
+/// Overwrites both copies with zeros, without a sync.
 pub(super) fn wipe(file: &dyn JournalFile) -> io::Result<()> {
     META_OFFSETS.iter().try_for_each(|&at| file.write_at(&[0; BYTES], at))
 }

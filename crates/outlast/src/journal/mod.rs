@@ -1,71 +1,76 @@
 //! The journal: what makes a pool on an ordinary disk survive a power loss.
 //!
-//! A journaled pool is worked on in memory, in a *working file*. Every flush of a cache line tells
-//! the journal which line has changed. At intervals, while no operation is under way, the journal
-//! takes the changed lines and writes them to the disk. So what a power loss leaves is a state that
-//! lies between operations, and every scheme recovers from it as from any crash.
+//! Operations on a journaled pool work on a *working file*, which is in memory. On this medium, a
+//! flush of a cache line only notes that the line has changed. At intervals the journal makes a *cut*:
+//! it holds all writers back for a moment and copies the lines that were noted since the last cut.
+//! Then it writes the copies to the disk. So a power loss leaves the pool as it was between two
+//! operations, and every scheme recovers from that state as from any crash.
 //!
 //! # Files
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | working file ([`Notes`](crate::pmem::Notes)) | the pool as it is now, and which lines have changed. It survives the death of the process, but no power loss |
-//! | base ([`base`]) | the pool as it was at some checkpoint, or is becoming in the next one |
-//! | [`meta`], in two pages of the base | from which epoch on the base needs the segments |
+//! | working file ([`Notes`](crate::pmem::Notes)) | the pool as it is now, and which lines have changed. It survives process death, but not a power loss |
+//! | base ([`base`]) | the pool as of the last checkpoint, or on its way to the next one |
+//! | [`meta`], in two pages of the base | the epoch after which the base needs the segments |
 //! | segments ([`log`]) | the lines that changed since, epoch by epoch |
 //!
-//! [`running`] is what the threads of an open pool do with them.
+//! [`running`] has the work of the threads of an open pool: cuts, commits and checkpoints.
 //!
-//! An *epoch* is what changed between two cuts. Epochs have consecutive numbers. An epoch is
-//! durable once its blocks are in a segment and that segment is synced.
+//! An *epoch* is the set of lines that changed between two cuts. Epochs have consecutive numbers. An
+//! epoch is durable once its blocks are in a segment and that segment is synced.
 //!
-//! A *life* begins when a working file is made. Its random id is in the working file, in `meta` and
-//! in each segment. Files of another life are not used. It begins with an empty segment: without any
-//! segment of its life, a base that was not closed is refused. `meta` is in the base, so that no base
-//! is completed from the journal of another one: a snapshot in the place of a base has none.
+//! A *life* begins when a working file is built. The life's random id is in the working file, in
+//! `meta` and in each segment. Files of another life are not used. Every life begins with a durable
+//! empty segment. So if there is no segment of a base's life and the base was not closed, its journal
+//! has been taken away, and the base is refused. `meta` is in the base so that no base is completed
+//! from the journal of another one: a snapshot that was put in a base's place has no `meta`.
 //!
 //! # Invariants
 //!
-//! 1. Every page of the base that differs from the pool at the end of epoch `checkpoint` does so
-//!    only in lines that epochs after `checkpoint`, up to `reached`, contain. (Lines that are stored
-//!    to and never flushed may have any content, as in any crash.)
-//! 2. So the base with the epochs after `checkpoint`, up to any durable one that is at least
+//! 1. The base differs from the pool at the end of epoch `checkpoint` only in lines that are in the
+//!    epochs after `checkpoint`, up to and including `reached`. (Lines that were stored to and never
+//!    flushed may have any content, as in any crash.)
+//! 2. So the base with the epochs after `checkpoint` applied, up to any durable epoch that is at least
 //!    `reached`, is the pool at the end of that epoch.
-//! 3. Segments hold all epochs after `checkpoint` that were called durable.
+//! 3. Segments hold all epochs after `checkpoint` that were reported durable.
 //!
-//! # What is asked of the disk
+//! # What the disk must do
 //!
-//! What was synced stays, unless a later write goes to the same sector, of 4,096 bytes or less. If the
-//! power fails during such a write, a sector of the base has old and new bytes. A sector of a segment
-//! or of `meta` may be lost, whatever it held.
+//! It keeps what was synced, except in a sector (of 4,096 bytes or less) that is being written when
+//! the power fails. In the base, such a sector has old and new bytes. In a segment or in `meta`, it
+//! may lose everything that it held.
 //!
 //! # Steps
 //!
 //! An epoch:
 //!
-//! 1. Its blocks are written. A power loss leaves the epochs before: no block that shares a sector
-//!    with theirs is written, and the epoch's last block is missing, or the checksum of one is wrong.
+//! 1. Write its blocks. A power loss leaves all earlier epochs, because no block shares a sector with
+//!    them. It leaves this epoch whole or not at all: if anything is missing, then the last block is,
+//!    or a block's checksum is wrong.
 //! 2. fdatasync. The epoch is durable.
 //!
 //! A checkpoint:
 //!
-//! 1. Pages are copied, and an epoch that ended after that becomes durable.
-//! 2. `meta` gets that epoch as `reached`, durably.
-//! 3. The copies are written to the base. A power loss leaves pages that are old, new or torn, in
+//! 1. Copy pages of the pool. Then wait until a cut that was made after that is durable.
+//! 2. Set `reached` in `meta` to the last durable epoch, durably.
+//! 3. Write the copies to the base. A power loss leaves pages that are old, new or torn, but only in
 //!    lines that the epochs restore (invariant 1).
-//! 4. After all pages, fdatasync of the base.
-//! 5. `meta` gets `checkpoint`, durably, in both copies. Until then, the segments are needed.
-//! 6. Segments whose epochs the base holds are deleted.
+//! 4. After all pages, fdatasync the base.
+//! 5. Set `checkpoint` in `meta`, durably, in both copies. Until then, the segments are needed.
+//! 6. Delete the segments that hold no epoch after `checkpoint`.
 //!
-//! A new segment: zeros are written under another name and synced, then the file is renamed and the
-//! directory synced. Its header comes with its first epoch. Without a whole header, it is no segment.
+//! A new segment: write zeros under another name and sync them, rename the file, and sync the
+//! directory. The header is written later, with the segment's first epoch. (A life's first segment
+//! gets its header at once.) A file without a whole header is no segment.
 //!
-//! A failed write or fdatasync ends the use of its segment: the kernel reports a failure once, and
-//! may have dropped the pages. The same lines are written again, into a new segment that continues
-//! from the last durable epoch. What the failed segment holds after that epoch is void.
+//! A failed write or fdatasync ends the use of its segment, because the kernel reports a failure only
+//! once and may have dropped the pages. The next attempt writes the same lines to a new segment, which
+//! continues from the last durable epoch. What the failed segment holds after that epoch is void.
 //!
-//! A rebuild after a process has died may find in the page cache what the disk has refused, and syncs
-//! that say nothing of it. It copies the last segment's epochs to a new one, and writes `meta` again.
+//! After process death, a rebuild may find data in the page cache that the disk has refused. Only the
+//! dead process was told, and a sync that succeeds now says nothing about that data. So the rebuild
+//! copies the last segment's epochs to a new segment, and writes `meta` again.
 
 pub mod base;
 pub mod bugs;

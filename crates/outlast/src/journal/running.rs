@@ -1,12 +1,13 @@
-//! The journal of an open pool: cuts, commits, checkpoints, and those who wait.
+//! The journal of an open pool: cuts, commits, checkpoints, and waiting for durability.
 //!
-//! One thread at a time cuts and writes an epoch: it has its *turn*. Whoever waits takes the turn if
-//! nobody has it, which saves two switches between threads. At each interval the journal's own thread
-//! takes one ([`Journal::run`]). Another thread makes checkpoints, and prepares what a turn should not
-//! wait for ([`Journal::run_checkpoints`]). None takes a lock of the pool, except the gate for a cut.
+//! One thread at a time cuts and writes an epoch: it has the *turn*. A thread that waits for
+//! durability takes the turn itself if it is free, which saves two switches between threads. The
+//! journal's own thread takes one at each interval ([`Journal::run`]). A second thread makes
+//! checkpoints, and prepares what a turn should not wait for ([`Journal::run_checkpoints`]). None of
+//! them takes a lock of the pool, except to hold writers back for a cut or a pause.
 //!
-//! While a thread holds the gate itself (`sync`, `close`), nobody else can. It lets others cut
-//! meanwhile ([`Journal::while_held`]).
+//! A thread that holds the gate for long (`sync`, `close`) lets other threads cut meanwhile, although
+//! they do not hold it ([`Journal::while_held`]).
 
 use super::base::{Base, Checkpoint, PAGE, Pages};
 use super::bugs::{self, seeded};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 const LEAST_LIMIT: u64 = 256 << 20;
 /// The shortest segment, in bytes.
 const LEAST_SEGMENT: u64 = 256 << 10;
-/// Pages that a checkpoint copies before it waits for the journal.
+/// Pages that a checkpoint copies in one round.
 const ROUND: usize = 2048;
 /// How far ahead of the pool the base grows at least, in bytes.
 pub const LEAST_AHEAD: u64 = 16 << 20;
@@ -32,27 +33,27 @@ pub const LEAST_AHEAD: u64 = 16 << 20;
 const MOST_AHEAD: u64 = 1 << 30;
 /// The shortest and the longest pause before a failed write is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// The pause before a cut is tried again while another thread controls the gate.
+/// The pause before a cut is tried again because another thread had control of the gate.
 const BUSY: Duration = Duration::from_micros(100);
 /// The longest time for which writers are held back because the journal is too long.
 const SLOWED: Duration = Duration::from_millis(50);
-/// How often the checkpoint thread looks whether there is anything to do.
+/// How often the journal's threads look whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What the journal needs of the pool.
 pub trait Source {
     /// Makes a cut: holds all writers back for a moment, unless they are `held` back already, and
     /// puts the lines that were noted since the last cut into `change`, with their content. Calls
-    /// `begin` first. Returns `false` if another thread controls the gate, and nothing was done.
+    /// `begin` first. If another thread has control of the gate, does nothing and returns `false`.
     fn cut(&self, held: bool, begin: &mut dyn FnMut(), change: &mut Change) -> Result<bool>;
 
-    /// Holds all writers back for so long, unless another thread controls the gate.
+    /// Holds all writers back for `time`, unless another thread has control of the gate.
     fn pause(&self, time: Duration);
 
-    /// Copies a page, by its number, while operations go on.
+    /// Copies the page of this number, while operations go on.
     fn read(&self, page: u64, out: &mut [u8]);
 
-    /// Returns how many bytes the pool has.
+    /// Returns the size of the pool.
     fn bytes(&self) -> u64;
 }
 
@@ -76,9 +77,9 @@ pub struct JournalStats {
     pub longest_commit_ns: u64,
     /// The longest time for which a cut held writers back, in nanoseconds.
     pub longest_cut_ns: u64,
-    /// The time of all cuts together.
+    /// The time that all cuts took together, in nanoseconds.
     pub cuts_ns: u64,
-    /// Writes and syncs that have failed.
+    /// Attempts to write an epoch that failed.
     pub failures: u64,
     /// The time for which writers were held back because the journal was too long, in nanoseconds.
     pub slowed_ns: u64,
@@ -104,32 +105,33 @@ struct Counts {
 struct State {
     /// Cuts that have begun.
     begun: u64,
-    /// Everything noted before this cut is durable.
+    /// The number of a cut: everything noted before it is durable.
     done: u64,
-    /// A thread is making a turn.
+    /// A thread has the turn.
     busy: bool,
-    /// A thread holds the gate, and lets any other cut.
+    /// A thread holds the gate, and lets other threads cut.
     held: bool,
-    /// Such a cut is just being made.
+    /// A thread is making such a cut.
     cutting: bool,
-    /// Attempts to write an epoch that have failed, and why the last one did.
+    /// Failed attempts to write an epoch.
     failures: u64,
+    /// Why the last attempt failed, if it did.
     failure: Option<Failure>,
-    /// Nothing will be written any more.
+    /// Nothing can be cut any more: the pool was closed, or an operation panicked.
     ended: bool,
     stop: bool,
-    /// Threads that work on it.
+    /// Threads of the journal that run, or are about to.
     running: usize,
 }
 
-/// What a turn works with.
+/// What a thread with the turn works with.
 struct Turn {
     change: Change,
     /// Whether `change` was cut and is not durable yet.
     pending: bool,
     /// The number of the last cut.
     cut: u64,
-    /// When that began.
+    /// When that cut began.
     start: Instant,
 }
 
@@ -137,7 +139,7 @@ struct Turn {
 enum Outcome {
     /// Everything up to the cut is durable.
     Done,
-    /// Another thread controls the gate.
+    /// Another thread has control of the gate.
     Busy,
     /// The disk has failed. The next turn tries again.
     Failed,
@@ -145,7 +147,7 @@ enum Outcome {
     Ended,
 }
 
-/// An error that several threads are told.
+/// An I/O error, in a form that can be reported to several threads.
 #[derive(Debug, Clone)]
 struct Failure {
     kind: io::ErrorKind,
@@ -167,14 +169,15 @@ impl Failure {
     }
 }
 
-/// How a journal works.
+/// The settings of a journal.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long a change stays without being durable, if nobody waits for it.
+    /// The time between two turns, if no thread waits for durability.
     pub interval: Duration,
-    /// How long the journal may become, in bytes. 0: as long as two pools, and at least 256 MiB.
+    /// The length that the journal should not exceed, in bytes. 0: twice the size of the pool, and at
+    /// least 256 MiB.
     pub limit: u64,
-    /// Where the working file is.
+    /// The path of the working file.
     pub working: PathBuf,
     /// How far ahead of the pool the base grows at least, in bytes.
     pub ahead: u64,
@@ -186,20 +189,20 @@ pub struct Journal {
     base: Base,
     notes: Arc<Notes>,
     state: Mutex<State>,
-    /// Used by the thread that makes a turn.
+    /// For the thread that has the turn.
     turn: Mutex<Turn>,
     /// Wakes the journal's thread, to stop it.
     wake: Condvar,
-    /// Wakes those who wait.
+    /// Wakes all threads that wait for a change of `state`, for instance the end of a turn.
     told: Condvar,
     writer: Mutex<Writer>,
     preparer: Preparer,
-    /// The last durable epoch: the word in the working file.
+    /// The index of the control word that holds the last durable epoch.
     durable: usize,
     pages: Mutex<Pages>,
     /// Held during a checkpoint.
     checkpointing: Mutex<()>,
-    /// Bytes of the base. It is never shorter than the pool.
+    /// Bytes of the base, which is never shorter than the pool.
     base_len: AtomicU64,
     /// Held while the base is made longer.
     extending: Mutex<()>,
@@ -215,7 +218,7 @@ fn since(start: Instant) -> u64 {
 }
 
 impl Journal {
-    /// Puts a journal together. `durable` is the word of the working file's
+    /// Creates the journal of an open pool. `durable` is the index of the word in the working file's
     /// [control page](Notes::control) that holds the last durable epoch.
     pub fn new(
         settings: Settings,
@@ -252,12 +255,12 @@ impl Journal {
         })
     }
 
-    /// How it works.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The notes of changed lines.
+    /// Returns the notes of changed lines.
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
@@ -281,22 +284,22 @@ impl Journal {
         }
     }
 
-    /// Returns why nothing becomes durable at present, if so.
+    /// Returns the error because of which nothing becomes durable at present, if there is one.
     pub fn failure(&self) -> Option<Error> {
         lock(&self.state).failure.as_ref().map(Failure::error)
     }
 
     // ---- Waiting ------------------------------------------------------------------
 
-    /// Waits until everything is durable that was done before this call. All who wait at the same
-    /// time share one sync of the disk, which one of them makes.
+    /// Waits until everything that was done before this call is durable. Threads that wait at the
+    /// same time share one sync of the disk, which one of them makes.
     ///
     /// # Errors
-    /// [`Error::Io`] if two attempts that ended after the call have failed; others follow.
+    /// [`Error::Io`] if two attempts to write have failed since the call began; attempts go on.
     /// [`Error::NotOpen`] if the pool was closed.
     pub fn wait(&self, source: &dyn Source) -> Result<()> {
         let mut state = lock(&self.state);
-        // A cut that has begun may have missed it.
+        // A cut that has begun may have missed what this thread did.
         let target = state.begun + u64::from(!seeded(&bugs::WAITS_FOR_LAST_CUT));
         if seeded(&bugs::WAITS_FOR_NOTES) && !self.notes.any() {
             return Ok(());
@@ -306,7 +309,7 @@ impl Journal {
             if state.ended || state.stop {
                 return Err(Error::NotOpen("it was closed before that was durable"));
             }
-            // One attempt may have begun before.
+            // The first of them may have begun before this call.
             if state.failures >= failures + 2
                 && let Some(failure) = &state.failure
             {
@@ -325,7 +328,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Runs `then`, which can [`wait`](Self::wait), although the calling thread holds the gate.
+    /// Runs `then`, in which the calling thread can [`wait`](Self::wait) although it holds the gate.
     pub fn while_held<T>(&self, then: impl FnOnce() -> T) -> T {
         lock(&self.state).held = true;
         let result = then();
@@ -339,11 +342,11 @@ impl Journal {
 
     // ---- Turns ----------------------------------------------------------------------
 
-    /// Makes one attempt to cut and to write an epoch. No other thread does so meanwhile.
+    /// Takes the turn, which must be free, and makes one attempt to cut and to write an epoch.
     fn take_turn(&self, mut state: MutexGuard<'_, State>, source: &dyn Source) -> Outcome {
         state.busy = true;
         drop(state);
-        // Also if this unwinds.
+        // Ends the turn, even if this unwinds.
         let _end = EndOfTurn(self);
         let mut turn = lock(&self.turn);
         if !turn.pending {
@@ -412,7 +415,8 @@ impl Journal {
         }
         let (now, epoch) = (writer.bytes(), writer.durable());
         drop(writer);
-        // Whoever finds the working file must not begin with an epoch that others were told of.
+        // Before any thread is told that the epoch is durable: a later process that finds the working
+        // file must not use the epoch's number again.
         if !seeded(&bugs::DURABLE_UNTOLD) {
             self.notes.control()[self.durable].store(epoch, Ordering::Release);
         }
@@ -431,7 +435,7 @@ impl Journal {
         true
     }
 
-    /// Makes a turn at each interval in which something changed, until [`shut`](Self::shut).
+    /// Takes a turn after each interval in which something changed, until [`shut`](Self::shut).
     pub fn run(&self, source: &dyn Source) {
         let _running = Running(self);
         let (mut due, mut pause) = (Instant::now(), RETRY.0);
@@ -454,7 +458,7 @@ impl Journal {
         }
     }
 
-    /// Waits until a turn is due. Returns `None` to stop.
+    /// Waits until a turn is due. Returns `None` if the thread must stop.
     fn due(&self, mut due: Instant) -> Option<MutexGuard<'_, State>> {
         let mut state = lock(&self.state);
         loop {
@@ -474,8 +478,8 @@ impl Journal {
         }
     }
 
-    /// Holds writers back if the journal is too long, because the disk cannot follow. The longer it is,
-    /// the less of the time they have.
+    /// Holds writers back if the journal exceeds its limit, because the disk cannot keep up. The more it
+    /// exceeds the limit, the longer they are held back.
     fn slow_down(&self, source: &dyn Source, commit: Duration) {
         let (bytes, limit) =
             (self.counts.journal_bytes.load(Ordering::Relaxed), self.limit(source));
@@ -498,8 +502,8 @@ impl Journal {
         lock(&self.state).running -= 1;
     }
 
-    /// Ends the threads, and waits for them. Nothing is written any more. If the base is the pool now
-    /// (`closed`), the segments are deleted.
+    /// Stops the journal's threads, and waits for them to end. Nothing is written after that. If the
+    /// base is now the pool (`closed`), deletes the segments.
     pub fn shut(&self, closed: bool) {
         let mut state = lock(&self.state);
         state.stop = true;
@@ -510,7 +514,7 @@ impl Journal {
         }
         drop(state);
         if closed {
-            // What cannot be deleted now is deleted when the next life begins.
+            // Segments that cannot be deleted now are deleted when the next life begins.
             let _ = lock(&self.writer).delete_all();
         }
     }
@@ -558,7 +562,7 @@ impl Journal {
         }
     }
 
-    /// Does ahead of time what an operation or a commit would have to wait for.
+    /// Does ahead of time what an operation or a commit would otherwise have to wait for.
     fn prepare(&self, source: &dyn Source) -> Result<()> {
         if self.counts.epochs.load(Ordering::Relaxed) > 1 {
             let segment = lock(&self.writer).next_segment_bytes();
@@ -568,7 +572,7 @@ impl Journal {
         let bytes = source.bytes();
         let ahead = (bytes / 4).min(MOST_AHEAD).max(self.settings.ahead);
         let short = self.base_len.load(Ordering::Acquire) < bytes + ahead / 2;
-        // A full disk is told when the room is needed.
+        // A full disk is reported when the room is needed.
         if short { self.extend_base(bytes + ahead).or(Ok(())) } else { Ok(()) }
     }
 
@@ -579,7 +583,7 @@ impl Journal {
             let _one = lock(&self.extending);
             if is_short() {
                 self.base.extend(len)?;
-                // Release: whoever sees the length needs no lock.
+                // Release: a thread that sees the new length takes no lock.
                 self.base_len.store(len, Ordering::Release);
             }
         }
@@ -587,10 +591,10 @@ impl Journal {
     }
 
     /// Brings the base up to date with everything that is durable, and deletes the segments that it
-    /// then does not need. `closed`: all writers are held back, and the life ends here.
+    /// then no longer needs. `closed` says that all writers are held back and that the life ends here.
     pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
         let _one = lock(&self.checkpointing);
-        // So that all that is there now can be deleted in the end.
+        // So that all segments that exist now can be deleted at the end.
         lock(&self.writer).close_segment();
         let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
         if seeded(&bugs::FORGOTTEN_EARLY) {
@@ -602,7 +606,8 @@ impl Journal {
                 if seeded(&bugs::MARKS_CLEARED) {
                     *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
                 }
-                // Counted first: whoever copies the files can see whether some were deleted meanwhile.
+                // Counted first, so that a program that copies the files can tell whether segments
+                // were deleted meanwhile.
                 self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
                 let mut writer = lock(&self.writer);
                 // If a segment cannot be deleted now, a later checkpoint tries again.
@@ -626,7 +631,7 @@ impl Journal {
         let failed = |e| Error::io("writing the base of the journal", e);
         while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
             if !closed {
-                // Epochs go on meanwhile, and need segments.
+                // Turns are taken meanwhile, and need segments.
                 self.prepare(source)?;
             }
             if !seeded(&bugs::PAGES_NOT_AWAITED) {
@@ -643,7 +648,7 @@ impl Journal {
     }
 }
 
-/// A thread that works on the journal, also while it unwinds.
+/// Counts a thread of the journal as running until this is dropped, even if the thread unwinds.
 struct Running<'j>(&'j Journal);
 
 impl Drop for Running<'_> {
@@ -653,7 +658,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Ends a turn, also if its thread unwinds.
+/// Ends a turn when it is dropped, even if the thread unwinds.
 struct EndOfTurn<'j>(&'j Journal);
 
 impl Drop for EndOfTurn<'_> {

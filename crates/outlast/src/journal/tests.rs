@@ -15,14 +15,14 @@ struct Model {
     pool: Vec<u8>,
     /// Lines that changed since the last durable epoch.
     changed: Vec<bool>,
-    /// The pools that an epoch can have left, by its number.
+    /// The contents that the pool can have at the end of an epoch, by the epoch's number.
     ends: BTreeMap<u64, Vec<Vec<u8>>>,
     counter: u64,
 }
 
-/// Two of them are `meta`.
+/// Pages of the base, two of which hold `meta`.
 const PAGES: usize = 26;
-/// The first pages, which change, and among which one is `meta`.
+/// Lines of the first pages, the only ones that change. One of those pages holds `meta`.
 const LINES: usize = 12 * PAGE / LINE;
 /// Bytes of a segment: a few epochs.
 const SEGMENT: u64 = 24_000;
@@ -40,7 +40,7 @@ impl Model {
         }
     }
 
-    /// Takes what has changed.
+    /// Returns the lines that have changed.
     fn cut(&self) -> Change {
         let mut change = Change::default();
         let mut line = 0;
@@ -57,7 +57,7 @@ impl Model {
         change
     }
 
-    /// Writes an epoch. `Ok(false)` if the disk failed and the power is on.
+    /// Writes an epoch. Returns `false` if the disk failed and the power is on.
     fn epoch(&mut self, log: &mut Writer, pages: &mut Pages) -> Result<bool, PowerOff> {
         let change = self.cut();
         let epoch = log.durable() + 1;
@@ -74,7 +74,7 @@ impl Model {
         }
     }
 
-    /// After an error: was it the power?
+    /// Called after an error: fails if the power is off, and returns `false` otherwise.
     fn power(&self) -> Result<bool, PowerOff> {
         if self.directory.is_off() { Err(PowerOff) } else { Ok(false) }
     }
@@ -82,7 +82,7 @@ impl Model {
 
 struct PowerOff;
 
-/// Lives until the power fails or `turns` are over. Returns the last durable epoch.
+/// Changes the pool, writes epochs and makes checkpoints, for `turns` turns or until the power fails.
 fn live(
     model: &mut Model,
     draw: &mut Draw,
@@ -153,7 +153,8 @@ fn open_base(directory: &SimDisk) -> io::Result<Base> {
     Ok(Base::open(directory.open(BASE)?)?.unwrap_or_else(|_| panic!("no copy is whole")))
 }
 
-/// One trial: lives that a power loss ends, each followed by a rebuild, which it may end too.
+/// One trial: lives, each ended by a power loss or the loss of the working file and followed by a
+/// rebuild, which a power loss may cut short too. Returns the number of rebuilds and of epochs.
 fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let mut draw = Draw(seed);
     let directory = SimDisk::new(!seed);
@@ -194,8 +195,8 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
             if lived.is_err() || draw.one_in(2) {
                 break;
             }
-            // The process dies, and the next one finds its working file. Which pages have changed
-            // since the checkpoint is not known any more.
+            // The process dies, and the next one finds its working file. It does not know which pages
+            // have changed since the checkpoint.
             let Ok(found) = open_base(&directory) else { break };
             let owner = Owner { pool: found.meta().pool, life: found.meta().life };
             let next = Writer::new(Arc::new(directory.clone()), owner, log.durable());
@@ -206,8 +207,8 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
         epochs += log.durable() - durable;
         durable = log.durable();
         directory.set(u64::MAX, 0);
-        // In one trial of three, the process died and its working file is lost, but the page
-        // cache is not. In the others, the power failed.
+        // After one life in three, the process has died and its working file is lost, but the page
+        // cache is not. After the others, the power has failed.
         if !draw.one_in(3) {
             directory.restart();
         }
@@ -283,8 +284,8 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(log::Epochs::find(&directory, other, 8).unwrap().last(), 8);
 }
 
-/// A base that may hold lines of an epoch is not used without that epoch, nor is a journal of which a
-/// segment is missing.
+/// A base that may hold lines of an epoch is not used without that epoch. Nor is a journal that lacks
+/// a segment.
 #[test]
 fn a_journal_with_epochs_missing_is_refused() {
     for (how, missing) in [("checkpoint", 2), ("rebuild", 2), ("neither", 1)] {
@@ -313,7 +314,7 @@ fn a_journal_with_epochs_missing_is_refused() {
         let reached = if how == "neither" { 0 } else { 3 };
         assert_eq!((base.meta().checkpoint, base.meta().reached), (0, reached));
         let names = directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment"));
-        // The first one is that with which the life began.
+        // The first one is the empty segment with which the life began.
         let names: Vec<_> = names.skip(1).collect();
         // A rebuild has copied the last one.
         let end = if how == "neither" { missing + 1 } else { names.len() };
@@ -324,7 +325,8 @@ fn a_journal_with_epochs_missing_is_refused() {
     }
 }
 
-/// What was read of `meta` does not go back, even if the process that wrote it met an error.
+/// Once an opening has read `meta`, a power loss brings no older content back, even if the process that
+/// wrote `meta` met an error.
 #[test]
 fn what_an_opening_reads_is_durable() {
     let mut seen_both = [false; 2];
@@ -353,7 +355,7 @@ fn a_base_that_is_too_short_is_refused() {
     assert_eq!(rebuilt, Rebuilt::Short { found, needed });
 }
 
-/// A disk that refuses every write for a while takes no space for that, and then goes on.
+/// Attempts to write to a disk that refuses every write for a while leave no files behind.
 #[test]
 fn errors_that_last_fill_no_disk() {
     let directory = SimDisk::new(1);

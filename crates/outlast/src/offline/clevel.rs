@@ -301,7 +301,7 @@ impl Walk<'_, '_> {
             let damage =
                 |expected: String, found: String| Error::from(Damage::new(offset, expected, found));
             if !offset.is_multiple_of(16) {
-                return Err(damage("a record at a multiple of 16".into(), "another".into()));
+                return Err(damage("a record at a multiple of 16".into(), "another offset".into()));
             }
             let head = self.image.words(offset, 2)?;
             let (kind, lengths) = (head[0] >> 60 & 7, head[0] & ((1 << 46) - 1));

@@ -45,7 +45,9 @@ impl Walk<'_, '_> {
     /// Reads a segment's header.
     pub(super) fn dash_segment(&self, shape: &Shape, offset: u64) -> Result<Segment> {
         if !offset.is_multiple_of(256) {
-            return Err(Damage::new(offset, "a segment at a multiple of 256", "another").into());
+            return Err(
+                Damage::new(offset, "a segment at a multiple of 256", "another offset").into()
+            );
         }
         let words = self.image.words(offset, shape.segment_bytes / 8)?;
         let [found, low, state, chain] = words[..4] else { unreachable!("32 words and more") };

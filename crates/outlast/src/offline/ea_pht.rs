@@ -162,7 +162,7 @@ impl Walk<'_, '_> {
     /// Reads a table's headers.
     fn read_table(&mut self, map: &mut MapReport, at: u64, depth: u32) -> Result<Table> {
         if !at.is_multiple_of(64) {
-            return Err(Damage::new(at, "a table at a multiple of 64", "another").into());
+            return Err(Damage::new(at, "a table at a multiple of 64", "another offset").into());
         }
         let words = self.image.words(at, 2)?;
         let chunk_bits = (words[0] >> 24 & 0xff) as u32;

@@ -74,7 +74,7 @@ impl Walk<'_, '_> {
         while let Some(low) = begin {
             let bad = |expected: &str, found: String| Err(Damage::new(at, expected, found).into());
             if !at.is_multiple_of(HEADER) {
-                return bad("a segment at a multiple of 128", "another".into());
+                return bad("a segment at a multiple of 128", "another offset".into());
             }
             let words = self.image.words(at, 4)?;
             let expected = identity(SEGMENT, group, at, low);

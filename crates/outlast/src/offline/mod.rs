@@ -182,9 +182,8 @@ pub enum What {
 ///
 /// # Errors
 /// As [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe the rest;
-/// [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if a journal has to complete
-/// it. Damage that leaves the rest readable is in the
-/// report.
+/// [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if the file has to be
+/// completed from a journal first. Damage that leaves the rest readable is in the report.
 pub fn walk(path: &Path) -> Result<Report> {
     let action = || format!("reading {}", path.display());
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();

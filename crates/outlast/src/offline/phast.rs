@@ -151,7 +151,7 @@ impl Walk<'_, '_> {
     fn leaf(&self, form: RecordForm, leaves: Leaves, at: u64) -> Result<Leaf> {
         let Leaves { slots, sealed } = leaves;
         if !at.is_multiple_of(64) || at == 0 {
-            return Err(Damage::new(at, "a leaf at a multiple of 64", "another").into());
+            return Err(Damage::new(at, "a leaf at a multiple of 64", "another offset").into());
         }
         let words = self.image.words(at, LEAF_HEADER / 8)?;
         let (bitmap, found, link) = (words[0], words[8], words[9]);

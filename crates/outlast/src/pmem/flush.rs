@@ -105,7 +105,7 @@ pub struct Real {
     latency: Latency,
     /// How many turns of waiting one sleep counts as.
     turns_of_sleep: u32,
-    /// Where changed lines are noted. There with [`FlushMode::Journal`] only.
+    /// Where flushes note their lines; only with [`FlushMode::Journal`].
     notes: Option<Arc<Notes>>,
 }
 
@@ -132,7 +132,7 @@ impl Real {
         Real { mode, slow, latency, turns_of_sleep: 1, notes: None }
     }
 
-    /// Creates the seam of a journaled pool, for which flushes are `notes`.
+    /// Creates the seam of a journaled pool, whose flushes add their lines to `notes`.
     pub fn journaled(notes: Arc<Notes>) -> Self {
         let notes = Some(notes);
         Real { mode: FlushMode::Journal, notes, ..Self::new(FlushMode::None) }
@@ -157,7 +157,7 @@ impl Real {
 }
 
 impl Real {
-    /// What a flush does, in modes in which it does something.
+    /// Does what a flush does in the modes in which it does something.
     #[inline(never)]
     fn flush_or_note(&self, words: &[Word]) {
         match self.mode {

@@ -53,7 +53,7 @@ pub enum MappingError {
 pub enum Access {
     /// Stores change the file.
     ReadWrite,
-    /// The same, for a file that already has all the blocks of what is mapped.
+    /// The same, for a file that already has blocks for everything that is mapped.
     Allocated,
     /// Stores stay in this mapping, so the file can be open for reading only. Lazy recovery repairs
     /// the pool for this reader alone.
@@ -442,7 +442,7 @@ fn check_len(len: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, odd))
 }
 
-/// Says why a file did not get `needed` bytes of blocks.
+/// Converts the error of a file that did not get `needed` bytes of blocks.
 pub(super) fn no_blocks(error: NoBlocks, needed: u64) -> MappingError {
     match error {
         NoBlocks::WriteBack(source) => MappingError::WriteBack(source),

@@ -15,7 +15,7 @@ const REGIONS: &str = "/sys/bus/nd/devices";
 /// | DAX, persistent caches (eADR) | `persistence_domain` is `cpu_cache` for every region | a fence | all operations that returned | all operations that returned |
 /// | page cache (ext4, xfs, tmpfs, ...) | `MAP_SYNC` is refused | nothing | all operations that returned | a pool that was closed, or is unmodified since its last sync |
 /// | emulated PM | on request | as DAX, with optional added latency | all operations that returned | as the file below it |
-/// | journal | on request | notes the lines that changed | all operations that returned | all that were waited for, and all but the last moments of the others |
+/// | journal | on request | notes the lines that changed | all operations that returned | all that were waited for, and all others but the most recent |
 /// | bytes | memory of the process | as requested | nothing | nothing |
 ///
 /// The numbers are written to media and never change.

@@ -1,7 +1,7 @@
-//! Which lines of a journaled pool have changed since the journal last took them.
+//! The notes: which cache lines of a journaled pool have changed since the journal last took them.
 //!
-//! On this medium a flush only notes its lines. The notes lie in the *working file*, behind the pool,
-//! so that they live and die with it:
+//! On this medium a flush only notes its lines. The notes are in the *working file*, behind the pool,
+//! so that neither can survive without the other:
 //!
 //! ```text
 //!  0          [ the pool, as long as it is | nothing ]
@@ -10,13 +10,13 @@
 //!
 //! Threads add lines to one set, the *current* one. A [cut](Notes::take) hands out its lines and makes
 //! the other set the current one. The lines that were handed out are removed once they are durable
-//! ([`Notes::durable`]). So both sets together always hold every line that the journal may lack.
+//! ([`Notes::durable`]). So the two sets together always hold every line that the journal may lack.
 //!
-//! Changes note their lines inside the gate, and a cut holds the gate. Lookups flush too, in some
-//! schemes, and outside of the gate: what they read may come from a process that died before it
-//! flushed. So a line may be noted at any time, also in the set that was just handed out. Such a note
-//! is kept: only lines that were handed out are removed, and the next cut takes what is left over. It
-//! is the next one that the lookup's thread waits for, if it does.
+//! Changes note their lines inside the gate, and a cut holds the gate. In some schemes lookups flush
+//! too, but outside of the gate: they flush what they read, because a process may have died before it
+//! flushed that. So a line may be noted at any time, even in the set that was just handed out. Such a
+//! note is not lost: only lines that were handed out are removed, and the next cut takes what is left
+//! over. If the lookup's thread then waits for durability, it waits for that next cut.
 
 use super::LINE;
 use super::disk::Disk;
@@ -34,14 +34,14 @@ const WORD: u64 = 64;
 const PAGE: u64 = 4096;
 /// Where the notes begin in the working file. No journaled pool is longer.
 const NOTES_AT: u64 = 1 << 41;
-/// Words of the control page that its owner uses as it likes.
+/// Words of the control page that its owner can use as it likes.
 pub const CONTROL_WORDS: usize = 64;
 
-/// Words of the control page behind those: which set is the current one.
+/// The next word of the control page: which set is the current one.
 const CURRENT: usize = CONTROL_WORDS;
-/// How many bytes of the pool have room in the sets.
+/// The next word: how many bytes of the pool the sets have room for now.
 const COVERED: usize = CONTROL_WORDS + 1;
-/// How many bytes of the pool the sets could ever have room for.
+/// The next word: how many bytes of the pool the sets can ever have room for.
 const CAPACITY: usize = CONTROL_WORDS + 2;
 
 /// The notes of a working file.
@@ -49,11 +49,11 @@ const CAPACITY: usize = CONTROL_WORDS + 2;
 pub struct Notes {
     start: NonNull<u8>,
     bytes: usize,
-    /// Bytes of the pool that the sets could have room for.
+    /// Bytes of the pool that the sets can ever have room for.
     capacity: u64,
     /// Address of the pool.
     pool: AtomicUsize,
-    /// Whether a line was noted since the last cut. A hint.
+    /// Whether a line may have been noted since the last cut.
     any: AtomicBool,
 }
 
@@ -63,8 +63,8 @@ unsafe impl Send for Notes {}
 unsafe impl Sync for Notes {}
 
 impl Notes {
-    /// Makes the notes of a new working file, for a pool that never exceeds `capacity` bytes. No line
-    /// is noted, and no byte is covered.
+    /// Creates the notes of a new working file, for a pool that never exceeds `capacity` bytes. No line
+    /// is noted, and the sets have no room yet; see [`cover`](Self::cover).
     pub fn create(disk: &Disk, file: &File, capacity: u64) -> Result<Notes, MappingError> {
         let capacity = capacity.next_multiple_of(PAGE);
         if capacity > NOTES_AT {
@@ -119,7 +119,7 @@ impl Notes {
         Ok(notes)
     }
 
-    /// Bytes of the notes for a pool of up to `capacity` bytes.
+    /// Returns the bytes of the notes for a pool of up to `capacity` bytes.
     fn bytes_for(capacity: u64) -> u64 {
         PAGE + 2 * (Self::lines_bytes(capacity) + Self::summary_bytes(capacity))
     }
@@ -132,12 +132,12 @@ impl Notes {
         (capacity / LINE / 8 / WORD).next_multiple_of(PAGE)
     }
 
-    /// Bytes of the pool that the sets could ever have room for.
+    /// Returns how many bytes of the pool the sets can ever have room for.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes of the pool that have room in the sets.
+    /// Returns how many bytes of the pool the sets have room for now.
     pub fn covered(&self) -> u64 {
         self.word(COVERED).load(Ordering::Relaxed)
     }
@@ -188,12 +188,12 @@ impl Notes {
         &self.words(0, PAGE / 8)[index]
     }
 
-    /// Words for the owner's use. They begin as zeros.
+    /// Returns the words that the owner can use as it likes. They begin as zeros.
     pub fn control(&self) -> &[AtomicU64] {
         self.words(0, CONTROL_WORDS as u64)
     }
 
-    /// A set, with the lines of the first `len` bytes of the pool.
+    /// Returns the part of a set that holds the lines of the first `len` bytes of the pool.
     #[inline]
     fn set(&self, set: u64, len: u64) -> LineSet<'_> {
         let lines = len / LINE / WORD;
@@ -203,7 +203,7 @@ impl Notes {
         }
     }
 
-    /// Says where the pool is mapped.
+    /// Sets the address at which the pool is mapped.
     pub fn attach(&self, pool: *const u8) {
         self.pool.store(pool.expose_provenance(), Ordering::Relaxed);
     }
@@ -216,37 +216,38 @@ impl Notes {
         }
         let first = (address - self.pool.load(Ordering::Relaxed)) as u64;
         let lines = first / LINE..(first + bytes as u64).div_ceil(LINE);
-        // Relaxed: inside the gate, a cut and this thread are ordered by it.
+        // Relaxed: inside the gate, the gate orders this thread and a cut. Outside of it, either set
+        // will do.
         let current = self.word(CURRENT).load(Ordering::Relaxed);
         if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::Relaxed) {
             self.any.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a line may have been noted since the last cut.
+    /// Returns whether a line may have been noted since the last cut.
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
     /// Cuts: calls `visit` with each run of lines that was noted since the last cut, in ascending
-    /// order. All lines of the last cut are durable. No change is under way.
+    /// order. The caller holds back all changes, and has made the lines of the last cut durable.
     pub fn take(&self, visit: impl FnMut(Range<u64>)) {
         self.any.store(false, Ordering::Relaxed);
         self.join();
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        // A process that dies here leaves both sets, and whoever opens the file takes both.
+        // If the process dies here, lines are in both sets, and the next opener's first cut takes both.
         self.word(CURRENT).store(1 - current, Ordering::Relaxed);
         self.set(current, self.covered()).visit(visit);
     }
 
-    /// Removes lines that the last cut handed out: they are durable.
+    /// Removes lines that the last cut handed out, once they are durable.
     pub fn durable(&self, runs: impl Iterator<Item = Range<u64>>) {
         let current = self.word(CURRENT).load(Ordering::Relaxed);
         let set = self.set(1 - current, self.covered());
         runs.for_each(|lines| set.remove(lines));
     }
 
-    /// Moves what is in the other set to the current one: the lines of a cut whose process died, and
+    /// Moves all lines of the other set to the current one: those of a cut whose process died, and
     /// notes that came late.
     pub fn join(&self) {
         let current = self.word(CURRENT).load(Ordering::Relaxed);
@@ -255,7 +256,7 @@ impl Notes {
         let mut late = Vec::new();
         other.visit(|lines| late.push(lines));
         for lines in late {
-            // In this order: a process that dies in between leaves them in both.
+            // In this order, a process that dies in between leaves them in both sets.
             ours.add(lines.clone());
             other.remove(lines);
         }
@@ -270,8 +271,8 @@ impl Drop for Notes {
     }
 }
 
-/// A set of lines: a bitmap, with a bitmap of its words above it, so that a set with few lines in a
-/// large pool is read quickly.
+/// A set of lines: a bitmap, and a summary with a bit for each word of the bitmap, so that finding few
+/// lines in a large pool is quick.
 #[derive(Debug, Clone, Copy)]
 struct LineSet<'m> {
     /// A bit for each line.
@@ -311,13 +312,13 @@ impl LineSet<'_> {
                 return;
             }
             new = true;
-            // The summary comes first: whoever sees the lines after a crash finds its bit.
+            // The summary comes first: after a crash, every word that holds lines has its bit.
             if !in_summary() {
                 summary.fetch_or(bit, Ordering::SeqCst);
             }
             word.fetch_or(mask, Ordering::SeqCst);
-            // `remove` may have seen an empty word and taken the bit. Either it looks again after
-            // these lines were added, or the bit is gone by now.
+            // `remove` may have seen an empty word and cleared the bit. Either it looks at the word
+            // again after these lines were added, or it cleared the bit before this check.
             if !in_summary() {
                 summary.fetch_or(bit, Ordering::SeqCst);
             }
@@ -332,7 +333,7 @@ impl LineSet<'_> {
             if word.fetch_and(!mask, Ordering::SeqCst) & !mask != 0 {
                 return;
             }
-            // The summary goes last: a bit too many does no harm.
+            // The summary's bit is cleared last: a bit too many does no harm.
             let (summary, bit) = self.summary(number);
             summary.fetch_and(!bit, Ordering::SeqCst);
             if word.load(Ordering::SeqCst) != 0 {
@@ -453,8 +454,8 @@ mod tests {
         }
     }
 
-    /// Whatever a process had noted, and whatever it had cut but not made durable, is found by the next
-    /// one.
+    /// The next process finds everything that a process had noted, and everything that it had cut but
+    /// not made durable.
     #[test]
     fn both_sets_are_found_again() {
         let (file, notes) = notes();
@@ -490,8 +491,8 @@ mod tests {
         assert_eq!(taken(&notes), []);
     }
 
-    /// Threads note lines at any time, while another one cuts: each note is in a cut that begins after
-    /// it, or in one that was under way.
+    /// Threads note lines at any time, while another thread cuts. Each note is in a cut that begins
+    /// after it, or in one that was under way.
     #[test]
     fn no_note_is_lost_beside_cuts() {
         const EACH: u64 = 40_000;
@@ -542,7 +543,8 @@ mod tests {
         assert!(Notes::open(&file).unwrap().is_none());
     }
 
-    /// A process that dies between the two stores of `add` hides no line that is added after that.
+    /// If a process dies between the two stores of `add`, lines that are added later are found all the
+    /// same.
     #[test]
     fn a_line_that_was_being_added_hides_no_other() {
         let (_file, notes) = notes();

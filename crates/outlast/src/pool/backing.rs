@@ -47,15 +47,15 @@ pub struct Journaled {
     pub mapping: Mapping,
     /// The pool's journal.
     pub journal: Arc<Journal>,
-    /// The file that the pool's users know, which they lock.
+    /// The base: the file at the pool's path, which openers lock.
     pub base: std::fs::File,
     /// The directory of the journal, locked.
     pub directory: std::fs::File,
 }
 
 impl Journaled {
-    /// Grows the base first: it is never shorter than the pool. The notes come last: what they cover
-    /// has its blocks.
+    /// Grows the base, the mapping and then the notes. The base comes first, because it must never be
+    /// shorter than the pool. The notes come last, so that all that they cover has its blocks.
     fn grow(&self, len: u64) -> Result<(), MappingError> {
         self.journal.extend_base(len)?;
         self.mapping.grow(len)?;
@@ -235,8 +235,8 @@ impl Backing {
         }
     }
 
-    /// Makes everything durable that the medium leaves to the kernel. That of a journal is awaited
-    /// once writers are held back; see `Core::commit_held`.
+    /// Makes everything durable that the medium leaves to the kernel. Does nothing for a journaled
+    /// pool, whose changes become durable once writers are held back; see `Core::commit_held`.
     pub fn sync(&self) -> Result<()> {
         match self {
             Backing::Mapped(m) => m.sync().map_err(|e| Error::io("syncing the pool", e)),
@@ -288,7 +288,7 @@ impl Backing {
         self.mapping().map_or_else(Disk::default, |mapping| mapping.disk().clone())
     }
 
-    /// The journal, if there is one.
+    /// Returns the journal, if there is one.
     pub fn journal(&self) -> Option<&Arc<Journal>> {
         match self {
             Backing::Journaled(j) => Some(&j.journal),

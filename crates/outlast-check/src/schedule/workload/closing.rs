@@ -31,7 +31,7 @@ pub(super) const ALL: [Workload; 3] = [
     },
 ];
 
-/// How many records the other map has, in which things are held.
+/// Records of the other map, from which references and iterations are held.
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {

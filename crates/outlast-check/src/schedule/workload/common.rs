@@ -3,7 +3,7 @@
 use crate::parts::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
 use outlast::pool::points as pool;
 
-/// The workloads of every scheme, beside those in [`closing`](super::closing).
+/// The workloads of every scheme, besides those in [`closing`](super::closing).
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "growth",

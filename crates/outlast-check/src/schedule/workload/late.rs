@@ -11,7 +11,8 @@ use outlast::pmem::Point;
 /// How many records the last thread inserts: enough to fill an overflow bucket and need another.
 const MORE: u64 = 18;
 
-/// Makes the scripts, and says how their threads are held. The table's keys share a bucket.
+/// Returns the scripts of the threads, each with how the threads are held. The table's keys share a
+/// bucket.
 ///
 /// - One thread sleeps in an operation. The second does the work, and makes other maps and more
 ///   records, which take the freed space. The third reads.

@@ -112,10 +112,10 @@ pub struct WorkArgs {
     /// Makes the file system first.
     #[arg(long)]
     pub format: bool,
-    /// Verifies the pool before it works.
+    /// Verifies the pool before it runs operations.
     #[arg(long)]
     pub verify: bool,
-    /// Does not work, but verifies and closes the pool.
+    /// Runs no operations; only verifies and closes the pool.
     #[arg(long)]
     pub rest: bool,
     /// If a pool is refused as possibly torn, opens it all the same instead of restoring it.

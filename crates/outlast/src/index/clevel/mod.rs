@@ -204,10 +204,10 @@
 //! If a thread stops for ever, blocks that were retired since are not reused (reclamation stalls).
 //! Everything else goes on, with space reserved before.
 //!
-//! Not lock-free are: growth of the file and of runs of pages, which take locks of the allocator
-//! (as does a thread that retires a block and frees others, while it changes a bitmap); DRAM
-//! allocation; the mark "dirty" before the first store after opening or `sync`; and `sync`, which
-//! holds back writers.
+//! Some things are not lock-free: growth of the file and allocation of runs of pages, which take locks
+//! of the allocator; freeing retired blocks, which takes such a lock while it changes a bitmap; DRAM
+//! allocation; the dirty mark before the first store after opening or `sync`; and `sync`, which holds
+//! back writers.
 //!
 //! # After a crash
 //!

@@ -3,12 +3,12 @@
 crate::commit_points! { "clevel":
     /// A new record's block: durable before a slot or another record leads to it.
     RECORD = "record block": store, flush, fence;
-    /// Whether a record that no other thread can reach yet is an insert or a replacement. Both are
-    /// correct after a crash.
+    /// The word that says whether a new record is an insert or a replacement, changed while no other
+    /// thread can reach the record. After a crash, either is correct.
     RECORD_KIND = "record block: kind": volatile;
     /// An insert announces its record. Void after a crash.
     ANNOUNCE = "insert: announcement": volatile;
-    /// The decision which insert of a key wins. After a crash, the slot tells.
+    /// The decision which of several inserts of a key wins. After a crash, the slot shows it.
     DECIDE = "insert: decision": volatile;
     /// The removal of an announcement that has lost, or of an unconfirmed copy.
     WITHDRAW = "withdrawn: announcement or copy": store, flush, fence;

@@ -1,4 +1,4 @@
-//! Seeded bugs of Dash-EH beside those of its segments.
+//! Seeded bugs of Dash-EH besides those of its segments.
 
 pub use crate::index::dash::bugs::*;
 

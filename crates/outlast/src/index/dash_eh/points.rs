@@ -1,4 +1,4 @@
-//! The commit points of Dash-EH beside those of its segments. [`super`] says what each is for.
+//! The commit points of Dash-EH besides those of its segments. [`super`] says what each is for.
 
 pub use crate::index::dash::points::*;
 
@@ -7,7 +7,7 @@ crate::commit_points! { "dash-eh" and crate::index::dash::points::ALL:
     SPLIT_DIRECTORY = "split: directory entries": store, flush, fence;
     /// Doubling's commit: the root.
     DOUBLE_COMMIT = "doubling: root": store, flush, fence;
-    /// Recovery: a split's commit, found in the same way, before the entries that depend on it.
+    /// Recovery: flushes the commit of a split, before it stores the entries that depend on it.
     REPAIR_STATE = "repair: state of a split": flush, fence;
     /// Recovery: a split's directory entries.
     REPAIR_DIRECTORY = "repair: directory entries": store, flush, fence;

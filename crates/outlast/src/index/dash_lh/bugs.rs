@@ -1,4 +1,4 @@
-//! Seeded bugs of Dash-LH beside those of its segments.
+//! Seeded bugs of Dash-LH besides those of its segments.
 
 pub use crate::index::dash::bugs::*;
 

@@ -164,21 +164,21 @@ impl Config {
     }
 }
 
-/// The state that turns and first touches change, one thread at a time.
+/// State behind a lock. The thread that takes the turn changes it, and so do first touches.
 struct Structure {
     /// The directory in PM: for each array, its block. Entries that no turn has needed yet mean nothing.
     directory: Directory,
     turn: Turn,
     /// The arrays that the turn has needed.
     arrays: Vec<Array>,
-    /// Whether a thread is allocating the next one.
+    /// Whether a thread is allocating the next array.
     growing: bool,
 }
 
 /// The block of an array.
 struct Array {
     offset: u64,
-    /// Whether the block was found to be one of that size.
+    /// Whether the block was checked and has the array's size.
     checked: bool,
 }
 

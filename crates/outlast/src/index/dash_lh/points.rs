@@ -1,4 +1,4 @@
-//! The commit points of Dash-LH beside those of its segments. [`super`] says what each is for.
+//! The commit points of Dash-LH besides those of its segments. [`super`] says what each is for.
 
 pub use crate::index::dash::points::*;
 

@@ -91,7 +91,7 @@
 //!
 //! In HPR, readers and changes of a marked bucket go to the new table. The mark in the bucket's link
 //! is durable before the mark in its lock word is set, so no change there is lost. A change moves
-//! two buckets beside its own work, unless enough helpers do so already. The pool's background steps
+//! two buckets in addition to its own work, unless enough helpers do so already. The pool's background steps
 //! move 64 each.
 //!
 //! Each thread moves buckets in a visit, and only while the table is the current one: another thread
@@ -269,7 +269,7 @@ pub struct ConfigOf<V> {
     pub initial_depth: u32,
     /// log2 of the buckets in a chunk: from 1 to 16. A smaller table is one chunk.
     pub chunk_bits: u32,
-    /// How many threads beside the first move a table: from 1 to 64.
+    /// How many threads besides the first move a table: from 1 to 64.
     pub helpers: u32,
     variant: PhantomData<V>,
 }
@@ -366,7 +366,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         // A resize that had ended stores the same table in both words.
         let next = open(place + 8, 1)?.filter(|next| next.offset != first.offset);
         if next.as_ref().is_some_and(|next| !V::GOES_ON || next.depth != first.depth + 1) {
-            let damage = Damage::new(place + 8, "a table of twice the size", "another");
+            let damage = Damage::new(place + 8, "a table of twice the size", "another size");
             return Err(Error::DamagedRoot { slot, damage });
         }
         if let Some(next) = &next {

@@ -45,7 +45,7 @@ const CHAINS: u64 = 7;
 const CLAIM: u64 = 16;
 /// How many buckets the thread that began a resize moves at first.
 const FIRST: u64 = 1;
-/// How many buckets a change moves beside its own work.
+/// How many buckets a change moves in addition to its own work.
 const BESIDE: u64 = 2;
 /// How many buckets a step in the background moves.
 const STEP: u64 = 64;
@@ -553,8 +553,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         done
     }
 
-    /// HPR: moves some buckets beside a change. If the next table lacks overflow buckets, others give it
-    /// more: an insert whose bucket has to be moved, or the background.
+    /// HPR: moves some buckets alongside a change. If the next table lacks overflow buckets, this does
+    /// not add any: an insert whose bucket has to be moved does, or the background thread.
     #[cold]
     pub(super) fn move_some(&self) {
         let old = self.current();

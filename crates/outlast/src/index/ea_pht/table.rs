@@ -305,8 +305,8 @@ impl Table {
 
     // ---- Overflow buckets -------------------------------------------------------
 
-    /// Hands out an overflow bucket, and flushes the counter. `None` if there is none left, or if
-    /// the table is moved.
+    /// Hands out an overflow bucket, and flushes the counter. Returns `None` if there is none left, or
+    /// if the table's records are being moved.
     pub(super) fn take<S: Seam>(&self, core: &Core<S>) -> Result<Option<u64>, Damage> {
         let memory = &core.memory;
         let mut overflow = memory.seam().lock(&self.overflow);

@@ -180,7 +180,7 @@ impl<S: Seam, R: Record> Group<S, R> {
             }
         }
         {
-            // Lookups go on beside this.
+            // Lookups go on meanwhile.
             let _segments = self.seam().lock(&self.segments);
             if self.directory.depth(self.seam()) == old.depth {
                 self.directory.double(self.seam());

@@ -89,7 +89,7 @@ impl DramDirectory {
         directory
     }
 
-    /// Makes entries the current ones. There were none of their depth.
+    /// Makes `entries` the current ones. The directory must not have had entries of that depth.
     fn set_current(&self, seam: &impl Seam, entries: Entries) {
         let depth = entries.depth as usize;
         let kept = self.all[depth].get_or_init(seam, || entries);

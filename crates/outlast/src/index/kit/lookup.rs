@@ -138,7 +138,7 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
         let (lock, offset) = table.lock_word(&route, hash);
         let mut held = None;
         if turn >= PATIENCE {
-            // A long value beside constant change would never be read whole. The lock ends that. It
+            // A long value under constant change would never be read whole. The lock ends that. It
             // is taken inside the gate, as all locks are.
             let entered = if inside == 0 { Some(core.enter()?) } else { None };
             held = Some((Guarded::new(lock.hold(core, offset)?), entered));

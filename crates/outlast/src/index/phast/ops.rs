@@ -193,8 +193,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Does what [`find`](Self::find) does, for a `read` that is short and makes a guard of its
-    /// own.
+    /// As [`find`](Self::find), for a `read` that is short and takes an epoch guard itself.
     pub(super) fn find_guarded<T>(
         &self,
         key: HashedKey<'_, R>,

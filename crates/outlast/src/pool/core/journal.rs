@@ -17,7 +17,7 @@ impl<S: Seam> Core<S> {
         self.backing.journal()
     }
 
-    /// Takes `control`, unless another thread has it.
+    /// Locks `control`, unless another thread holds it.
     fn try_control(&self) -> Option<MutexGuard<'_, ()>> {
         match self.control.try_lock() {
             Ok(control) => Some(control),
@@ -26,14 +26,14 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Waits until everything that was stored so far is durable, if the pool has a journal. The caller
+    /// If the pool has a journal, waits until everything that was stored so far is durable. The caller
     /// holds all writers back.
     pub(super) fn commit_held(&self) -> Result<()> {
         self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait(self)))
     }
 
-    /// Brings the base up to date, if the pool has a journal, so that the base is the pool. The caller
-    /// holds all writers back and closes the pool.
+    /// If the pool has a journal, ends the journal's life: brings the base up to date, so that the base
+    /// is the pool. The caller holds all writers back and closes the pool.
     pub(super) fn end_journal(&self) -> Result<()> {
         self.journal().map_or(Ok(()), |journal| {
             journal.while_held(|| {
@@ -53,7 +53,7 @@ impl<S: Seam> Source for Core<S> {
         }
         begin();
         let _held = if held { None } else { Some(self.gate.hold(seam)?) };
-        // The header is written outside of the gate too.
+        // Threads also write the header outside of the gate, under this lock.
         let _header = seam.lock(&self.header);
         change.clear();
         let Some(journal) = self.journal() else { return Ok(true) };

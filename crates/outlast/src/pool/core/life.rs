@@ -382,7 +382,8 @@ impl<S: Seam> Core<S> {
             self.mark_dirty_controlled()?;
         }
         let _held = self.gate.hold(seam)?;
-        // The journal cannot cut while this takes its time. If the disk fails, it does so without it.
+        // The journal cannot cut while `during` runs, so it commits first. If the disk fails, `during`
+        // runs all the same.
         let _ = self.commit_held();
         during()
     }

@@ -56,7 +56,7 @@ pub struct Core<S: Seam> {
     alloc: Alloc,
     epochs: Shared<Epochs>,
     reclaimer: OnceLock<Weak<dyn Reclaimer>>,
-    /// The background thread, which is woken when space was claimed.
+    /// The background thread, which is woken when space is claimed.
     worker: OnceLock<Thread>,
     leaked: AtomicU64,
     /// Bytes that were announced since the background thread last looked; see
@@ -261,7 +261,7 @@ impl<S: Seam> Core<S> {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
             core.at_rest.store(restored, Ordering::Relaxed);
             if !restored {
-                let found = format!("{} bytes that are not one", saved.1);
+                let found = format!("{} bytes that are no such state", saved.1);
                 core.saved_damage = Some(Damage::new(saved.0, "a saved free state", found));
                 tracing::warn!("saved free state is damaged; space is traced instead");
             }

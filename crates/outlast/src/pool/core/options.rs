@@ -10,9 +10,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
-    /// Parts of the map that have been read.
+    /// Parts of the map that have been read, or epochs of the journal that have been applied.
     pub parts_done: usize,
-    /// Number of parts. They are of about equal size.
+    /// Number of parts. Those of a map are of about equal size.
     pub parts: usize,
     /// Leaves, segments or buckets that have been read: the units of the scheme's statistics.
     pub leaves: u64,
@@ -68,7 +68,7 @@ pub struct CoreOptions {
     pub read_only: bool,
     /// The id of the current boot.
     pub boot: u128,
-    /// The pool is dirty, and is known to be whole all the same.
+    /// The pool is known not to be torn, even if it is dirty.
     pub whole: bool,
     /// Open the pool even if a power loss may have torn it.
     pub accept_possibly_torn: bool,

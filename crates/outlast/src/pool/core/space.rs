@@ -363,7 +363,7 @@ impl<S: Seam> Core<S> {
         Err(Error::PoolFull { needed: bytes, limit: self.limit(), note })
     }
 
-    /// The size that the pool may not exceed, in whole pages.
+    /// Returns the size that the pool may not exceed: whole pages, in bytes.
     fn limit(&self) -> u64 {
         let limit = match self.options.max_size {
             0 => self.backing.reserved(),
@@ -372,8 +372,8 @@ impl<S: Seam> Core<S> {
         limit & !(self.geometry.page_bytes() - 1)
     }
 
-    /// The sizes to which [`grow`](Core::grow) would bring a pool of `total` pages: the preferred one,
-    /// and the least.
+    /// Returns the sizes to which [`grow`](Core::grow) would grow a pool of `total` pages: the preferred
+    /// one, and the least.
     fn targets(
         &self,
         total: u32,
@@ -399,8 +399,8 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Gets the room for a growth of a journaled pool while no one waits for it. A growth happens
-    /// inside the gate, and a cut waits for those inside.
+    /// Allocates the room for the growth of a journaled pool ahead of it. The growth itself happens
+    /// inside the gate, where a cut, and with it all writers, would have to wait for it.
     fn prepare_growth(&self, total: u32, bytes: u64, sparing: bool) {
         if self.journal().is_some()
             && !self.gate.is_clean()
