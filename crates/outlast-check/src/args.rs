@@ -64,6 +64,15 @@ pub(crate) struct RunArgs {
     /// Only this record form: inline or bytes.
     #[arg(long, value_parser = record_form)]
     pub(crate) record: Option<RecordForm>,
+    /// The medium: any that has no journal, or one with a journal.
+    #[arg(long, value_enum, default_value_t = MediumName::Plain)]
+    pub(crate) medium: MediumName,
+    /// Only this scenario; for the medium journal.
+    #[arg(long)]
+    pub(crate) scenario: Option<String>,
+    /// The first round, each of which has other keys; for the medium journal.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) round: u64,
     /// How much to try.
     #[arg(long, value_enum, default_value_t = BudgetName::Quick)]
     pub(crate) budget: BudgetName,
@@ -108,6 +117,15 @@ pub(crate) struct GuardArgs {
     pub(crate) seconds: f64,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+}
+
+/// Which media to try.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MediumName {
+    /// Those without a journal.
+    Plain,
+    /// A disk with a journal: what a power loss leaves of base and segments.
+    Journal,
 }
 
 /// How much to explore.

@@ -37,6 +37,7 @@ pub mod fuzz;
 pub mod growth;
 pub mod guard;
 pub mod history;
+pub mod journal;
 pub mod maps;
 pub mod model;
 pub mod parts;

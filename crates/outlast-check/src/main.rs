@@ -11,7 +11,8 @@ use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
 use outlast_check::{
-    canary, disk, full, fuzz, growth, guard, history, planted, schedule, suite, torture, vm,
+    canary, disk, full, fuzz, growth, guard, history, journal, planted, schedule, suite, torture,
+    vm,
 };
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     match command {
+        Command::Run(args) if args.medium == MediumName::Journal => run_journal(&args),
         Command::Run(args) => run_suite(&args),
         Command::Explore(args) => run_explore(args),
         Command::Canaries(args) => run_canaries(&args),
@@ -220,6 +222,40 @@ fn run_suite(args: &RunArgs) -> ExitCode {
             println!("{}\n", report.tables());
         }
         println!("{}", report.json());
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_journal(args: &RunArgs) -> ExitCode {
+    let usual = match args.budget {
+        BudgetName::Quick => journal::Budget::quick(),
+        BudgetName::Ci => journal::Budget::ci(),
+        BudgetName::Deep => journal::Budget::deep(),
+    };
+    let budget = journal::Budget {
+        images: args.distinct.unwrap_or(usual.images),
+        threads: args.threads as usize,
+        scenario: args.scenario.clone(),
+        round: args.round,
+        ..usual
+    };
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut good = true;
+    for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
+        let bar = indicatif::ProgressBar::new(budget.images);
+        let style = "{elapsed_precise} {wide_bar} {human_pos} of {human_len} distinct images";
+        if let Ok(style) = indicatif::ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        let outcome =
+            journal::run(args.scheme, form, &budget, &|distinct| bar.set_position(distinct));
+        bar.finish_and_clear();
+        good &= outcome.is_good();
+        eprint!("{}", outcome.failures());
+        if !args.json {
+            println!("{}\n", outcome.table());
+        }
+        println!("{}", outcome.json());
     }
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -95,6 +95,11 @@ impl Recording {
         }
     }
 
+    /// Returns the file before the run, padded to the size that the pool can grow to, and its length.
+    pub fn initial(&self) -> (&Image, u64) {
+        (&self.initial, self.initial_len)
+    }
+
     /// Returns the beginning of the trace.
     pub fn timeline(&self) -> Timeline<'_> {
         Timeline::new(&self.initial, self.initial_len, &self.events)

@@ -7,10 +7,10 @@ use crate::explore::image::second_run;
 use crate::explore::{Case, Recording, Setting};
 use crate::model::{GARBAGE, Image, lengths, stored};
 use crate::random::Random;
-use crate::state::{Checked, Fault, ensure};
+use crate::state::{Checked, Fault, Judge, State, ensure};
 use outlast::Error;
 use outlast::journal::base::{Base, PAGE, Pages};
-use outlast::journal::files::Directory;
+use outlast::journal::files::{Directory, JournalFile};
 use outlast::journal::log::{Change, LINE, Owner, Writer, remove_others};
 use outlast::journal::meta::{META_OFFSETS, Meta};
 use outlast::journal::running::{Journal, Settings, Source};
@@ -56,7 +56,7 @@ struct Working {
 }
 
 impl Working {
-    fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Working> {
+    fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Arc<Working>> {
         let file = tempfile::tempfile().map_err(io_fault("a file for the notes"))?;
         let disk = Disk::default();
         let made = Notes::create(&disk, &file, capacity).and_then(|notes| {
@@ -65,7 +65,7 @@ impl Working {
         });
         let notes = made.map_err(|e| Fault(format!("notes: {e:?}")))?;
         notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
-        Ok(Working { notes: Arc::new(notes), file })
+        Ok(Arc::new(Working { notes: Arc::new(notes), file }))
     }
 
     fn durable(&self) -> u64 {
@@ -250,21 +250,37 @@ struct Story<'t> {
 
 /// Tells the story of a trial: a life, and those that follow.
 pub(super) fn tell(trial: &Trial<'_>) -> Checked {
-    let mut random = Random::new(0x10e5 ^ trial.round.wrapping_mul(0x9e37_79b9) ^ name_seed(&trial.scenario.name));
+    let mut random = Random::new(
+        0x10e5 ^ trial.round.wrapping_mul(0x9e37_79b9) ^ name_seed(&trial.scenario.name),
+    );
     let played = trial.scenario.record(trial.round, trial.alive)?;
     if let Some(fault) = played.fault {
         return Err(Fault(format!("the run itself, without a crash: {fault}")));
     }
     let run = Arc::new(played.recording);
-    // The pool was created and closed without a journal, so it begins between two steps.
-    let rests: Vec<usize> =
-        (1..run.events.len()).filter(|&m| run.in_flight(m).is_none()).collect();
-    let first = rests.first().copied().ok_or_else(|| Fault("a run of one step".into()))?;
-    let from = (random.below(3) == 0).then(|| rests[random.below(rests.len() as u64 / 2 + 1) as usize]);
+    // The pool was created and closed without a journal, so its life begins between two steps. Keys of
+    // the steps before the first one are not known to the checks.
+    let events = run.first().max(1)..run.events.len();
+    let rests: Vec<usize> = events.filter(|&m| run.in_flight(m).is_none()).collect();
+    let Some(&first) = rests.first() else {
+        // It does nothing but create the pool.
+        return Ok(());
+    };
+    let from =
+        (random.below(3) == 0).then(|| rests[random.below(rests.len() as u64 / 2 + 1) as usize]);
     let disk = SimDisk::new(random.next());
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let owner = Owner { pool: POOL, life: 1 };
-    let mut story = Story { trial, random, runs: vec![run], disk, owner, before: None, ledger, forks: Arc::default() };
+    let mut story = Story {
+        trial,
+        random,
+        runs: vec![run],
+        disk,
+        owner,
+        before: None,
+        ledger,
+        forks: Arc::default(),
+    };
     story.begin(from.unwrap_or(first))
 }
 
@@ -282,7 +298,7 @@ impl Story<'_> {
         Ok(Writer::new(Arc::new(self.disk.clone()), self.owner, epoch)?.segment_bytes(bytes))
     }
 
-    fn pool(&mut self, working: Working) -> Pool {
+    fn pool(&mut self, working: Arc<Working>) -> Pool {
         let run = Arc::clone(self.run());
         let (initial, len) = run.initial();
         let mut growths = lengths(&run.events, len);
@@ -298,19 +314,27 @@ impl Story<'_> {
         };
         let at = self.runs.len() - 1;
         let (ledger, wrong) = (Arc::clone(&self.ledger), self.trial.wrong);
-        Pool { at, run, working: Arc::new(working), ledger, wrong, now: RefCell::new(now) }
+        Pool { at, run, working, ledger, wrong, now: RefCell::new(now) }
     }
 
     /// Shows calls of the disk to [`Fork`].
     fn watch(&self, working: &Arc<Working>) {
         let (ledger, forks, working) =
             (Arc::clone(&self.ledger), Arc::clone(&self.forks), Arc::clone(working));
-        let before = self.before.clone();
-        self.disk.watch(2, Box::new(move |disk| {
-            let mut ledger = lock(&ledger).clone();
-            ledger.settle(working.durable());
-            lock(&forks).push(Fork { disk: disk.copy(), ledger, before: before.clone() });
-        }));
+        let (before, runs) = (self.before.clone(), self.runs.clone());
+        self.disk.watch(
+            2,
+            Box::new(move |disk| {
+                let mut ledger = lock(&ledger).clone();
+                ledger.settle(working.durable());
+                lock(&forks).push(Fork {
+                    disk: disk.copy(),
+                    ledger,
+                    runs: runs.clone(),
+                    before: before.clone(),
+                });
+            }),
+        );
     }
 
     /// The first life: a closed pool gets a journal at a moment of its run.
@@ -333,119 +357,149 @@ impl Story<'_> {
         let mut writer = self.writer(0).map_err(&failed)?;
         writer.begin().map_err(&failed)?;
         let Owner { pool: id, life } = self.owner;
-        let meta = Meta { pool: id, life, checkpoint: 0, reached: 0, size: len, closed: false };
+        let meta = Meta { pool: id, life, checkpoint: 0, reached: 0, size: len, ..Meta::default() };
         let base = Base::create(file, meta).map_err(&failed)?;
         self.live(pool, base, writer, Pages::none(0))
     }
 
-    /// Lives until the run is over, the power fails, or the process dies.
+    /// Lives until the run is over, or the process dies and another one begins.
     fn live(&mut self, pool: Pool, base: Base, writer: Writer, pages: Pages) -> Checked {
         let counts = self.trial.counts;
         Counts::add(&counts.lives);
-        let settings = Settings { interval: Duration::from_secs(1), limit: 0, working: PathBuf::new(), ahead: 0 };
-        let notes = Arc::clone(&pool.working.notes);
-        let journal = Journal::new(settings, base, writer, notes, DURABLE, pages);
-        let journal = Arc::new(journal.map_err(io_fault("opening the journal"))?);
-        pool.now.borrow_mut().journal = Some(Arc::clone(&journal));
-        let failing = if self.random.below(3) == 0 { 6 + self.random.below(30) } else { 0 };
+        let mut journal = open(&pool, base, writer, pages)?;
+        let failing = match self.random.below(6) {
+            0 => 2 + self.random.below(4),
+            1 => 6 + self.random.below(30),
+            _ => 0,
+        };
         self.disk.set(u64::MAX, failing);
-        let events = (pool.run.events.len() - pool.at().moment) as u64;
+        let (from, events) = (pool.at().moment, pool.run.events.len());
+        let step = 2 * (events - from) as u64 / WAITS + 2;
         let dies = self.runs.len() < STAGES && self.random.below(2) == 0;
-        let end = if dies { self.random.below(events.max(1)) as usize } else { usize::MAX };
-        let end = pool.at().moment.saturating_add(end);
+        let some = self.random.below((events - from).max(1) as u64) as usize;
+        let end = if dies { from + some } else { events };
         while !pool.is_over() && pool.at().moment < end {
-            let died = pool.advance_to_death(1 + self.random.below(2 * events / WAITS + 2) as usize);
-            self.look(false)?;
+            let died = pool.advance_to_death(1 + self.random.below(step) as usize);
             if died {
-                break;
+                // The recorded process died here, and the run goes on in the next one.
+                self.count(&journal);
+                drop(journal);
+                self.look(false)?;
+                let Some((base, writer, pages)) = self.reopen(&pool)? else { return Ok(()) };
+                journal = open(&pool, base, writer, pages)?;
+                self.disk.set(u64::MAX, failing);
             }
-            let sound = failing == 0;
             match self.random.below(8) {
                 0 => {}
-                1 | 2 => self.may_fail(sound, journal.checkpoint(&pool, false))?,
+                1 | 2 => may_fail(failing == 0, journal.checkpoint(&pool, false))?,
                 _ => {
-                    let asked = pool.at();
-                    let waited = journal.wait(&pool);
-                    if waited.is_ok() {
-                        let mut ledger = lock(&self.ledger);
-                        ledger.told = ledger.told.max(asked);
+                    let waited = self.wait(&journal, &pool);
+                    let failed = waited.is_err();
+                    may_fail(failing == 0, waited)?;
+                    match self.random.below(3) {
+                        0 if failed => may_fail(false, self.wait(&journal, &pool))?,
+                        1 if failed && self.runs.len() < STAGES => break,
+                        _ => {}
                     }
-                    self.may_fail(sound, waited)?;
                 }
             }
             self.look(false)?;
         }
-        let stats = journal.stats();
-        counts.epochs.fetch_add(stats.epochs, Ordering::Relaxed);
-        counts.checkpoints.fetch_add(stats.checkpoints, Ordering::Relaxed);
+        self.count(&journal);
         if pool.is_over() && !pool.now.borrow().stuck && self.random.below(2) == 0 {
-            // A close: writers are held back.
+            // A close, while writers are held back.
             let closed = journal.while_held(|| {
                 journal.wait(&pool)?;
                 journal.checkpoint(&pool, true)
             });
             let is_closed = closed.is_ok();
-            self.may_fail(failing == 0, closed)?;
+            may_fail(failing == 0, closed)?;
             journal.shut(is_closed);
             return self.look(true);
         }
         drop(journal);
         self.disk.set(u64::MAX, 0);
-        self.look(false)?;
         if pool.is_over() || self.runs.len() >= STAGES {
             return self.look(true);
         }
+        self.look(false)?;
         self.die(pool)
     }
 
-    fn may_fail(&self, sound: bool, done: outlast::Result<()>) -> Checked {
-        match done {
-            Ok(()) | Err(Error::NotOpen(_)) => Ok(()),
-            Err(error) => ensure(!sound, || format!("on a sound disk: {error}")),
-        }
+    fn wait(&self, journal: &Journal, pool: &Pool) -> outlast::Result<()> {
+        let asked = pool.at();
+        journal.wait(pool)?;
+        let mut ledger = lock(&self.ledger);
+        ledger.told = ledger.told.max(asked);
+        Ok(())
+    }
+
+    fn count(&self, journal: &Journal) {
+        let (counts, stats) = (self.trial.counts, journal.stats());
+        counts.epochs.fetch_add(stats.epochs, Ordering::Relaxed);
+        counts.checkpoints.fetch_add(stats.checkpoints, Ordering::Relaxed);
     }
 
     /// The process dies. The next one goes on with the working file.
     fn die(&mut self, pool: Pool) -> Checked {
-        let counts = self.trial.counts;
+        let order = self.random.next();
+        let mut found = self.death(&pool, order)?;
+        let in_flight = pool.run.in_flight(pool.at().moment);
+        if let (Some(step), Some((state, _))) = (in_flight, &found)
+            && step.before.as_ref() != Some(state)
+        {
+            // It took effect, perhaps without a flush. Then a power loss can undo that until somebody
+            // has seen it, which is for the checks of responses. Here, let it end first.
+            pool.come_to_rest();
+            found = self.death(&pool, order)?;
+        }
+        let Some((_, again)) = found else { return self.look(true) };
+        self.runs.push(Arc::new(again));
+        let pool = self.pool(Arc::clone(&pool.working));
+        let Some((base, writer, pages)) = self.reopen(&pool)? else { return Ok(()) };
+        self.live(pool, base, writer, pages)
+    }
+
+    /// Checks what the death of the process leaves now. Returns the contents, and the run of the next
+    /// process.
+    fn death(&self, pool: &Pool, order: u64) -> Checked<Option<(Arc<State>, Recording)>> {
         let image = pool.image();
         let allowed = pool.run.allowed(pool.at().moment);
-        let case = Case { setting: self.setting(&pool.run), image: &image, judge: &allowed, order: self.random.next() };
+        let case = Case { setting: self.setting(&pool.run), image: &image, judge: &allowed, order };
         let good = case.check().map_err(|fault| Fault(format!("process death: {fault}")))?;
-        let Some(state) = good.state else { return self.look(true) };
+        let Some(state) = good.state else { return Ok(None) };
         let again = second_run(&case, &state)?;
-        Counts::add(&counts.deaths);
-        self.runs.push(Arc::new(again));
-        let Pool { working, .. } = pool;
-        let durable = working.durable();
+        Ok(Some((state, again)))
+    }
+
+    /// Opens the journal of a process that died, of which the working file is left. Returns `None` if
+    /// the segments do not fit the working file: then it counts as lost.
+    fn reopen(&mut self, pool: &Pool) -> Checked<Option<(Base, Writer, Pages)>> {
+        Counts::add(&self.trial.counts.deaths);
+        self.disk.set(u64::MAX, 0);
+        let (notes, durable) = (&pool.working.notes, pool.working.durable());
         if self.trial.wrong == Some(Wrong::CutNotesLost) {
-            working.notes.durable(std::iter::once(0..working.notes.capacity() / LINE as u64));
+            notes.durable(std::iter::once(0..notes.capacity() / LINE as u64));
         }
-        let Ok(working) = Arc::try_unwrap(working).or_else(|shared| {
-            // The disk's watch has the other one.
-            self.disk.watch(2, Box::new(|_| ()));
-            Arc::try_unwrap(shared)
-        }) else {
-            return Err(Fault("the working file is in use".into()));
-        };
-        let pool = self.pool(working);
         let failed = io_fault("opening after the process died");
         let base = self.disk.open(BASE).and_then(Base::open).map_err(&failed)?;
         let Ok(base) = base else { return Err(Fault("the base has lost its journal".into())) };
-        ensure(durable >= base.meta().reached, || "the working file is older than the base".into())?;
+        ensure(durable >= base.meta().reached, || {
+            "the working file is older than the base".into()
+        })?;
         let Ok(mut writer) = self.writer(durable) else {
-            // As for a process whose working file is lost, and whose machine is not.
-            return self.look(true);
+            self.look(true)?;
+            return Ok(None);
         };
         self.watch(&pool.working);
         writer.begin().map_err(&failed)?;
         base.replace(|meta| meta.closed = false).map_err(&failed)?;
-        let len = pool.bytes();
+        remove_others(&self.disk, self.owner).map_err(&failed)?;
         let pages = match self.trial.wrong {
             Some(Wrong::PagesForgotten) => Pages::none(durable),
-            _ => Pages::all(len / PAGE as u64, durable),
+            _ => Pages::all(pool.bytes() / PAGE as u64, durable),
         };
-        self.live(pool, base, writer, pages)
+        Ok(Some((base, writer, pages)))
     }
 
     fn setting<'s>(&'s self, run: &'s Recording) -> Setting<'s> {
@@ -471,7 +525,6 @@ impl Story<'_> {
             let check = |image: &Image, ends: &[At]| self.check(image, ends, runs, seed);
             rebuild.all(&check)?;
             if follows && number + 1 == count {
-                drop(check);
                 return self.follow(&fork, seed);
             }
         }
@@ -486,7 +539,7 @@ impl Story<'_> {
             let allowed = run.allowed(end.moment);
             let setting = self.setting(run);
             // The same image at the same moment needs only one look.
-            let key = crate::state::Judge::key(&allowed) ^ image.hash.rotate_left(17);
+            let key = allowed.key() ^ image.hash.rotate_left(17);
             if !Counts::is_new(&self.trial.counts.seen_pools, key) {
                 return Ok(());
             }
@@ -494,7 +547,7 @@ impl Story<'_> {
             let case = Case { setting, image, judge: &allowed, order: order ^ image.hash };
             match case.check() {
                 Ok(_) => return Ok(()),
-                Err(found) => fault = Some(found),
+                Err(found) => fault = Some(Fault(format!("as cut at {end:?}: {found}"))),
             }
         }
         Err(fault.unwrap_or_else(|| Fault("no moment is known for it".into())))
@@ -504,7 +557,9 @@ impl Story<'_> {
     fn follow(&mut self, fork: &Fork, seed: u64) -> Checked {
         let disk = fork.disk.copy();
         disk.restart();
-        let Some((base, epoch, image)) = Rebuild { fork, counts: self.trial.counts, seed }.once(&disk)? else {
+        let Some((base, epoch, image)) =
+            Rebuild { fork, counts: self.trial.counts, seed }.once(&disk)?
+        else {
             return Ok(());
         };
         let ends = fork.ends(epoch)?;
@@ -512,14 +567,17 @@ impl Story<'_> {
         let run = Arc::clone(&self.runs[end.stage]);
         let allowed = run.allowed(end.moment);
         let (Some(Some(state)), 1) = (allowed.0.first(), ends.len()) else { return Ok(()) };
-        let case = Case { setting: self.setting(&run), image: &image, judge: &allowed, order: seed };
+        let case =
+            Case { setting: self.setting(&run), image: &image, judge: &allowed, order: seed };
         let again = second_run(&case, state)?;
         self.runs.push(Arc::new(again));
-        self.before = Some(self.disk.copy());
+        // With the segments that the rebuild has copied.
+        self.before = Some(disk.copy());
         self.disk = disk;
         self.owner.life += 1;
         let start = At { stage: self.runs.len() - 1, moment: 0 };
-        self.ledger = Arc::new(Mutex::new(Ledger { ends: [(epoch, vec![start])].into(), told: start }));
+        self.ledger =
+            Arc::new(Mutex::new(Ledger { ends: [(epoch, vec![start])].into(), told: start }));
         let capacity = self.run().capacity();
         let pool = self.pool(Working::create(capacity, capacity, epoch)?);
         self.watch(&pool.working);
@@ -539,15 +597,38 @@ impl Story<'_> {
 }
 
 impl Pool {
-    /// Lets so many events happen, unless the recorded process dies before that. Returns whether it
-    /// did.
+    /// Lets so many events happen, or fewer if the recorded process dies. Returns whether it did.
     fn advance_to_death(&self, events: usize) -> bool {
         let from = self.at().moment;
         let until = (from + events).min(self.run.events.len());
         let is_death = |e: &Event| matches!(e.access, Access::Mark(Mark::Death));
         let death = self.run.events[from..until].iter().position(is_death);
         self.advance(death.map_or(until - from, |at| at + 1));
-        false
+        death.is_some()
+    }
+}
+
+/// Opens the journal of a pool.
+fn open(pool: &Pool, base: Base, writer: Writer, pages: Pages) -> Checked<Arc<Journal>> {
+    let settings = Settings {
+        interval: Duration::from_secs(1),
+        limit: 0,
+        working: PathBuf::new(),
+        keep: true,
+        ahead: 0,
+    };
+    let notes = Arc::clone(&pool.working.notes);
+    let journal = Journal::new(settings, base, writer, notes, DURABLE, pages);
+    let journal = Arc::new(journal.map_err(io_fault("opening the journal"))?);
+    pool.now.borrow_mut().journal = Some(Arc::clone(&journal));
+    Ok(journal)
+}
+
+/// What a disk refuses may fail. Nothing may fail on a sound disk.
+fn may_fail(sound: bool, done: outlast::Result<()>) -> Checked {
+    match done {
+        Ok(()) | Err(Error::NotOpen(_)) => Ok(()),
+        Err(error) => ensure(!sound, || format!("on a sound disk: {error}")),
     }
 }
 
@@ -563,9 +644,9 @@ fn without_meta(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Reads the pool from a base.
-pub(super) fn pool_in(base: &Base, capacity: u64) -> io::Result<Image> {
-    let mut bytes = vec![GARBAGE; base.file().len()?.min(capacity) as usize];
-    base.file().read_at(&mut bytes, 0)?;
+pub(super) fn pool_in(base: &dyn JournalFile, capacity: u64) -> io::Result<Image> {
+    let mut bytes = vec![GARBAGE; base.len()?.min(capacity) as usize];
+    base.read_at(&mut bytes, 0)?;
     let bytes = without_meta(bytes);
     let hash = rapidhash::v3::rapidhash_v3(&bytes);
     Ok(Image { bytes, hash })

@@ -58,10 +58,20 @@ pub struct Budget {
     pub round: u64,
 }
 
-impl Default for Budget {
-    /// Returns a budget of a minute.
-    fn default() -> Budget {
-        Budget { images: 31_000, lives_of_mutant: 1_200, threads: 2, scenario: None, round: 0 }
+impl Budget {
+    /// Returns a budget of seconds.
+    pub fn quick() -> Budget {
+        Budget { images: 3_000, ..Budget::ci() }
+    }
+
+    /// Returns a budget of a minute or two.
+    pub fn ci() -> Budget {
+        Budget { images: 31_000, lives_of_mutant: 300, threads: 2, scenario: None, round: 0 }
+    }
+
+    /// Returns a budget of an hour.
+    pub fn deep() -> Budget {
+        Budget { images: 1_000_000, lives_of_mutant: 20_000, ..Budget::ci() }
     }
 }
 
@@ -115,7 +125,9 @@ pub struct Outcome {
 impl Outcome {
     /// Returns whether nothing is wrong, and every mutant was noticed.
     pub fn is_good(&self) -> bool {
-        self.violations == 0 && self.counts.distinct() > 0 && self.mutants.iter().all(|m| m.found.is_some())
+        self.violations == 0
+            && self.counts.distinct() > 0
+            && self.mutants.iter().all(|m| m.found.is_some())
     }
 
     /// Returns the one-line summary.
@@ -184,7 +196,8 @@ pub fn run(
 ) -> Outcome {
     let start = Instant::now();
     let alive = alive();
-    let chosen = |scenario: &Scenario| budget.scenario.as_ref().is_none_or(|name| *name == scenario.name);
+    let chosen =
+        |scenario: &Scenario| budget.scenario.as_ref().is_none_or(|name| *name == scenario.name);
     let scenarios: Vec<Scenario> = catalogue(scheme, form).into_iter().filter(chosen).collect();
     let (counts, described) = (Counts::default(), Mutex::new(Vec::new()));
     let (next, violations) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -82,7 +82,10 @@ pub static ALL: &[Mutant] = &[
     bug(&bugs::SIZE_IGNORED, "a base that was cut short is used"),
     wrong(Wrong::GrownLate, "the base does not grow with the pool"),
     bug(&bugs::DURABLE_UNTOLD, "the working file does not know the last durable epoch"),
-    bug(&bugs::NOTES_REMOVED_EARLY, "notes are removed when they are cut, not when they are durable"),
+    bug(
+        &bugs::NOTES_REMOVED_EARLY,
+        "notes are removed when they are cut, not when they are durable",
+    ),
     wrong(Wrong::CutNotesLost, "the next process forgets what was cut"),
     wrong(Wrong::PagesForgotten, "the next process forgets which pages the base lacks"),
 ];

@@ -3,13 +3,16 @@
 use super::Counts;
 use super::Ledger;
 use super::life::{At, pool_in};
+use crate::explore::Recording;
 use crate::model::Image;
 use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
 use outlast::journal::base::{Base, Rebuilt, complete};
 use outlast::journal::files::Directory;
+use outlast::journal::log::{Change, LINE, Owner, Writer};
 use outlast::journal::sim::{BASE, SimDisk};
 use std::io;
+use std::sync::Arc;
 
 /// In how many ways the power is lost at one call.
 const WAYS: u64 = 3;
@@ -20,6 +23,8 @@ const CAPACITY: u64 = 4 << 20;
 pub(super) struct Fork {
     pub(super) disk: SimDisk,
     pub(super) ledger: Ledger,
+    /// The runs so far.
+    pub(super) runs: Vec<Arc<Recording>>,
     /// The disk before the life under way.
     pub(super) before: Option<SimDisk>,
 }
@@ -28,10 +33,21 @@ impl Fork {
     /// Returns the moments at which the epoch can have been cut.
     pub(super) fn ends(&self, epoch: u64) -> Checked<Vec<At>> {
         let Ledger { ends, told } = &self.ledger;
-        let known = ends.get(&epoch).ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
-        let new: Vec<At> = known.iter().copied().filter(|end| end >= told).collect();
-        ensure(!new.is_empty(), || format!("epoch {epoch} ends at {known:?}, confirmed was {told:?}"))?;
+        let known = ends.get(&epoch);
+        let known = known.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
+        let is_new = |end: &At| *end >= *told || self.is_same(*end, *told);
+        let new: Vec<At> = known.iter().copied().filter(is_new).collect();
+        ensure(!new.is_empty(), || {
+            format!("epoch {epoch} ends at {known:?}, but everything before {told:?} was confirmed")
+        })?;
         Ok(new)
+    }
+
+    /// Returns whether no step has changed the contents between two moments, so that there was nothing
+    /// to cut in between.
+    fn is_same(&self, earlier: At, later: At) -> bool {
+        let state = |at: At| self.runs[at.stage].allowed(at.moment).0.first().cloned().flatten();
+        matches!((state(earlier), state(later)), (Some(one), Some(other)) if one == other)
     }
 }
 
@@ -59,9 +75,10 @@ impl Rebuild<'_> {
             if random.below(2) == 0 {
                 self.count(&disk);
                 disk.set(random.below(30), if random.below(3) == 0 { 5 } else { 0 });
-                let cut_short = self.rebuild(&disk);
-                if !disk.is_off() && cut_short.is_ok() {
-                    cut_short??;
+                if let Ok(done) = self.rebuild(&disk)
+                    && !disk.is_off()
+                {
+                    done?;
                 }
                 disk.restart();
             }
@@ -90,10 +107,7 @@ impl Rebuild<'_> {
         let base = match Base::open(disk.open(BASE)?)? {
             Ok(base) => base,
             // The pool was closed, and has no journal yet.
-            Err(file) => {
-                let base = Base::create(file, Default::default())?;
-                return Ok(Ok((None, 0, pool_in(&base, CAPACITY)?)));
-            }
+            Err(file) => return Ok(Ok((None, 0, pool_in(&*file, CAPACITY)?))),
         };
         let epoch = match base.meta().closed {
             true => base.meta().checkpoint,
@@ -102,7 +116,7 @@ impl Rebuild<'_> {
                 other => return Ok(Err(Fault(format!("a rebuild: {other:?}")))),
             },
         };
-        let image = pool_in(&base, CAPACITY)?;
+        let image = pool_in(base.file(), CAPACITY)?;
         Ok(Ok((Some(base), epoch, image)))
     }
 
@@ -118,7 +132,7 @@ impl Rebuild<'_> {
         if base.meta().closed {
             return Ok(());
         }
-        let refused = match (random.below(3), &self.fork.before) {
+        let refused = match (random.below(4), &self.fork.before) {
             (0, _) => {
                 let len = base.meta().size.saturating_sub(1 + random.below(8_192));
                 drop(base);
@@ -138,6 +152,19 @@ impl Rebuild<'_> {
                 if is_of_this_life || older.meta().closed {
                     return Ok(());
                 }
+                true
+            }
+            (2, _) => {
+                // The segments of another life of the same pool, which began with the same base.
+                let meta = base.meta();
+                let removed = segments.iter().try_for_each(|name| disk.remove(name));
+                let mut change = Change::default();
+                change.push(40..41, &[0xee; LINE]);
+                let another = Owner { pool: meta.pool, life: !meta.life };
+                removed
+                    .and_then(|()| Writer::new(Arc::new(disk.clone()), another, meta.checkpoint))
+                    .and_then(|mut writer| writer.append(&change))
+                    .map_err(failed)?;
                 true
             }
             _ if segments.is_empty() => return Ok(()),

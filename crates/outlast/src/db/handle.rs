@@ -44,23 +44,19 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     /// Starts the background thread if `worker` is true, and the threads of the journal if there is
-    /// one. `keep` says whether closing keeps the journal's working file.
+    /// one.
     pub(super) fn new(
         store: Arc<Store<Real>>,
         worker: bool,
-        keep: bool,
         locked: Option<File>,
     ) -> Result<Arc<Self>> {
-        let journal = JournalThreads::start(&store, keep)?;
+        let journal = JournalThreads::start(&store)?;
         let worker = worker.then(|| Worker::start(&store)).transpose()?;
         Ok(Arc::new(Guarded { store, worker, journal, locked }))
     }
 
     fn close(&self) -> Result<()> {
         let closed = self.store.close();
-        if let (Ok(()), Some(journal)) = (&closed, &self.journal) {
-            journal.remove_working_file();
-        }
         if let Some(file) = &self.locked {
             // Closing the file is not enough; see `Backing::unlock`.
             let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);

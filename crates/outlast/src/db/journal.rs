@@ -6,7 +6,7 @@ use super::store::Store;
 use crate::error::{Error, Result};
 use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
 use crate::journal::files::{DiskDirectory, DiskFile};
-use crate::journal::log::{Owner, Writer, has_others, remove_others};
+use crate::journal::log::{Owner, Writer, has_others, remove_all_of, remove_others};
 use crate::journal::meta::{META_OFFSETS, Meta};
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
@@ -17,12 +17,13 @@ use crate::pool::layout::field;
 use rustix::fs::{FlockOperation, OFlags};
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The default directory of working files, if it is in memory and has room.
 const MEMORY: &str = "/dev/shm";
@@ -30,6 +31,8 @@ const MEMORY: &str = "/dev/shm";
 const LEAST_ROOM: u64 = 64 << 20;
 /// What the names of working files begin and end with. The life's id is in between.
 const NAMES: [&str; 2] = ["outlast-", ".working"];
+/// How long to wait for the lock of the working file of a process that has died.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes copied at a time when a working file is built.
 const PIECE: u64 = 4 << 20;
 
@@ -130,7 +133,8 @@ impl JournalOptions {
 
     fn places(&self, directory: &Path) -> Vec<PathBuf> {
         match &self.working {
-            Some(place) => vec![place.clone()],
+            // It may have been opened without that option the last time.
+            Some(place) => vec![place.clone(), MEMORY.into(), directory.into()],
             None => vec![MEMORY.into(), directory.into()],
         }
     }
@@ -193,13 +197,37 @@ fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 
-fn open_working(path: &Path, lock: FlockOperation) -> Option<File> {
+/// Opens and locks a working file. Returns `None` only if there is none: whatever else keeps it from
+/// being used, its changes must not be given up for that. `owner` is the user that owns the base.
+fn open_working(
+    path: &Path,
+    how: FlockOperation,
+    owner: u32,
+    patience: Duration,
+) -> Result<Option<File>> {
+    let io = |e| Error::io(format!("opening {}", path.display()), e);
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = File::options().read(true).write(true).custom_flags(flags).open(path).ok()?;
-    let meta = file.metadata().ok()?;
+    let file = match File::options().read(true).write(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(io)?,
+    };
+    let meta = file.metadata().map_err(io)?;
     // In a directory that others can write to, the file may be anyone's.
-    let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw();
-    (ours && rustix::fs::flock(&file, lock).is_ok()).then_some(file)
+    let ours = [owner, rustix::process::geteuid().as_raw()].contains(&meta.uid());
+    if !ours || !meta.is_file() {
+        let why = format!("it belongs to user {}", meta.uid());
+        return Err(io(std::io::Error::new(ErrorKind::PermissionDenied, why)));
+    }
+    let start = Instant::now();
+    loop {
+        match lock(&file, how) {
+            // The kernel may still be taking apart the memory of the process that has just died.
+            Err(Error::Locked) if start.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            locked => return locked.map(|()| Some(file)),
+        }
+    }
 }
 
 /// Finds the working file that a dead process has left, or that closing the pool has kept. A file is
@@ -209,11 +237,12 @@ fn find(
     places: &[PathBuf],
     lock: FlockOperation,
     owned: Owned,
+    user: u32,
     meta: &Meta,
 ) -> Result<Option<Working>> {
     for place in places {
         let path = working_path(place, owned.owner.life);
-        let Some(file) = open_working(&path, lock) else { continue };
+        let Some(file) = open_working(&path, lock, user, PATIENCE)? else { continue };
         let action = || format!("opening {}", path.display());
         let notes = Notes::open(&file).map_err(|e| Error::io(action(), e))?;
         let Some(notes) = notes else { continue };
@@ -241,7 +270,9 @@ fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
             if !is_one || path == working_path(place, life) {
                 continue;
             }
-            if let Some(file) = open_working(&path, FlockOperation::NonBlockingLockExclusive)
+            let lock = FlockOperation::NonBlockingLockExclusive;
+            let user = rustix::process::geteuid().as_raw();
+            if let Ok(Some(file)) = open_working(&path, lock, user, Duration::ZERO)
                 && let Ok(Some(notes)) = Notes::open(&file)
             {
                 let word = |index: usize| notes.control()[index].load(Ordering::Relaxed);
@@ -253,6 +284,14 @@ fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
             }
         }
     }
+}
+
+fn user_of(base: &File) -> Result<u32> {
+    Ok(base.metadata().map_err(|e| Error::io("reading the pool's owner", e))?.uid())
+}
+
+fn no_segment(directory: &Path) -> Error {
+    Error::IncompleteJournal(format!("{} has no segment of it", directory.display()))
 }
 
 /// Copies the first `size` bytes of the base to a working file, with several threads.
@@ -314,7 +353,7 @@ impl PoolOptions {
         lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;
         let files = Arc::new(files);
         let places = options.places(&directory);
-        let identity = Identity::of(&locked)?;
+        let (identity, user) = (Identity::of(&locked)?, user_of(&locked)?);
         let file = || -> Result<Box<DiskFile>> {
             Ok(Box::new(DiskFile::new(locked.try_clone().map_err(io)?, disk.clone())))
         };
@@ -330,19 +369,36 @@ impl PoolOptions {
             let owner = Owner { pool: meta.pool, life: meta.life };
             let owned = Owned { owner, boot, base: identity };
             let lock = FlockOperation::NonBlockingLockExclusive;
-            if let Some(working) = find(&places, lock, owned, &meta)? {
+            if let Some(working) = find(&places, lock, owned, user, &meta)? {
                 let durable = working.notes.control()[DURABLE].load(Ordering::Relaxed);
-                // This fails if a segment continues from an epoch that the working file lacks.
-                if let Ok(mut writer) = Writer::new(files.clone(), owner, durable) {
+                let writer = match Writer::new(files.clone(), owner, durable) {
+                    // A segment continues from an epoch that the working file lacks.
+                    Err(error) if error.kind() == ErrorKind::InvalidInput => None,
+                    writer => Some(writer.map_err(io)?),
+                };
+                if let Some(mut writer) = writer {
+                    if !meta.closed && writer.has_none() {
+                        // What the base needs besides the working file is in another directory.
+                        return Err(no_segment(&directory));
+                    }
                     let base = found.expect("it was just there");
                     // There is no segment if the pool was closed and the working file kept.
                     writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
+                    // Such as the spare segment of the process that died.
+                    remove_others(&*files, owner).map_err(io)?;
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
                     let locked = [locked, lockable];
                     return self.start_journaled(options, base, writer, working, pages, locked);
                 }
+            }
+            if !meta.closed && meta.boot == boot as u64 {
+                tracing::warn!(
+                    path = %path.display(),
+                    "the working file is gone, although the machine was not restarted; what was not \
+                     durable is lost"
+                );
             }
         }
         // Without a working file, complete the base, and begin a new life from it.
@@ -360,10 +416,7 @@ impl PoolOptions {
                         )));
                     }
                     Rebuilt::Gone => {
-                        return Err(Error::IncompleteJournal(format!(
-                            "{} has no segment of it",
-                            directory.display()
-                        )));
+                        return Err(no_segment(&directory));
                     }
                     Rebuilt::Short { found, needed } => {
                         return Err(Error::IncompleteJournal(format!(
@@ -380,10 +433,13 @@ impl PoolOptions {
         if pool.is_some_and(|pool| pool != header.id()) {
             return Err(Error::IncompleteJournal("it belongs to another pool".into()));
         }
-        if has_others(&*files, header.id()).map_err(io)? {
+        if has_others(&*files, header.id(), found.is_none()).map_err(io)? {
             return Err(Error::Invalid {
                 what: "directory of the journal",
-                why: format!("{} holds the journal of another pool", directory.display()),
+                why: format!(
+                    "{} holds the journal of another pool, or of a copy",
+                    directory.display()
+                ),
             });
         }
         let size = header.get(field::SIZE);
@@ -395,7 +451,7 @@ impl PoolOptions {
         let working = self.build(&place, &locked, owned, header, epoch)?;
         let begin = |meta: &mut Meta| {
             (meta.pool, meta.life, meta.size, meta.closed) = (owner.pool, life, size, false);
-            (meta.checkpoint, meta.reached) = (epoch, epoch);
+            (meta.checkpoint, meta.reached, meta.boot) = (epoch, epoch, boot as u64);
         };
         let begun = || -> Result<(Base, Writer)> {
             let mut writer = Writer::new(files.clone(), owner, epoch).map_err(io)?;
@@ -412,11 +468,25 @@ impl PoolOptions {
             remove_others(&*files, owner).map_err(io)?;
             Ok((base, writer))
         };
-        let (base, writer) = begun().inspect_err(|_| {
-            let _ = std::fs::remove_file(&working.path);
-        })?;
-        let locked = [locked, lockable];
-        self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
+        let made = working.path.clone();
+        let opened = begun().and_then(|(base, writer)| {
+            let locked = [locked, lockable];
+            self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
+        });
+        opened.inspect_err(|_| {
+            // Nothing has been changed in it.
+            let _ = std::fs::remove_file(&made);
+        })
+    }
+
+    /// Removes what the creation of a pool has left in its journal's directory. The pool's file is gone.
+    pub(super) fn clear_journal(&self, path: &Path, pool: u128) -> std::io::Result<()> {
+        let directory = self.journal.clone().unwrap_or_default().directory_for(path);
+        let files = DiskDirectory::at(directory.clone(), self.disk.clone());
+        remove_all_of(&files, pool)?;
+        // It stays if anything else is in it.
+        let _ = std::fs::remove_dir(directory);
+        Ok(())
     }
 
     /// Builds the working file of a new life. Nothing refers to it until `meta` does.
@@ -443,6 +513,9 @@ impl PoolOptions {
         let made = || -> Result<Notes> {
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
                 .map_err(|e| io(e.into()))?;
+            // If root opens the pool of another user, that user finds the working file too.
+            let owner = base.metadata().map_err(io)?;
+            let _ = std::os::unix::fs::fchown(&file, Some(owner.uid()), None);
             // Allocate all blocks first, so that a full file system is reported here.
             self.disk.allocate(&file, 0, size).map_err(mapping_error)?;
             copy(base, &file, size, self.core.recovery.threads).map_err(io)?;
@@ -480,17 +553,19 @@ impl PoolOptions {
                 .map_err(mapping_error)?;
         let notes = Arc::new(notes);
         let JournalOptions { interval, limit, keep, .. } = options;
-        let settings = Settings { interval, limit, working: path, ahead: LEAST_AHEAD };
+        let settings = Settings { interval, limit, working: path, keep, ahead: LEAST_AHEAD };
         let journal = Journal::new(settings, base, writer, Arc::clone(&notes), DURABLE, pages)
             .map_err(|e| Error::io("opening the journal", e))?;
         let journal = Arc::new(journal);
-        let backing = Backing::Journaled(Journaled { mapping, journal, base: locked, directory });
+        let growing = Mutex::default();
+        let backing =
+            Backing::Journaled(Journaled { mapping, journal, base: locked, directory, growing });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());
         // A pool from a working file or a rebuild is not torn, even if it is dirty.
         core.whole = true;
         let core = Core::open(backing, Real::journaled(notes), header, core)?;
-        self.start(Store::new(core)?, keep, None)
+        self.start(Store::new(core)?, None)
     }
 
     /// Finds the file to map for a read-only opening of a journaled pool: the base if the pool was
@@ -511,8 +586,9 @@ impl PoolOptions {
         let places = options.places(&options.directory_for(path));
         let owner = Owner { pool: meta.pool, life: meta.life };
         let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
+        let user = user_of(&file)?;
         let lock = FlockOperation::NonBlockingLockShared;
-        let found = find(&places, lock, owned, meta)?.ok_or(Error::Unfinished)?;
+        let found = find(&places, lock, owned, user, meta)?.ok_or(Error::Unfinished)?;
         Ok((found.file, found.header, Some(file)))
     }
 }
@@ -521,14 +597,13 @@ impl PoolOptions {
 pub(super) struct JournalThreads {
     journal: Arc<Journal>,
     threads: Vec<JoinHandle<()>>,
-    keep: bool,
 }
 
 impl JournalThreads {
     /// Starts the threads, if the pool has a journal.
-    pub(super) fn start(store: &Store<Real>, keep: bool) -> Result<Option<JournalThreads>> {
+    pub(super) fn start(store: &Store<Real>) -> Result<Option<JournalThreads>> {
         let Some(journal) = store.core().journal().cloned() else { return Ok(None) };
-        let mut started = JournalThreads { journal, threads: Vec::new(), keep };
+        let mut started = JournalThreads { journal, threads: Vec::new() };
         for (name, run) in [
             ("outlast-journal", Journal::run as fn(&Journal, &dyn crate::journal::running::Source)),
             ("outlast-base", Journal::run_checkpoints),
@@ -546,13 +621,6 @@ impl JournalThreads {
             }
         }
         Ok(Some(started))
-    }
-
-    /// Removes the working file of a closed pool, unless it is to be kept.
-    pub(super) fn remove_working_file(&self) {
-        if !self.keep {
-            let _ = std::fs::remove_file(&self.journal.settings().working);
-        }
     }
 
     /// Gives up the handles in a forked child, where the threads do not exist.

@@ -15,7 +15,7 @@ use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Address space reserved for a pool to grow into, in bytes, if that much is available.
 const RESERVE: u64 = 1 << 40;
@@ -263,13 +263,14 @@ impl PoolOptions {
         }
         let plain = PoolOptions { journal: None, background: false, ..self.clone() };
         // SAFETY: the caller's promise is the same.
-        unsafe { plain.create(path)?.close()? };
+        let made = unsafe { plain.create(path)? };
+        let id = made.id();
+        made.close()?;
         let opened = self.open_file(path, false);
-        if let Err(error) = &opened
-            && !matches!(error, Error::Locked)
-        {
+        if opened.is_err() && is_free(path, id) {
             // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
+            let _ = self.clear_journal(path, id);
         }
         opened
     }
@@ -303,7 +304,7 @@ impl PoolOptions {
             let _ = std::fs::remove_file(path);
             return Err(Error::io(action(), error));
         }
-        self.start(store, false, None)
+        self.start(store, None)
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
@@ -370,7 +371,7 @@ impl PoolOptions {
             .map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
         options.initial_size = size;
-        self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, false, None)
+        self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, None)
     }
 
     /// Bytes of address space to reserve for a pool of this size and page size.
@@ -423,7 +424,8 @@ impl PoolOptions {
                 match self.read_journaled(path, file, &meta) {
                     Err(Error::Unfinished) if self.core.accept_possibly_torn => {
                         let header = header_of(&kept, len, path)?;
-                        self.open_plain(kept, header, true, None)
+                        let store = self.mixed().store_of(kept, header, true, false)?;
+                        self.start(store, None)
                     }
                     found => {
                         let (file, header, locked) = found?;
@@ -439,10 +441,10 @@ impl PoolOptions {
                         let file = kept.try_clone();
                         let file = file.map_err(|e| Error::io("opening the pool", e))?;
                         let header = header_of(&file, len, path)?;
-                        let pool = self.open_plain(file, header, false, None)?;
+                        let store = self.mixed().store_of(file, header, false, false)?;
                         // Only now: while the pool cannot be opened, its journal may still be found.
                         journal::leave(&kept, &self.disk)?;
-                        Ok(pool)
+                        self.start(store, None)
                     }
                     opened => opened,
                 }
@@ -459,7 +461,8 @@ impl PoolOptions {
                     plain.open_plain(file, header, false, None)?.close()?;
                     // Closing has given up the lock, and another process may have been here since.
                     lock(&kept, FlockOperation::NonBlockingLockExclusive)?;
-                    return self.open_whichever(path, kept, len, false);
+                    let meta = kept.metadata().map_err(|e| Error::io("opening the pool", e))?;
+                    return self.open_whichever(path, kept, meta.len(), false);
                 }
                 self.open_journaled(path, file, None)
             }
@@ -475,6 +478,25 @@ impl PoolOptions {
         read_only: bool,
         locked: Option<File>,
     ) -> Result<Pool> {
+        let store = self.store_of(file, header, read_only, locked.is_some())?;
+        self.start(store, locked)
+    }
+
+    /// The options for a base without its journal. The base can have pages of several moments, also if
+    /// its header is that of a closed pool.
+    fn mixed(&self) -> PoolOptions {
+        let mut options = self.clone();
+        options.core.mixed = true;
+        options
+    }
+
+    fn store_of(
+        &self,
+        file: File,
+        header: Header,
+        read_only: bool,
+        whole: bool,
+    ) -> Result<Arc<Store<Real>>> {
         let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
@@ -487,9 +509,8 @@ impl PoolOptions {
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
-        options.whole = locked.is_some();
-        let core = Core::open(Backing::Mapped(mapping), real, header, options)?;
-        self.start(Store::new(core)?, false, locked)
+        options.whole = whole;
+        Store::new(Core::open(Backing::Mapped(mapping), real, header, options)?)
     }
 
     /// Chooses the seam and the options for a medium.
@@ -526,19 +547,14 @@ impl PoolOptions {
     }
 
     /// Starts what goes on in the background. See [`Guarded::new`] for the rest.
-    pub(super) fn start(
-        &self,
-        store: std::sync::Arc<Store<Real>>,
-        keep: bool,
-        locked: Option<File>,
-    ) -> Result<Pool> {
+    pub(super) fn start(&self, store: Arc<Store<Real>>, locked: Option<File>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
         // If there is a worker and the pool has content, the worker does this after the first
         // operations.
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
-        let guarded = Guarded::new(store, worker, keep, locked)?;
+        let guarded = Guarded::new(store, worker, locked)?;
         Ok(Pool::new(guarded))
     }
 }
@@ -593,4 +609,12 @@ fn boot_id() -> u128 {
     static MADE_UP: OnceLock<u128> = OnceLock::new();
     let unique = || u128::from(random()) << 64 | u128::from(random());
     u128::from_str_radix(&digits, 16).unwrap_or_else(|_| *MADE_UP.get_or_init(unique))
+}
+
+/// Whether a path still names the pool with this id, and nobody uses it.
+fn is_free(path: &Path, id: u128) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let len = file.metadata().map_or(0, |meta| meta.len());
+    lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && header_of(&file, len, path).is_ok_and(|header| header.id() == id)
 }

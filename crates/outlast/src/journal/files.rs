@@ -75,6 +75,11 @@ const PIECE: usize = 1 << 20;
 pub(super) const UNFINISHED: &str = ".new";
 
 impl DiskDirectory {
+    /// Returns the directory at `path`, without looking whether there is one.
+    pub fn at(path: PathBuf, disk: Disk) -> Self {
+        DiskDirectory { path, disk }
+    }
+
     /// Opens the directory at `path`, or creates it.
     pub fn open_or_create(path: PathBuf, disk: Disk) -> io::Result<Self> {
         match fs::create_dir(&path) {

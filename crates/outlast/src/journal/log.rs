@@ -194,6 +194,11 @@ impl Preparer {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether there is a segment for the time when the open one is full.
+    pub fn has_spare(&self) -> bool {
+        self.spare().is_some()
+    }
+
     /// Creates a segment of `bytes`, unless one is ready.
     pub fn prepare(&self, bytes: u64) -> io::Result<()> {
         if self.spare().is_some() {
@@ -289,6 +294,11 @@ impl Writer {
     /// Returns the usual length of a new segment, in bytes.
     pub fn next_segment_bytes(&self) -> u64 {
         self.segment_bytes
+    }
+
+    /// Returns whether there is no segment of this life.
+    pub fn has_none(&self) -> bool {
+        self.closed.is_empty() && self.open.is_none()
     }
 
     /// Returns the last durable epoch.
@@ -411,7 +421,7 @@ impl Writer {
         self.open = None;
         self.closed.clear();
         for name in self.directory.names()? {
-            if number_of(name.strip_suffix(UNFINISHED).unwrap_or(&name)).is_some() {
+            if number_of_any(&name).is_some() {
                 self.directory.remove(&name)?;
             }
         }
@@ -442,27 +452,54 @@ impl Writer {
     }
 }
 
-/// Returns whether a directory has a segment of another pool.
-pub fn has_others(directory: &dyn Directory, pool: u128) -> io::Result<bool> {
+/// Returns the number in the name of a segment, or of a file that was to become one.
+fn number_of_any(name: &str) -> Option<u64> {
+    number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
+}
+
+/// Lists the segments of any owner: name, owner, and whether the segment certainly holds no epoch.
+fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, bool)>> {
+    let mut found = Vec::new();
     for name in directory.names()? {
         if number_of(&name).is_some() {
+            let file = directory.open(&name)?;
             let mut head = [0; HEADER];
-            let whole = directory.open(&name)?.read_at(&mut head, 0)? == HEADER;
+            let whole = file.read_at(&mut head, 0)? == HEADER;
             let owner = owner_in(&head);
-            if whole && decode_segment(&head, owner).is_some() && owner.pool != pool {
-                return Ok(true);
+            if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
+                let chain = checksum_in(&head);
+                let segment = Found { number, after, chain, file };
+                let first = Reader::new(&segment).next(after.saturating_add(1))?;
+                found.push((name, owner, after == 0 && first.is_none()));
             }
         }
     }
-    Ok(false)
+    Ok(found)
 }
 
-/// Deletes the segments of all other owners. `meta` must name this owner already, durably.
+/// Returns whether a directory has a segment that must not be deleted for the journal of `pool`: one of
+/// another pool, or, for a pool that has no journal yet (`is_new`), one with epochs. Copies of a pool
+/// have the same id.
+pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Result<bool> {
+    let is_other =
+        |(_, owner, is_empty): &(String, Owner, bool)| owner.pool != pool || (is_new && !is_empty);
+    Ok(all_segments(directory)?.iter().any(is_other))
+}
+
+/// Deletes the segments of a pool, for which nobody needs them.
+pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
+    let all = all_segments(directory)?;
+    let mut ours = all.iter().filter(|(_, owner, _)| owner.pool == pool);
+    ours.try_for_each(|(name, _, _)| directory.remove(name))
+}
+
+/// Deletes the segments of all other owners, and those that were never begun. `meta` must name this
+/// owner already, durably.
 pub fn remove_others(directory: &dyn Directory, owner: Owner) -> io::Result<()> {
     let ours = segments(directory, owner)?;
     for name in directory.names()? {
-        let is_ours = |number| ours.iter().any(|segment| segment.number == number);
-        if number_of(&name).is_some_and(|number| !is_ours(number)) {
+        let is_ours = ours.iter().any(|segment| name_of(segment.number) == name);
+        if number_of_any(&name).is_some() && !is_ours {
             directory.remove(&name)?;
         }
     }

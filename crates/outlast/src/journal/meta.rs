@@ -25,6 +25,8 @@ pub struct Meta {
     pub size: u64,
     /// Whether the life has ended: the base is the pool, and needs no journal.
     pub closed: bool,
+    /// The low bits of the id of the boot in which the life began.
+    pub boot: u64,
 }
 
 /// Returns the newer whole copy with its sequence number, and the number of copies that are whole.
@@ -68,6 +70,7 @@ fn encode(meta: &Meta, sequence: u64) -> [u8; BYTES] {
         meta.reached,
         meta.size,
         u64::from(meta.closed),
+        meta.boot,
     ];
     for (word, out) in words.iter().zip(bytes.chunks_exact_mut(8)) {
         out.copy_from_slice(&word.to_le_bytes());
@@ -87,6 +90,6 @@ fn decode(bytes: &[u8; BYTES]) -> Option<(u64, Meta)> {
         return None;
     }
     let (checkpoint, reached, size) = (word(6), word(7), word(8));
-    let closed = word(9) == 1;
-    Some((word(1), Meta { pool: wide(2), life: wide(4), checkpoint, reached, size, closed }))
+    let (closed, boot) = (word(9) == 1, word(10));
+    Some((word(1), Meta { pool: wide(2), life: wide(4), checkpoint, reached, size, closed, boot }))
 }

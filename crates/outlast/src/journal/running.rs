@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::pmem::{MappingError, Notes};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +37,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 const BUSY: Duration = Duration::from_micros(100);
 /// The longest time for which writers are held back because the journal is too long.
 const SLOWED: Duration = Duration::from_millis(50);
+/// How often a checkpoint that ends a life is begun again because something has changed.
+const TRIES: usize = 8;
+/// The longest interval between two turns.
+const LONGEST: Duration = Duration::from_secs(3_600);
 /// How often the journal's threads look whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -179,6 +183,8 @@ pub struct Settings {
     pub limit: u64,
     /// The path of the working file.
     pub working: PathBuf,
+    /// Whether the working file stays when the pool is closed.
+    pub keep: bool,
     /// How far ahead of the pool the base grows at least, in bytes.
     pub ahead: u64,
 }
@@ -202,6 +208,8 @@ pub struct Journal {
     pages: Mutex<Pages>,
     /// Held during a checkpoint.
     checkpointing: Mutex<()>,
+    /// Whether the last checkpoint failed.
+    failing: AtomicBool,
     /// Bytes of the base, which is never shorter than the pool.
     base_len: AtomicU64,
     /// Held while the base is made longer.
@@ -247,6 +255,7 @@ impl Journal {
             durable,
             pages: Mutex::new(pages),
             checkpointing: Mutex::default(),
+            failing: AtomicBool::new(false),
             base_len: AtomicU64::new(base.file().len()?),
             extending: Mutex::default(),
             base,
@@ -298,12 +307,22 @@ impl Journal {
     /// [`Error::Io`] if two attempts to write have failed since the call began; attempts go on.
     /// [`Error::NotOpen`] if the pool was closed.
     pub fn wait(&self, source: &dyn Source) -> Result<()> {
-        let mut state = lock(&self.state);
-        // A cut that has begun may have missed what this thread did.
-        let target = state.begun + u64::from(!seeded(&bugs::WAITS_FOR_LAST_CUT));
-        if seeded(&bugs::WAITS_FOR_NOTES) && !self.notes.any() {
+        let state = lock(&self.state);
+        let is_done = state.done == state.begun || seeded(&bugs::WAITS_FOR_NOTES);
+        if is_done && !self.notes.any() && !state.ended && !state.stop {
             return Ok(());
         }
+        self.wait_for_cut(state, source)
+    }
+
+    /// Waits for a cut that begins after this call, and until what it took is durable.
+    fn wait_for_cut<'j>(
+        &'j self,
+        mut state: MutexGuard<'j, State>,
+        source: &dyn Source,
+    ) -> Result<()> {
+        // A cut that has begun may have missed what this thread did.
+        let target = state.begun + u64::from(!seeded(&bugs::WAITS_FOR_LAST_CUT));
         let failures = state.failures;
         while state.done < target {
             if state.ended || state.stop {
@@ -331,13 +350,8 @@ impl Journal {
     /// Runs `then`, in which the calling thread can [`wait`](Self::wait) although it holds the gate.
     pub fn while_held<T>(&self, then: impl FnOnce() -> T) -> T {
         lock(&self.state).held = true;
-        let result = then();
-        let mut state = lock(&self.state);
-        while state.cutting {
-            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.held = false;
-        result
+        let _end = EndOfHold(self);
+        then()
     }
 
     // ---- Turns ----------------------------------------------------------------------
@@ -359,6 +373,7 @@ impl Journal {
             return Outcome::Failed;
         }
         lock(&self.state).done = turn.cut;
+        self.slow_down(source, turn.start.elapsed());
         Outcome::Done
     }
 
@@ -414,20 +429,22 @@ impl Journal {
             return false;
         }
         let (now, epoch) = (writer.bytes(), writer.durable());
-        drop(writer);
-        // Before any thread is told that the epoch is durable: a later process that finds the working
-        // file must not use the epoch's number again.
+        // Before any thread is told that the epoch is durable, a checkpoint included, which asks the
+        // writer: a later process that finds the working file must not use the epoch's number again.
         if !seeded(&bugs::DURABLE_UNTOLD) {
             self.notes.control()[self.durable].store(epoch, Ordering::Release);
         }
+        drop(writer);
         self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
         lock(&self.pages).add(epoch, &turn.change);
         turn.pending = false;
+        let lines = turn.change.lines();
+        turn.change.clear();
         let counts = &self.counts;
         counts.journal_bytes.store(now, Ordering::Relaxed);
         counts.segment_bytes.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
         counts.epochs.fetch_add(1, Ordering::Relaxed);
-        counts.lines.fetch_add(turn.change.lines(), Ordering::Relaxed);
+        counts.lines.fetch_add(lines, Ordering::Relaxed);
         counts.longest_commit_ns.fetch_max(since(turn.start), Ordering::Relaxed);
         if lock(&self.state).failure.take().is_some() {
             tracing::info!("the journal is written again");
@@ -443,7 +460,7 @@ impl Journal {
             let start = Instant::now();
             let outcome = self.take_turn(state, source);
             due = match outcome {
-                Outcome::Done => start + self.settings.interval,
+                Outcome::Done => start + self.settings.interval.min(LONGEST),
                 Outcome::Busy => Instant::now() + BUSY,
                 Outcome::Failed => Instant::now() + pause,
                 Outcome::Ended => return,
@@ -452,9 +469,6 @@ impl Journal {
                 Outcome::Failed => (pause * 2).min(RETRY.1),
                 _ => RETRY.0,
             };
-            if matches!(outcome, Outcome::Done) {
-                self.slow_down(source, start.elapsed());
-            }
         }
     }
 
@@ -516,6 +530,9 @@ impl Journal {
         if closed {
             // Segments that cannot be deleted now are deleted when the next life begins.
             let _ = lock(&self.writer).delete_all();
+            if !self.settings.keep {
+                let _ = std::fs::remove_file(&self.settings.working);
+            }
         }
     }
 
@@ -529,29 +546,38 @@ impl Journal {
     /// Makes checkpoints, prepares segments and extends the base, until [`shut`](Self::shut).
     pub fn run_checkpoints(&self, source: &dyn Source) {
         let _running = Running(self);
-        let mut pause = RETRY.0;
+        let (mut pause, mut due) = (RETRY.0, Instant::now());
         while !self.is_stopped() {
-            let done = self.prepare(source).and_then(|()| {
-                let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
-                if bytes < self.limit(source) / 2 || lock(&self.pages).is_empty() {
-                    return Ok(());
-                }
-                self.checkpoint(source, false)
-            });
-            pause = match done {
-                Ok(()) => RETRY.0,
-                Err(Error::NotOpen(_)) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "a checkpoint of the journal");
-                    (pause * 2).min(RETRY.1)
-                }
-            };
+            if Instant::now() >= due {
+                let done = self.checkpoint_if_due(source);
+                pause = match done {
+                    Ok(()) => RETRY.0,
+                    Err(Error::NotOpen(_)) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "a checkpoint of the journal");
+                        due = Instant::now() + pause;
+                        (pause * 2).min(RETRY.1)
+                    }
+                };
+            }
             let state = lock(&self.state);
             if !state.stop && !state.ended {
                 // Every commit wakes it as well.
-                drop(self.told.wait_timeout(state, if pause > RETRY.0 { pause } else { LOOK }));
+                drop(self.told.wait_timeout(state, LOOK));
             }
         }
+    }
+
+    /// Prepares what will be needed. Makes a checkpoint if the journal is half as long as it should
+    /// become, or if the disk has no room for more of it.
+    fn checkpoint_if_due(&self, source: &dyn Source) -> Result<()> {
+        let prepared = self.prepare(source);
+        let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
+        let is_due = prepared.is_err() || bytes >= self.limit(source) / 2;
+        if is_due && !lock(&self.pages).is_empty() {
+            self.checkpoint(source, false)?;
+        }
+        prepared
     }
 
     /// The length that the journal should not exceed, in bytes.
@@ -594,32 +620,46 @@ impl Journal {
     /// then no longer needs. `closed` says that all writers are held back and that the life ends here.
     pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
         let _one = lock(&self.checkpointing);
-        // So that all segments that exist now can be deleted at the end.
-        lock(&self.writer).close_segment();
+        if !closed {
+            // If there is no room for another segment, the checkpoint makes some.
+            let _ = self.prepare(source);
+        }
+        // So that all segments that exist now can be deleted at the end. A full disk needs the room that
+        // is left in the open one, and one that refuses checkpoints must not get a segment for each try.
+        if self.preparer.has_spare() && !self.failing.load(Ordering::Relaxed) {
+            lock(&self.writer).close_segment();
+        }
+        let done = (0..TRIES).find_map(|_| self.try_checkpoint(source, closed).transpose());
+        let changed = || io::Error::other("the pool changed while it was closed");
+        let done =
+            done.unwrap_or_else(|| Err(Error::io("writing the base of the journal", changed())));
+        self.failing.store(done.is_err(), Ordering::Relaxed);
+        let epoch = done?;
+        if seeded(&bugs::MARKS_CLEARED) {
+            *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
+        }
+        // Counted first, so that a program that copies the files can tell whether segments were deleted
+        // meanwhile.
+        self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
+        let mut writer = lock(&self.writer);
+        // If a segment cannot be deleted now, a later checkpoint tries again.
+        let _ = writer.forget(epoch);
+        self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns `None` if a life cannot end with this checkpoint, because lookups have flushed what they
+    /// read meanwhile.
+    fn try_checkpoint(&self, source: &dyn Source, closed: bool) -> Result<Option<u64>> {
         let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
         if seeded(&bugs::FORGOTTEN_EARLY) {
             let _ = lock(&self.writer).forget(checkpoint.epoch());
         }
         let done = self.write_checkpoint(source, &mut checkpoint, closed);
-        match done {
-            Ok(epoch) => {
-                if seeded(&bugs::MARKS_CLEARED) {
-                    *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
-                }
-                // Counted first, so that a program that copies the files can tell whether segments
-                // were deleted meanwhile.
-                self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
-                let mut writer = lock(&self.writer);
-                // If a segment cannot be deleted now, a later checkpoint tries again.
-                let _ = writer.forget(epoch);
-                self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
-                Ok(())
-            }
-            Err(error) => {
-                checkpoint.abandon(&mut lock(&self.pages));
-                Err(error)
-            }
+        if !matches!(done, Ok(Some(_))) {
+            checkpoint.abandon(&mut lock(&self.pages));
         }
+        done
     }
 
     fn write_checkpoint(
@@ -627,24 +667,38 @@ impl Journal {
         source: &dyn Source,
         checkpoint: &mut Checkpoint,
         closed: bool,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         let failed = |e| Error::io("writing the base of the journal", e);
         while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
             if !closed {
-                // Turns are taken meanwhile, and need segments.
-                self.prepare(source)?;
+                // Turns are taken meanwhile, and need segments. If there is no room for more, the
+                // checkpoint makes some.
+                let _ = self.prepare(source);
             }
             if !seeded(&bugs::PAGES_NOT_AWAITED) {
-                self.wait(source)?;
+                // A cut is needed even if nothing was noted yet: a copy can hold the store of an operation
+                // that is under way.
+                self.wait_for_cut(lock(&self.state), source)?;
             }
             let durable = lock(&self.writer).durable();
             let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
             self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         if closed && lock(&self.writer).durable() != checkpoint.epoch() {
-            return Err(failed(io::Error::other("the pool changed while it was closed")));
+            return Ok(None);
         }
-        checkpoint.finish(&self.base, closed).map_err(failed)
+        // It never becomes shorter, unless somebody else wrote to it. Then any page can be another one.
+        let (known, len) =
+            (self.base_len.load(Ordering::Acquire), self.base.file().len().map_err(failed)?);
+        if len < known {
+            self.base_len.fetch_min(len, Ordering::AcqRel);
+            *lock(&self.pages) =
+                Pages::all(source.bytes().div_ceil(PAGE as u64), lock(&self.writer).durable());
+            let why =
+                format!("the base has {len} bytes, and had {known}: another program wrote to it");
+            return Err(failed(io::Error::other(why)));
+        }
+        checkpoint.finish(&self.base, closed).map(Some).map_err(failed)
     }
 }
 
@@ -655,6 +709,19 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).running -= 1;
         self.0.told.notify_all();
+    }
+}
+
+/// Ends [`Journal::while_held`] when it is dropped, even if the thread unwinds.
+struct EndOfHold<'j>(&'j Journal);
+
+impl Drop for EndOfHold<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        while state.cutting {
+            state = self.0.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.held = false;
     }
 }
 

@@ -137,7 +137,7 @@ fn live(
 fn new_base(directory: &SimDisk) -> Base {
     let size = (PAGES * PAGE) as u64;
     let file = directory.create(BASE, size).unwrap();
-    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size, closed: false };
+    let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size, ..Meta::default() };
     begin(directory, Owner { pool: 7, life: 1 }, 0).unwrap();
     Base::create(file, meta).unwrap()
 }

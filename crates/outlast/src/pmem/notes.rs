@@ -162,7 +162,9 @@ impl Notes {
                 }
             }
         }
-        self.word(COVERED).store(len, Ordering::Relaxed);
+        // It never shrinks, also if two threads grow the pool at the same time: a cut takes no note
+        // beyond it.
+        self.word(COVERED).fetch_max(len, Ordering::Relaxed);
         Ok(())
     }
 
@@ -219,20 +221,21 @@ impl Notes {
         // Relaxed: inside the gate, the gate orders this thread and a cut. Outside of it, either set
         // will do.
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::Relaxed) {
-            self.any.store(true, Ordering::Relaxed);
+        // SeqCst: either the cut that clears `any` sees these lines, or this sees that it was cleared.
+        if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::SeqCst) {
+            self.any.store(true, Ordering::SeqCst);
         }
     }
 
     /// Returns whether a line may have been noted since the last cut.
     pub fn any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
+        self.any.load(Ordering::SeqCst)
     }
 
     /// Cuts: calls `visit` with each run of lines that was noted since the last cut, in ascending
     /// order. The caller holds back all changes, and has made the lines of the last cut durable.
     pub fn take(&self, visit: impl FnMut(Range<u64>)) {
-        self.any.store(false, Ordering::Relaxed);
+        self.any.store(false, Ordering::SeqCst);
         self.join();
         let current = self.word(CURRENT).load(Ordering::Relaxed);
         // If the process dies here, lines are in both sets, and the next opener's first cut takes both.

@@ -5,8 +5,8 @@ use crate::journal::running::Journal;
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What distinguishes a file from a copy of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,12 +51,21 @@ pub struct Journaled {
     pub base: std::fs::File,
     /// The directory of the journal, locked.
     pub directory: std::fs::File,
+    /// Held while the pool grows, and whether it was closed. Space is prepared outside of the gate and
+    /// of the locks of `Core`, so two threads can be growing the pool at the same time, and a close
+    /// waits for neither.
+    pub growing: Mutex<bool>,
 }
 
 impl Journaled {
     /// Grows the base, the mapping and then the notes. The base comes first, because it must never be
     /// shorter than the pool. The notes come last, so that all that they cover has its blocks.
     fn grow(&self, len: u64) -> Result<(), MappingError> {
+        let closed = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            // The files may be another process's by now.
+            return Err(std::io::Error::other("the pool was closed").into());
+        }
         self.journal.extend_base(len)?;
         self.mapping.grow(len)?;
         match self.mapping.as_file() {
@@ -265,6 +274,7 @@ impl Backing {
                 }
             }
             Backing::Journaled(j) => {
+                *j.growing.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 for file in j.mapping.as_file().into_iter().chain([&j.directory, &j.base]) {
                     let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
                 }

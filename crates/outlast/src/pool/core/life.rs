@@ -366,6 +366,7 @@ impl<S: Seam> Core<S> {
         held.now_closed();
         drop(held);
         if let Some(journal) = self.journal() {
+            // Before the lock: whoever opens the pool next may use a working file that it finds.
             journal.shut(result.is_ok());
         }
         self.backing.unlock();

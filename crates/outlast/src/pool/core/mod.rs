@@ -228,7 +228,7 @@ impl<S: Seam> Core<S> {
             return Err(Error::PossiblyTorn { reason, damaged_copy: header.copy_damaged });
         }
         // A close must not mark such a pool clean before it has been verified.
-        let suspect = header.is_suspect() || torn.is_some();
+        let suspect = header.is_suspect() || torn.is_some() || options.mixed;
         let size = header.get(field::SIZE);
         if options.max_size == 0 {
             options.max_size = header.get(field::MAX_SIZE);
@@ -249,12 +249,15 @@ impl<S: Seam> Core<S> {
         // Without a page in use, there is nothing to reclaim.
         let old = frontier > geometry.first_page();
         let alloc = Alloc::new(geometry, frontier, old, backing.reserved());
-        let clean = !header.is_dirty() && header.copy_damaged.is_none();
+        let clean = !header.is_dirty() && header.copy_damaged.is_none() && !options.mixed;
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
         core.suspect = AtomicBool::new(suspect);
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
+        }
+        if core.options.mixed && !core.options.read_only {
+            core.note_suspect();
         }
         core.lost_root = roots::check_commits(&core, &core.header())?;
         if clean && saved.0 != 0 {

@@ -70,6 +70,8 @@ pub struct CoreOptions {
     pub boot: u128,
     /// The pool is known not to be torn, even if it is dirty.
     pub whole: bool,
+    /// The pool may hold pages of several moments, whatever its header says. It is suspect.
+    pub mixed: bool,
     /// Open the pool even if a power loss may have torn it.
     pub accept_possibly_torn: bool,
     /// Options for opening maps.
@@ -88,6 +90,7 @@ impl Default for CoreOptions {
             read_only: false,
             boot: 0,
             whole: false,
+            mixed: false,
             accept_possibly_torn: false,
             recovery: Recovery { threads: 1, progress: None },
         }

@@ -1,6 +1,8 @@
 //! Journaled pools on real files. The journal's own tests, on a simulated disk, try what a power loss
 //! can leave of such files.
 
+mod places;
+
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, MediumKind};
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};
 use std::fs::File;
@@ -223,6 +225,7 @@ fn a_journal_that_is_gone_is_told_and_can_be_left() {
     // SAFETY: no one else uses the file.
     let left = unsafe { left.open(&path).unwrap() };
     assert_eq!(left.maps().len(), 0);
+    left.verify().unwrap().ensure_sound().unwrap();
     left.close().unwrap();
     // SAFETY: no one else uses the file.
     let plain = unsafe { PoolOptions::new().open(&path).unwrap() };
@@ -253,6 +256,8 @@ fn calls_after_closing_fail() {
 /// A disk that can be told to fail, or to hang.
 #[derive(Default)]
 struct Faulty {
+    /// How many calls succeed before the next ones fail.
+    before: AtomicUsize,
     /// How many of the next calls fail.
     failing: AtomicUsize,
     errno: AtomicI32,
@@ -267,6 +272,12 @@ impl Faulty {
         self.errno.store(errno, Ordering::SeqCst);
         self.failing.store(times, Ordering::SeqCst);
     }
+
+    /// Has all calls fail after this many.
+    fn fail_later(&self, calls: usize, errno: i32) {
+        self.before.store(calls, Ordering::SeqCst);
+        self.fail(usize::MAX, errno, None);
+    }
 }
 
 struct Watch(Arc<Faulty>);
@@ -280,6 +291,9 @@ impl DiskWatch for Watch {
             return Fate::Done;
         }
         let less = |left: usize| left.checked_sub(1);
+        if self.0.before.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+            return Fate::Done;
+        }
         match self.0.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
             Ok(_) => Fate::Fails(self.0.errno.load(Ordering::SeqCst)),
             Err(_) => Fate::Done,

@@ -1,0 +1,209 @@
+//! The files of a journaled pool, where they are not as they should be.
+
+use super::*;
+use std::time::Instant;
+
+fn journal(place: &Path) -> PathBuf {
+    place.join("journal")
+}
+
+/// Kills a process that works on a new pool. Returns the last insert that had returned.
+fn left_by_a_kill(place: &Path) -> u64 {
+    create(place).close().unwrap();
+    killed(place, 900).0
+}
+
+fn assert_holds_all(place: &Path, returned: u64) {
+    let pool = open(place).unwrap();
+    let held = map(&pool).iter().count() as u64;
+    assert!(held > returned, "{held} of {returned}");
+    assert_holds(&pool, 0..held);
+}
+
+/// Going on without the segments that the base needs would lose what a wait has confirmed, at the next
+/// power loss.
+#[test]
+fn a_working_file_is_not_used_without_its_segments() {
+    let place = tempfile::tempdir().unwrap();
+    let returned = left_by_a_kill(place.path());
+    let elsewhere = JournalOptions::new()
+        .working_directory(place.path())
+        .directory(place.path().join("elsewhere"));
+    // SAFETY: no one else uses the file.
+    let opened = unsafe { PoolOptions::new().journal(elsewhere).open(place.path().join("a.pool")) };
+    assert!(matches!(opened, Err(Error::IncompleteJournal(_))), "{opened:?}");
+    assert_holds_all(place.path(), returned);
+}
+
+#[test]
+fn a_working_file_is_found_where_it_is_by_default() {
+    let place = tempfile::tempdir().unwrap();
+    let returned = left_by_a_kill(place.path());
+    // As if it had been opened without a place for it: that is beside the journal.
+    let found = &working_files(place.path())[0];
+    std::fs::rename(found, journal(place.path()).join(found.file_name().unwrap())).unwrap();
+    assert_holds_all(place.path(), returned);
+}
+
+/// The lock of a process that was killed can stay for a moment.
+#[test]
+fn a_working_file_that_is_locked_is_waited_for_and_never_given_up() {
+    let place = tempfile::tempdir().unwrap();
+    let returned = left_by_a_kill(place.path());
+    let hold = || {
+        let file = File::open(&working_files(place.path())[0]).unwrap();
+        file.lock().unwrap();
+        file
+    };
+    let held = hold();
+    let start = Instant::now();
+    assert!(matches!(open(place.path()), Err(Error::Locked)));
+    assert!(start.elapsed() >= Duration::from_millis(500));
+    drop(held);
+    let held = hold();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(held);
+        });
+        assert_holds_all(place.path(), returned);
+    });
+}
+
+/// What cannot be read is not what is not there.
+#[test]
+fn a_working_file_that_cannot_be_used_is_an_error() {
+    let place = tempfile::tempdir().unwrap();
+    let returned = left_by_a_kill(place.path());
+    let path = working_files(place.path())[0].clone();
+    let aside = path.with_extension("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert!(matches!(open(place.path()), Err(Error::Io { .. })));
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    assert_holds_all(place.path(), returned);
+}
+
+/// Each process prepares a segment ahead of use, and leaves it when it is killed.
+#[test]
+fn kills_leave_no_segments_behind() {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path()).close().unwrap();
+    let count = || std::fs::read_dir(journal(place.path())).unwrap().count();
+    let mut counts = Vec::new();
+    for _ in 0..8 {
+        killed(place.path(), 1_500);
+        counts.push(count());
+    }
+    // One with epochs for each, and the spare one of the last.
+    assert!(counts[7] <= 9, "{counts:?}");
+}
+
+/// A base with pages of several moments can have the header of a closed pool.
+#[test]
+fn a_base_without_its_journal_is_suspect_until_it_was_verified() {
+    let place = tempfile::tempdir().unwrap();
+    left_by_a_kill(place.path());
+    std::fs::remove_file(&working_files(place.path())[0]).unwrap();
+    std::fs::remove_dir_all(journal(place.path())).unwrap();
+    let accept = || {
+        let options = PoolOptions::new().accept_possibly_torn(true);
+        // SAFETY: no one else uses the file.
+        unsafe { options.open(place.path().join("a.pool")).unwrap() }
+    };
+    let pool = accept();
+    assert!(pool.durability().is_suspect);
+    assert!(matches!(pool.close(), Err(Error::Suspect)));
+    let pool = accept();
+    assert!(pool.durability().is_suspect, "still");
+    pool.verify().unwrap().ensure_sound().unwrap();
+    pool.close().unwrap();
+}
+
+/// Whichever call fails, a creation leaves the pool whole or nothing, and the next one succeeds.
+#[test]
+fn a_creation_that_fails_leaves_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("a.pool");
+    let mut failed = 0;
+    for number in 0.. {
+        let faulty = Arc::new(Faulty::default());
+        faulty.fail_later(number, 5);
+        let disk = Disk::watched(Arc::new(Watch(Arc::clone(&faulty))));
+        // SAFETY: no one else uses the file.
+        let created = unsafe { options(place.path()).disk(disk).create(&path) };
+        if let Ok(pool) = created {
+            pool.close().unwrap();
+            break;
+        }
+        failed += 1;
+        assert!(!path.exists(), "call {number}");
+        assert_eq!(working_files(place.path()).len(), 0, "call {number}");
+        let pool = create(place.path());
+        insert(&pool, 0..10);
+        pool.close().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert!(failed > 10, "{failed} calls");
+}
+
+#[test]
+fn a_base_that_was_cut_short_is_written_again() {
+    let place = tempfile::tempdir().unwrap();
+    let pool = create(place.path());
+    insert(&pool, 0..20_000);
+    pool.wait_durable().unwrap();
+    let base = File::options().write(true).open(place.path().join("a.pool")).unwrap();
+    base.set_len(400_000).unwrap();
+    insert(&pool, 20_000..21_000);
+    // The first checkpoint notices, and the next one writes all of it.
+    assert!(pool.close().is_err());
+    let pool = open(place.path()).unwrap();
+    assert_holds(&pool, 0..21_000);
+    pool.close().unwrap();
+    assert_holds(&open(place.path()).unwrap(), 0..21_000);
+}
+
+#[test]
+fn an_interval_can_be_for_ever() {
+    let place = tempfile::tempdir().unwrap();
+    let journal = JournalOptions::new().interval(Duration::MAX).working_directory(place.path());
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { PoolOptions::new().journal(journal).create(place.path().join("a.pool")) };
+    let pool = pool.unwrap();
+    insert(&pool, 0..100);
+    pool.wait_durable().unwrap();
+    insert(&pool, 100..200);
+    std::thread::sleep(Duration::from_millis(50));
+    pool.wait_durable().unwrap();
+    pool.close().unwrap();
+}
+
+/// Two threads grow the pool at the same time: one because it has to, the other ahead of use.
+#[test]
+fn a_pool_that_grows_in_many_threads_is_whole_on_the_disk() {
+    let place = tempfile::tempdir().unwrap();
+    let pool = create(place.path());
+    let values: Map<u64, [u8]> = pool.map("values").unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (values, pool) = (&values, &pool);
+            scope.spawn(move || {
+                for number in 0..150 {
+                    let key = thread << 32 | number;
+                    values.put(&key, &vec![key as u8; 1 + (number as usize % 7) * 60_000]).unwrap();
+                    if number % 50 == 49 {
+                        pool.wait_durable().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    pool.wait_durable().unwrap();
+    let copied = copy(&pool, place.path());
+    let pool = open(copied.path()).unwrap();
+    pool.verify().unwrap().ensure_sound().unwrap();
+    let values: Map<u64, [u8]> = pool.map("values").unwrap();
+    assert_eq!(values.iter().count(), 600);
+}
