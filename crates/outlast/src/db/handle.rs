@@ -101,7 +101,8 @@ pub struct Durability {
     pub interval: Option<Duration>,
     /// Whether operations that have returned survive a power loss. If not, a pool without a journal
     /// keeps the state of the last [`Pool::sync`], provided that nothing has changed since.
-    /// [`Pool::snapshot`] makes a restore point.
+    /// [`Pool::snapshot`] makes a restore point. `false` for a journaled pool as long as the disk
+    /// refuses its journal, and always if the journal or the pool's file is on a tmpfs.
     pub survives_power_loss: bool,
     /// Whether the disk may lack something that was written. If so, nothing becomes durable against
     /// a power loss until [`Pool::verify`] has found the pool sound; see [`Error::Suspect`].
@@ -228,7 +229,9 @@ impl Pool {
             flush: core.memory.seam().mode(),
             interval: core.journal().map(|journal| journal.settings().interval),
             survives_process_death: medium != MediumKind::Bytes,
-            survives_power_loss: medium.survives_power_loss() && !core.is_suspect(),
+            survives_power_loss: medium.survives_power_loss()
+                && !core.is_suspect()
+                && core.backing().keeps_after_power_loss(),
             is_suspect: core.is_suspect(),
         }
     }

@@ -557,9 +557,16 @@ impl PoolOptions {
         let journal = Journal::new(settings, base, writer, Arc::clone(&notes), DURABLE, pages)
             .map_err(|e| Error::io("opening the journal", e))?;
         let journal = Arc::new(journal);
+        let is_in_memory = [&locked, &directory].into_iter().any(Mapping::is_tmpfs);
         let growing = Mutex::default();
-        let backing =
-            Backing::Journaled(Journaled { mapping, journal, base: locked, directory, growing });
+        let backing = Backing::Journaled(Journaled {
+            mapping,
+            journal,
+            base: locked,
+            directory,
+            growing,
+            is_in_memory,
+        });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());
         // A pool from a working file or a rebuild is not torn, even if it is dirty.

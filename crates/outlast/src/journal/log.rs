@@ -31,6 +31,8 @@ const SECTOR: u64 = 4096;
 const SOON: usize = 24;
 /// Lines of a block, at most.
 const BLOCK_LINES: u64 = 1 << 14;
+/// Memory for lines that is kept from one epoch to the next, in bytes.
+const KEPT: usize = 32 << 20;
 /// Bytes of a segment, unless an epoch needs more.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 
@@ -115,6 +117,7 @@ impl Change {
     pub fn clear(&mut self) {
         self.runs.clear();
         self.images.clear();
+        self.images.shrink_to(KEPT);
     }
 
     /// Returns the number of bytes that it takes in a segment.
@@ -377,6 +380,9 @@ impl Writer {
         }
         chain = encode_epoch(&mut self.buffer, epoch, change, chain);
         open.file.write_at(&self.buffer, open.at)?;
+        let bytes = self.buffer.len() as u64;
+        self.buffer.clear();
+        self.buffer.shrink_to(KEPT);
         if !seeded(&bugs::TOLD_BEFORE_SYNC) {
             let synced = open.file.sync();
             if synced.is_err() && seeded(&bugs::SYNC_REPEATED) {
@@ -385,7 +391,7 @@ impl Writer {
                 synced?;
             }
         }
-        open.at = (open.at + self.buffer.len() as u64).next_multiple_of(SECTOR);
+        open.at = (open.at + bytes).next_multiple_of(SECTOR);
         open.chain = chain;
         self.durable = epoch;
         Ok(())

@@ -55,6 +55,8 @@ pub struct Journaled {
     /// of the locks of `Core`, so two threads can be growing the pool at the same time, and a close
     /// waits for neither.
     pub growing: Mutex<bool>,
+    /// Whether the base or the journal is on a file system that is only in memory.
+    pub is_in_memory: bool,
 }
 
 impl Journaled {
@@ -281,6 +283,14 @@ impl Backing {
             }
             // Release: the next opener sees what was stored before.
             Backing::Heap(h) => h.file.locked.store(false, Ordering::Release),
+        }
+    }
+
+    /// Whether what the medium makes durable stays after a power loss, as far as is known now.
+    pub fn keeps_after_power_loss(&self) -> bool {
+        match self {
+            Backing::Mapped(_) | Backing::Heap(_) => true,
+            Backing::Journaled(j) => !j.is_in_memory && j.journal.failure().is_none(),
         }
     }
 
