@@ -57,7 +57,9 @@ struct Working {
 
 impl Working {
     fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Arc<Working>> {
-        let file = tempfile::tempfile().map_err(io_fault("a file for the notes"))?;
+        // In memory, where a hole of terabytes costs nothing.
+        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
+        let file = file.map_err(io_fault("a file for the notes"))?;
         let disk = Disk::default();
         let made = Notes::create(&disk, &file, capacity).and_then(|notes| {
             notes.cover(&disk, &file, len)?;

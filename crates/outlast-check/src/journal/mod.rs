@@ -48,7 +48,7 @@ use mutants::Wrong;
 pub struct Budget {
     /// Ends once so many distinct images of base and segments were checked.
     pub images: u64,
-    /// The most lives that are tried to find a mutant.
+    /// The most lives that are tried to find a mutant. 0: no mutants are made.
     pub lives_of_mutant: u64,
     /// Number of threads.
     pub threads: usize,
@@ -134,7 +134,7 @@ impl Outcome {
     pub fn json(&self) -> Value {
         let counts = &self.counts;
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let noticed = self.mutants.iter().filter(|m| m.found.is_some()).count();
+        let noticed = self.noticed().len();
         json!({
             "scheme": self.scheme.to_string(),
             "record": self.form.to_string(),
@@ -153,6 +153,12 @@ impl Outcome {
             "violations": self.violations,
             "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
         })
+    }
+
+    /// Returns the names of the mutants that were noticed.
+    pub fn noticed(&self) -> Vec<String> {
+        let noticed = self.mutants.iter().filter(|m| m.found.is_some());
+        noticed.map(|fate| fate.mutant.name()).collect()
     }
 
     /// Describes everything that is wrong, for people. Empty if nothing is.
@@ -226,7 +232,7 @@ pub fn run(
         (1..budget.threads.max(1)).for_each(|_| drop(scope.spawn(work)));
         work();
     });
-    let mutants = match only {
+    let mutants = match only || budget.lives_of_mutant == 0 {
         true => Vec::new(),
         false => mutants::run(&scenarios, budget, &alive),
     };

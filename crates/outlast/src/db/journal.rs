@@ -87,18 +87,21 @@ impl JournalOptions {
         self
     }
 
-    /// Sets the directory of the journal. It must be on a local disk, not in memory. It is created if
-    /// it does not exist; its parent must exist. Give the same directory each time the pool is opened.
-    /// Default: the pool's path with `.journal` appended.
+    /// Sets the directory of the journal. It should be on a local disk: on a tmpfs, nothing survives a
+    /// power loss. It is created if it does not exist; its parent must exist. Give the same directory
+    /// each time the pool is opened. With another one, opening a pool that was not closed fails with
+    /// [`Error::IncompleteJournal`]. Default: the path that the pool is opened by, with `.journal`
+    /// appended.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Sets the directory of the working file, which is as large as the pool. If you name another
-    /// directory than the last time, the working file is built anew, from the disk. Default: `/dev/shm`
-    /// if that is in memory and has room for twice the pool, otherwise the directory of the journal.
+    /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm` if that
+    /// is in memory and has room for twice the pool, otherwise the directory of the journal. After the
+    /// process has died, the working file is looked for in this directory and in the default ones. If it
+    /// is in none of them, the pool is rebuilt from the disk, and what was not durable is lost.
     #[must_use]
     pub fn working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.working = Some(directory.into());

@@ -1,0 +1,43 @@
+//! What a power loss leaves of base and segments. `outlast-check run --medium journal` tries more, and
+//! finds all mutants.
+
+use outlast::{RecordForm, Scheme};
+use outlast_check::journal::{Budget, run};
+use outlast_check::suite::Half;
+
+#[test]
+fn a_power_loss_leaves_a_cut_that_is_no_older_than_what_was_confirmed() {
+    for (scheme, form) in Half::First.pairs() {
+        let budget = Budget { images: 700, lives_of_mutant: 0, ..Budget::quick() };
+        let outcome = run(scheme, form, &budget, &|_| ());
+        assert!(outcome.is_good(), "{scheme}, {form}\n{}", outcome.failures());
+    }
+}
+
+/// Those that are noticed within a few lives.
+#[test]
+fn mutants_of_the_journal_are_noticed() {
+    let budget = Budget { images: 1, lives_of_mutant: 8, ..Budget::quick() };
+    let outcome = run(Scheme::DashEh, RecordForm::Inline, &budget, &|_| ());
+    let noticed = outcome.noticed();
+    for name in [
+        "BegunWithoutSegment",
+        "ToldBeforeSync",
+        "SyncRepeated",
+        "ChecksumIgnored",
+        "LimitRefuses",
+        "WaitsForLastCut",
+        "OneLineNoted",
+        "PagesNotAwaited",
+        "ReachedUntold",
+        "MissingIgnored",
+        "BaseUnsynced",
+        "ForgottenEarly",
+        "SizeIgnored",
+        "GrownLate",
+        "DurableUntold",
+        "PagesForgotten",
+    ] {
+        assert!(noticed.iter().any(|noticed| noticed == name), "{name} is not in {noticed:?}");
+    }
+}
