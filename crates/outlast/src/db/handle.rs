@@ -101,9 +101,11 @@ pub struct Durability {
     pub interval: Option<Duration>,
     /// Whether operations that have returned survive a power loss. If not, a pool without a journal
     /// keeps the state of the last [`Pool::sync`], provided that nothing has changed since.
-    /// [`Pool::snapshot`] makes a restore point. `false` for a journaled pool as long as the disk
-    /// refuses its journal, and always if the journal or the pool's file is on a tmpfs.
+    /// [`Pool::snapshot`] makes a restore point.
     pub survives_power_loss: bool,
+    /// Whether what [`Pool::wait_durable`] confirms survives a power loss. `false` in memory and on a
+    /// tmpfs, and as long as the disk refuses what the pool writes to it.
+    pub confirmed_survives_power_loss: bool,
     /// Whether the disk may lack something that was written. If so, nothing becomes durable against
     /// a power loss until [`Pool::verify`] has found the pool sound; see [`Error::Suspect`].
     pub is_suspect: bool,
@@ -229,8 +231,8 @@ impl Pool {
             flush: core.memory.seam().mode(),
             interval: core.journal().map(|journal| journal.settings().interval),
             survives_process_death: medium != MediumKind::Bytes,
-            survives_power_loss: medium.survives_power_loss()
-                && !core.is_suspect()
+            survives_power_loss: medium.survives_power_loss() && !core.is_suspect(),
+            confirmed_survives_power_loss: !core.is_suspect()
                 && core.backing().keeps_after_power_loss(),
             is_suspect: core.is_suspect(),
         }

@@ -289,7 +289,8 @@ impl Backing {
     /// Whether what the medium makes durable stays after a power loss, as far as is known now.
     pub fn keeps_after_power_loss(&self) -> bool {
         match self {
-            Backing::Mapped(_) | Backing::Heap(_) => true,
+            Backing::Mapped(m) => m.as_file().is_some_and(|file| !Mapping::is_tmpfs(file)),
+            Backing::Heap(_) => false,
             Backing::Journaled(j) => !j.is_in_memory && j.journal.failure().is_none(),
         }
     }

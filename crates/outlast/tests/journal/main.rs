@@ -349,7 +349,7 @@ fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
         assert_eq!(map.get(&1_050).unwrap(), Some(3_150));
         assert!(map.insert(&1_100, &3_300).unwrap());
         assert!(matches!(pool.wait_durable(), Err(Error::Io { .. })));
-        assert!(!pool.durability().survives_power_loss);
+        assert!(!pool.durability().confirmed_survives_power_loss);
         let copied = copy(&pool, place.path());
         let rebuilt = open(copied.path()).unwrap();
         let held = outlast::RawMap::iter(&rebuilt.raw_map("numbers").unwrap()).count() as u64;
@@ -361,7 +361,7 @@ fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
             assert!(begin.elapsed() < Duration::from_secs(60), "it does not recover");
         }
         let in_memory = Mapping::is_tmpfs(&File::open(place.path()).unwrap());
-        assert_eq!(pool.durability().survives_power_loss, !in_memory);
+        assert_eq!(pool.durability().confirmed_survives_power_loss, !in_memory);
         assert_copy_holds(&pool, place.path(), 0..1_101);
         pool.close().unwrap();
         assert_holds(&open(place.path()).unwrap(), 0..1_101);

@@ -134,6 +134,7 @@ fn a_creation_that_fails_leaves_nothing() {
         // SAFETY: no one else uses the file.
         let created = unsafe { options(place.path()).disk(disk).create(&path) };
         if let Ok(pool) = created {
+            faulty.fail(0, 0, None);
             pool.close().unwrap();
             break;
         }
