@@ -15,9 +15,11 @@ pub mod guest;
 pub mod initramfs;
 pub mod ledger;
 pub mod machine;
+pub mod nbd;
 pub mod scenarios;
 pub mod script;
 pub mod tools;
+pub mod volume;
 pub mod wire;
 
 use crate::state::{Fault, ensure};
