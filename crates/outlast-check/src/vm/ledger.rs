@@ -6,19 +6,34 @@
 //! that A operations have returned and that at most one batch more was done. The next boot must
 //! find each thread's keys as they are after exactly n operations, for one n from A to A plus a
 //! batch: nothing acknowledged is lost, and the operations in flight are there in order, each whole
-//! or not at all.
+//! or not at all. A journal may take the newest of the A back (`promises`).
+
+mod promises;
 
 use super::script::{Script, batch};
 use super::wire::{Held, Said};
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::life::Subject;
+use promises::Promises;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// How many findings are described. All are counted.
 const TOLD: usize = 20;
 
 /// The values of all keys of all maps.
 type Contents = Vec<Vec<Option<u64>>>;
+
+/// What a medium keeps through a power loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// Operations that have returned.
+    Returned,
+    /// Operations that were waited for, and all but the newest of the others.
+    Waited,
+    /// Pools that were closed or synced.
+    Closed,
+}
 
 /// Whether a pool on a medium that a power loss can tear must open at the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +52,7 @@ struct Base {
     contents: Contents,
     life: u64,
     acknowledged: Vec<u64>,
+    promises: Promises,
     /// Whether more may have been done than was acknowledged.
     open_end: bool,
 }
@@ -58,6 +74,22 @@ pub struct Totals {
     pub refused: u64,
     /// Number of cuts while the pool was being opened and read.
     pub cut_while_opening: u64,
+    /// Operations of which a thread was told that they are durable.
+    pub waited: u64,
+    /// Operations so old that they are durable even if nobody waited.
+    pub aged: u64,
+    /// Operations acknowledged that a journal has taken back.
+    pub taken_back: u64,
+    /// How long before its cut the oldest of them had returned, in microseconds.
+    pub oldest_micros: u64,
+    /// Number of cuts that took back something older than an interval and the longest commit.
+    pub older: u64,
+    /// The longest group commit, in microseconds.
+    pub commit_micros: u64,
+    /// The longest time between two pulses, in microseconds.
+    pub gap_micros: u64,
+    /// Checkpoints of the journal.
+    pub checkpoints: u64,
 }
 
 /// The account; see the module's documentation.
@@ -65,8 +97,7 @@ pub struct Totals {
 pub struct Ledger {
     subject: Subject,
     seed: u64,
-    /// Whether the medium keeps completed operations through a power loss.
-    keeps: bool,
+    keeps: Keeps,
     life: u64,
     bases: Vec<Base>,
     snapshots: Vec<Base>,
@@ -81,7 +112,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Starts the account of a pool that is about to be created.
-    pub fn new(subject: Subject, seed: u64, keeps: bool) -> Ledger {
+    pub fn new(subject: Subject, seed: u64, keeps: Keeps) -> Ledger {
         let contents = vec![vec![None; subject.keys as usize]; subject.shapes().len()];
         let base = Base::fixed(contents, &subject);
         Ledger {
@@ -118,6 +149,9 @@ impl Ledger {
     /// Notes a power cut: the next line comes from the next boot.
     pub fn cut(&mut self) {
         self.totals.cut_while_opening += u64::from(!self.working);
+        if let ([base], true) = (&self.bases[..], self.working) {
+            base.promises.total(&mut self.totals);
+        }
         self.working = false;
     }
 
@@ -135,13 +169,14 @@ impl Ledger {
             }
             Said::Opened { .. } => {
                 // A refused pool may be opened all the same, to look at it.
-                let torn = !self.keeps && self.phase == Phase::Dirty && !self.refused;
+                let may_tear = self.keeps == Keeps::Closed;
+                let torn = may_tear && self.phase == Phase::Dirty && !self.refused;
                 ensure(!torn, || "a pool that a power loss can have torn was opened".into())?;
                 // The first lookup may modify the pool.
                 self.phase = Phase::Between;
             }
             Said::Refused { reason, .. } => {
-                ensure(!self.keeps, || format!("a pool on DAX was refused: {reason}"))?;
+                ensure(self.keeps == Keeps::Closed, || format!("a whole pool, refused: {reason}"))?;
                 ensure(self.phase != Phase::Clean, || format!("a clean pool, refused: {reason}"))?;
                 ensure(reason == "EarlierBoot", || format!("refused for a reason: {reason}"))?;
                 self.refused = true;
@@ -160,6 +195,15 @@ impl Ledger {
             }
             Said::Held { records } => self.settle(*records)?,
             Said::Done { thread, operations } => self.acknowledge(*thread, *operations)?,
+            Said::Waiting { thread } => {
+                let base = self.at_work()?;
+                base.promises.waits(*thread, &base.acknowledged)?;
+            }
+            Said::Waited { thread } => self.at_work()?.promises.waited(*thread)?,
+            Said::Pulse(pulse) => {
+                let base = self.at_work()?;
+                base.promises.pulse(*pulse, &base.acknowledged)?;
+            }
             Said::Snapshotting => {
                 let now = Base::fixed(self.at_rest()?, &self.subject);
                 self.snapshots.push(now);
@@ -172,7 +216,10 @@ impl Ledger {
                 ensure(self.working, || "a guest that does not work has closed the pool".into())?;
                 self.phase = Phase::Clean;
                 // After a sync, the guest goes on working only on a medium that keeps its contents.
-                self.bases.iter_mut().for_each(|base| base.open_end = self.keeps);
+                for base in &mut self.bases {
+                    base.open_end = self.keeps == Keeps::Returned;
+                    base.promises.all(&base.acknowledged);
+                }
             }
             Said::Fault(text) => return Err(Fault(format!("in the guest: {text}"))),
             Said::Medium { .. } | Said::Note(_) | Said::Json(_) | Said::End(_) => {}
@@ -218,6 +265,9 @@ impl Ledger {
         self.totals.lost += verdict.lost;
         self.totals.torn += verdict.torn;
         self.totals.in_flight += verdict.in_flight;
+        self.totals.taken_back += verdict.taken_back;
+        self.totals.oldest_micros = self.totals.oldest_micros.max(verdict.oldest_micros);
+        self.totals.older += u64::from(verdict.older);
         verdict.findings.into_iter().for_each(|finding| self.tell(finding));
         let present = self.seen.values().filter(|held| **held != Held::Value(None)).count();
         if present as u64 != records {
@@ -241,12 +291,18 @@ impl Ledger {
         Ok(())
     }
 
+    /// Returns the state on which the guest works.
+    fn at_work(&mut self) -> Checked<&mut Base> {
+        ensure(self.working, || "a report of work by a guest that does not work".into())?;
+        match &mut self.bases[..] {
+            [base] => Ok(base),
+            _ => Err(Fault("a report of work, and the contents are not known".into())),
+        }
+    }
+
     fn acknowledge(&mut self, thread: u64, operations: u64) -> Checked {
-        ensure(self.working, || "an acknowledgement of a guest that does not work".into())?;
-        self.phase = Phase::Dirty;
-        let [base] = &mut self.bases[..] else {
-            return Err(Fault("an acknowledgement, and the contents are not known".into()));
-        };
+        let journaled = self.keeps == Keeps::Waited;
+        let base = self.at_work()?;
         base.open_end = true;
         let acknowledged = base
             .acknowledged
@@ -257,6 +313,11 @@ impl Ledger {
             format!("thread {thread} acknowledges {operations} operations, not {expected}")
         })?;
         *acknowledged = operations;
+        match journaled {
+            true => base.promises.begins(thread, &base.acknowledged),
+            false => base.promises.all(&base.acknowledged),
+        }
+        self.phase = Phase::Dirty;
         self.totals.acknowledged += batch(thread);
         Ok(())
     }
@@ -268,17 +329,18 @@ impl Ledger {
         };
         let mut contents = base.contents.clone();
         for thread in 0..self.subject.threads {
-            for ((map, key), value) in self.script(base, thread).held() {
+            let script = self.script(base, thread, base.acknowledged[thread as usize]);
+            for ((map, key), value) in script.held() {
                 contents[map][key as usize] = value;
             }
         }
         Ok(contents)
     }
 
-    /// Returns the script of a thread, up to what was acknowledged.
-    fn script(&self, base: &Base, thread: u64) -> Script {
+    /// Returns the script of a thread, after so many operations.
+    fn script(&self, base: &Base, thread: u64, operations: u64) -> Script {
         let mut script = base.script(&self.subject, self.seed, thread);
-        for _ in 0..base.acknowledged[thread as usize] {
+        for _ in 0..operations {
             script.next();
         }
         script
@@ -287,55 +349,61 @@ impl Ledger {
     /// Compares what was seen of all keys with a state and what may have been done on it.
     fn judge(&self, base: &Base) -> Verdict {
         let mut verdict = Verdict::default();
+        // For each thread, the numbers of operations that lead to what was seen.
+        let mut seen = Vec::new();
         for thread in 0..self.subject.threads {
-            let more = if base.open_end { batch(thread) } else { 0 };
-            let script = self.script(base, thread);
-            match self.operations_seen(script.clone(), more) {
-                Some(operations) => verdict.in_flight += operations,
-                None => self.explain(base, thread, script, more, &mut verdict),
+            let (kept, most) = base.bounds(thread);
+            let script = self.script(base, thread, kept);
+            seen.push(self.operations_seen(script.clone(), kept..=most));
+            if seen.last().is_none_or(Vec::is_empty) {
+                self.explain(base, thread, script, most - kept, &mut verdict);
+            }
+        }
+        if seen.iter().all(|numbers| !numbers.is_empty()) {
+            match base.promises.one_moment(&seen) {
+                Ok(found) => verdict.count(base, &found),
+                Err(finding) => {
+                    verdict.torn += 1;
+                    verdict.findings.push(finding);
+                }
             }
         }
         verdict
     }
 
-    /// Returns how many more operations, up to `more`, lead to what was seen.
-    fn operations_seen(&self, mut script: Script, more: u64) -> Option<u64> {
+    /// Lists the numbers of operations that lead to what was seen. `script` has done the first of
+    /// `numbers`.
+    fn operations_seen(&self, mut script: Script, numbers: RangeInclusive<u64>) -> Vec<u64> {
         let differs = |at: (usize, u64), value| self.seen[&at] != Held::Value(value);
         let mut different = script.held().filter(|&(at, value)| differs(at, value)).count();
-        for operations in 0..=more {
+        let mut found = Vec::new();
+        for number in numbers {
             if different == 0 {
-                return Some(operations);
+                found.push(number);
             }
             let step = script.next();
             let at = (step.map, step.key);
             different += usize::from(differs(at, step.after));
             different -= usize::from(differs(at, step.before));
         }
-        None
+        found
     }
 
     /// Describes what is wrong with the keys of a thread.
-    fn explain(
-        &self,
-        base: &Base,
-        thread: u64,
-        acknowledged: Script,
-        more: u64,
-        verdict: &mut Verdict,
-    ) {
+    fn explain(&self, base: &Base, thread: u64, kept: Script, more: u64, verdict: &mut Verdict) {
         // By key: every value it had in this life, and every value it may have now.
         let mut ever: BTreeMap<(usize, u64), Vec<Option<u64>>> = BTreeMap::new();
         let mut script = base.script(&self.subject, self.seed, thread);
         for (at, value) in script.held() {
             ever.entry(at).or_default().push(value);
         }
-        for _ in 0..base.acknowledged[thread as usize] {
+        for _ in 0..base.bounds(thread).0 {
             let step = script.next();
             ever.entry((step.map, step.key)).or_default().push(step.after);
         }
         let mut allowed: BTreeMap<(usize, u64), Vec<Option<u64>>> =
-            acknowledged.held().map(|(at, value)| (at, vec![value])).collect();
-        let mut script = acknowledged;
+            kept.held().map(|(at, value)| (at, vec![value])).collect();
+        let mut script = kept;
         for _ in 0..more {
             let step = script.next();
             allowed.entry((step.map, step.key)).or_default().push(step.after);
@@ -365,8 +433,7 @@ impl Ledger {
         if verdict.lost + verdict.torn == before {
             verdict.lost += 1;
             verdict.findings.push(format!(
-                "lost: thread {thread}: a later operation of the last batch is there and an \
-                 earlier one is not"
+                "lost: thread {thread}: a later operation is there and an earlier one is not"
             ));
         }
     }
@@ -376,7 +443,14 @@ impl Base {
     /// Makes a state on which no work is done.
     fn fixed(contents: Contents, subject: &Subject) -> Base {
         let acknowledged = vec![0; subject.threads as usize];
-        Base { contents, life: 0, acknowledged, open_end: false }
+        let promises = Promises::new(acknowledged.len());
+        Base { contents, life: 0, acknowledged, promises, open_end: false }
+    }
+
+    /// Returns how many operations of a thread must be there, and how many may be.
+    fn bounds(&self, thread: u64) -> (u64, u64) {
+        let more = if self.open_end { batch(thread) } else { 0 };
+        (self.promises.kept(thread), self.acknowledged[thread as usize] + more)
     }
 
     fn script(&self, subject: &Subject, seed: u64, thread: u64) -> Script {
@@ -391,7 +465,21 @@ struct Verdict {
     lost: u64,
     torn: u64,
     in_flight: u64,
+    taken_back: u64,
+    oldest_micros: u64,
+    older: bool,
     findings: Vec<String>,
+}
+
+impl Verdict {
+    /// Counts how the operations found of each thread differ from those acknowledged.
+    fn count(&mut self, base: &Base, found: &[u64]) {
+        for (found, acknowledged) in found.iter().zip(&base.acknowledged) {
+            self.in_flight += found.saturating_sub(*acknowledged);
+            self.taken_back += acknowledged.saturating_sub(*found);
+        }
+        (self.oldest_micros, self.older) = base.promises.oldest(found);
+    }
 }
 
 #[cfg(test)]

@@ -9,15 +9,20 @@
 //! image. So this tests mapping, detection, growth and recovery on a real kernel, and says nothing
 //! about flushes. Those are checked on recorded traces ([`explore`]).
 //!
+//! A pool with a journal is on a disk of our own, a network block device ([`nbd`]). That one does lose
+//! at a cut what the guest's kernel has not flushed ([`volume`]).
+//!
 //! [`explore`]: crate::explore
 
 pub mod guest;
 pub mod initramfs;
 pub mod ledger;
 pub mod machine;
+pub mod nbd;
 pub mod scenarios;
 pub mod script;
 pub mod tools;
+pub mod volume;
 pub mod wire;
 
 use crate::state::{Fault, ensure};
@@ -62,8 +67,11 @@ pub enum Scenario {
     Demo,
     /// Kills the machine at random moments while threads work on a pool.
     PowerCut(PowerCut),
+    /// Kills the machine at random moments while threads work on a pool with a journal. Its disk loses
+    /// what was not flushed.
+    JournalCut(JournalCut),
     /// Checks that losses are noticed: a pool that was refused as possibly torn is opened all the
-    /// same after power cuts, and treated as whole.
+    /// same after power cuts, and treated as whole; and a journal writes without fsync.
     Canary,
     /// Kills the process, then shuts the machine down in order.
     Reboot,
@@ -76,18 +84,40 @@ pub enum Scenario {
     /// Runs detection and three power cuts.
     Short,
     /// Runs everything.
-    All(PowerCut),
+    All(Cuts),
 }
 
 /// Options of power cuts.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PowerCut {
-    /// How often to kill the machine.
-    #[arg(long, default_value_t = 20)]
-    pub cuts: u64,
+    /// The cuts, and the work that they interrupt.
+    #[command(flatten)]
+    pub cuts: Cuts,
     /// The device that holds the pool.
     #[arg(long, value_enum, default_value_t = On::Dax)]
     pub on: On,
+}
+
+/// Options of power cuts of a pool with a journal.
+#[derive(Debug, Clone, clap::Args)]
+pub struct JournalCut {
+    /// The cuts, and the work that they interrupt.
+    #[command(flatten)]
+    pub cuts: Cuts,
+    /// The file system that holds the pool.
+    #[arg(long, value_enum, default_value_t = FileSystem::Ext4)]
+    pub file_system: FileSystem,
+    /// Makes fsync do nothing while threads work. The scenario must fail.
+    #[arg(long)]
+    pub without_sync: bool,
+}
+
+/// How often to cut the power, and of which work.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Cuts {
+    /// How often to kill the machine.
+    #[arg(long, default_value_t = 20)]
+    pub cuts: u64,
     /// Only maps of this record form: inline or bytes.
     #[arg(long, value_parser = crate::codec::record_form)]
     pub record: Option<RecordForm>,
@@ -99,10 +129,18 @@ pub struct PowerCut {
     pub threads: u64,
 }
 
-impl Default for PowerCut {
+impl Default for Cuts {
     fn default() -> Self {
-        PowerCut { cuts: 20, on: On::Dax, record: None, keys: 300, threads: 4 }
+        Cuts { cuts: 20, record: None, keys: 300, threads: 4 }
     }
+}
+
+/// A file system on an ordinary disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[expect(missing_docs, reason = "their names")]
+pub enum FileSystem {
+    Ext4,
+    Xfs,
 }
 
 /// The device that holds the pool of power cuts.

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The packages to fetch. Their dependencies come with them.
-const PACKAGES: [&str; 5] =
-    ["qemu-system-x86", "busybox-static", "ndctl", "e2fsprogs", "linux-image-amd64"];
+const PACKAGES: [&str; 6] =
+    ["qemu-system-x86", "busybox-static", "ndctl", "e2fsprogs", "xfsprogs", "linux-image-amd64"];
 
 /// The kernel's modules. A kernel with some of them built in has no files for those.
-pub const MODULES: [&str; 18] = [
+pub const MODULES: [&str; 20] = [
     "libnvdimm",
     "nfit",
     "nd_btt",
@@ -24,6 +24,8 @@ pub const MODULES: [&str; 18] = [
     "mbcache",
     "crc16",
     "ext4",
+    "libcrc32c",
+    "xfs",
     "virtio_ring",
     "virtio",
     "virtio_pci_modern_dev",
@@ -35,7 +37,7 @@ pub const MODULES: [&str; 18] = [
 ];
 
 /// The name of the packages' part of the cache. The number changes with the content.
-const UNPACKED: &str = "unpacked-1";
+const UNPACKED: &str = "unpacked-2";
 
 /// Why no virtual machine can run here.
 #[derive(Debug)]
@@ -116,7 +118,7 @@ impl Tools {
     pub fn programs(&self) -> Result<Vec<(String, PathBuf)>, Missing> {
         let mut files = Vec::new();
         let mut libraries = BTreeSet::new();
-        for program in ["usr/bin/ndctl", "sbin/mkfs.ext4"] {
+        for program in ["usr/bin/ndctl", "sbin/mkfs.ext4", "sbin/mkfs.xfs"] {
             let path = self.root.join(program);
             let output = Command::new("ldd")
                 .arg(&path)

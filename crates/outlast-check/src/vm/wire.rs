@@ -11,6 +11,9 @@
 //! | `has MAP KEY VALUE...` | values of keys from KEY up: number, `-` absent, `!` nobody's |
 //! | `held RECORDS` | all keys were reported, there are no others, and work begins |
 //! | `done THREAD COUNT` | this many operations of this life have returned in this thread |
+//! | `waiting THREAD` | this thread waits until everything that has returned is durable |
+//! | `waited THREAD` | it has waited |
+//! | `pulse MICROS COMMIT GAP CHECKPOINTS` | a [`Pulse`] |
 //! | `snapshotting`, `snapshotted` | before and after a snapshot; all threads rest |
 //! | `cleaning`, `clean` | before and after a sync or close; all threads rest |
 //! | `note TEXT` | for people |
@@ -46,6 +49,21 @@ pub enum Held {
     Strange,
 }
 
+/// What a guest that works on a pool with a journal reports at short intervals, on all processors in
+/// turn. So a processor that stands still makes a gap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pulse {
+    /// The time since work began. It is read when the port is free, so all operations that were
+    /// reported before have returned by then.
+    pub micros: u64,
+    /// The longest group commit until then, with the one under way.
+    pub commit_micros: u64,
+    /// The longest time from one pulse to the next until then.
+    pub gap_micros: u64,
+    /// Checkpoints of the journal until then.
+    pub checkpoints: u64,
+}
+
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the table above says what they mean")]
@@ -58,6 +76,9 @@ pub enum Said {
     Has { map: usize, first: u64, values: Vec<Held> },
     Held { records: u64 },
     Done { thread: u64, operations: u64 },
+    Waiting { thread: u64 },
+    Waited { thread: u64 },
+    Pulse(Pulse),
     Snapshotting,
     Snapshotted,
     Cleaning,
@@ -107,6 +128,11 @@ impl fmt::Display for Said {
             }
             Said::Held { records } => write!(f, "held {records}"),
             Said::Done { thread, operations } => write!(f, "done {thread} {operations}"),
+            Said::Waiting { thread } => write!(f, "waiting {thread}"),
+            Said::Waited { thread } => write!(f, "waited {thread}"),
+            Said::Pulse(Pulse { micros, commit_micros, gap_micros, checkpoints }) => {
+                write!(f, "pulse {micros} {commit_micros} {gap_micros} {checkpoints}")
+            }
             Said::Snapshotting => f.write_str("snapshotting"),
             Said::Snapshotted => f.write_str("snapshotted"),
             Said::Cleaning => f.write_str("cleaning"),
@@ -159,6 +185,13 @@ fn parse(line: &str) -> Option<Said> {
         }
         "held" => (Said::Held { records: number(0)? }, 1),
         "done" => (Said::Done { thread: number(0)?, operations: number(1)? }, 2),
+        "waiting" => (Said::Waiting { thread: number(0)? }, 1),
+        "waited" => (Said::Waited { thread: number(0)? }, 1),
+        "pulse" => {
+            let (micros, commit_micros) = (number(0)?, number(1)?);
+            let (gap_micros, checkpoints) = (number(2)?, number(3)?);
+            (Said::Pulse(Pulse { micros, commit_micros, gap_micros, checkpoints }), 4)
+        }
         "snapshotting" => (Said::Snapshotting, 0),
         "snapshotted" => (Said::Snapshotted, 0),
         "cleaning" => (Said::Cleaning, 0),
@@ -191,6 +224,9 @@ mod tests {
             Said::Has { map: 1, first: 64, values },
             Said::Held { records: 9 },
             Said::Done { thread: 2, operations: u64::MAX },
+            Said::Waiting { thread: 3 },
+            Said::Waited { thread: 3 },
+            Said::Pulse(Pulse { micros: 1, commit_micros: 2, gap_micros: 3, checkpoints: 4 }),
             Said::Snapshotting,
             Said::Snapshotted,
             Said::Cleaning,

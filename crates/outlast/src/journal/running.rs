@@ -77,7 +77,8 @@ pub struct JournalStats {
     pub checkpoints: u64,
     /// Bytes that the segments take now.
     pub journal_bytes: u64,
-    /// The longest time from a cut until its epoch was durable, in nanoseconds.
+    /// The longest time from a cut until its epoch was durable, or until now if it is not, in
+    /// nanoseconds.
     pub longest_commit_ns: u64,
     /// The longest time for which a cut held writers back, in nanoseconds.
     pub longest_cut_ns: u64,
@@ -117,6 +118,8 @@ struct State {
     held: bool,
     /// A thread is making such a cut.
     cutting: bool,
+    /// When the cut of the epoch under way began.
+    began: Option<Instant>,
     /// Failed attempts to write an epoch.
     failures: u64,
     /// Why the last attempt failed, if it did.
@@ -278,6 +281,7 @@ impl Journal {
     pub fn stats(&self) -> JournalStats {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.counts;
+        let under_way = lock(&self.state).began.map_or(0, since);
         JournalStats {
             epochs: get(&counts.epochs),
             lines: get(&counts.lines),
@@ -285,7 +289,7 @@ impl Journal {
             base_bytes: get(&counts.base_bytes),
             checkpoints: get(&counts.checkpoints),
             journal_bytes: get(&counts.journal_bytes),
-            longest_commit_ns: get(&counts.longest_commit_ns),
+            longest_commit_ns: get(&counts.longest_commit_ns).max(under_way),
             longest_cut_ns: get(&counts.longest_cut_ns),
             cuts_ns: get(&counts.cuts_ns),
             failures: get(&counts.failures),
@@ -372,20 +376,25 @@ impl Journal {
         if turn.pending && !self.commit(&mut turn) {
             return Outcome::Failed;
         }
-        lock(&self.state).done = turn.cut;
+        let mut state = lock(&self.state);
+        (state.done, state.began) = (turn.cut, None);
+        drop(state);
         self.slow_down(source, turn.start.elapsed());
         Outcome::Done
     }
 
     fn cut(&self, turn: &mut Turn, source: &dyn Source) -> Outcome {
+        turn.start = Instant::now();
         let held = {
             let mut state = lock(&self.state);
-            state.cutting = state.held;
+            (state.cutting, state.began) = (state.held, Some(turn.start));
             state.held
         };
-        turn.start = Instant::now();
         let Turn { change, cut, .. } = turn;
         let taken = source.cut(held, &mut || *cut = self.begin_cut(), change);
+        if !matches!(taken, Ok(true)) {
+            lock(&self.state).began = None;
+        }
         if held {
             lock(&self.state).cutting = false;
             self.told.notify_all();

@@ -2,6 +2,7 @@
 
 mod files;
 mod full;
+mod journal;
 mod place;
 mod port;
 mod work;
@@ -121,6 +122,12 @@ pub struct WorkArgs {
     /// If a pool is refused as possibly torn, opens it all the same instead of restoring it.
     #[arg(long)]
     pub accept: bool,
+    /// The pool has a journal.
+    #[arg(long)]
+    pub journal: bool,
+    /// While it works, no fsync of a file has an effect.
+    #[arg(long, requires = "journal")]
+    pub without_sync: bool,
     /// The place is mounted already.
     #[arg(long)]
     pub mounted: bool,

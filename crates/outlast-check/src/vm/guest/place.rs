@@ -16,6 +16,8 @@ pub enum Place {
     VirtioPmem,
     /// ext4 on an ordinary disk.
     Disk,
+    /// xfs on an ordinary disk.
+    DiskXfs,
     /// tmpfs.
     Tmpfs,
 }
@@ -28,6 +30,7 @@ impl Place {
             Place::NvdimmNoDax => "nvdimm-no-dax",
             Place::VirtioPmem => "virtio-pmem",
             Place::Disk => "disk",
+            Place::DiskXfs => "disk-xfs",
             Place::Tmpfs => "tmpfs",
         }
     }
@@ -42,11 +45,19 @@ impl Place {
         Path::new("/mnt").join(self.name())
     }
 
+    fn file_system(self) -> &'static str {
+        match self {
+            Place::Tmpfs => "tmpfs",
+            Place::DiskXfs => "xfs",
+            Place::Nvdimm | Place::NvdimmNoDax | Place::VirtioPmem | Place::Disk => "ext4",
+        }
+    }
+
     fn device(self) -> Checked<String> {
         match self {
             Place::Nvdimm | Place::NvdimmNoDax => pmem(false),
             Place::VirtioPmem => pmem(true),
-            Place::Disk => Ok("/dev/vda".into()),
+            Place::Disk | Place::DiskXfs => Ok("/dev/vda".into()),
             Place::Tmpfs => Ok("tmpfs".into()),
         }
     }
@@ -59,7 +70,7 @@ impl Place {
         }
         self.mount_with(match self {
             Place::Nvdimm | Place::VirtioPmem => "dax=always",
-            Place::NvdimmNoDax | Place::Disk | Place::Tmpfs => "rw",
+            Place::NvdimmNoDax | Place::Disk | Place::DiskXfs | Place::Tmpfs => "rw",
         })
     }
 
@@ -71,20 +82,22 @@ impl Place {
                 ["create-namespace", "-f", "-e", "namespace0.0", "-m", "fsdax", "-M", "mem"];
             run(Command::new("ndctl").args(create))?;
         }
-        if self != Place::Tmpfs {
-            let mut make = Command::new("mkfs.ext4");
-            make.args(["-q", "-F", "-b", "4096"]).arg(self.device()?);
-            make.args(blocks.map(|blocks| blocks.to_string()));
-            run(&mut make)?;
+        match self.file_system() {
+            "tmpfs" => Ok(()),
+            "xfs" => run(Command::new("mkfs.xfs").args(["-q", "-f"]).arg(self.device()?)),
+            _ => {
+                let mut make = Command::new("mkfs.ext4");
+                make.args(["-q", "-F", "-b", "4096"]).arg(self.device()?);
+                run(make.args(blocks.map(|blocks| blocks.to_string())))
+            }
         }
-        Ok(())
     }
 
     /// Mounts the file system with these options.
     pub(super) fn mount_with(self, options: &str) -> Checked<PathBuf> {
         let dir = self.dir();
         fs::create_dir_all(&dir).map_err(|e| Fault(format!("{}: {e}", dir.display())))?;
-        let kind = if self == Place::Tmpfs { "tmpfs" } else { "ext4" };
+        let kind = self.file_system();
         run(Command::new("mount").args(["-t", kind, "-o", options]).arg(self.device()?).arg(&dir))?;
         Ok(dir)
     }

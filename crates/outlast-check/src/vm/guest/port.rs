@@ -21,18 +21,23 @@ impl Port {
 
     /// Sends a line. Once this returns, the host has it, whatever happens to the guest.
     pub(super) fn say(&self, said: &Said) -> Checked {
-        self.send(&wire::line(said))
+        self.send(|| wire::line(said))
+    }
+
+    /// Sends the line that `said` makes once no other line is being sent.
+    pub(super) fn say_then(&self, said: impl FnOnce() -> Said) -> Checked {
+        self.send(|| wire::line(&said()))
     }
 
     /// Ends a line that another process may have begun.
     pub(super) fn end_line(&self) -> Checked {
-        self.send("\n")
+        self.send(|| "\n".into())
     }
 
-    fn send(&self, line: &str) -> Checked {
+    fn send(&self, line: impl FnOnce() -> String) -> Checked {
         let send = || -> io::Result<()> {
             let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            file.write_all(line.as_bytes())?;
+            file.write_all(line().as_bytes())?;
             // SAFETY: `tcdrain` only waits until the device has sent what was written; it touches
             // no memory.
             match unsafe { libc::tcdrain(file.as_raw_fd()) } {

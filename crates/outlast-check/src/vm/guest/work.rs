@@ -1,6 +1,7 @@
 //! Work on a pool until the power is cut.
 
 use super::WorkArgs;
+use super::journal::Journaled;
 use super::port::Port;
 use crate::maps::AnyMap;
 use crate::state::{Checked, Fault, ensure};
@@ -15,12 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The file names of the pool and its snapshot.
-const POOL: &str = "power.pool";
+pub(super) const POOL: &str = "power.pool";
 const SNAPSHOT: &str = "power.snapshot";
 /// Keys per line.
 const LINE: usize = 32;
 /// How many batches each thread does before the part in which kinds of life differ.
-const FIRST_BATCHES: u64 = 12;
+pub(super) const FIRST_BATCHES: u64 = 12;
 
 /// A kind of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +42,12 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
     let dir = if args.mounted { args.place.dir() } else { args.place.mount(args.format)? };
     let subject = subject(args);
     port.say(&Said::Life(args.life))?;
+    let journaled = args.journal.then(|| Journaled::new(args)).transpose()?;
     let start = Instant::now();
-    let pool = open(args, &dir, port)?;
+    let pool = match &journaled {
+        Some(journaled) => journaled.open(&dir)?,
+        None => open(args, &dir, port)?,
+    };
     let maps = subject.open_maps(&pool)?;
     port.say(&Said::Opened { micros: start.elapsed().as_micros() as u64 })?;
     let medium = pool.durability();
@@ -72,9 +77,12 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
             Hand { thread, script, done: 0 }
         })
         .collect();
+    if let Some(journaled) = journaled {
+        return journaled.work(pool, maps, &mut hands, port);
+    }
     let plan = Plan::of(args.life);
     if plan != Plan::Work {
-        work(&maps, &mut hands, Some(FIRST_BATCHES), port)?;
+        work(&maps, &mut hands, Some(FIRST_BATCHES), port, &nothing)?;
     }
     match plan {
         Plan::Snapshot => {
@@ -100,7 +108,14 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
         // What was not modified since the sync must survive.
         wait_for_the_end();
     }
-    work(&maps, &mut hands, None, port)
+    work(&maps, &mut hands, None, port, &nothing)
+}
+
+/// What a thread does after a batch that it has reported. It gets the numbers of both.
+pub(super) type After<'a> = dyn Fn(u64, u64) -> Checked + Sync + 'a;
+
+fn nothing(_: u64, _: u64) -> Checked {
+    Ok(())
 }
 
 fn subject(args: &WorkArgs) -> Subject {
@@ -108,7 +123,7 @@ fn subject(args: &WorkArgs) -> Subject {
     Subject { scheme, record, keys, threads }
 }
 
-fn wait_for_the_end() -> ! {
+pub(super) fn wait_for_the_end() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -237,21 +252,27 @@ fn show(subject: &Subject, maps: &[AnyMap], port: &Port) -> Checked<Vec<Vec<Opti
 }
 
 /// A thread's part of the work.
-struct Hand {
+pub(super) struct Hand {
     thread: u64,
     script: Script,
     done: u64,
 }
 
 /// Lets all threads work, for this many batches each or until the power is cut.
-fn work(maps: &[AnyMap], hands: &mut [Hand], batches: Option<u64>, port: &Port) -> Checked {
+pub(super) fn work(
+    maps: &[AnyMap],
+    hands: &mut [Hand],
+    batches: Option<u64>,
+    port: &Port,
+    after: &After<'_>,
+) -> Checked {
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let threads: Vec<_> = hands
             .iter_mut()
             .map(|hand| {
                 scope.spawn(move || {
-                    let worked = hand.work(maps, batches, port, stop);
+                    let worked = hand.work(maps, batches, port, after, stop);
                     if worked.is_err() {
                         stop.store(true, Ordering::SeqCst);
                     }
@@ -272,6 +293,7 @@ impl Hand {
         maps: &[AnyMap],
         batches: Option<u64>,
         port: &Port,
+        after: &After<'_>,
         stop: &AtomicBool,
     ) -> Checked {
         let mut batch_number = 0;
@@ -283,6 +305,7 @@ impl Hand {
             self.done += batch(self.thread);
             port.say(&Said::Done { thread: self.thread, operations: self.done })?;
             batch_number += 1;
+            after(self.thread, batch_number)?;
         }
         Ok(())
     }

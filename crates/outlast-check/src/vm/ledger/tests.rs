@@ -1,6 +1,8 @@
 //! Tests the host's account on made-up logs of the guest's console. Some guests keep everything,
 //! others lose or tear something.
 
+mod journal;
+
 use super::*;
 use outlast::{RecordForm, Scheme};
 
@@ -85,7 +87,7 @@ impl Guest {
     }
 }
 
-fn ledger(keeps: bool) -> Ledger {
+fn ledger(keeps: Keeps) -> Ledger {
     Ledger::new(subject(), SEED, keeps)
 }
 
@@ -104,7 +106,7 @@ fn worked(ledger: &mut Ledger, in_flight: u64) -> Guest {
 #[test]
 fn what_was_acknowledged_and_what_was_in_flight_is_accepted() {
     for in_flight in [0, 1, 17, batch(3)] {
-        let mut ledger = ledger(true);
+        let mut ledger = ledger(Keeps::Returned);
         let mut guest = worked(&mut ledger, in_flight);
         for _ in 0..5 {
             guest.open();
@@ -123,7 +125,7 @@ fn what_was_acknowledged_and_what_was_in_flight_is_accepted() {
 
 #[test]
 fn a_lost_record_is_found() {
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     let mut guest = worked(&mut ledger, 0);
     let (map, key) = guest.present();
     guest.contents[map][key] = None;
@@ -136,7 +138,7 @@ fn a_lost_record_is_found() {
 
 #[test]
 fn a_value_that_was_replaced_is_lost() {
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     let mut guest = Guest::new();
     guest.open();
     guest.work(30);
@@ -172,7 +174,7 @@ fn a_value_that_was_replaced_is_lost() {
 fn a_torn_record_is_found() {
     // A value that was never given to this key, and bytes that are no value at all.
     for strange in [false, true] {
-        let mut ledger = ledger(true);
+        let mut ledger = ledger(Keeps::Returned);
         let mut guest = worked(&mut ledger, 0);
         let (map, key) = guest.present();
         guest.contents[map][key] = Some(u64::MAX - 3);
@@ -190,7 +192,7 @@ fn a_torn_record_is_found() {
 #[test]
 fn work_in_flight_that_is_there_in_part_is_found() {
     // Of two changes in flight, to two keys, only the second is there.
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     let mut guest = worked(&mut ledger, 0);
     let before = guest.contents.clone();
     let mut changed = Vec::new();
@@ -210,7 +212,7 @@ fn work_in_flight_that_is_there_in_part_is_found() {
 
 #[test]
 fn more_than_a_batch_beyond_what_was_acknowledged_is_found() {
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     let mut guest = worked(&mut ledger, 2 * batch(3));
     guest.open();
     guest.hear(&mut ledger).unwrap();
@@ -219,7 +221,7 @@ fn more_than_a_batch_beyond_what_was_acknowledged_is_found() {
 
 #[test]
 fn what_one_opening_shows_the_next_must_show() {
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     // Thread 3 is a whole batch ahead. One opening shows that, and is cut.
     let mut guest = worked(&mut ledger, batch(3));
     let ahead = guest.contents.clone();
@@ -229,7 +231,7 @@ fn what_one_opening_shows_the_next_must_show() {
     ledger.cut();
     assert_eq!(ledger.totals().lost, 0);
     // The next opening shows only what was acknowledged, which would be allowed by itself.
-    let mut honest = worked(&mut super::Ledger::new(subject(), SEED, true), 0);
+    let mut honest = worked(&mut super::Ledger::new(subject(), SEED, Keeps::Returned), 0);
     assert_ne!(honest.contents, ahead);
     honest.open();
     honest.hear(&mut ledger).unwrap();
@@ -238,7 +240,7 @@ fn what_one_opening_shows_the_next_must_show() {
 
 #[test]
 fn a_key_that_only_iteration_knows_is_found() {
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     let mut guest = worked(&mut ledger, 0);
     guest.open();
     let held = guest.log.pop().unwrap();
@@ -259,7 +261,7 @@ fn acknowledgements_come_in_their_order() {
         vec!["fault it is gone"],
         vec!["has 0 0 -"],
     ] {
-        let mut ledger = ledger(true);
+        let mut ledger = ledger(Keeps::Returned);
         let mut guest = Guest::new();
         guest.open();
         if log == ["done 0 1"] {
@@ -284,7 +286,7 @@ fn on_a_medium_that_can_tear_a_modified_pool_is_refused_and_a_clean_one_is_not()
     ];
     for (last, may_open, may_refuse) in cases {
         for (next, may) in [(&opened, may_open), (&refused, may_refuse)] {
-            let mut ledger = ledger(false);
+            let mut ledger = ledger(Keeps::Closed);
             let mut guest = Guest::new();
             guest.open();
             guest.work(2);
@@ -296,7 +298,7 @@ fn on_a_medium_that_can_tear_a_modified_pool_is_refused_and_a_clean_one_is_not()
         }
     }
     // On DAX, a pool is never refused.
-    let mut ledger = ledger(true);
+    let mut ledger = ledger(Keeps::Returned);
     worked(&mut ledger, 0);
     ledger.hear(&Said::Life(2)).unwrap();
     assert!(ledger.hear(&refused).is_err());
@@ -305,7 +307,7 @@ fn on_a_medium_that_can_tear_a_modified_pool_is_refused_and_a_clean_one_is_not()
 #[test]
 fn what_is_restored_is_the_snapshot_and_nothing_else() {
     for wrong in [false, true] {
-        let mut ledger = ledger(false);
+        let mut ledger = ledger(Keeps::Closed);
         let mut guest = Guest::new();
         guest.open();
         guest.work(5);

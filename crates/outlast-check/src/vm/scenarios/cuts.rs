@@ -1,17 +1,12 @@
-//! Power cuts, and an orderly shutdown after a process was killed.
+//! Power cuts of pools without a journal, and an orderly shutdown after a process was killed.
 
-use super::{Stage, words};
-use crate::random::Random;
-use crate::state::{Checked, Fault, ensure};
-use crate::torture::life::Subject;
-use crate::vm::ledger::Ledger;
-use crate::vm::machine::{Guest, Hardware, Next};
-use crate::vm::wire::Said;
-use crate::vm::{Ended, On, PowerCut};
-use std::time::{Duration, Instant};
-
-/// One in this many cuts comes while the pool is being opened and read.
-const CUTS_WHILE_OPENING: u64 = 4;
+use super::Stage;
+use super::trial::{Pool, Trial};
+use crate::state::ensure;
+use crate::vm::ledger::{Keeps, Totals};
+use crate::vm::machine::Hardware;
+use crate::vm::{Cuts, Ended, On, PowerCut};
+use std::time::Instant;
 
 impl On {
     fn place(self) -> &'static str {
@@ -27,156 +22,28 @@ impl On {
             On::Ext4 => "page-cache",
         }
     }
-}
 
-/// The cuts of one machine's power, and the account of its pool.
-struct Trial<'t> {
-    stage: &'t Stage<'t>,
-    cuts: &'t PowerCut,
-    hardware: Hardware,
-    ledger: Ledger,
-    random: Random,
-    /// Additional words for each guest.
-    also: &'static str,
-    opened_micros_max: u64,
-}
-
-impl<'t> Trial<'t> {
-    fn new(stage: &'t Stage<'t>, cuts: &'t PowerCut) -> Result<Trial<'t>, Ended> {
-        let image = stage.image(cuts.on.place())?;
-        let hardware = match cuts.on {
-            On::Dax => Hardware::nvdimm(&image),
-            On::Ext4 => Hardware { disk: Some(image), ..Hardware::default() },
+    /// Begins a trial on this device.
+    fn trial<'t>(
+        self,
+        stage: &'t Stage<'t>,
+        cuts: Cuts,
+        also: &'static str,
+    ) -> Result<Trial<'t>, Ended> {
+        let image = stage.image(self.place())?;
+        let (hardware, keeps) = match self {
+            On::Dax => (Hardware::nvdimm(&image), Keeps::Returned),
+            On::Ext4 => (Hardware { disk: Some(image), ..Hardware::default() }, Keeps::Closed),
         };
-        let PowerCut { record, keys, threads, .. } = *cuts;
-        let subject = Subject { scheme: stage.args.scheme, record, keys, threads };
-        let ledger = Ledger::new(subject, stage.args.seed, cuts.on == On::Dax);
-        let random = Random::new(stage.args.seed);
-        Ok(Trial { stage, cuts, hardware, ledger, random, also: "", opened_micros_max: 0 })
-    }
-
-    /// Returns the words that tell a guest what to work on, in its n-th boot.
-    fn work(&self, life: u64) -> String {
-        let PowerCut { on, keys, threads, record, .. } = self.cuts;
-        let (scheme, seed) = (self.stage.args.scheme, self.stage.args.seed);
-        let mut text = format!(
-            "--place {} --seed {seed} --life {life} --scheme {scheme} --keys {keys} --threads \
-             {threads}{}",
-            on.place(),
-            self.also
-        );
-        if let Some(record) = record {
-            text.push_str(&format!(" --record {record}"));
-        }
-        if life == 1 {
-            text.push_str(" --format");
-        }
-        text
-    }
-
-    fn hear(&mut self, said: &Said) -> Checked {
-        match said {
-            Said::Medium { medium, .. } => {
-                let expected = self.cuts.on.medium();
-                ensure(medium == expected, || format!("the pool is on {medium}, not {expected}"))?;
-            }
-            Said::Opened { micros } => {
-                self.opened_micros_max = self.opened_micros_max.max(*micros);
-            }
-            Said::Note(text) => self.stage.tell(&format!("  {text}")),
-            _ => {}
-        }
-        self.ledger.hear(said)
-    }
-
-    /// Boots, and cuts the power at a random moment.
-    fn cut(&mut self, life: u64) -> Checked {
-        let mut step = format!("work {}", self.work(life));
-        if self.random.below(3) == 0 {
-            step.push_str(" --verify");
-        }
-        let while_opening = self.random.below(CUTS_WHILE_OPENING) == 0;
-        let patience = Duration::from_millis(if while_opening {
-            self.random.below(400)
-        } else {
-            self.random.below(3_000)
-        });
-        let mut guest = self.stage.factory.boot(&self.hardware, &words(&step))?;
-        let mut at = None;
-        loop {
-            let said = match at {
-                None => guest.hear()?.map_or(Next::Off, Next::Said),
-                Some(deadline) => guest.next_until(deadline)?,
-            };
-            let said = match said {
-                Next::Said(said) => said,
-                Next::Late => break,
-                Next::Off => return Err(guest.fault("the guest has ended by itself")),
-            };
-            self.hear(&said)?;
-            let begins = match said {
-                Said::Life(_) => while_opening,
-                Said::Held { .. } => true,
-                _ => false,
-            };
-            if begins && at.is_none() {
-                at = Some(Instant::now() + patience);
-            }
-        }
-        self.off(guest)
-    }
-
-    fn off(&mut self, guest: Guest) -> Checked {
-        for said in guest.cut()? {
-            self.hear(&said)?;
-        }
-        self.ledger.cut();
-        Ok(())
-    }
-
-    /// Boots and runs a step to its end.
-    fn run(&mut self, step: &str) -> Result<(), Ended> {
-        let (factory, hardware) = (self.stage.factory, self.hardware.clone());
-        let code = factory.run(&hardware, &words(step), |said| self.hear(said))?;
-        if code == 0 { Ok(()) } else { Err(Ended::Exit(code)) }
-    }
-
-    /// Fails if anything was lost or torn.
-    fn verdict(&self) -> Checked {
-        let totals = self.ledger.totals();
-        ensure(totals.lost + totals.torn == 0, || {
-            let seed = self.stage.args.seed;
-            format!(
-                "{} lost, {} torn, with seed {seed}:\n{}",
-                totals.lost,
-                totals.torn,
-                self.ledger.findings().join("\n")
-            )
-        })
+        let (place, medium) = (self.place(), self.medium());
+        Ok(Trial::new(stage, cuts, Pool { place, medium, keeps, hardware, server: None, also }))
     }
 }
 
 pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended> {
     let start = Instant::now();
-    let mut trial = Trial::new(stage, cuts)?;
-    let mut done = 0;
-    for life in 1..=cuts.cuts {
-        trial.cut(life)?;
-        done += 1;
-        let totals = trial.ledger.totals();
-        stage.tell(&format!(
-            "cut {life} of {}: {} operations acknowledged so far, {} lost, {} torn",
-            cuts.cuts, totals.acknowledged, totals.lost, totals.torn
-        ));
-        if totals.lost + totals.torn > 0 {
-            break;
-        }
-    }
-    if done == cuts.cuts {
-        // Check what the last cut has left.
-        let step = format!("work --rest {}", trial.work(cuts.cuts + 1));
-        trial.run(&step)?;
-    }
+    let mut trial = cuts.on.trial(stage, cuts.cuts, "")?;
+    let done = trial.cut_all()?;
     let totals = trial.ledger.totals();
     let medium = cuts.on.medium();
     stage.tell(&format!(
@@ -202,39 +69,18 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
     );
     trial.verdict()?;
     // A guest that gets nothing done shows nothing.
-    ensure(cuts.cuts == 0 || totals.acknowledged > 0, || "nothing was acknowledged".into())?;
+    ensure(done == 0 || totals.acknowledged > 0, || "nothing was acknowledged".into())?;
     Ok(())
 }
 
-/// The most cuts to try. A few are enough to lose something for certain.
-const CANARY_CUTS: u64 = 12;
-
 pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
-    let cuts = PowerCut { on: On::Ext4, ..PowerCut::default() };
-    let mut trial = Trial::new(stage, &cuts)?;
-    trial.also = " --accept";
-    for life in 1..=CANARY_CUTS {
-        // A torn pool can also make the guest find damage.
-        let fault = trial.cut(life).err();
-        let totals = trial.ledger.totals();
-        if totals.refused > 0 && (totals.lost + totals.torn > 0 || fault.is_some()) {
-            let first = fault.map_or_else(|| trial.ledger.findings()[0].clone(), |f| f.0);
-            stage.result(
-                &format!("canary: noticed after {life} cuts: {first}"),
-                &format!("{{\"scenario\":\"canary\",\"cuts\":{life},\"noticed\":true}}"),
-            );
-            return Ok(());
-        }
-        fault.map_or(Ok(()), Err)?;
-    }
-    let what = "pools were torn by power cuts and taken for whole, and nothing was noticed";
-    Err(Fault(what.into()).into())
+    let trial = On::Ext4.trial(stage, Cuts::default(), " --accept")?;
+    trial.notices("canary", |totals: &Totals| totals.refused > 0)
 }
 
 pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {
     for on in [On::Dax, On::Ext4] {
-        let cuts = PowerCut { on, ..PowerCut::default() };
-        let mut trial = Trial::new(stage, &cuts)?;
+        let mut trial = on.trial(stage, Cuts::default(), "")?;
         let after = 2_000 + trial.random.below(2_000);
         // This is the first boot, so it also makes the file system.
         let step = format!("kill-then-shut-down {} --after-ms {after}", trial.work(1));

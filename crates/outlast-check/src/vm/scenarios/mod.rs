@@ -2,9 +2,11 @@
 
 mod cuts;
 mod files;
+mod journal;
+mod trial;
 
 use super::machine::Factory;
-use super::{Args, Ended, PowerCut, Scenario};
+use super::{Args, Cuts, Ended, FileSystem, JournalCut, On, PowerCut, Scenario};
 use std::path::PathBuf;
 
 /// Runs one or several scenarios, up to the first finding.
@@ -17,14 +19,19 @@ pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
         Scenario::Detect => files::detect(&stage),
         Scenario::Demo => files::demo(&stage),
         Scenario::PowerCut(cuts) => cuts::power_cut(&stage, cuts),
-        Scenario::Canary => cuts::canary(&stage),
+        Scenario::JournalCut(cuts) => journal::cut(&stage, cuts),
+        Scenario::Canary => {
+            cuts::canary(&stage)?;
+            journal::canary(&stage)
+        }
         Scenario::Reboot => cuts::reboot(&stage),
         Scenario::LiveCopy => files::live_copy(&stage),
         Scenario::DiskFull => files::disk_full(&stage),
         Scenario::Copies => files::copies(&stage),
         Scenario::Short => {
             files::detect(&stage)?;
-            cuts::power_cut(&stage, &PowerCut { cuts: 3, ..PowerCut::default() })
+            let cuts = Cuts { cuts: 3, ..Cuts::default() };
+            cuts::power_cut(&stage, &PowerCut { cuts, on: On::Dax })
         }
         Scenario::All(cuts) => {
             files::detect(&stage)?;
@@ -34,8 +41,15 @@ pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
             files::disk_full(&stage)?;
             cuts::reboot(&stage)?;
             cuts::canary(&stage)?;
-            cuts::power_cut(&stage, &PowerCut { on: super::On::Ext4, ..cuts.clone() })?;
-            cuts::power_cut(&stage, &PowerCut { on: super::On::Dax, ..cuts.clone() })
+            journal::canary(&stage)?;
+            for file_system in [FileSystem::Ext4, FileSystem::Xfs] {
+                let without_sync = false;
+                journal::cut(&stage, &JournalCut { cuts: *cuts, file_system, without_sync })?;
+            }
+            for on in [On::Ext4, On::Dax] {
+                cuts::power_cut(&stage, &PowerCut { cuts: *cuts, on })?;
+            }
+            Ok(())
         }
     }
 }
