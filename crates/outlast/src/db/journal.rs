@@ -119,7 +119,7 @@ impl JournalOptions {
         self
     }
 
-    fn directory_for(&self, path: &Path) -> PathBuf {
+    pub(super) fn directory_for(&self, path: &Path) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| {
             let mut name = OsString::from(path);
             name.push(".journal");
@@ -127,7 +127,7 @@ impl JournalOptions {
         })
     }
 
-    fn places(&self, directory: &Path) -> Vec<PathBuf> {
+    pub(super) fn places(&self, directory: &Path) -> Vec<PathBuf> {
         match &self.working {
             Some(place) => vec![place.clone()],
             None => vec![MEMORY.into(), directory.into()],
@@ -157,10 +157,10 @@ const DURABLE: usize = 16;
 
 /// Whose working file it is.
 #[derive(Clone, Copy)]
-struct Owned {
-    owner: Owner,
-    boot: u128,
-    base: Identity,
+pub(super) struct Owned {
+    pub(super) owner: Owner,
+    pub(super) boot: u128,
+    pub(super) base: Identity,
 }
 
 impl Owned {
@@ -178,12 +178,19 @@ impl Owned {
 }
 
 /// A working file.
-struct Working {
-    file: File,
-    path: PathBuf,
+pub(super) struct Working {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
     notes: Notes,
-    header: Header,
+    pub(super) header: Header,
     size: u64,
+}
+
+impl Working {
+    /// Returns the last durable epoch.
+    pub(super) fn durable(&self) -> u64 {
+        self.notes.control()[DURABLE].load(Ordering::Relaxed)
+    }
 }
 
 /// The path of the working file of a life.
@@ -191,20 +198,22 @@ fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 
-fn open_working(path: &Path, lock: FlockOperation) -> Option<File> {
+/// Opens a working file, and locks it if there is a `lock`.
+fn open_working(path: &Path, lock: Option<FlockOperation>) -> Option<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).write(true).custom_flags(flags).open(path).ok()?;
     let meta = file.metadata().ok()?;
     // In a directory that others can write to, the file may be anyone's.
     let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw();
-    (ours && rustix::fs::flock(&file, lock).is_ok()).then_some(file)
+    (ours && lock.is_none_or(|lock| rustix::fs::flock(&file, lock).is_ok())).then_some(file)
 }
 
-/// Finds the working file that a process left when it died. It is not used if it is not certainly
-/// that of this life, of this boot and of this base, or if it is older than the base.
-fn find(
+/// Finds the working file of a pool: the one that a process left when it died, or, without a `lock`, the
+/// one that a process has open. It is not used if it is not certainly that of this life, of this boot
+/// and of this base, or if it is older than the base.
+pub(super) fn find(
     places: &[PathBuf],
-    lock: FlockOperation,
+    lock: Option<FlockOperation>,
     owned: Owned,
     meta: &Meta,
 ) -> Result<Option<Working>> {
@@ -238,7 +247,7 @@ fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
             if !is_one || path == working_path(place, life) {
                 continue;
             }
-            if let Some(file) = open_working(&path, FlockOperation::NonBlockingLockExclusive)
+            if let Some(file) = open_working(&path, Some(FlockOperation::NonBlockingLockExclusive))
                 && let Ok(Some(notes)) = Notes::open(&file)
             {
                 let word = |index: usize| notes.control()[index].load(Ordering::Relaxed);
@@ -324,11 +333,11 @@ impl PoolOptions {
         };
         if let Some(base) = &found {
             let meta = base.meta();
-            let owner = Owner { pool: meta.pool, life: meta.life };
+            let owner = meta.owner();
             let owned = Owned { owner, boot, base: identity };
             let lock = FlockOperation::NonBlockingLockExclusive;
-            if let Some(working) = find(&places, lock, owned, &meta)? {
-                let durable = working.notes.control()[DURABLE].load(Ordering::Relaxed);
+            if let Some(working) = find(&places, Some(lock), owned, &meta)? {
+                let durable = working.durable();
                 // This fails if the segments go on after what the working file knows.
                 if let Ok(mut writer) = Writer::new(files.clone(), owner, durable) {
                     let base = found.expect("it was just there");
@@ -350,24 +359,7 @@ impl PoolOptions {
                 let rebuilt = complete(&*files, base, told).map_err(io)?;
                 match rebuilt {
                     Rebuilt::Whole { epoch, .. } => (epoch, Some(base.meta().pool)),
-                    Rebuilt::Missing { found, needed } => {
-                        return Err(Error::IncompleteJournal(format!(
-                            "{} has the epochs up to {found}, and {needed} are needed",
-                            directory.display()
-                        )));
-                    }
-                    Rebuilt::Gone => {
-                        return Err(Error::IncompleteJournal(format!(
-                            "{} has nothing of it",
-                            directory.display()
-                        )));
-                    }
-                    Rebuilt::Short { found, needed } => {
-                        return Err(Error::IncompleteJournal(format!(
-                            "{} has {found} bytes, and had {needed}",
-                            path.display()
-                        )));
-                    }
+                    other => return Err(incomplete(other, path, &directory)),
                 }
             }
             None => (0, None),
@@ -504,10 +496,10 @@ impl PoolOptions {
         }
         let options = self.journal.clone().unwrap_or_default();
         let places = options.places(&options.directory_for(path));
-        let owner = Owner { pool: meta.pool, life: meta.life };
+        let owner = meta.owner();
         let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
         let lock = FlockOperation::NonBlockingLockShared;
-        let found = find(&places, lock, owned, meta)?.ok_or(Error::Unfinished)?;
+        let found = find(&places, Some(lock), owned, meta)?.ok_or(Error::Unfinished)?;
         Ok((found.file, found.header, Some(file)))
     }
 }
@@ -565,6 +557,20 @@ impl Drop for JournalThreads {
             let _ = thread.join();
         }
     }
+}
+
+/// The error for a pool that cannot be put together from its journal.
+pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Error {
+    let directory = directory.display();
+    Error::IncompleteJournal(match rebuilt {
+        Rebuilt::Missing { found, needed } => {
+            format!("{directory} has the epochs up to {found}, and {needed} are needed")
+        }
+        Rebuilt::Short { found, needed } => {
+            format!("{} has {found} bytes, and had {needed}", path.display())
+        }
+        Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has nothing of it"),
+    })
 }
 
 /// Takes the journal from a pool whose journal is incomplete, for a user who accepts what is left.

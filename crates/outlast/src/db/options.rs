@@ -468,7 +468,7 @@ impl PoolOptions {
 
     /// Opens a pool without a journal. If it is open read-only, `locked` is the file that is locked
     /// for it, if that is another one.
-    fn open_plain(
+    pub(super) fn open_plain(
         &self,
         file: File,
         header: Header,
@@ -487,7 +487,7 @@ impl PoolOptions {
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
-        options.whole = locked.is_some();
+        options.whole |= locked.is_some();
         let core = Core::open(Backing::Mapped(mapping), real, header, options)?;
         self.start(Store::new(core)?, false, locked)
     }

@@ -67,6 +67,7 @@
 //! A rebuild after a process has died may find in the page cache what the disk has refused, and syncs
 //! that say nothing of it. It copies the last segment's epochs to a new one, and writes `meta` again.
 
+pub mod backup;
 pub mod base;
 pub mod files;
 pub mod log;

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+mod backup;
+
 const SECTOR: usize = 512;
 const BASE: &str = "base";
 
