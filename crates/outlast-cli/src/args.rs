@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Insert or replace a record; creates the pool and the map if missing
     Put(PutArgs),
     /// Remove a record
-    Del(KeyArgs),
+    Del(DelArgs),
     /// Print records: all of them, in no particular order; for an ordered map, in key order, and
     /// optionally only a range
     Scan(ScanArgs),
@@ -50,6 +50,9 @@ pub(crate) enum Command {
     Accept,
     /// Copy the pool; the copy is cleanly closed
     Snapshot(SnapshotArgs),
+    /// Copy the pool, also while another process uses it, if it has a journal; the copy is cleanly
+    /// closed and has no journal
+    Backup(SnapshotArgs),
 }
 
 /// Selects a map.
@@ -111,6 +114,10 @@ pub(crate) struct DemoArgs {
     /// Seed for everything random except the system's timing [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
+    /// Give the pool a journal, and let the power fail after some of the kills, as far as that can be
+    /// simulated
+    #[arg(long)]
+    pub(crate) journal: bool,
     /// Keep the pool at the end
     #[arg(long)]
     pub(crate) keep: bool,
@@ -175,6 +182,16 @@ pub(crate) struct GetArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
+/// Arguments of [`Command::Del`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DelArgs {
+    #[command(flatten)]
+    pub(crate) of: KeyArgs,
+    /// Give the pool a journal, if it has none, so that it survives a power loss
+    #[arg(long)]
+    pub(crate) journal: bool,
+}
+
 /// Arguments of [`Command::Put`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct PutArgs {
@@ -230,7 +247,7 @@ pub(crate) struct VerifyArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// Arguments of [`Command::Snapshot`].
+/// Arguments of [`Command::Snapshot`] and [`Command::Backup`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SnapshotArgs {
     /// The path of the copy

@@ -52,5 +52,6 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Verify(verify) => commands::verify::run(pool, verify, output),
         Command::Accept => commands::verify::accept(pool, output),
         Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
+        Command::Backup(backup) => commands::backup::run(pool, backup, output),
     }
 }

@@ -6,6 +6,7 @@ use crate::place;
 use crate::text::{self, Column};
 use outlast::{
     Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme,
+    TornReason,
 };
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,15 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// Opens a pool for reading. Nothing is written to it.
 pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Failure> {
+    let pool = to_read_if_free(path, accept_possibly_torn)?;
+    pool.ok_or_else(|| about(path, Error::Locked))
+}
+
+/// As [`to_read`]. Returns `None` if another process has the pool open for writing.
+pub(crate) fn to_read_if_free(
+    path: &Path,
+    accept_possibly_torn: bool,
+) -> Result<Option<Pool>, Failure> {
     let options = PoolOptions::new().accept_possibly_torn(accept_possibly_torn);
     // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
     // out other users of the library.
@@ -34,15 +44,20 @@ pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, F
         }
         opened => opened,
     };
-    pool.map_err(|e| about(path, e))
+    match pool {
+        Ok(pool) => Ok(Some(pool)),
+        Err(Error::Locked) => Ok(None),
+        Err(error) => Err(about(path, error)),
+    }
 }
 
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
-    open(path, false)
+    to_write_with(path, false)
 }
 
-fn open(path: &Path, journal: bool) -> Result<Pool, Failure> {
+/// As [`to_write`]. Gives the pool a journal, if asked to.
+pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure> {
     // SAFETY: as in `to_read`.
     let pool = unsafe { options(journal).open(path) };
     pool.map_err(|e| about(path, e))
@@ -83,7 +98,7 @@ impl Target {
     /// Finds the map with the given name, or the pool's only map. Neither map nor pool need exist.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
         let pool = match path.symlink_metadata() {
-            Ok(_) => Some(open(path, args.journal)?),
+            Ok(_) => Some(to_write_with(path, args.journal)?),
             Err(_) => None,
         };
         let name = match &args.which.map {
@@ -159,7 +174,8 @@ fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
-fn about(path: &Path, error: Error) -> Failure {
+/// Describes an error of the pool at `path`.
+pub(crate) fn about(path: &Path, error: Error) -> Failure {
     match error {
         // These errors name the path themselves.
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
@@ -167,9 +183,15 @@ fn about(path: &Path, error: Error) -> Failure {
             "{}: in use: another process has it open (one writer, or any number of readers)",
             path.display()
         )),
+        Error::NoJournal => Failure::Failed(format!(
+            "{}: in use, and it has no journal: only the process that has it open can copy it. Back it \
+             up once it is closed, or give it a journal",
+            path.display()
+        )),
         Error::IncompleteJournal(why) => Failure::Damaged(format!(
             "{}: the journal is incomplete: {why}. Put it back if it is elsewhere. Otherwise restore a \
-             snapshot, or let `outlast accept` check what is left without the journal",
+             snapshot, or let `outlast accept` check what is left without the journal; get, scan, stat \
+             and verify read that with --accept-possibly-torn",
             path.display()
         )),
         // The library's advice is meant for programs.
@@ -179,10 +201,14 @@ fn about(path: &Path, error: Error) -> Failure {
                     " (so says one header copy; the other, which may be newer, is damaged {damage})"
                 )
             });
+            let again = match reason {
+                TornReason::Copy => " Copy the original again, with `outlast backup`.",
+                _ => "",
+            };
             Failure::Damaged(format!(
-                "{pool}: possibly torn: {reason}{but}. Restore a snapshot if there is one. Otherwise, \
-                 `outlast accept` checks all of it, and puts it back into use if it is sound; get, \
-                 scan, stat and verify read it with --accept-possibly-torn",
+                "{pool}: possibly torn: {reason}{but}.{again} Restore a snapshot if there is one. \
+                 Otherwise, `outlast accept` checks all of it, and puts it back into use if it is \
+                 sound; get, scan, stat and verify read it with --accept-possibly-torn",
                 pool = path.display()
             ))
         }

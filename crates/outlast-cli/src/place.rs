@@ -49,6 +49,24 @@ pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), F
     Ok(())
 }
 
+/// Refuses to copy the pool `from` to a path that names it, or something else that is there already.
+/// `replace` allows that to be a file.
+pub(crate) fn check_copy(from: &Path, to: &Path, replace: bool) -> Result<(), Failure> {
+    let Ok(there) = to.symlink_metadata() else { return Ok(()) };
+    let same = from.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (there.dev(), there.ino()));
+    let to = to.display();
+    if same {
+        return Err(Failure::Usage(format!("{to} is the pool itself")));
+    }
+    if !there.is_file() {
+        return Err(Failure::Failed(format!("{to} exists and is not a regular file")));
+    }
+    if !replace {
+        return Err(Failure::Failed(format!("{to} exists already; --force replaces it")));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

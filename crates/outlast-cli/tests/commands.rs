@@ -427,6 +427,92 @@ fn a_snapshot_is_a_pool_of_its_own_and_replaces_nothing_unasked() {
 }
 
 #[test]
+fn a_journaled_pool_in_use_is_backed_up_and_described() {
+    let place = Place::new();
+    place.run(["put", "k", "1", "--journal"]).expect(0);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    pool.map::<str, str>("main").unwrap().put("k", "2").unwrap();
+    pool.map::<u64, u64>("more").unwrap();
+    pool.wait_durable().unwrap();
+    let other = Place::new();
+    let to = other.pool();
+    let args = [OsStr::new("backup"), to.as_os_str(), OsStr::new("--json")];
+    let done = &place.run(args).expect(0).objects()[0];
+    assert_eq!((&done["event"], &done["in_use"]), (&json!("backup"), &json!(true)));
+    assert_eq!(other.run(["get", "k", "--map", "main"]).expect(0).text(), "2\n");
+    other.run(["verify"]).expect(0);
+    assert!(place.run(args).expect(1).err.contains("--force"));
+    place.run(args.iter().chain(&[OsStr::new("--force")])).expect(0);
+
+    let stat = place.run(["stat", "--json"]).expect(0).objects();
+    assert_eq!((&stat[0]["event"], &stat[0]["in_use"]), (&json!("pool"), &json!(true)));
+    assert!((2 << 20..=pool.stats().size).contains(&stat[0]["size_bytes"].as_u64().unwrap()));
+    assert_eq!(stat[0]["id"], format!("{:032x}", pool.id()));
+    assert!(stat[0]["durable_epoch"].as_u64() > stat[0]["checkpoint_epoch"].as_u64(), "{stat:?}");
+    assert!(stat[0]["journal_bytes"].as_u64() > Some(4096), "{stat:?}");
+    let maps: Vec<_> = stat[1..].iter().map(|map| (&map["name"], &map["key_schema"])).collect();
+    let of = |name, schema| (json!(name), json!(schema));
+    let (main, more) = (of("main", "str"), of("more", "u64"));
+    assert_eq!(maps, [(&main.0, &main.1), (&more.0, &more.1)]);
+    assert!(place.run(["stat"]).expect(0).text().contains("in use"));
+
+    pool.close().unwrap();
+    let stat = place.run(["stat", "--json"]).expect(0).objects();
+    assert_eq!(stat[0]["in_use"], false);
+    let done = &place.run(args.iter().chain(&[OsStr::new("--force")])).expect(0).objects()[0];
+    assert_eq!(done["in_use"], false);
+    assert_eq!(other.run(["get", "k", "--map", "main"]).expect(0).text(), "2\n");
+}
+
+#[test]
+fn every_command_that_writes_gives_a_pool_a_journal() {
+    for args in [&["put", "k", "w"][..], &["del", "k"], &["load"]] {
+        let place = Place::new();
+        place.run(["put", "k", "v"]).expect(0);
+        assert!(place.run(["stat"]).expect(0).text().contains("page-cache"));
+        place.run_with(args.iter().chain(&["--journal"]), b"k\tx\n").expect(0);
+        assert!(place.run(["stat"]).expect(0).text().contains("journal"), "{args:?}");
+    }
+}
+
+#[test]
+fn an_incomplete_journal_is_told_with_all_ways_out() {
+    let place = Place::new();
+    place.run(["put", "k", "v", "--journal"]).expect(0);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    pool.map::<str, str>("main").unwrap().put("k", "w").unwrap();
+    let copy = Place::new();
+    std::fs::copy(place.pool(), copy.pool()).unwrap();
+    for args in [&["get", "k"][..], &["put", "k", "x"], &["scan"], &["stat"], &["verify"]] {
+        let err = copy.run(args).expect(3).err;
+        for way in ["Put it back", "snapshot", "outlast accept", "--accept-possibly-torn"] {
+            assert!(err.contains(way), "{args:?}: {err}");
+        }
+    }
+    let args = ["get", "k", "--accept-possibly-torn"];
+    assert_eq!(copy.run(args).expect(0).text(), "v\n");
+    copy.run(["accept"]).expect(0);
+    assert_eq!(copy.run(["get", "k"]).expect(0).text(), "v\n");
+}
+
+#[test]
+fn a_pool_in_use_without_a_journal_is_not_backed_up() {
+    let place = Place::new();
+    place.run(["put", "k", "v"]).expect(0);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    let to = place.path("copy.pool");
+    let args = [OsStr::new("backup"), to.as_os_str()];
+    assert!(place.run(args).expect(1).err.contains("no journal"));
+    assert!(place.run(["stat"]).expect(1).err.contains("in use"));
+    assert!(!to.exists());
+    pool.close().unwrap();
+    place.run(args).expect(0);
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_error() {
     let place = Place::new();
     let lines: String = (0..50_000).map(|i| format!("key {i}\tvalue {i}\n")).collect();

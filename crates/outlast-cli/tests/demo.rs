@@ -91,6 +91,37 @@ fn three_kills(scheme: &str) {
 }
 
 #[test]
+fn with_a_journal_a_power_loss_takes_back_nothing_that_was_durable() {
+    let place = tree();
+    let mut taken_back = 0;
+    for seed in ["1", "2"] {
+        let args = ["--journal", "--kills", "4", "--threads", "2", "--seed", seed, "--json"];
+        let run = demo(&place, &args).expect(0);
+        let objects = run.objects();
+        assert_eq!(of(&objects, "start")[0]["journal"], true);
+        let losses = of(&objects, "kill").into_iter().filter(|kill| kill["power_loss"] == true);
+        let losses = losses.count();
+        let summary = objects.last().unwrap();
+        for (field, value) in [
+            ("records", json!(3000)),
+            ("kills", json!(4)),
+            ("power_losses", json!(losses)),
+            ("lost", json!(0)),
+            ("torn", json!(0)),
+            ("duplicated", json!(0)),
+            ("leaked_bytes", json!(0)),
+            ("verified", json!(true)),
+        ] {
+            assert_eq!(summary[field], value, "{field}");
+        }
+        assert!(losses > 0, "{summary}");
+        taken_back += summary["taken_back"].as_u64().unwrap();
+        assert_eq!(files_in(&place.path("tmp")), [""; 0]);
+    }
+    assert!(taken_back > 0, "what was not durable is taken back");
+}
+
+#[test]
 fn a_person_sees_a_table_and_a_verdict() {
     let place = tree();
     let run = demo(&place, &["--kills", "1", "--threads", "1"]).expect(0);

@@ -125,6 +125,12 @@ pub enum Error {
         "pool is locked: another process has it open, or a handle, map or reference in this one"
     )]
     Locked,
+    /// Another process has the pool open, and the pool has no journal. So only that process can copy it.
+    #[error(
+        "pool is locked and has no journal: only the process that has it open can copy it, with \
+         `snapshot`; or copy it once it is closed"
+    )]
+    NoJournal,
     /// The pool was opened read-only.
     #[error("pool is open read-only; open it for writing to change it")]
     ReadOnly,

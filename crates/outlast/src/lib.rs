@@ -60,6 +60,8 @@ pub mod pmem;
 pub mod pool;
 pub mod reclaim;
 
+pub use db::backup::Backup;
+pub use db::facts::JournalFacts;
 pub use db::handle::{Durability, Pool, PoolStats};
 pub use db::journal::JournalOptions;
 pub use db::map_options::MapOptions;

@@ -1,6 +1,6 @@
 //! `del`: removes a record.
 
-use crate::args::KeyArgs;
+use crate::args::DelArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
@@ -9,8 +9,9 @@ use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub(crate) fn run(pool: Option<&Path>, args: &KeyArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_write(&open::path(pool)?)?;
+pub(crate) fn run(pool: Option<&Path>, args: &DelArgs, out: &mut Output) -> Result<(), Failure> {
+    let pool = open::to_write_with(&open::path(pool)?, args.journal)?;
+    let args = &args.of;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());
     let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;

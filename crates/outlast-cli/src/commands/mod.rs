@@ -1,5 +1,6 @@
 //! The commands, one per file.
 
+pub(crate) mod backup;
 pub(crate) mod del;
 pub(crate) mod get;
 mod input;

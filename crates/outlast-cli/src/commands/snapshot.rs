@@ -7,7 +7,6 @@ use crate::output::Output;
 use crate::place;
 use crate::progress;
 use serde_json::json;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ pub(crate) fn run(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let from = open::path(pool)?;
-    refuse(&from, args)?;
+    place::check_copy(&from, &args.to, args.force)?;
     let pool = open::to_write(&from)?;
     let bytes = pool.stats().size;
     place::check_space(place::parent(&args.to), bytes, "")?;
@@ -36,20 +35,4 @@ pub(crate) fn run(
     }))?;
     let size = indicatif::BinaryBytes(bytes);
     out.line(format!("{} is a copy of {}, {size}", args.to.display(), from.display()))
-}
-
-fn refuse(from: &Path, args: &SnapshotArgs) -> Result<(), Failure> {
-    let to = args.to.display();
-    let Ok(there) = args.to.symlink_metadata() else { return Ok(()) };
-    let same = from.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (there.dev(), there.ino()));
-    if same {
-        return Err(Failure::Usage(format!("{to} is the pool itself")));
-    }
-    if !there.is_file() {
-        return Err(Failure::Failed(format!("{to} exists and is not a regular file")));
-    }
-    if !args.force {
-        return Err(Failure::Failed(format!("{to} exists already; --force replaces it")));
-    }
-    Ok(())
 }

@@ -8,13 +8,17 @@ use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::db::store::ReclaimState;
 use outlast::pmem::{Medium, MediumKind};
-use outlast::{IndexStats, MapInfo, Pool};
-use serde_json::json;
+use outlast::{Error, IndexStats, JournalFacts, MapInfo, Pool, PoolOptions};
+use serde_json::{Value, json};
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Result<(), Failure> {
     let path = open::path(pool)?;
-    let pool = open::to_read(&path, args.accept_possibly_torn)?;
+    let Some(pool) = open::to_read_if_free(&path, args.accept_possibly_torn)? else {
+        let facts = PoolOptions::new().journal_facts(&path).map_err(|e| open::about(&path, e))?;
+        let facts = facts.ok_or_else(|| open::about(&path, Error::Locked))?;
+        return print_in_use(&path, facts, out);
+    };
     print_pool(&path, &pool, out)?;
     let mut damaged = None;
     let headings = [
@@ -66,6 +70,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "event": "pool",
         "path": path.to_string_lossy(),
         "id": format!("{:032x}", pool.id()),
+        "in_use": false,
         "medium": medium.kind.to_string(),
         "flush": medium.flush.to_string(),
         "survives_process_death": true,
@@ -79,13 +84,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "unfreeable_blocks": stats.unfreeable_blocks,
         "damaged_header_copy": stats.damaged_header_copy.as_ref().map(ToString::to_string),
     }))?;
-    let survives = if medium.survives_power_loss() {
-        "process death and power loss"
-    } else if medium.kind == MediumKind::Journal {
-        "process death; power loss, but for the latest changes that nobody waited for"
-    } else {
-        "process death; power loss only once closed or synced"
-    };
+    let survives = survives(&medium);
     let huge = match stats.huge_page_bytes {
         Some(bytes) => BinaryBytes(bytes).to_string(),
         None => "unknown".into(),
@@ -110,6 +109,84 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
+fn survives(medium: &Medium) -> &'static str {
+    if medium.survives_power_loss() {
+        "process death and power loss"
+    } else if medium.kind == MediumKind::Journal {
+        "process death; power loss, but for the last moments that nobody waited for"
+    } else {
+        "process death; power loss only once closed or synced"
+    }
+}
+
+/// Prints what a journaled pool publishes while another process uses it.
+fn print_in_use(path: &Path, facts: JournalFacts, out: &mut Output) -> Result<(), Failure> {
+    let medium = Medium::detect(MediumKind::Journal);
+    out.object(&json!({
+        "event": "pool",
+        "path": path.to_string_lossy(),
+        "id": format!("{:032x}", facts.id),
+        "in_use": true,
+        "medium": medium.kind.to_string(),
+        "flush": medium.flush.to_string(),
+        "survives_process_death": true,
+        "survives_power_loss": medium.survives_power_loss(),
+        "size_bytes": facts.size,
+        "page_bytes": 1u64 << facts.page_bits,
+        "durable_epoch": facts.durable,
+        "checkpoint_epoch": facts.checkpoint,
+        "base_bytes": facts.base_bytes,
+        "journal_bytes": facts.journal_bytes,
+        "segments": facts.segments,
+        "working_file": facts.working.as_ref().map(|path| path.to_string_lossy()),
+    }))?;
+    let (base, journal) = (BinaryBytes(facts.base_bytes), BinaryBytes(facts.journal_bytes));
+    let durable = facts.durable.map_or("unknown".into(), |epoch| HumanCount(epoch).to_string());
+    out.line(format!("pool        {}, in use by another process", path.display()))?;
+    out.line(format!("id          {:032x}", facts.id))?;
+    out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
+    out.line(format!("survives    {}", survives(&medium)))?;
+    out.line(format!("size        {}", BinaryBytes(facts.size)))?;
+    out.line(format!("pages       {} each", BinaryBytes(1 << facts.page_bits)))?;
+    out.line(format!("journal     {journal} in {} segments, base of {base}", facts.segments))?;
+    let checkpoint = HumanCount(facts.checkpoint);
+    out.line(format!("epochs      {durable} durable, {checkpoint} of them in the base"))?;
+    let mut table = table(["map", "scheme", "form", "keys", "values"], 5);
+    let mut damaged = None;
+    for info in facts.maps.into_iter().flatten() {
+        match info {
+            Ok(info) => {
+                let object = described(&info);
+                out.object(&object)?;
+                table.add_row([
+                    info.name.clone(),
+                    info.scheme().to_string(),
+                    info.form.to_string(),
+                    info.key_schema,
+                    info.value_schema,
+                ]);
+            }
+            Err(error) => damaged = Some(error),
+        }
+    }
+    if table.row_count() > 0 {
+        out.line(table.to_string())?;
+    }
+    damaged.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// What a map's root says.
+fn described(info: &MapInfo) -> Value {
+    json!({
+        "event": "map",
+        "name": info.name,
+        "scheme": info.scheme().name(),
+        "form": info.form.to_string(),
+        "key_schema": info.key_schema,
+        "value_schema": info.value_schema,
+    })
+}
+
 /// Rounds an estimate to three digits.
 fn rounded(count: u64) -> u64 {
     let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(2));
@@ -121,20 +198,18 @@ fn load_factor(stats: &IndexStats) -> f64 {
 }
 
 fn map_object(info: &MapInfo, stats: &IndexStats, out: &mut Output) -> Result<(), Failure> {
-    out.object(&json!({
-        "event": "map",
-        "name": info.name,
-        "scheme": info.scheme().name(),
-        "form": info.form.to_string(),
-        "key_schema": info.key_schema,
-        "value_schema": info.value_schema,
-        "records_estimate": stats.records_estimate,
-        "slots": stats.slots,
-        "load_factor": load_factor(stats),
-        "segments": stats.segments,
-        "directory_entries": stats.directory_entries,
-        "dram_bytes": stats.dram_bytes,
-    }))
+    let mut object = described(info);
+    for (field, value) in [
+        ("records_estimate", json!(stats.records_estimate)),
+        ("slots", json!(stats.slots)),
+        ("load_factor", json!(load_factor(stats))),
+        ("segments", json!(stats.segments)),
+        ("directory_entries", json!(stats.directory_entries)),
+        ("dram_bytes", json!(stats.dram_bytes)),
+    ] {
+        object[field] = value;
+    }
+    out.object(&object)
 }
 
 fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 10] {

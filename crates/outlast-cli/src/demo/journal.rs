@@ -7,6 +7,7 @@
 //! | 0 | operations done | kind, and the item from bit 8 |
 //! | 1 | limit: operations to stop before | 5 words of facts, to word 5 |
 //! | 2 | whether an operation is under way | |
+//! | 3 | entries that were confirmed to be durable | |
 //! | 6 | | state |
 //! | 7 | | 1 if the operation returned a wrong result |
 
@@ -18,11 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
+/// The greatest number of operations of a thread that have returned and are not confirmed to be durable, in
+/// a pool with a journal.
+pub(super) const UNCONFIRMED_MAX: usize = 64;
+
 /// Number of words in the header, and in an entry.
 const ENTRY_WORDS: usize = 8;
 const DONE: usize = 0;
 const LIMIT: usize = 1;
 const UNDER_WAY: usize = 2;
+const CONFIRMED: usize = 3;
 
 const KIND_ITEM: usize = 0;
 const FACTS: usize = 1;
@@ -42,13 +48,15 @@ pub(super) enum State {
     Happened = 3,
     /// The operation was in flight at a kill, and never took effect.
     Never = 4,
+    /// The operation returned, was not confirmed to be durable, and a power loss took it back.
+    TakenBack = 5,
 }
 
 impl State {
     fn from_u64(number: u64) -> Option<Self> {
-        [State::Begun, State::Acknowledged, State::Happened, State::Never]
-            .into_iter()
-            .find(|state| *state as u64 == number)
+        use State::{Acknowledged, Begun, Happened, Never, TakenBack};
+        let all = [Begun, Acknowledged, Happened, Never, TakenBack];
+        all.into_iter().find(|state| *state as u64 == number)
     }
 
     /// Returns whether the operation is certainly in effect.
@@ -90,7 +98,9 @@ impl Journal {
     /// Creates a thread's journal, with space for its script and for operations that are repeated
     /// after kills.
     pub(super) fn create(work: &Path, plan: &Plan, thread: u32, kills: u32) -> io::Result<Self> {
-        let entries = plan.len_of(thread) as usize + kills as usize + 1;
+        // What a kill strikes, and what a power loss takes back, is done again.
+        let again = 1 + if plan.journal { UNCONFIRMED_MAX } else { 0 };
+        let entries = plan.len_of(thread) as usize + again * (kills as usize + 1);
         let words = SharedWords::create(&path(work, thread), (entries + 1) * ENTRY_WORDS)?;
         words[LIMIT].store(u64::MAX, Relaxed);
         Ok(Journal { words })
@@ -167,6 +177,21 @@ impl Journal {
         self.entry(number)[STATE].store(state as u64, Release);
     }
 
+    /// Records that a power loss took back the operation of entry `number`.
+    pub(super) fn take_back(&self, number: usize) {
+        self.entry(number)[STATE].store(State::TakenBack as u64, Release);
+    }
+
+    /// Records that the operations of the first `entries` entries are durable.
+    pub(super) fn confirm(&self, entries: usize) {
+        self.words[CONFIRMED].store(entries as u64, Release);
+    }
+
+    /// Number of entries whose operations are durable.
+    pub(super) fn confirmed(&self) -> usize {
+        self.words[CONFIRMED].load(Acquire) as usize
+    }
+
     /// Recounts the operations done. A kill may have come between the two stores of
     /// [`Journal::acknowledge`], and operations in flight are decided by now.
     pub(super) fn recount(&self) {
@@ -205,7 +230,7 @@ mod tests {
     #[test]
     fn notes_come_back_as_they_were_made() {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan { items: 10, threads: 2, scheme: "dash-eh".into() };
+        let plan = Plan { items: 10, threads: 2, scheme: "dash-eh".into(), journal: false };
         let journal = Journal::create(dir.path(), &plan, 1, 5).unwrap();
         assert_eq!(journal.entries().count(), 0);
         let facts = Observer::new().observe(&Item::Generated(1), 1);

@@ -9,7 +9,8 @@
 //! and compares all of it with the journals. Then the next worker continues.
 //!
 //! This shows that a pool survives process death. It says nothing about a power loss, because
-//! SIGKILL leaves the processor's caches alone.
+//! SIGKILL leaves the processor's caches alone. If the pool has a journal, a power loss is simulated
+//! after some of the kills ([`power`]).
 
 mod executioner;
 mod facts;
@@ -17,6 +18,7 @@ mod items;
 mod journal;
 mod listing;
 mod plan;
+mod power;
 mod random;
 mod rates;
 mod referee;
@@ -61,6 +63,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &DemoArgs, out: &mut Output) -> Res
         items: items.len() as u32,
         threads: args.threads.unwrap_or_else(processors),
         scheme: args.scheme.unwrap_or(outlast::Scheme::DashEh).name().into(),
+        journal: args.journal,
     };
     space.fill(&plan, &items)?;
     space.create_pool(&plan)?;
@@ -73,17 +76,23 @@ pub(crate) fn run(pool: Option<&Path>, args: &DemoArgs, out: &mut Output) -> Res
 
     let bar = progress::bar(plan.len(), "");
     let mut referee = Referee { items: &items, journals: &journals, random: random.clone() };
+    let power_fails =
+        if args.journal { power::choose(args.kills, &mut random) } else { Vec::new() };
     let executioner = Executioner::new(&space, &plan, &journals, args.kills, bar.clone());
     for kill in 1..=args.kills {
         executioner.kill(kill, &mut random)?;
         bar.set_message(format!("kill {kill} of {}: checking", args.kills));
-        let (row, _, _) = referee.check(&space, &plan, Some(kill))?;
+        let power_loss = power_fails.get(kill as usize - 1) == Some(&true);
+        if power_loss {
+            power::fail(&space, &plan, &mut random)?;
+        }
+        let (row, _, _) = referee.check(&space, &plan, Some(kill), power_loss)?;
         bar.suspend(|| report.row(row))?;
     }
     executioner.finish()?;
     interrupt::check()?;
     bar.set_message("checking");
-    let (row, pool, map) = referee.check(&space, &plan, None)?;
+    let (row, pool, map) = referee.check(&space, &plan, None, false)?;
     bar.finish_and_clear();
     report.row(row)?;
 
@@ -116,32 +125,39 @@ impl Referee<'_> {
         Account::read(self.items.len(), self.journals)
     }
 
-    /// Opens the pool, which has just lost its worker, and checks all of it.
+    /// Opens the pool, which has just lost its worker, and checks all of it. After a power loss, first
+    /// finds out what that has taken back.
     fn check(
         &mut self,
         space: &Workspace,
         plan: &Plan,
         kill: Option<u32>,
+        power_loss: bool,
     ) -> Result<Checked, Failure> {
         interrupt::check()?;
-        let account = self.account();
+        let mut account = self.account();
         let certain: Vec<_> = account.certain().collect();
         let probe = match certain.len() as u64 {
             0 => None,
             n => Some(certain[self.random.below(n) as usize]),
         };
         let start = Instant::now();
-        let pool = workspace::open_pool(&space.pool)?;
+        let pool = workspace::open_pool(&space.pool, &space.dir, plan)?;
         let map = workspace::map(&pool, plan)?;
         if let Some((item, _)) = probe {
             // The check below judges this result, with all others.
             map.get(&self.items[item as usize].key()).ok();
         }
         let reopen_ms = start.elapsed().as_secs_f64() * 1000.0;
+        let mut taken_back = None;
+        if power_loss {
+            taken_back = Some(power::take_back(&map, self.items, self.journals)?);
+            account = self.account();
+        }
         let random = &mut self.random;
         let findings: Findings =
             referee::examine(&map, self.items, self.journals, &account, SAMPLE, random)?;
-        Ok((Row::new(kill, plan, &account, findings, reopen_ms), pool, map))
+        Ok((Row::new(kill, plan, &account, findings, reopen_ms, taken_back), pool, map))
     }
 }
 

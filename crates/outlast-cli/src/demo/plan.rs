@@ -63,6 +63,8 @@ pub(super) struct Plan {
     pub(super) items: u32,
     pub(super) threads: u32,
     pub(super) scheme: String,
+    /// Whether the pool has a journal.
+    pub(super) journal: bool,
 }
 
 impl Plan {
@@ -125,7 +127,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn plan(items: u32, threads: u32) -> Plan {
-        Plan { items, threads, scheme: "dash-eh".into() }
+        Plan { items, threads, scheme: "dash-eh".into(), journal: false }
     }
 
     fn survivors(items: u32) -> u32 {

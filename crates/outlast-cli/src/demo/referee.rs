@@ -91,7 +91,7 @@ impl Account {
                             after: entry.after(),
                         });
                     }
-                    State::Never => {}
+                    State::Never | State::TakenBack => {}
                 }
             }
         }

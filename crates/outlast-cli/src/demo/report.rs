@@ -32,6 +32,7 @@ pub(super) struct Start {
     threads: u32,
     kills: u32,
     scheme: String,
+    journal: bool,
     pool: String,
     medium: String,
     survives_power_loss: bool,
@@ -47,7 +48,7 @@ impl Start {
         items: &[Item],
         seed: u64,
     ) -> Result<Self, Failure> {
-        let pool = open_pool(&space.pool)?;
+        let pool = open_pool(&space.pool, &space.dir, plan)?;
         let durability = pool.durability();
         pool.close()?;
         let generated = items.iter().filter(|i| matches!(i, Item::Generated(_))).count() as u64;
@@ -62,6 +63,7 @@ impl Start {
             threads: plan.threads,
             kills: args.kills,
             scheme: plan.scheme.clone(),
+            journal: plan.journal,
             pool: space.pool.to_string_lossy().into_owned(),
             medium: durability.medium.to_string(),
             survives_power_loss: durability.survives_power_loss,
@@ -94,8 +96,20 @@ impl Start {
              reopened, and all of it compared with what had been acknowledged.",
             self.threads,
         ));
+        if self.journal {
+            lines.push(
+                "After some of the kills the power fails, too: the memory is lost, and what was not\n\
+                 synced of the journal. What the workers were told to be durable must be there, and\n\
+                 of the rest the first operations of each thread."
+                    .into(),
+            );
+        }
         lines.push(String::new());
-        let power = if self.survives_power_loss { "" } else { ", not a power loss" };
+        let power = match (self.survives_power_loss, self.journal) {
+            (true, _) => "",
+            (false, true) => " and a power loss, but for the last moments",
+            (false, false) => ", not a power loss",
+        };
         lines.push(format!("  pool    {}", self.pool));
         lines.push(format!("  scheme  {}", self.scheme));
         lines.push(format!("  medium  {}: survives process death{power}", self.medium));
@@ -128,6 +142,10 @@ pub(super) struct Row {
     compared_with_files: u64,
     changed_files: u64,
     reopen_ms: f64,
+    /// Whether a power loss came with the kill.
+    power_loss: bool,
+    /// Operations that were acknowledged and not durable, and that the power loss took back.
+    taken_back: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     examples: Vec<String>,
     #[serde(skip)]
@@ -141,6 +159,7 @@ impl Row {
         account: &Account,
         findings: Findings,
         reopen_ms: f64,
+        taken_back: Option<u64>,
     ) -> Self {
         Row {
             event: if kill.is_some() { "kill" } else { "end" },
@@ -161,15 +180,21 @@ impl Row {
             compared_with_files: findings.compared,
             changed_files: findings.changed_files,
             reopen_ms: rounded(reopen_ms),
+            power_loss: taken_back.is_some(),
+            taken_back: taken_back.unwrap_or(0),
             is_clean: findings.is_clean(),
             examples: findings.examples,
         }
     }
 
-    fn cells(&self) -> [String; 9] {
+    fn cells(&self) -> [String; 10] {
         let count = |n| HumanCount(n).to_string();
         [
-            self.kill.map_or("end".into(), |kill| kill.to_string()),
+            match self.kill {
+                Some(kill) if self.power_loss => format!("{kill}, power"),
+                Some(kill) => kill.to_string(),
+                None => "end".into(),
+            },
             count(self.acknowledged),
             count(self.records),
             match self.in_flight {
@@ -181,6 +206,7 @@ impl Row {
             count(self.duplicated),
             format!("{:.2} ms", self.reopen_ms),
             count(self.unknown + self.wrong_answers),
+            count(self.taken_back),
         ]
     }
 }
@@ -210,6 +236,8 @@ pub(super) struct Summary {
     scan_per_s: u64,
     threads: u32,
     pool_bytes: u64,
+    power_losses: u64,
+    taken_back: u64,
     seconds: f64,
 }
 
@@ -246,6 +274,8 @@ impl Summary {
             scan_per_s: rates.scan_per_s as u64,
             threads: plan.threads,
             pool_bytes: account.file_bytes,
+            power_losses: 0,
+            taken_back: 0,
             seconds: 0.0,
         }
     }
@@ -276,6 +306,11 @@ impl Summary {
         let kills = match self.kills {
             1 => "1 kill".into(),
             n => format!("{n} kills"),
+        };
+        let kills = match self.power_losses {
+            0 => kills,
+            1 => format!("{kills}, 1 with a power loss"),
+            n => format!("{kills}, {n} with a power loss"),
         };
         if self.is_clean() {
             return format!(
@@ -344,6 +379,8 @@ impl<'o> Report<'o> {
             // Wrong results stay in the journals, so each row includes those of the rows before it.
             summary.wrong_answers = row.wrong_answers;
             summary.in_flight += row.in_flight;
+            summary.power_losses += u64::from(row.power_loss);
+            summary.taken_back += row.taken_back;
         }
         let mut times: Vec<f64> =
             self.rows.iter().filter(|row| row.kill.is_some()).map(|row| row.reopen_ms).collect();
@@ -384,6 +421,7 @@ impl<'o> Report<'o> {
             "twice",
             "reopen",
             "other",
+            "taken back",
         ];
         let mut table = table(headings, 0);
         for row in &self.rows {
@@ -391,7 +429,10 @@ impl<'o> Report<'o> {
         }
         // This column is seldom needed, and the others fit into 80 columns.
         if self.rows.iter().all(|row| row.unknown + row.wrong_answers == 0) {
-            table.column_mut(8).expect("the last one").set_constraint(ColumnConstraint::Hidden);
+            table.column_mut(8).expect("the last but one").set_constraint(ColumnConstraint::Hidden);
+        }
+        if !self.rows.iter().any(|row| row.power_loss) {
+            table.column_mut(9).expect("the last one").set_constraint(ColumnConstraint::Hidden);
         }
         table
     }

@@ -2,12 +2,12 @@
 
 use super::facts::{FileFacts, Observer};
 use super::items::{self, Item};
-use super::journal::Journal;
+use super::journal::{Journal, UNCONFIRMED_MAX};
 use super::plan::{Kind, Step};
 use super::workspace;
 use crate::args::WorkerArgs;
 use crate::failure::Failure;
-use outlast::Map;
+use outlast::{Map, Pool};
 use std::os::unix::process::parent_id;
 use std::thread;
 use std::time::Duration;
@@ -24,16 +24,17 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let plan = workspace::read_plan(&args.work)?;
     let items = items::read(&workspace::items_path(&args.work))
         .map_err(|e| Failure::io("reading the list of items", &e))?;
-    let pool = workspace::open_pool(&args.target)?;
+    let pool = workspace::open_pool(&args.target, &args.work, &plan)?;
     let map = workspace::map(&pool, &plan)?;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
                 let (map, items, plan) = (&map, &items, &plan);
+                let pool = plan.journal.then_some(&pool);
                 scope.spawn(move || {
                     let journal = Journal::open(&args.work, thread)
                         .map_err(|e| Failure::io("opening a journal", &e))?;
-                    Hand::new(map, items, &journal).work(&plan.script(thread))
+                    Hand { pool, ..Hand::new(map, items, &journal) }.work(&plan.script(thread))
                 })
             })
             .collect();
@@ -51,6 +52,8 @@ pub(super) struct Hand<'w> {
     map: &'w Map<[u8], FileFacts>,
     items: &'w [Item],
     journal: &'w Journal,
+    /// The pool, if the thread confirms what is durable in it.
+    pool: Option<&'w Pool>,
     /// The record in effect for each item, according to the journal.
     now: Vec<Option<FileFacts>>,
     /// Number of the script's operations that are in effect.
@@ -65,8 +68,15 @@ impl<'w> Hand<'w> {
         items: &'w [Item],
         journal: &'w Journal,
     ) -> Self {
-        let mut hand =
-            Hand { map, items, journal, now: vec![None; items.len()], done: 0, entries: 0 };
+        let mut hand = Hand {
+            map,
+            items,
+            journal,
+            pool: None,
+            now: vec![None; items.len()],
+            done: 0,
+            entries: 0,
+        };
         for entry in journal.entries() {
             if entry.state.in_effect() {
                 hand.now[entry.item as usize] = entry.after();
@@ -79,6 +89,7 @@ impl<'w> Hand<'w> {
 
     /// Does the rest of the script.
     pub(super) fn work(&mut self, script: &[Vec<Step>]) -> Result<(), Failure> {
+        self.confirm()?;
         let mut skip = self.done;
         let mut observer = Observer::new();
         for chunk in script {
@@ -103,7 +114,19 @@ impl<'w> Hand<'w> {
                     thread::sleep(Duration::from_micros(200));
                 }
                 self.step(step, key, *facts)?;
+                if self.entries >= self.journal.confirmed() + UNCONFIRMED_MAX {
+                    self.confirm()?;
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was done is durable, and records that.
+    fn confirm(&self) -> Result<(), Failure> {
+        if let Some(pool) = self.pool {
+            pool.wait_durable()?;
+            self.journal.confirm(self.entries);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! The files of a demonstration: the pool, and a directory with the plan, the list of items and the
-//! journals. They are removed when this value is dropped.
+//! The files of a demonstration: the pool, with its journal if it has one, and a directory with the plan,
+//! the list of items, the threads' journals and the pool's working file. They are removed when this
+//! value is dropped.
 
 use super::facts::FileFacts;
 use super::items::{self, Item};
@@ -7,7 +8,7 @@ use super::plan::Plan;
 use super::random;
 use crate::failure::Failure;
 use crate::place;
-use outlast::{Error, FixedRecord, Map, MapOptions, OrderedMap, Pool, PoolOptions};
+use outlast::{Error, FixedRecord, JournalOptions, Map, MapOptions, OrderedMap, Pool, PoolOptions};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,8 @@ const MAP: &str = "files";
 const RECORD_BYTES: u64 = 400;
 /// Bytes of a journal entry.
 const NOTE_BYTES: u64 = 64;
+/// Bytes of the pool's journal between checkpoints: few, so that checkpoints are under way at some kills.
+const LIMIT: u64 = 4 << 20;
 /// Additional bytes, for the first pages and growth ahead of use.
 const SPARE_BYTES: u64 = 32 << 20;
 
@@ -48,8 +51,9 @@ impl Workspace {
         let key_bytes: u64 = items.iter().map(|item| item.key().len() as u64).sum();
         let pool_bytes = u64::from(plan.items) * RECORD_BYTES + 2 * key_bytes + SPARE_BYTES;
         let advice = "; name a file elsewhere with --pool";
-        place::check_space(place::parent(&self.pool), pool_bytes, advice)?;
-        let notes = plan.len() * NOTE_BYTES + key_bytes;
+        let (journal, working) = if plan.journal { (2 * LIMIT, pool_bytes) } else { (0, 0) };
+        place::check_space(place::parent(&self.pool), pool_bytes + journal, advice)?;
+        let notes = plan.len() * NOTE_BYTES + key_bytes + working;
         let advice = "; set TMPDIR to keep the workers' journals in another directory";
         place::check_space(&self.dir, notes + SPARE_BYTES, advice)?;
         let text = serde_json::to_string(plan).expect("a plan is plain data");
@@ -65,9 +69,10 @@ impl Workspace {
             refuse_others(&self.pool)?;
             std::fs::remove_file(&self.pool)
                 .map_err(|e| Failure::io(format!("removing {}", self.pool.display()), &e))?;
+            remove_journal(&self.pool);
         }
         // SAFETY: only this process and its workers write the file.
-        let pool = unsafe { PoolOptions::new().create(&self.pool)? };
+        let pool = unsafe { options(&self.dir, plan).create(&self.pool)? };
         self.pool_is_ours = true;
         map(&pool, plan)?;
         Ok(pool.close()?)
@@ -79,8 +84,27 @@ impl Drop for Workspace {
         let _ = std::fs::remove_dir_all(&self.dir);
         if self.pool_is_ours && !self.keep_pool {
             let _ = std::fs::remove_file(&self.pool);
+            remove_journal(&self.pool);
         }
     }
+}
+
+/// The directory of a pool's journal.
+fn journal_of(pool: &Path) -> PathBuf {
+    let mut path = pool.as_os_str().to_owned();
+    path.push(".journal");
+    path.into()
+}
+
+/// Removes the journal of a demonstration's pool, and its directory if nothing else is in it.
+fn remove_journal(pool: &Path) {
+    let directory = journal_of(pool);
+    for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b"segment-") {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(directory);
 }
 
 /// Fails unless the file at `path` is a demonstration's pool that is not in use.
@@ -107,11 +131,20 @@ fn refuse_others(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Opens the pool of a demonstration.
-pub(super) fn open_pool(path: &Path) -> Result<Pool, Failure> {
+/// The options of a demonstration's pool. `work` is the directory of the plan.
+pub(super) fn options(work: &Path, plan: &Plan) -> PoolOptions {
+    let journal = JournalOptions::new().working_directory(work).limit(LIMIT);
+    match plan.journal {
+        true => PoolOptions::new().journal(journal),
+        false => PoolOptions::new(),
+    }
+}
+
+/// Opens the pool of a demonstration. `work` is the directory of the plan.
+pub(super) fn open_pool(path: &Path, work: &Path, plan: &Plan) -> Result<Pool, Failure> {
     // SAFETY: only the parent and the workers of a demonstration write the file, and never two of
     // them at a time.
-    Ok(unsafe { PoolOptions::new().open(path)? })
+    Ok(unsafe { options(work, plan).open(path)? })
 }
 
 /// Opens the map of a demonstration.
@@ -147,7 +180,7 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { items: 10, threads: 1, scheme: "dash-eh".into() }
+        Plan { items: 10, threads: 1, scheme: "dash-eh".into(), journal: false }
     }
 
     #[test]

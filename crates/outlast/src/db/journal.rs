@@ -126,7 +126,7 @@ impl JournalOptions {
         self
     }
 
-    fn directory_for(&self, path: &Path) -> PathBuf {
+    pub(super) fn directory_for(&self, path: &Path) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| {
             let mut name = OsString::from(path);
             name.push(".journal");
@@ -134,7 +134,7 @@ impl JournalOptions {
         })
     }
 
-    fn places(&self, directory: &Path) -> Vec<PathBuf> {
+    pub(super) fn places(&self, directory: &Path) -> Vec<PathBuf> {
         match &self.working {
             // It may have been opened without that option the last time.
             Some(place) => vec![place.clone(), MEMORY.into(), directory.into()],
@@ -166,10 +166,10 @@ const DURABLE: usize = 16;
 
 /// What a working file belongs to.
 #[derive(Clone, Copy)]
-struct Owned {
-    owner: Owner,
-    boot: u128,
-    base: Identity,
+pub(super) struct Owned {
+    pub(super) owner: Owner,
+    pub(super) boot: u128,
+    pub(super) base: Identity,
 }
 
 impl Owned {
@@ -187,12 +187,19 @@ impl Owned {
 }
 
 /// A working file.
-struct Working {
-    file: File,
-    path: PathBuf,
+pub(super) struct Working {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
     notes: Notes,
-    header: Header,
+    pub(super) header: Header,
     size: u64,
+}
+
+impl Working {
+    /// Returns the last durable epoch.
+    pub(super) fn durable(&self) -> u64 {
+        self.notes.control()[DURABLE].load(Ordering::Relaxed)
+    }
 }
 
 /// Returns the path of the working file of a life.
@@ -200,11 +207,11 @@ fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 
-/// Opens and locks a working file. Returns `None` only if there is none: whatever else keeps it from
+/// Opens a working file, and locks it if there is a lock to take. Returns `None` only if there is none: whatever else keeps it from
 /// being used, its changes must not be given up for that. `owner` is the user that owns the base.
 fn open_working(
     path: &Path,
-    how: FlockOperation,
+    how: Option<FlockOperation>,
     owner: u32,
     patience: Duration,
 ) -> Result<Option<File>> {
@@ -223,7 +230,7 @@ fn open_working(
     }
     let start = Instant::now();
     loop {
-        match lock(&file, how) {
+        match how.map_or(Ok(()), |how| lock(&file, how)) {
             // The kernel may still be taking apart the memory of the process that has just died.
             Err(Error::Locked) if start.elapsed() < patience => {
                 std::thread::sleep(Duration::from_millis(5));
@@ -233,12 +240,12 @@ fn open_working(
     }
 }
 
-/// Finds the working file that a dead process has left, or that closing the pool has kept. A file is
-/// not used unless it certainly belongs to this life, this boot and this base and is no older than
-/// the base.
-fn find(
+/// Finds the working file of a pool: the one that a dead process has left or that closing the pool has
+/// kept, or, without a `lock`, the one that a process has open. A file is not used unless it certainly
+/// belongs to this life, this boot and this base and is no older than the base.
+pub(super) fn find(
     places: &[PathBuf],
-    lock: FlockOperation,
+    lock: Option<FlockOperation>,
     owned: Owned,
     user: u32,
     meta: &Meta,
@@ -273,7 +280,7 @@ fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
             if !is_one || path == working_path(place, life) {
                 continue;
             }
-            let lock = FlockOperation::NonBlockingLockExclusive;
+            let lock = Some(FlockOperation::NonBlockingLockExclusive);
             let user = rustix::process::geteuid().as_raw();
             if let Ok(Some(file)) = open_working(&path, lock, user, Duration::ZERO)
                 && let Ok(Some(notes)) = Notes::open(&file)
@@ -289,12 +296,9 @@ fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
     }
 }
 
-fn user_of(base: &File) -> Result<u32> {
+/// Returns the user that owns a base.
+pub(super) fn user_of(base: &File) -> Result<u32> {
     Ok(base.metadata().map_err(|e| Error::io("reading the pool's owner", e))?.uid())
-}
-
-fn no_segment(directory: &Path) -> Error {
-    Error::IncompleteJournal(format!("{} has no segment of it", directory.display()))
 }
 
 /// Copies the first `size` bytes of the base to a working file, with several threads.
@@ -369,11 +373,11 @@ impl PoolOptions {
         };
         if let Some(base) = &found {
             let meta = base.meta();
-            let owner = Owner { pool: meta.pool, life: meta.life };
+            let owner = meta.owner();
             let owned = Owned { owner, boot, base: identity };
             let lock = FlockOperation::NonBlockingLockExclusive;
-            if let Some(working) = find(&places, lock, owned, user, &meta)? {
-                let durable = working.notes.control()[DURABLE].load(Ordering::Relaxed);
+            if let Some(working) = find(&places, Some(lock), owned, user, &meta)? {
+                let durable = working.durable();
                 let writer = match Writer::new(files.clone(), owner, durable) {
                     // A segment continues from an epoch that the working file lacks.
                     Err(error) if error.kind() == ErrorKind::InvalidInput => None,
@@ -382,7 +386,7 @@ impl PoolOptions {
                 if let Some(mut writer) = writer {
                     if !meta.closed && writer.has_none() {
                         // What the base needs besides the working file is in another directory.
-                        return Err(no_segment(&directory));
+                        return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
                     let base = found.expect("it was just there");
                     // There is no segment if the pool was closed and the working file kept.
@@ -412,21 +416,7 @@ impl PoolOptions {
                 let rebuilt = complete(&*files, base, told).map_err(io)?;
                 match rebuilt {
                     Rebuilt::Whole { epoch, .. } => (epoch, Some(base.meta().pool)),
-                    Rebuilt::Missing { found, needed } => {
-                        return Err(Error::IncompleteJournal(format!(
-                            "{} has epochs up to {found}, but epoch {needed} is needed",
-                            directory.display()
-                        )));
-                    }
-                    Rebuilt::Gone => {
-                        return Err(no_segment(&directory));
-                    }
-                    Rebuilt::Short { found, needed } => {
-                        return Err(Error::IncompleteJournal(format!(
-                            "{} has {found} bytes, but must have at least {needed}",
-                            path.display()
-                        )));
-                    }
+                    other => return Err(incomplete(other, path, &directory)),
                 }
             }
             None => (0, None),
@@ -594,11 +584,11 @@ impl PoolOptions {
         }
         let options = self.journal.clone().unwrap_or_default();
         let places = options.places(&options.directory_for(path));
-        let owner = Owner { pool: meta.pool, life: meta.life };
+        let owner = meta.owner();
         let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
         let user = user_of(&file)?;
         let lock = FlockOperation::NonBlockingLockShared;
-        let found = find(&places, lock, owned, user, meta)?.ok_or(Error::Unfinished)?;
+        let found = find(&places, Some(lock), owned, user, meta)?.ok_or(Error::Unfinished)?;
         Ok((found.file, found.header, Some(file)))
     }
 }
@@ -648,6 +638,20 @@ impl Drop for JournalThreads {
             let _ = thread.join();
         }
     }
+}
+
+/// The error for a pool that cannot be put together from its journal.
+pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Error {
+    let directory = directory.display();
+    Error::IncompleteJournal(match rebuilt {
+        Rebuilt::Missing { found, needed } => {
+            format!("{directory} has epochs up to {found}, but epoch {needed} is needed")
+        }
+        Rebuilt::Short { found, needed } => {
+            format!("{} has {found} bytes, but must have at least {needed}", path.display())
+        }
+        Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has no segment of it"),
+    })
 }
 
 /// Removes the journal's entry from a pool whose journal is incomplete, for a user who accepts what is

@@ -7,11 +7,14 @@
 //! - [`store`]: a pool with its open maps
 //! - `open_map`: an open map
 //! - `reclaim`: the reclaim of space after a crash
+//! - [`facts`]: what can be told of a pool that another process uses
 //! - [`verify`]: the check of a whole pool
-//! - `snapshot`: copying a pool
+//! - `snapshot`: copying a pool; [`backup`]: copying one that another process uses
 //! - `worker`: the background thread
 
+pub mod backup;
 pub mod bugs;
+pub mod facts;
 pub mod handle;
 pub mod journal;
 pub mod map_options;

@@ -471,7 +471,7 @@ impl PoolOptions {
 
     /// Opens a pool without a journal. `locked` is the file that is locked for a read-only opening, if
     /// it is not `file`.
-    fn open_plain(
+    pub(super) fn open_plain(
         &self,
         file: File,
         header: Header,
@@ -509,7 +509,7 @@ impl PoolOptions {
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
-        options.whole = whole;
+        options.whole |= whole;
         Store::new(Core::open(Backing::Mapped(mapping), real, header, options)?)
     }
 

@@ -99,13 +99,20 @@ impl MapInfo {
 /// # Errors
 /// [`Error::DamagedRoot`].
 pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<MapInfo>> {
-    let Some(words) = roots::read(core, slot)? else { return Ok(None) };
-    let info = MapInfo::from_words(&words).ok_or_else(|| {
+    let words = roots::read(core, slot)?;
+    words.map(|words| decode(slot, &words)).transpose()
+}
+
+/// Decodes the fixed words of the root in `slot`.
+///
+/// # Errors
+/// [`Error::DamagedRoot`].
+pub fn decode(slot: usize, words: &FixedWords) -> Result<MapInfo> {
+    MapInfo::from_words(words).ok_or_else(|| {
         let found = format!("kinds {:#x}, configuration {:x?}", words[0], &words[1..4]);
         let place = root_offset(slot).raw();
         Error::DamagedRoot { slot, damage: Damage::new(place, "a map of a known scheme", found) }
-    })?;
-    Ok(Some(info))
+    })
 }
 
 /// Reads every root. Returns each slot in use with its map, or with the error in reading it.

@@ -4,6 +4,7 @@ use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, Real, Seam};
+use crate::pool::backing::Identity;
 use crate::pool::core::{Core, random};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
@@ -15,32 +16,51 @@ use std::path::{Path, PathBuf};
 
 /// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot).
 pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
+    let backing = store.core().backing();
+    write(&backing.disk(), backing.identity()?, path, |file| {
+        store.sync_and(|core| {
+            copy(core, file).map_err(|error| failed(path, core.memory.len(), error))
+        })
+    })
+}
+
+/// Makes a file at `path`, or replaces the one that is there, with what `fill` puts into an empty file.
+/// The file appears there complete, durable and not locked, or not at all. `own` is the file that is copied.
+/// `fill` may give up the file's lock.
+pub(super) fn write<T, E: From<Error>>(
+    disk: &Disk,
+    own: Identity,
+    path: &Path,
+    fill: impl FnOnce(&File) -> Result<T, E>,
+) -> Result<T, E> {
     let action = || format!("writing the snapshot {}", path.display());
     // Held until the copy has its name, so that no one opens the file that is being replaced.
-    let _replaced = lock_target(store, path)?;
+    let _replaced = lock_target(own, path)?;
     let directory = open_parent(path)?;
     remove_unfinished(parent(path));
     let target = Target::create(path)?;
-    store.sync_and(|core| {
-        copy(core, &target.file).map_err(|error| {
-            if is_full(&error) {
-                return Error::DiskFull { needed: core.memory.len(), source: error };
-            }
-            Error::io(action(), error)
-        })
-    })?;
-    let disk = store.core().backing().disk();
+    let filled = fill(&target.file)?;
+    target.lock(path)?;
     disk.fsync(&target.file).map_err(|e| Error::io(action(), e))?;
-    target.rename_to(&disk, path)?;
-    disk.fsync_directory(&directory).map_err(|e| Error::io(action(), e))
+    target.rename_to(disk, path)?;
+    let synced = disk.fsync_directory(&directory);
+    synced.map_err(|e| Error::io(action(), e)).map(|()| filled).map_err(E::from)
+}
+
+/// The error for a copy of `needed` bytes at `path` that could not be written.
+pub(super) fn failed(path: &Path, needed: u64, error: IoError) -> Error {
+    match is_full(&error) {
+        true => Error::DiskFull { needed, source: error },
+        false => Error::io(format!("writing the snapshot {}", path.display()), error),
+    }
 }
 
 /// Locks the file that `path` names already, if any, so that no one can open it as a pool.
 ///
 /// # Errors
-/// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is this one. Replacing
-/// either would leave a process with an open file that no longer has a name.
-fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
+/// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is the pool that is copied.
+/// Replacing either would leave a process with an open file that no longer has a name.
+fn lock_target(own: Identity, path: &Path) -> Result<Option<Replaced>> {
     let action = || format!("opening {}", path.display());
     let options =
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
@@ -54,14 +74,23 @@ fn lock_target(store: &Store<Real>, path: &Path) -> Result<Option<File>> {
     if !meta.is_file() {
         return Err(invalid("it names something that is not a regular file"));
     }
-    let own = store.core().backing().identity()?;
     if own.inode != 0 && (own.device, own.inode) == (meta.dev(), meta.ino()) {
         return Err(invalid("it names the pool itself"));
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Replaced(file))),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked),
         Err(e) => Err(Error::io(action(), e.into())),
+    }
+}
+
+/// A locked file that a copy is about to replace.
+struct Replaced(File);
+
+impl Drop for Replaced {
+    fn drop(&mut self) {
+        // Closing the file is not enough; see `Backing::unlock`. If no copy was made, the file stays.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -107,17 +136,11 @@ impl Target {
         let action = || format!("writing the snapshot {}", path.display());
         let [begin, end] = UNFINISHED;
         let temporary = parent(path).join(format!("{begin}{:016x}{end}", random()));
-        let lock = |file: &File| {
-            // A file system without locks cannot hold a pool either.
-            rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
-                .map_err(|e| Error::io(action(), e.into()))
-        };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         if let Ok(fd) = rustix::fs::openat(CWD, parent(path), flags, mode) {
-            let file = File::from(fd);
-            lock(&file)?;
-            return Ok(Target { file, temporary, named: false });
+            let target = Target { file: File::from(fd), temporary, named: false };
+            return target.lock(path).map(|()| target);
         }
         let file = File::options()
             .read(true)
@@ -126,8 +149,13 @@ impl Target {
             .open(&temporary)
             .map_err(|e| Error::io(action(), e))?;
         let target = Target { file, temporary, named: true };
-        lock(&target.file)?;
-        Ok(target)
+        target.lock(path).map(|()| target)
+    }
+
+    fn lock(&self, path: &Path) -> Result<()> {
+        // A file system without locks cannot hold a pool either.
+        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|e| Error::io(format!("writing the snapshot {}", path.display()), e.into()))
     }
 
     /// Gives the copy its name. It is linked under a temporary name and then renamed, because a
@@ -160,13 +188,18 @@ impl Drop for Target {
     }
 }
 
+/// Fails if a file may not have this length. A write beyond the limit would kill the process with SIGXFSZ.
+pub(super) fn check_limit(len: u64) -> std::io::Result<()> {
+    match rustix::process::getrlimit(Resource::Fsize).current {
+        Some(limit) if len > limit => Err(ErrorKind::FileTooLarge.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Copies the pool. Shares the file's blocks where the file system can, otherwise copies the bytes.
 fn copy<S: Seam>(core: &Core<S>, mut target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
-    // A write beyond this limit would kill the process with SIGXFSZ.
-    if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| len > limit) {
-        return Err(IoError::from(ErrorKind::FileTooLarge));
-    }
+    check_limit(len)?;
     // In a read-only pool, the mapping holds repairs that the file lacks.
     if let Some(source) = core.backing().mapping().and_then(|m| m.as_file())
         && !core.options().read_only

@@ -3,7 +3,7 @@
 
 use super::bugs::{self, seeded};
 use super::files::{Directory, JournalFile};
-use super::log::{Change, Epochs, LINE, Owner};
+use super::log::{Change, Epochs, LINE};
 use super::meta::{self, META_OFFSETS, Meta};
 use crate::pmem::MappingError;
 use std::io;
@@ -347,15 +347,24 @@ pub enum Rebuilt {
 pub fn complete(
     directory: &dyn Directory,
     base: &Base,
-    mut progress: impl FnMut(u64, u64),
+    progress: impl FnMut(u64, u64),
 ) -> io::Result<Rebuilt> {
     let known = base.meta();
     let bytes = base.file.len()?;
     if bytes < known.size && !seeded(&bugs::SIZE_IGNORED) {
         return Ok(Rebuilt::Short { found: bytes, needed: known.size });
     }
-    let owner = Owner { pool: known.pool, life: known.life };
-    let epochs = Epochs::find(directory, owner, known.checkpoint)?;
+    complete_with(&Epochs::find(directory, known.owner(), known.checkpoint)?, base, progress)
+}
+
+/// As [`complete`], with epochs that were found already.
+pub(super) fn complete_with(
+    epochs: &Epochs,
+    base: &Base,
+    mut progress: impl FnMut(u64, u64),
+) -> io::Result<Rebuilt> {
+    let known = base.meta();
+    let bytes = base.file.len()?;
     if epochs.is_gone() {
         return Ok(Rebuilt::Gone);
     }

@@ -52,6 +52,8 @@ pub trait Directory: Send + Sync {
 pub struct DiskDirectory {
     path: PathBuf,
     disk: Disk,
+    /// Whether its files are opened for reading alone.
+    read_only: bool,
 }
 
 /// A file of the file system.
@@ -77,7 +79,7 @@ pub(super) const UNFINISHED: &str = ".new";
 impl DiskDirectory {
     /// Returns the directory at `path`, without looking whether there is one.
     pub fn at(path: PathBuf, disk: Disk) -> Self {
-        DiskDirectory { path, disk }
+        DiskDirectory { path, disk, read_only: false }
     }
 
     /// Opens the directory at `path`, or creates it.
@@ -88,9 +90,14 @@ impl DiskDirectory {
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;
-                Ok(DiskDirectory { path, disk })
+                Ok(DiskDirectory { path, disk, read_only: false })
             }
         }
+    }
+
+    /// Names a directory whose files are only read.
+    pub fn read_only(path: PathBuf) -> Self {
+        DiskDirectory { path, disk: Disk::default(), read_only: true }
     }
 
     /// Opens the directory itself, to lock it.
@@ -132,7 +139,8 @@ impl Directory for DiskDirectory {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
-        let file = File::options().read(true).write(true).open(self.path.join(name))?;
+        let mut options = File::options();
+        let file = options.read(true).write(!self.read_only).open(self.path.join(name))?;
         Ok(Box::new(DiskFile::new(file, self.disk.clone())))
     }
 

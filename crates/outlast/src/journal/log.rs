@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes of a line.
 pub const LINE: usize = 64;
 /// Bytes of the headers of segments and blocks.
-const HEADER: usize = 64;
+pub(super) const HEADER: usize = 64;
 /// Epochs begin at multiples of this many bytes: no sector of a disk is larger.
 const SECTOR: u64 = 4096;
 /// How many lines ahead to prefetch while lines are copied.
@@ -458,6 +458,20 @@ impl Writer {
     }
 }
 
+/// Counts the segments in a directory, and their bytes. Another process may be deleting some.
+pub fn bytes_in(directory: &dyn Directory) -> io::Result<(usize, u64)> {
+    let (mut count, mut bytes) = (0, 0);
+    for name in directory.names()? {
+        if number_of(&name).is_some()
+            && let Ok(file) = directory.open(&name)
+        {
+            count += 1;
+            bytes += file.len()?;
+        }
+    }
+    Ok((count, bytes))
+}
+
 /// Returns the number in the name of a segment, or of a file that was to become one.
 fn number_of_any(name: &str) -> Option<u64> {
     number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
@@ -521,25 +535,27 @@ struct Found {
     file: Box<dyn JournalFile>,
 }
 
+impl Found {
+    /// Reads the header of segment `number`. Returns `None` if it is not whole, or another owner's.
+    fn read(number: u64, file: Box<dyn JournalFile>, owner: Owner) -> io::Result<Option<Found>> {
+        let mut head = [0; HEADER];
+        let whole = file.read_at(&mut head, 0)? == HEADER;
+        let owner = if seeded(&bugs::LIFE_IGNORED) { owner_in(&head) } else { owner };
+        Ok(match decode_segment(&head, owner) {
+            Some((named, after)) if whole && named == number => {
+                Some(Found { number, after, chain: checksum_in(&head), file })
+            }
+            _ => None,
+        })
+    }
+}
+
 /// Lists the segments of an owner, in the order of their numbers.
 fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for name in directory.names()? {
-        if number_of(&name).is_none() {
-            continue;
-        }
-        let file = directory.open(&name)?;
-        let (mut head, mut owner) = ([0; HEADER], owner);
-        let whole = file.read_at(&mut head, 0)? == HEADER;
-        if seeded(&bugs::LIFE_IGNORED) {
-            owner = owner_in(&head);
-        }
-        if whole
-            && let Some((number, after)) = decode_segment(&head, owner)
-            && number_of(&name) == Some(number)
-        {
-            found.push(Found { number, after, chain: checksum_in(&head), file });
-        }
+        let Some(number) = number_of(&name) else { continue };
+        found.extend(Found::read(number, directory.open(&name)?, owner)?);
     }
     found.sort_by_key(|segment| segment.number);
     Ok(found)
@@ -551,11 +567,13 @@ fn next_number(directory: &dyn Directory) -> io::Result<u64> {
     Ok(numbers.max().map_or(0, |last| last + 1))
 }
 
-fn name_of(number: u64) -> String {
+/// Returns the name of segment `number`.
+pub(super) fn name_of(number: u64) -> String {
     format!("{PREFIX}{number:016x}")
 }
 
-fn number_of(name: &str) -> Option<u64> {
+/// Returns the number of the segment of this name, or `None` if it is not the name of a segment.
+pub(super) fn number_of(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
     (name_of(number) == name && number < u64::MAX).then_some(number)
 }
@@ -587,7 +605,21 @@ impl Epochs {
                 epochs.found = segments(directory, owner)?;
             }
         }
-        epochs.last = epochs.visit(|_| Ok(()))?;
+        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
+        Ok(epochs)
+    }
+
+    /// Finds the epochs after `checkpoint` that are in these segments now, in the order of their
+    /// numbers. Writes nothing. Another process may add epochs meanwhile, which are not found.
+    pub(super) fn in_files(
+        files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
+        owner: Owner,
+        checkpoint: u64,
+    ) -> io::Result<Epochs> {
+        let read = |(number, file)| Found::read(number, file, owner).transpose();
+        let found = files.into_iter().filter_map(read).collect::<io::Result<_>>()?;
+        let mut epochs = Epochs { found, checkpoint, last: checkpoint };
+        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
         Ok(epochs)
     }
 
@@ -608,7 +640,7 @@ impl Epochs {
 
     /// Calls `apply` with each epoch, in order.
     pub fn apply(&self, mut apply: impl FnMut(&Change) -> io::Result<()>) -> io::Result<()> {
-        let reached = self.visit(&mut apply)?;
+        let reached = self.visit(self.last, &mut apply)?;
         if reached == self.last {
             return Ok(());
         }
@@ -616,13 +648,17 @@ impl Epochs {
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    /// Calls `visit` with each epoch, in order. Returns the last one.
-    fn visit(&self, mut visit: impl FnMut(&Change) -> io::Result<()>) -> io::Result<u64> {
+    /// Calls `visit` with each epoch up to `last`, in order. Returns the last one that was visited.
+    fn visit(
+        &self,
+        last: u64,
+        mut visit: impl FnMut(&Change) -> io::Result<()>,
+    ) -> io::Result<u64> {
         let mut reached = self.checkpoint;
         for (index, segment) in self.found.iter().enumerate() {
             // This segment's epochs are valid up to the one from which the next segment continues.
             let next = self.found.get(index + 1).filter(|_| !seeded(&bugs::VOID_EPOCHS_COUNT));
-            let end = next.map_or(u64::MAX, |next| next.after);
+            let end = next.map_or(last, |next| next.after.min(last));
             let mut reader = Reader::new(segment);
             for epoch in segment.after.saturating_add(1)..=end {
                 let Some(change) = reader.next(epoch)? else { break };

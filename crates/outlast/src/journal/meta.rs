@@ -4,6 +4,7 @@
 use std::io;
 
 use super::files::JournalFile;
+use super::log::Owner;
 
 /// Offsets of the two copies in the base: far enough apart that no device writes both together.
 pub const META_OFFSETS: [u64; 2] = [12 << 10, 96 << 10];
@@ -27,6 +28,31 @@ pub struct Meta {
     pub closed: bool,
     /// The low bits of the id of the boot in which the life began.
     pub boot: u64,
+}
+
+impl Meta {
+    /// Whose journal belongs to the base.
+    pub fn owner(&self) -> Owner {
+        Owner { pool: self.pool, life: self.life }
+    }
+}
+
+/// Reads the newest content while another process may be writing it. What was written before this
+/// call counts as old, so it is never returned in place of something newer. Returns `None` if there is none.
+///
+/// One read is not enough. It can read the first copy before a newer content is written there, and the
+/// second copy while the one after that is being written. Then it takes what the first copy had, which
+/// was old already. But a second read that finds the same content in the first copy shows that nothing
+/// newer was written there, so nobody can have begun to write the second copy again.
+pub(super) fn read_while_written(file: &dyn JournalFile) -> io::Result<Option<Meta>> {
+    let mut before = read(file)?.0;
+    loop {
+        let now = read(file)?.0;
+        if now == before {
+            return Ok(now.map(|(_, meta)| meta));
+        }
+        before = now;
+    }
 }
 
 /// Returns the newer whole copy with its sequence number, and the number of copies that are whole.

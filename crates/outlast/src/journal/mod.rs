@@ -72,6 +72,7 @@
 //! dead process was told, and a sync that succeeds now says nothing about that data. So the rebuild
 //! copies the last segment's epochs to a new segment, and writes `meta` again.
 
+pub mod backup;
 pub mod base;
 pub mod bugs;
 pub mod files;

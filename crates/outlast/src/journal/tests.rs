@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+mod backup;
+
 /// A pool, and the journal's view of it.
 struct Model {
     directory: SimDisk,

@@ -20,8 +20,7 @@ fn commit_word(fixed: &[u64]) -> u64 {
 
 /// Reads the fixed words of a root. Returns `None` if its slot is free.
 pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> {
-    let offset = root_offset(slot);
-    let root = core.memory.at(offset)?;
+    let root = core.memory.at(root_offset(slot))?;
     let (commit, words) = loop {
         // Acquire: pairs with the Release of the commit store.
         let commit = core.memory.load_acquire(&root.commit);
@@ -36,13 +35,21 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
             break (commit, words);
         }
     };
+    fixed_of(slot, commit, &words).map(Some)
+}
+
+/// Returns the fixed words among the words of a root. `commit` is its commit word, and not 0.
+///
+/// # Errors
+/// [`Error::DamagedRoot`] if the commit word is not theirs.
+pub fn fixed_of(slot: usize, commit: u64, words: &[u64; ROOT_WORDS]) -> Result<FixedWords> {
     let expected = commit_word(&words[ROOT_FIXED..]);
     if commit != expected {
         let expected = format!("commit word {expected:#x}");
-        let damage = Damage::new(offset.raw(), expected, format!("{commit:#x}"));
+        let damage = Damage::new(root_offset(slot).raw(), expected, format!("{commit:#x}"));
         return Err(Error::DamagedRoot { slot, damage });
     }
-    Ok(Some(words[ROOT_FIXED..].try_into().expect("the words behind the scheme's")))
+    Ok(words[ROOT_FIXED..].try_into().expect("the words behind the scheme's"))
 }
 
 /// Returns the checksum over the commit words of all slots. A lost root counts as if it were there,

@@ -6,6 +6,7 @@
 
 use super::super::journal::Journal;
 use super::super::plan::{Plan, survives};
+use super::super::power;
 use super::super::worker::Hand;
 use super::super::workspace;
 use super::*;
@@ -24,7 +25,7 @@ struct Run {
 impl Run {
     fn new(items: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan { items, threads: 2, scheme: "dash-eh".into() };
+        let plan = Plan { items, threads: 2, scheme: "dash-eh".into(), journal: false };
         let items: Vec<Item> = (0..u64::from(items)).map(Item::Generated).collect();
         let journals: Vec<Journal> =
             (0..2).map(|t| Journal::create(dir.path(), &plan, t, 10).unwrap()).collect();
@@ -45,7 +46,7 @@ impl Run {
     }
 
     fn open(&self) -> (Pool, Map<[u8], FileFacts>) {
-        let pool = workspace::open_pool(&self.path()).unwrap();
+        let pool = workspace::open_pool(&self.path(), self.dir.path(), &self.plan).unwrap();
         let map = workspace::map(&pool, &self.plan).unwrap();
         (pool, map)
     }
@@ -263,6 +264,36 @@ fn an_operation_in_flight_may_go_either_way_once() {
         journal.begin(journal.entries().count(), Kind::Update, item as u32, after);
         map.put(&run.items[item].key(), &third).unwrap();
         assert_eq!(counts(&run.examine(&map))[1], 1);
+    }
+}
+
+#[test]
+fn a_power_loss_takes_back_what_was_not_confirmed_and_nothing_else() {
+    for (confirmed, lost_operations) in [(true, 3), (false, 3), (false, 0)] {
+        let run = Run::new(300);
+        let (_pool, map) = run.open();
+        let journal = &run.journals[0];
+        let entries: Vec<_> = journal.entries().collect();
+        // The pool as it was before the last operations.
+        let (kept, last) = entries.split_at(entries.len() - lost_operations);
+        for entry in last {
+            let before = kept.iter().rfind(|earlier| earlier.item == entry.item);
+            let key = run.items[entry.item as usize].key();
+            match before.and_then(|before| before.after()) {
+                Some(facts) => drop(map.put(&key, &facts).unwrap()),
+                None => drop(map.remove(&key).unwrap()),
+            }
+        }
+        journal.confirm(entries.len() - if confirmed { 1 } else { 5 });
+        run.journals[1].confirm(run.journals[1].entries().count());
+        let taken_back = power::take_back(&map, &run.items, &run.journals).unwrap();
+        // Of three lost operations, two were confirmed.
+        let expected = if confirmed { 1 } else { lost_operations as u64 };
+        assert_eq!(taken_back, expected);
+        let findings = run.examine(&map);
+        assert_eq!(findings.lost, if confirmed { 2 } else { 0 }, "{findings:?}");
+        assert_eq!(counts(&findings)[1..], [0; 4]);
+        assert_eq!(run.account().operations(), run.plan.len() - expected);
     }
 }
 

@@ -1,0 +1,138 @@
+//! A power loss after a kill, in a pool with a journal.
+//!
+//! It takes the working file, which is in memory, and the end of the journal. A power loss can lose
+//! any of what was written and not synced. The kill has left one epoch like that at most, at the
+//! end of the last segment: the one after the last durable epoch, whose number the working file says.
+//! Zeros are put over it from a random place on. Everything before is kept, and so is what was
+//! written to the base.
+//!
+//! What is then rebuilt is the pool as it was between two operations. So each thread's operations
+//! must be in effect up to some point, which is not before what the thread was told to be durable.
+//! [`take_back`] finds that point. If there is none, nothing is taken back, and the referee finds what
+//! is missing.
+
+use super::facts::FileFacts;
+use super::items::Item;
+use super::journal::{Entry, Journal, State};
+use super::plan::Plan;
+use super::random::Random;
+use super::referee::Contents;
+use super::workspace::{self, Workspace};
+use crate::failure::Failure;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The bytes that a disk loses together.
+const SECTOR: u64 = 512;
+
+/// Returns which of the kills a power loss comes with: one at least, and half of the others.
+pub(super) fn choose(kills: u32, random: &mut Random) -> Vec<bool> {
+    let certain = random.below(u64::from(kills.max(1)));
+    (0..u64::from(kills)).map(|kill| random.below(2) == 0 || kill == certain).collect()
+}
+
+/// Takes from the pool's files what a power loss takes. No process has the pool open.
+pub(super) fn fail(space: &Workspace, plan: &Plan, random: &mut Random) -> Result<(), Failure> {
+    let facts = workspace::options(&space.dir, plan).journal_facts(&space.pool)?;
+    let found = facts.and_then(|facts| Some((facts.durable?, facts.working?, facts.directory)));
+    let Some((durable, working, directory)) = found else {
+        return Err(Failure::Failed("the killed worker has left no working file".into()));
+    };
+    cut(&directory, durable, random)
+        .and_then(|()| std::fs::remove_file(&working))
+        .map_err(|e| Failure::io("simulating a power loss", &e))
+}
+
+/// Overwrites the end of a journal, from a random place after the epoch `durable`.
+fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
+    let mut segments = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let bytes = std::fs::read(entry?.path())?;
+        if bytes.starts_with(b"OLJSEGM1") {
+            segments.push((word(&bytes, 8), bytes));
+        }
+    }
+    segments.sort_by_key(|(number, _)| *number);
+    let Some((number, bytes)) = segments.last() else { return Ok(()) };
+    let from = first_unsynced(bytes, durable, segments.len() == 1);
+    let written = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
+    let sectors = written.saturating_sub(from).div_ceil(SECTOR);
+    let from = from + random.below(sectors + 1) * SECTOR;
+    let zeros = vec![0; written.saturating_sub(from) as usize];
+    let path = directory.join(format!("segment-{number:016x}"));
+    File::options().write(true).open(path)?.write_all_at(&zeros, from)
+}
+
+/// Returns where the epochs after `durable` begin in a segment. The segment's header was synced with
+/// its first epoch, or if it is the `only` segment, when it was made. (docs/format.md, part 17)
+fn first_unsynced(segment: &[u8], durable: u64, only: bool) -> u64 {
+    let mut at = 4096;
+    while let Some(block) = segment.get(at..at + 64)
+        && block.starts_with(b"OLJBLOK1")
+        && word(block, 8) <= durable
+    {
+        at += 64 + 8 * word(block, 32) as usize + 64 * word(block, 40) as usize;
+        if word(block, 48) != 0 {
+            at = at.next_multiple_of(4096);
+        }
+    }
+    if at == 4096 && !only { 0 } else { at as u64 }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Finds out which operations a power loss has taken back, and records that. Returns how many.
+pub(super) fn take_back(
+    contents: &impl Contents,
+    items: &[Item],
+    journals: &[Journal],
+) -> outlast::Result<u64> {
+    let mut count = 0;
+    for journal in journals {
+        let entries: Vec<Entry> = journal.entries().collect();
+        let Some(kept) = kept(contents, items, &entries, journal.confirmed())? else { continue };
+        for (number, entry) in entries.iter().enumerate().skip(kept) {
+            if entry.state.in_effect() {
+                journal.take_back(number);
+                count += 1;
+            } else if entry.state == State::Begun {
+                journal.resolve(number, false);
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Returns how many of a thread's entries are in effect: as many as possible, and at least the
+/// `confirmed` ones. Returns `None` if no number explains what is found.
+fn kept(
+    contents: &impl Contents,
+    items: &[Item],
+    entries: &[Entry],
+    confirmed: usize,
+) -> outlast::Result<Option<usize>> {
+    let mut found: HashMap<u32, Option<FileFacts>> = HashMap::new();
+    for entry in &entries[confirmed..] {
+        found.insert(entry.item, contents.get(&items[entry.item as usize].key())?);
+    }
+    let mut now: HashMap<u32, Option<FileFacts>> = found.keys().map(|&item| (item, None)).collect();
+    let mut kept = None;
+    for number in 0..=entries.len() {
+        if number >= confirmed && now == found {
+            kept = Some(number);
+        }
+        // An operation in flight counts like one that returned: it may have taken effect.
+        if let Some(entry) = entries.get(number)
+            && (entry.state.in_effect() || entry.state == State::Begun)
+            && let Some(record) = now.get_mut(&entry.item)
+        {
+            *record = entry.after();
+        }
+    }
+    Ok(kept)
+}

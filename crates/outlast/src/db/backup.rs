@@ -1,0 +1,150 @@
+//! Copying a pool that another process uses.
+
+use super::journal::incomplete;
+use super::options::{PoolOptions, header_of};
+use super::snapshot;
+use crate::error::{Error, Result};
+use crate::journal::backup::{self, Copied};
+use crate::journal::files::{DiskDirectory, DiskFile};
+use crate::pmem::Disk;
+use crate::pool::backing::{Identity, mapping_error};
+use crate::pool::layout::field;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often a copy is begun again because the pool's files have changed too much meanwhile.
+const ATTEMPTS: u32 = 30;
+/// The pause before that.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a backup has done. See [`PoolOptions::backup`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Backup {
+    /// Bytes of the copy.
+    pub bytes: u64,
+    /// Whether the pool was copied from its files, while another process used it.
+    pub in_use: bool,
+    /// Epochs of the journal that completed the copy.
+    pub epochs: u64,
+    /// How often the copy was begun. More than 1: the pool's files had changed too much meanwhile.
+    pub attempts: u32,
+}
+
+impl PoolOptions {
+    /// Copies the pool at `path` to `to`, as a cleanly closed pool without a journal, and replaces any
+    /// file there. Once this returns, the copy is durable.
+    ///
+    /// If another process has the pool open, and the pool has a journal, this copies its files. It
+    /// takes no lock and holds nobody back. The copy is the pool as it was at some moment between two
+    /// operations. It holds everything that was durable when the backup began, so everything that
+    /// [`Pool::wait_durable`] had waited for. The space that operations under way had claimed at that
+    /// moment is reclaimed when the copy is opened for writing.
+    ///
+    /// If nobody has the pool open for writing, this opens it for reading and makes a
+    /// [`snapshot`](crate::Pool::snapshot). A pool whose working file was lost in a power loss is copied from
+    /// base and journal.
+    ///
+    /// [`recovery_progress`](Self::recovery_progress) tells how many bytes of the base have been copied. Of
+    /// the other options, the journal's [directory](crate::JournalOptions::directory) and the directory of its
+    /// [working file](crate::JournalOptions::working_directory) count.
+    ///
+    /// # Errors
+    /// [`Error::NoJournal`] if another process has the pool open for writing and it has no journal;
+    /// [`Error::IncompleteJournal`]; [`Error::Io`], also if the files changed too much in each of
+    /// several attempts; those of [`open_read_only`](Self::open_read_only) and of
+    /// [`snapshot`](crate::Pool::snapshot).
+    ///
+    /// # Safety
+    /// As [`open`](Self::open), for the file at `path`.
+    ///
+    /// [`Pool::wait_durable`]: crate::Pool::wait_durable
+    pub unsafe fn backup(&self, path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Backup> {
+        let (path, to) = (path.as_ref(), to.as_ref());
+        // What may be torn can be completed from a journal. It is not to be read without.
+        let options = self.clone().accept_possibly_torn(false);
+        for attempts in 1..=ATTEMPTS {
+            // SAFETY: the caller's promise is the same.
+            match unsafe { options.open_read_only(path) } {
+                Ok(pool) => {
+                    pool.snapshot(to)?;
+                    let bytes = pool.stats().size;
+                    return Ok(Backup { bytes, in_use: false, epochs: 0, attempts });
+                }
+                Err(Error::Locked | Error::Unfinished) => {}
+                Err(error) => return Err(error),
+            }
+            if let Some((bytes, epochs)) = options.copy_files(path, to)? {
+                return Ok(Backup { bytes, in_use: true, epochs, attempts });
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let why = "its files changed too much while they were copied";
+        Err(Error::io(format!("copying {}", path.display()), io::Error::other(why)))
+    }
+
+    /// Copies base and journal to `to`, and makes a pool of them. Returns its bytes and the epochs that
+    /// completed it, or `None` if the files changed too much meanwhile.
+    fn copy_files(&self, path: &Path, to: &Path) -> Result<Option<(u64, u64)>> {
+        let reading = |e| Error::io(format!("reading {}", path.display()), e);
+        let base = File::open(path).map_err(reading)?;
+        let own = Identity::of(&base)?;
+        let len = base.metadata().map_err(reading)?.len();
+        snapshot::check_limit(len).map_err(|e| snapshot::failed(to, len, e))?;
+        let base = DiskFile::new(base, Disk::default());
+        if backup::peek(&base).map_err(reading)?.is_none() {
+            return Err(Error::NoJournal);
+        }
+        let directory = self.journal.clone().unwrap_or_default().directory_for(path);
+        if !directory.is_dir() {
+            return Err(Error::Invalid {
+                what: "directory of the journal",
+                why: format!("there is no directory {}", directory.display()),
+            });
+        }
+        let files = DiskDirectory::read_only(directory.clone());
+        let copied = snapshot::write(&self.disk, own, to, |file| {
+            let target = || file.try_clone().map_err(|e| snapshot::failed(to, len, e));
+            let written = Box::new(DiskFile::new(target()?, self.disk.clone()));
+            let told = |done, all| self.tell_rebuild(done, all);
+            match backup::copy(&base, &files, written, told).map_err(mapping_error)? {
+                Copied::Whole { applied } => Ok((self.finish(target()?, to)?, applied)),
+                Copied::Moved => Err(Stop::Moved),
+                Copied::Incomplete(why) => Err(incomplete(why, path, &directory).into()),
+            }
+        });
+        match copied {
+            Ok(copied) => Ok(Some(copied)),
+            Err(Stop::Moved) => Ok(None),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Closes the pool that `file` holds as a crash leaves it. Returns its bytes.
+    fn finish(&self, file: File, to: &Path) -> Result<u64> {
+        let io = |e| Error::io(format!("writing the snapshot {}", to.display()), e);
+        let header = header_of(&file, file.metadata().map_err(io)?.len(), to)?;
+        let bytes = header.get(field::SIZE);
+        // A base is longer than its pool.
+        self.disk.set_len(&file, bytes).map_err(io)?;
+        let mut plain = self.clone().background(false);
+        // Whatever a journal has put together is whole.
+        plain.core.whole = true;
+        plain.open_plain(file, header, false, None)?.close()?;
+        Ok(bytes)
+    }
+}
+
+/// Why no copy was made.
+enum Stop {
+    Moved,
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
