@@ -6,7 +6,7 @@ use super::roots::{MapInfo, decode};
 use crate::error::{Error, Result};
 use crate::journal::backup::peek;
 use crate::journal::files::{DiskDirectory, DiskFile};
-use crate::journal::log;
+use crate::journal::segment;
 use crate::pmem::Disk;
 use crate::pool::backing::Identity;
 use crate::pool::layout::{ROOT_SLOTS, ROOT_WORDS, ROOTS_OFFSET, field};
@@ -86,7 +86,7 @@ impl PoolOptions {
         let options = self.journal.clone().unwrap_or_default();
         let directory = options.directory_for(path);
         let (segments, journal_bytes) = if directory.is_dir() {
-            log::bytes_in(&DiskDirectory::read_only(directory.clone())).map_err(io)?
+            segment::bytes_in(&DiskDirectory::read_only(directory.clone())).map_err(io)?
         } else {
             (0, 0)
         };

@@ -56,9 +56,10 @@
 //! - Another life begins. Its id differs, and the copy is void.
 
 use super::base::{Base, Rebuilt, complete_with};
+use super::epoch::HEADER;
 use super::files::{Directory, JournalFile};
-use super::log::{Epochs, HEADER, name_of, number_of};
 use super::meta::{self, Meta};
+use super::segment::{Epochs, name_of, number_of};
 use crate::pmem::MappingError;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -2,9 +2,10 @@
 //! rebuild completes it from the journal.
 
 use super::bugs::{self, seeded};
+use super::epoch::{Change, LINE};
 use super::files::{Directory, JournalFile};
-use super::log::{Change, Epochs, LINE};
 use super::meta::{self, META_OFFSETS, Meta};
+use super::segment::Epochs;
 use crate::pmem::MappingError;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::files::JournalFile;
-use super::log::Owner;
+use super::segment::Owner;
 
 /// Offsets of the two copies in the base: far enough apart that no device writes both together.
 pub const META_OFFSETS: [u64; 2] = [12 << 10, 96 << 10];

@@ -13,7 +13,7 @@
 //! | working file ([`Notes`](crate::pmem::Notes)) | the pool as it is now, and which lines have changed. It survives process death, but not a power loss |
 //! | base ([`base`]) | the pool as of the last checkpoint, or on its way to the next one |
 //! | [`meta`], in two pages of the base | the epoch after which the base needs the segments |
-//! | segments ([`log`]) | the lines that changed since, epoch by epoch |
+//! | segments ([`segment`], written by [`log`]) | the lines that changed since, epoch by epoch |
 //!
 //! [`running`] has the work of the threads of an open pool: cuts, commits and checkpoints.
 //!
@@ -75,10 +75,12 @@
 pub mod backup;
 pub mod base;
 pub mod bugs;
+pub mod epoch;
 pub mod files;
 pub mod log;
 pub mod meta;
 pub mod running;
+pub mod segment;
 #[cfg(any(test, feature = "traced"))]
 pub mod sim;
 

@@ -1,9 +1,11 @@
 //! A journal on a disk whose power fails at any call.
 
 use super::base::{Base, Checkpoint, PAGE, Pages, Rebuilt, complete};
+use super::epoch::{Change, LINE};
 use super::files::Directory;
-use super::log::{self, Change, LINE, Owner, Writer};
+use super::log::Writer;
 use super::meta::{META_OFFSETS, Meta};
+use super::segment::{self, Owner};
 use super::sim::{BASE, Draw, SimDisk};
 use std::collections::BTreeMap;
 use std::io;
@@ -238,7 +240,7 @@ fn rebuild(directory: &SimDisk, model: &mut Model, durable: u64) -> io::Result<(
     base.replace(|meta| {
         (meta.life, meta.checkpoint, meta.reached) = (owner.life, epoch, epoch);
     })?;
-    log::remove_others(directory, owner)?;
+    segment::remove_others(directory, owner)?;
     Ok((base, log))
 }
 
@@ -265,7 +267,7 @@ fn blocks_are_divided_and_read_again() {
     for change in [&large, &empty, &large] {
         log.append(change).unwrap();
     }
-    let epochs = log::Epochs::find(&directory, owner, 8).unwrap();
+    let epochs = segment::Epochs::find(&directory, owner, 8).unwrap();
     assert_eq!(epochs.last(), 11);
     let mut found = Vec::new();
     epochs
@@ -283,7 +285,7 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(found[0][40_000], (1 << 40, vec![9; LINE]));
     assert_eq!(found[0][39_999].1, images[39_999 * LINE..]);
     let other = Owner { life: 3, ..owner };
-    assert_eq!(log::Epochs::find(&directory, other, 8).unwrap().last(), 8);
+    assert_eq!(segment::Epochs::find(&directory, other, 8).unwrap().last(), 8);
 }
 
 /// A base that may hold lines of an epoch is not used without that epoch. Nor is a journal that lacks
@@ -375,5 +377,5 @@ fn errors_that_last_fill_no_disk() {
     while log.append(&change).is_err() {}
     directory.set(u64::MAX, 0);
     assert!(directory.names().unwrap().len() < 6, "{:?}", directory.names());
-    assert_eq!(log::Epochs::find(&directory, owner, 0).unwrap().last(), 2);
+    assert_eq!(segment::Epochs::find(&directory, owner, 0).unwrap().last(), 2);
 }

@@ -2,7 +2,7 @@
 
 use super::Core;
 use crate::error::{Error, Result};
-use crate::journal::log::{Change, LINE};
+use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
 use crate::pmem::{Offset, Seam, Word};
 use std::sync::{Arc, MutexGuard, TryLockError};

@@ -1,0 +1,186 @@
+//! Epochs: the lines that changed between two cuts, and how they are written.
+//!
+//! ```text
+//!  epoch     [ block | block | ... ]
+//!  block     [ header: 64 bytes | runs: 8 bytes each | lines: 64 bytes each ]
+//!  run       [ first line (48) | number of lines - 1 (16) ]
+//! ```
+//!
+//! All numbers are little-endian. A block's checksum covers its header, its payload and the checksum
+//! of the block before it, or of the segment's header. So a block that is left over from anything
+//! else is never taken for the continuation of a segment.
+
+use std::ops::Range;
+
+/// Bytes of a line.
+pub const LINE: usize = 64;
+/// Bytes of the headers of segments and blocks.
+pub(super) const HEADER: usize = 64;
+/// How many lines ahead to prefetch while lines are copied.
+const SOON: usize = 24;
+/// Lines of a block, at most.
+pub(super) const BLOCK_LINES: u64 = 1 << 14;
+/// Memory for lines that is kept from one epoch to the next, in bytes.
+pub(super) const KEPT: usize = 32 << 20;
+pub(super) const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK1");
+
+/// The lines that changed in an epoch, with their content at its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Runs of lines, ascending.
+    runs: Vec<Range<u64>>,
+    /// The content of their lines, one after the other.
+    images: Vec<u8>,
+}
+
+impl Change {
+    /// Adds a run of lines. [`fill`](Self::fill) fills in their content later.
+    pub fn announce(&mut self, lines: Range<u64>) {
+        self.runs.push(lines);
+    }
+
+    /// Fills in the content of all announced lines. Calls `read` for each line, with its number, the
+    /// buffer for its content, and the number of a line to prefetch.
+    pub fn fill(&mut self, mut read: impl FnMut(u64, &mut [u8; LINE], u64)) {
+        let lines = |runs: &[Range<u64>]| runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        self.images.resize(lines(&self.runs) as usize * LINE, 0);
+        let (images, _) = self.images.as_chunks_mut::<LINE>();
+        let numbers = self.runs.iter().cloned().flatten();
+        let mut soon = self.runs.iter().cloned().flatten().skip(SOON);
+        for (line, image) in numbers.zip(images) {
+            read(line, image, soon.next().unwrap_or(line));
+        }
+    }
+
+    /// Adds a run of lines. `images` holds their content.
+    ///
+    /// # Panics
+    /// If `images` does not have the length of `lines`.
+    pub fn push(&mut self, lines: Range<u64>, images: &[u8]) {
+        assert_eq!(images.len() as u64, (lines.end - lines.start) * LINE as u64);
+        self.runs.push(lines);
+        self.images.extend_from_slice(images);
+    }
+
+    /// Yields the runs, each with the content of its lines.
+    pub fn runs(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+        let mut at = 0;
+        self.runs.iter().map(move |run| {
+            let bytes = (run.end - run.start) as usize * LINE;
+            at += bytes;
+            (run.clone(), &self.images[at - bytes..at])
+        })
+    }
+
+    /// Returns the number of lines.
+    pub fn lines(&self) -> u64 {
+        (self.images.len() / LINE) as u64
+    }
+
+    /// Returns whether it has no line.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Removes all runs, but keeps the allocated memory.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.images.clear();
+        self.images.shrink_to(KEPT);
+    }
+
+    /// Returns the number of bytes that it takes in a segment.
+    pub(super) fn encoded_bytes(&self) -> u64 {
+        let blocks = self.blocks();
+        let runs: usize = blocks.iter().map(Vec::len).sum();
+        (HEADER * blocks.len() + runs * 8 + self.images.len()) as u64
+    }
+
+    /// Divides it into blocks.
+    fn blocks(&self) -> Vec<Vec<(Range<u64>, &[u8])>> {
+        let mut blocks = vec![Vec::new()];
+        let mut room = BLOCK_LINES;
+        for (mut run, mut images) in self.runs() {
+            while !run.is_empty() {
+                if room == 0 {
+                    blocks.push(Vec::new());
+                    room = BLOCK_LINES;
+                }
+                let lines = (run.end - run.start).min(room);
+                let (head, tail) = images.split_at(lines as usize * LINE);
+                let block = blocks.last_mut().expect("there is one");
+                block.push((run.start..run.start + lines, head));
+                (run.start, images, room) = (run.start + lines, tail, room - lines);
+            }
+        }
+        blocks
+    }
+}
+
+/// Adds a block's runs to a change. Returns whether they have `lines` lines together.
+pub(super) fn take_runs(payload: &[u8], runs: usize, lines: u64, change: &mut Change) -> bool {
+    let (heads, images) = payload.split_at(runs * 8);
+    let mut total = 0;
+    for index in 0..runs {
+        let word = word_of(heads, index);
+        let count = (word >> 48) + 1;
+        let first = word & ((1 << 48) - 1);
+        change.runs.push(first..first + count);
+        total += count;
+    }
+    change.images.extend_from_slice(images);
+    total == lines
+}
+
+/// Appends the blocks of an epoch to `out`, and returns the checksum of the last.
+pub(super) fn encode_epoch(out: &mut Vec<u8>, epoch: u64, change: &Change, mut chain: u32) -> u32 {
+    let blocks = change.blocks();
+    for (index, block) in blocks.iter().enumerate() {
+        let of = if index + 1 == blocks.len() { blocks.len() as u64 } else { 0 };
+        chain = encode_block(out, epoch, index as u64, of, block, chain);
+    }
+    chain
+}
+
+/// Appends a block to `out`, and returns its checksum.
+fn encode_block(
+    out: &mut Vec<u8>,
+    epoch: u64,
+    index: u64,
+    of: u64,
+    runs: &[(Range<u64>, &[u8])],
+    chain: u32,
+) -> u32 {
+    let lines: u64 = runs.iter().map(|(run, _)| run.end - run.start).sum();
+    let start = out.len();
+    out.resize(start + HEADER, 0);
+    for (run, _) in runs {
+        let word = run.start | (run.end - run.start - 1) << 48;
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    runs.iter().for_each(|(_, images)| out.extend_from_slice(images));
+    let words = [BLOCK_MAGIC, epoch, index, u64::from(chain), runs.len() as u64, lines, of];
+    let head = sealed(words, &out[start + HEADER..]);
+    out[start..start + HEADER].copy_from_slice(&head);
+    checksum_in(&head)
+}
+
+/// Returns a header that consists of these words and of the checksum of words and payload.
+pub(super) fn sealed(words: [u64; HEADER / 8 - 1], payload: &[u8]) -> [u8; HEADER] {
+    let mut head = [0; HEADER];
+    for (word, out) in words.iter().zip(head.chunks_exact_mut(8)) {
+        out.copy_from_slice(&word.to_le_bytes());
+    }
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), payload);
+    head[HEADER - 8..].copy_from_slice(&u64::from(sum).to_le_bytes());
+    head
+}
+
+/// Returns the checksum in a header.
+pub(super) fn checksum_in(head: &[u8; HEADER]) -> u32 {
+    word_of(head, HEADER / 8 - 1) as u32
+}
+
+pub(super) fn word_of(bytes: &[u8], index: usize) -> u64 {
+    u64::from_le_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("eight bytes"))
+}

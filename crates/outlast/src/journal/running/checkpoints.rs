@@ -1,0 +1,173 @@
+//! Checkpoints: bring the base up to date in the background, and delete the segments that are not needed
+//! any more.
+
+use super::*;
+
+/// The least limit of the journal's length, in bytes.
+const LEAST_LIMIT: u64 = 256 << 20;
+/// Pages that a checkpoint copies in one round.
+const ROUND: usize = 2048;
+/// The base grows a quarter of the pool ahead of it, but no more bytes than this.
+const MOST_AHEAD: u64 = 1 << 30;
+/// How often a checkpoint that ends a life is begun again because something has changed.
+const TRIES: usize = 8;
+
+impl Journal {
+    /// Makes checkpoints, prepares segments and extends the base, until [`shut`](Self::shut).
+    pub fn run_checkpoints(&self, source: &dyn Source) {
+        let _running = Running(self);
+        let (mut pause, mut due) = (RETRY.0, Instant::now());
+        while !self.is_stopped() {
+            if Instant::now() >= due {
+                let done = self.checkpoint_if_due(source);
+                pause = match done {
+                    Ok(()) => RETRY.0,
+                    Err(Error::NotOpen(_)) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "a checkpoint of the journal");
+                        due = Instant::now() + pause;
+                        (pause * 2).min(RETRY.1)
+                    }
+                };
+            }
+            let state = lock(&self.state);
+            if !state.stop && !state.ended {
+                // Every commit wakes it as well.
+                drop(self.told.wait_timeout(state, LOOK));
+            }
+        }
+    }
+
+    /// Prepares what will be needed. Makes a checkpoint if the journal is half as long as it should
+    /// become, or if the disk has no room for more of it.
+    fn checkpoint_if_due(&self, source: &dyn Source) -> Result<()> {
+        let prepared = self.prepare(source);
+        let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
+        let is_due = prepared.is_err() || bytes >= self.limit(source) / 2;
+        if is_due && !lock(&self.pages).is_empty() {
+            self.checkpoint(source, false)?;
+        }
+        prepared
+    }
+
+    /// The length that the journal should not exceed, in bytes.
+    pub(super) fn limit(&self, source: &dyn Source) -> u64 {
+        match self.settings.limit {
+            0 => (2 * source.bytes()).max(LEAST_LIMIT),
+            limit => limit,
+        }
+    }
+
+    /// Does ahead of time what an operation or a commit would otherwise have to wait for.
+    fn prepare(&self, source: &dyn Source) -> Result<()> {
+        if self.counts.epochs.load(Ordering::Relaxed) > 1 {
+            let segment = lock(&self.writer).next_segment_bytes();
+            let prepared = self.preparer.prepare(segment);
+            prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
+        }
+        let bytes = source.bytes();
+        let ahead = (bytes / 4).min(MOST_AHEAD).max(self.settings.ahead);
+        let short = self.base_len.load(Ordering::Acquire) < bytes + ahead / 2;
+        // A full disk is reported when the room is needed.
+        if short { self.extend_base(bytes + ahead).or(Ok(())) } else { Ok(()) }
+    }
+
+    /// Makes sure that the base has room for `len` bytes.
+    pub fn extend_base(&self, len: u64) -> Result<(), MappingError> {
+        let is_short = || self.base_len.load(Ordering::Acquire) < len;
+        if is_short() {
+            let _one = lock(&self.extending);
+            if is_short() {
+                self.base.extend(len)?;
+                // Release: a thread that sees the new length takes no lock.
+                self.base_len.store(len, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the base up to date with everything that is durable, and deletes the segments that it
+    /// then no longer needs. `closed` says that all writers are held back and that the life ends here.
+    pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
+        let _one = lock(&self.checkpointing);
+        if !closed {
+            // If there is no room for another segment, the checkpoint makes some.
+            let _ = self.prepare(source);
+        }
+        // So that all segments that exist now can be deleted at the end. A full disk needs the room that
+        // is left in the open one, and one that refuses checkpoints must not get a segment for each try.
+        if self.preparer.has_spare() && !self.failing.load(Ordering::Relaxed) {
+            lock(&self.writer).close_segment();
+        }
+        let done = (0..TRIES).find_map(|_| self.try_checkpoint(source, closed).transpose());
+        let changed = || io::Error::other("the pool changed while it was closed");
+        let done =
+            done.unwrap_or_else(|| Err(Error::io("writing the base of the journal", changed())));
+        self.failing.store(done.is_err(), Ordering::Relaxed);
+        let epoch = done?;
+        if seeded(&bugs::MARKS_CLEARED) {
+            *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
+        }
+        // Counted first, so that a program that copies the files can tell whether segments were deleted
+        // meanwhile.
+        self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
+        let mut writer = lock(&self.writer);
+        // If a segment cannot be deleted now, a later checkpoint tries again.
+        let _ = writer.forget(epoch);
+        self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns `None` if a life cannot end with this checkpoint, because lookups have flushed what they
+    /// read meanwhile.
+    fn try_checkpoint(&self, source: &dyn Source, closed: bool) -> Result<Option<u64>> {
+        let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
+        if seeded(&bugs::FORGOTTEN_EARLY) {
+            let _ = lock(&self.writer).forget(checkpoint.epoch());
+        }
+        let done = self.write_checkpoint(source, &mut checkpoint, closed);
+        if !matches!(done, Ok(Some(_))) {
+            checkpoint.abandon(&mut lock(&self.pages));
+        }
+        done
+    }
+
+    fn write_checkpoint(
+        &self,
+        source: &dyn Source,
+        checkpoint: &mut Checkpoint,
+        closed: bool,
+    ) -> Result<Option<u64>> {
+        let failed = |e| Error::io("writing the base of the journal", e);
+        while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
+            if !closed {
+                // Turns are taken meanwhile, and need segments. If there is no room for more, the
+                // checkpoint makes some.
+                let _ = self.prepare(source);
+            }
+            if !seeded(&bugs::PAGES_NOT_AWAITED) {
+                // A cut is needed even if nothing was noted yet: a copy can hold the store of an operation
+                // that is under way.
+                self.wait_for_cut(lock(&self.state), source)?;
+            }
+            let durable = lock(&self.writer).durable();
+            let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
+            self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        if closed && lock(&self.writer).durable() != checkpoint.epoch() {
+            return Ok(None);
+        }
+        // It never becomes shorter, unless somebody else wrote to it. Then any page can be another one.
+        let (known, len) =
+            (self.base_len.load(Ordering::Acquire), self.base.file().len().map_err(failed)?);
+        if len < known {
+            self.base_len.fetch_min(len, Ordering::AcqRel);
+            *lock(&self.pages) =
+                Pages::all(source.bytes().div_ceil(PAGE as u64), lock(&self.writer).durable());
+            let why =
+                format!("the base has {len} bytes, and had {known}: another program wrote to it");
+            return Err(failed(io::Error::other(why)));
+        }
+        checkpoint.finish(&self.base, closed).map(Some).map_err(failed)
+    }
+}

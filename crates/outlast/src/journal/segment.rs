@@ -1,0 +1,343 @@
+//! Segments: the files that hold the epochs.
+//!
+//! ```text
+//!  segment   [ header: 64 bytes | zeros | epoch | zeros | epoch | ... | zeros ]
+//! ```
+//!
+//! Each epoch begins at a multiple of 4,096 bytes, so it shares no sector with the one before it: a
+//! device that tears the sector that it is writing damages no durable epoch.
+
+use super::bugs::{self, seeded};
+use super::epoch::{
+    BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, checksum_in, encode_epoch, sealed, take_runs,
+    word_of,
+};
+use super::files::{Directory, JournalFile, UNFINISHED};
+use std::io;
+
+/// Epochs begin at multiples of this many bytes: no sector of a disk is larger.
+pub(super) const SECTOR: u64 = 4096;
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
+/// The names of segments begin with this. The number follows, in hexadecimal.
+const PREFIX: &str = "segment-";
+
+/// Whose journal this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The pool's id.
+    pub pool: u128,
+    /// The id of the life that writes it.
+    pub life: u128,
+}
+
+/// Counts the segments in a directory, and their bytes. Another process may be deleting some.
+pub fn bytes_in(directory: &dyn Directory) -> io::Result<(usize, u64)> {
+    let (mut count, mut bytes) = (0, 0);
+    for name in directory.names()? {
+        if number_of(&name).is_some()
+            && let Ok(file) = directory.open(&name)
+        {
+            count += 1;
+            bytes += file.len()?;
+        }
+    }
+    Ok((count, bytes))
+}
+
+/// Returns the number in the name of a segment, or of a file that was to become one.
+pub(super) fn number_of_any(name: &str) -> Option<u64> {
+    number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
+}
+
+/// Lists the segments of any owner: name, owner, and whether the segment certainly holds no epoch.
+fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, bool)>> {
+    let mut found = Vec::new();
+    for name in directory.names()? {
+        if number_of(&name).is_some() {
+            let file = directory.open(&name)?;
+            let mut head = [0; HEADER];
+            let whole = file.read_at(&mut head, 0)? == HEADER;
+            let owner = owner_in(&head);
+            if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
+                let chain = checksum_in(&head);
+                let segment = Found { number, after, chain, file };
+                let first = Reader::new(&segment).next(after.saturating_add(1))?;
+                found.push((name, owner, after == 0 && first.is_none()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns whether a directory has a segment that must not be deleted for the journal of `pool`: one of
+/// another pool, or, for a pool that has no journal yet (`is_new`), one with epochs. Copies of a pool
+/// have the same id.
+pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Result<bool> {
+    let is_other =
+        |(_, owner, is_empty): &(String, Owner, bool)| owner.pool != pool || (is_new && !is_empty);
+    Ok(all_segments(directory)?.iter().any(is_other))
+}
+
+/// Deletes the segments of a pool, for which nobody needs them.
+pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
+    let all = all_segments(directory)?;
+    let mut ours = all.iter().filter(|(_, owner, _)| owner.pool == pool);
+    ours.try_for_each(|(name, _, _)| directory.remove(name))
+}
+
+/// Deletes the segments of all other owners, and those that were never begun. `meta` must name this
+/// owner already, durably.
+pub fn remove_others(directory: &dyn Directory, owner: Owner) -> io::Result<()> {
+    let ours = segments(directory, owner)?;
+    for name in directory.names()? {
+        let is_ours = ours.iter().any(|segment| name_of(segment.number) == name);
+        if number_of_any(&name).is_some() && !is_ours {
+            directory.remove(&name)?;
+        }
+    }
+    Ok(())
+}
+
+/// A segment that was found.
+pub(super) struct Found {
+    pub(super) number: u64,
+    /// The epoch from which it continues.
+    pub(super) after: u64,
+    pub(super) chain: u32,
+    pub(super) file: Box<dyn JournalFile>,
+}
+
+impl Found {
+    /// Reads the header of segment `number`. Returns `None` if it is not whole, or another owner's.
+    fn read(number: u64, file: Box<dyn JournalFile>, owner: Owner) -> io::Result<Option<Found>> {
+        let mut head = [0; HEADER];
+        let whole = file.read_at(&mut head, 0)? == HEADER;
+        let owner = if seeded(&bugs::LIFE_IGNORED) { owner_in(&head) } else { owner };
+        Ok(match decode_segment(&head, owner) {
+            Some((named, after)) if whole && named == number => {
+                Some(Found { number, after, chain: checksum_in(&head), file })
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Lists the segments of an owner, in the order of their numbers.
+pub(super) fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for name in directory.names()? {
+        let Some(number) = number_of(&name) else { continue };
+        found.extend(Found::read(number, directory.open(&name)?, owner)?);
+    }
+    found.sort_by_key(|segment| segment.number);
+    Ok(found)
+}
+
+/// Returns the number of the next segment: one above all in the directory.
+pub(super) fn next_number(directory: &dyn Directory) -> io::Result<u64> {
+    let numbers = directory.names()?.into_iter().filter_map(|name| number_of(&name));
+    Ok(numbers.max().map_or(0, |last| last + 1))
+}
+
+/// Returns the name of segment `number`.
+pub(super) fn name_of(number: u64) -> String {
+    format!("{PREFIX}{number:016x}")
+}
+
+/// Returns the number of the segment of this name, or `None` if it is not the name of a segment.
+pub(super) fn number_of(name: &str) -> Option<u64> {
+    let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
+    (name_of(number) == name && number < u64::MAX).then_some(number)
+}
+
+/// The epochs in the segments of a journal.
+pub struct Epochs {
+    found: Vec<Found>,
+    checkpoint: u64,
+    last: u64,
+}
+
+impl Epochs {
+    /// Finds the epochs after `checkpoint`, and makes them durable.
+    ///
+    /// Some may be in the page cache only: the dead process did not sync them, or the disk refused
+    /// them and only that process was told. Such epochs can only be in the last segment. So its epochs
+    /// are copied to a new segment.
+    pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
+        let mut epochs =
+            Epochs { found: segments(directory, owner)?, checkpoint, last: checkpoint };
+        if let Some(segment) = epochs.found.last() {
+            let (mut changes, mut reader) = (Vec::new(), Reader::new(segment));
+            for epoch in segment.after.saturating_add(1).. {
+                let Some(change) = reader.next(epoch)? else { break };
+                changes.push(change);
+            }
+            if !changes.is_empty() {
+                write_segment(directory, owner, next_number(directory)?, segment.after, &changes)?;
+                epochs.found = segments(directory, owner)?;
+            }
+        }
+        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
+        Ok(epochs)
+    }
+
+    /// Finds the epochs after `checkpoint` that are in these segments now, in the order of their
+    /// numbers. Writes nothing. Another process may add epochs meanwhile, which are not found.
+    pub(super) fn in_files(
+        files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
+        owner: Owner,
+        checkpoint: u64,
+    ) -> io::Result<Epochs> {
+        let read = |(number, file)| Found::read(number, file, owner).transpose();
+        let found = files.into_iter().filter_map(read).collect::<io::Result<_>>()?;
+        let mut epochs = Epochs { found, checkpoint, last: checkpoint };
+        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
+        Ok(epochs)
+    }
+
+    /// Returns whether there is no segment.
+    pub fn is_gone(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Returns the last epoch, or the checkpoint if there is none.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Returns the epoch from which the last segment continues, which was therefore durable.
+    pub fn known(&self) -> u64 {
+        self.found.last().map_or(0, |segment| segment.after)
+    }
+
+    /// Calls `apply` with each epoch, in order.
+    pub fn apply(&self, mut apply: impl FnMut(&Change) -> io::Result<()>) -> io::Result<()> {
+        let reached = self.visit(self.last, &mut apply)?;
+        if reached == self.last {
+            return Ok(());
+        }
+        let why = format!("epoch {} of {} is not there any more", reached + 1, self.last);
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+    }
+
+    /// Calls `visit` with each epoch up to `last`, in order. Returns the last one that was visited.
+    fn visit(
+        &self,
+        last: u64,
+        mut visit: impl FnMut(&Change) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut reached = self.checkpoint;
+        for (index, segment) in self.found.iter().enumerate() {
+            // This segment's epochs are valid up to the one from which the next segment continues.
+            let next = self.found.get(index + 1).filter(|_| !seeded(&bugs::VOID_EPOCHS_COUNT));
+            let end = next.map_or(last, |next| next.after.min(last));
+            let mut reader = Reader::new(segment);
+            for epoch in segment.after.saturating_add(1)..=end {
+                let Some(change) = reader.next(epoch)? else { break };
+                if epoch == reached + 1 {
+                    visit(&change)?;
+                    reached = epoch;
+                }
+            }
+        }
+        Ok(reached)
+    }
+}
+
+struct Reader<'s> {
+    segment: &'s Found,
+    at: u64,
+    chain: u32,
+}
+
+impl<'s> Reader<'s> {
+    fn new(segment: &'s Found) -> Self {
+        Reader { segment, at: SECTOR, chain: segment.chain }
+    }
+
+    /// Reads `epoch`, which comes next. Returns `None` if it is not there, or not whole.
+    fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
+        let mut change = Change::default();
+        for index in 0.. {
+            let mut head = [0; HEADER];
+            if self.segment.file.read_at(&mut head, self.at)? < HEADER {
+                return Ok(None);
+            }
+            let word = |i: usize| word_of(&head, i);
+            let (runs, lines, of) = (word(4), word(5), word(6));
+            if word(0) != BLOCK_MAGIC
+                || word(1) != epoch
+                || word(2) != index
+                || word(3) != u64::from(self.chain)
+                || lines > BLOCK_LINES
+                || runs > lines
+                || (of != 0 && of != index + 1)
+            {
+                return Ok(None);
+            }
+            let mut payload = vec![0; (runs * 8 + lines * LINE as u64) as usize];
+            let start = self.at + HEADER as u64;
+            if self.segment.file.read_at(&mut payload, start)? < payload.len() {
+                return Ok(None);
+            }
+            let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
+            let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
+            if !is_sound || !take_runs(&payload, runs as usize, lines, &mut change) {
+                return Ok(None);
+            }
+            self.chain = word(7) as u32;
+            self.at = start + payload.len() as u64;
+            if of != 0 {
+                self.at = self.at.next_multiple_of(SECTOR);
+                return Ok(Some(change));
+            }
+        }
+        unreachable!("an epoch has fewer blocks than there are numbers")
+    }
+}
+
+pub(super) fn encode_segment(owner: Owner, number: u64, after: u64) -> [u8; HEADER] {
+    let words = [
+        SEGMENT_MAGIC,
+        number,
+        after,
+        owner.pool as u64,
+        (owner.pool >> 64) as u64,
+        owner.life as u64,
+        (owner.life >> 64) as u64,
+    ];
+    sealed(words, &[])
+}
+
+/// Returns whose segment it is, if its header is whole.
+fn owner_in(head: &[u8; HEADER]) -> Owner {
+    let wide = |at| u128::from(word_of(head, at)) | u128::from(word_of(head, at + 1)) << 64;
+    Owner { pool: wide(3), life: wide(5) }
+}
+
+fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {
+    let (number, after) = (word_of(head, 1), word_of(head, 2));
+    (*head == encode_segment(owner, number, after)).then_some((number, after))
+}
+
+/// Writes a whole segment, durably. The header comes last, so the segment does not exist until all of
+/// it is durable.
+fn write_segment(
+    directory: &dyn Directory,
+    owner: Owner,
+    number: u64,
+    after: u64,
+    changes: &[Change],
+) -> io::Result<()> {
+    let head = encode_segment(owner, number, after);
+    let (mut bytes, mut chain) = (Vec::new(), checksum_in(&head));
+    for (change, epoch) in changes.iter().zip(after + 1..) {
+        bytes.resize(bytes.len().next_multiple_of(SECTOR as usize), 0);
+        chain = encode_epoch(&mut bytes, epoch, change, chain);
+    }
+    let file = directory.create(&name_of(number), SECTOR + bytes.len() as u64)?;
+    file.write_at(&bytes, SECTOR)?;
+    file.sync()?;
+    file.write_at(&head, 0)?;
+    file.sync()
+}
