@@ -208,3 +208,19 @@ fn a_pool_that_grows_in_many_threads_is_whole_on_the_disk() {
     let values: Map<u64, [u8]> = pool.map("values").unwrap();
     assert_eq!(values.iter().count(), 600);
 }
+
+/// A snapshot has the id of its original, so the segments look like its own.
+#[test]
+fn a_copy_does_not_take_the_directory_of_its_original() {
+    let place = tempfile::tempdir().unwrap();
+    let pool = create(place.path());
+    insert(&pool, 0..10);
+    let copied = place.path().join("b.pool");
+    pool.snapshot(&copied).unwrap();
+    pool.close().unwrap();
+    let (returned, _) = killed(place.path(), 900);
+    // SAFETY: no one else uses the file.
+    let opened = unsafe { options(place.path()).open(&copied) };
+    assert!(matches!(opened, Err(Error::Invalid { .. })), "{opened:?}");
+    assert_holds_all(place.path(), returned);
+}
