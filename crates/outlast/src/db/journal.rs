@@ -76,8 +76,9 @@ impl JournalOptions {
     }
 
     /// Sets how long a change may stay without being durable if nobody waits for it. A power loss
-    /// takes back at most the changes of that time and of the commit under way. At each interval
-    /// all writers are held back for a moment. Default: 10 ms.
+    /// takes back at most the changes of that time and of two commits: the one under way, and the one
+    /// before it, which a change can just have missed. At each interval all writers are held back for
+    /// a moment. Default: 10 ms.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
