@@ -80,8 +80,9 @@ impl JournalOptions {
     }
 
     /// Sets the interval at which changes become durable if no thread waits for them. A power loss
-    /// takes back at most the changes of the last interval and of the commit under way. At each
-    /// interval all writers are held back for a moment. Default: 10 ms.
+    /// takes back at most the changes of that time and of two commits: the one under way, and the one
+    /// before it, which a change can just have missed. At each interval all writers are held back for
+    /// a moment. Default: 10 ms.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;

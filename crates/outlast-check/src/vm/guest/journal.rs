@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Where working files are. It is lost with the machine's memory.
 const MEMORY: &str = "/dev/shm";
-/// The length that the journal should not exceed, in bytes: so short that a few seconds of work make
-/// some checkpoints.
-const LIMIT: u64 = 1 << 20;
+/// The lengths that the journal should not exceed, in bytes. Two lives have the first, the next two
+/// the second, and so on. With the first, there is always a checkpoint under way.
+const LIMITS: [u64; 2] = [512 << 10, 1 << 20];
 /// One in this many lives ends with a closed pool.
 const CLOSED: u64 = 6;
 /// After how many batches each thread waits, in lives in which threads wait. Thread n uses entry n
@@ -61,7 +61,8 @@ impl Journaled {
 
     /// Opens the pool, or creates it. It must not be refused.
     pub(super) fn open(&self, dir: &Path) -> Checked<Pool> {
-        let journal = JournalOptions::new().interval(INTERVAL).limit(LIMIT);
+        let limit = LIMITS[(self.life / 2 % 2) as usize];
+        let journal = JournalOptions::new().interval(INTERVAL).limit(limit);
         let disk = Disk::watched(self.pretender.clone());
         let options = Subject::options().journal(journal).disk(disk);
         let path = dir.join(POOL);
