@@ -37,13 +37,18 @@ impl Meta {
     }
 }
 
-/// Reads the newest content while another process may be writing it. What was written before this
-/// call counts as old, so it is never returned in place of something newer. Returns `None` if there is none.
+/// Reads `meta` while another process may be writing it. Never returns a content that another one had
+/// replaced before this call. Returns `None` if there is none.
 ///
-/// One read is not enough. It can read the first copy before a newer content is written there, and the
-/// second copy while the one after that is being written. Then it takes what the first copy had, which
-/// was old already. But a second read that finds the same content in the first copy shows that nothing
-/// newer was written there, so nobody can have begun to write the second copy again.
+/// One read is not enough:
+///
+/// 1. It reads the first copy. The second copy has a newer content.
+/// 2. The writer writes the next content to the first copy, and begins to write the one after that to
+///    the second copy.
+/// 3. It reads the second copy, which is not whole, and takes what it has read in step 1.
+///
+/// A second read would find the next content in the first copy. So two reads that find the same are
+/// enough.
 pub(super) fn read_while_written(file: &dyn JournalFile) -> io::Result<Option<Meta>> {
     let mut before = read(file)?.0;
     loop {

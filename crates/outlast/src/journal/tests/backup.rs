@@ -252,7 +252,7 @@ impl JournalFile for Watched<Box<dyn JournalFile>> {
 #[test]
 fn a_copy_is_the_pool_at_the_end_of_an_epoch_whatever_is_written_meanwhile() {
     let (mut whole, mut moved, mut deaths) = (0, 0, 0);
-    for seed in 0..4_000 {
+    for seed in 0..1_200 {
         let writing = Arc::new(Mutex::new(Writing::new(seed)));
         let (files, durable) = {
             let mut writing = writing.lock().unwrap();
@@ -281,5 +281,5 @@ fn a_copy_is_the_pool_at_the_end_of_an_epoch_whatever_is_written_meanwhile() {
             Copied::Incomplete(why) => panic!("seed {seed}: {why:?}, and nothing is missing"),
         }
     }
-    assert!(whole > 1_000 && moved > 100 && deaths > 100, "{whole} {moved} {deaths}");
+    assert!(whole > 300 && moved > 30 && deaths > 30, "{whole} {moved} {deaths}");
 }
