@@ -6,7 +6,7 @@ use super::snapshot;
 use crate::error::{Error, Result};
 use crate::journal::backup::{self, Copied};
 use crate::journal::files::{DiskDirectory, DiskFile};
-use crate::pmem::Disk;
+use crate::pmem::{Disk, MappingError};
 use crate::pool::backing::{Identity, mapping_error};
 use crate::pool::layout::field;
 use std::fs::File;
@@ -105,11 +105,20 @@ impl PoolOptions {
             });
         }
         let files = DiskDirectory::read_only(directory.clone());
+        let failed = |e| match e {
+            MappingError::Io(source) if snapshot::is_full(&source) => {
+                Error::DiskFull { needed: len, source }
+            }
+            MappingError::Io(source) => {
+                Error::io(format!("copying {} to {}", path.display(), to.display()), source)
+            }
+            other => mapping_error(other),
+        };
         let copied = snapshot::write(&self.disk, own, to, |file| {
             let target = || file.try_clone().map_err(|e| snapshot::failed(to, len, e));
             let written = Box::new(DiskFile::new(target()?, self.disk.clone()));
             let told = |done, all| self.tell_rebuild(done, all);
-            match backup::copy(&base, &files, written, told).map_err(mapping_error)? {
+            match backup::copy(&base, &files, written, told).map_err(failed)? {
                 Copied::Whole { applied } => Ok((self.finish(target()?, to)?, applied)),
                 Copied::Moved => Err(Stop::Moved),
                 Copied::Incomplete(why) => Err(incomplete(why, path, &directory).into()),

@@ -116,7 +116,7 @@ fn remove_unfinished(directory: &Path) {
 }
 
 /// Returns whether a file system has refused to store more.
-fn is_full(error: &IoError) -> bool {
+pub(super) fn is_full(error: &IoError) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
