@@ -209,14 +209,9 @@ fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 
-/// Opens a working file, and locks it if there is a lock to take. Returns `None` only if there is none: whatever else keeps it from
-/// being used, its changes must not be given up for that. `owner` is the user that owns the base.
-fn open_working(
-    path: &Path,
-    how: Option<FlockOperation>,
-    owner: u32,
-    patience: Duration,
-) -> Result<Option<File>> {
+/// Opens a working file. Returns `None` only if there is none: whatever else keeps it from being used,
+/// its changes must not be given up for that. `owner` is the user that owns the base.
+fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
     let io = |e| Error::io(format!("opening {}", path.display()), e);
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = match File::options().read(true).write(true).custom_flags(flags).open(path) {
@@ -230,14 +225,19 @@ fn open_working(
         let why = format!("it belongs to user {}", meta.uid());
         return Err(io(std::io::Error::new(ErrorKind::PermissionDenied, why)));
     }
+    Ok(Some(file))
+}
+
+/// Locks the working file of a process that has died. The kernel may still be taking apart that
+/// process's memory, which has the lock too.
+fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     let start = Instant::now();
     loop {
-        match how.map_or(Ok(()), |how| lock(&file, how)) {
-            // The kernel may still be taking apart the memory of the process that has just died.
-            Err(Error::Locked) if start.elapsed() < patience => {
+        match lock(file, how) {
+            Err(Error::Locked) if start.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            locked => return locked.map(|()| Some(file)),
+            locked => return locked,
         }
     }
 }
@@ -254,14 +254,19 @@ pub(super) fn find(
 ) -> Result<Option<Working>> {
     for place in places {
         let path = working_path(place, owned.owner.life);
-        let Some(file) = open_working(&path, lock, user, PATIENCE)? else { continue };
+        let Some(file) = open_working(&path, user)? else { continue };
         let action = || format!("opening {}", path.display());
         let notes = Notes::open(&file).map_err(|e| Error::io(action(), e))?;
         let Some(notes) = notes else { continue };
         let has = |(word, expected): (&AtomicU64, u64)| word.load(Ordering::Relaxed) == expected;
         let whole = notes.control().iter().zip(owned.words()).all(has);
+        if !whole {
+            // It is that of another boot, or of another base: this one is a copy.
+            continue;
+        }
+        lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;
         let durable = notes.control()[DURABLE].load(Ordering::Relaxed);
-        if !whole || durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
+        if durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
             continue;
         }
         let header = header_of(&file, notes.covered(), &path)?;
@@ -282,9 +287,9 @@ fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
             if !is_one || path == working_path(place, life) {
                 continue;
             }
-            let lock = Some(FlockOperation::NonBlockingLockExclusive);
             let user = rustix::process::geteuid().as_raw();
-            if let Ok(Some(file)) = open_working(&path, lock, user, Duration::ZERO)
+            if let Ok(Some(file)) = open_working(&path, user)
+                && lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
                 && let Ok(Some(notes)) = Notes::open(&file)
             {
                 let word = |index: usize| notes.control()[index].load(Ordering::Relaxed);
