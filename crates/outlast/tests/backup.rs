@@ -61,7 +61,7 @@ fn key(thread: usize, number: u64) -> u64 {
 /// Operation `n` of a thread.
 fn step(ring: &Map<u64, u64>, grown: &Map<u64, u64>, thread: usize, n: u64) {
     ring.put(&key(thread, n % RING), &n).unwrap();
-    if n % GROWS == 0 {
+    if n.is_multiple_of(GROWS) {
         assert!(grown.insert(&key(thread, n / GROWS), &n).unwrap());
     }
 }
@@ -82,7 +82,10 @@ fn prefix_of(pool: &Pool, thread: usize) -> u64 {
     let whole = (0..).take_while(|&n| grown.get(&key(thread, n)).unwrap() == Some(n * GROWS));
     let count = whole.count() as u64;
     let all = last / GROWS + 1;
-    assert!(count == all || (last % GROWS == 0 && count + 1 == all), "{count} of {all}, {last}");
+    assert!(
+        count == all || (last.is_multiple_of(GROWS) && count + 1 == all),
+        "{count} of {all}, {last}"
+    );
     let ours = grown.iter().filter(|record| record.as_ref().unwrap().0 >> 32 == thread as u64);
     assert_eq!(ours.count() as u64, count);
     if count == all { last + 1 } else { last }
@@ -104,7 +107,7 @@ fn child() {
             scope.spawn(move || {
                 for n in prefix_of(pool, thread).. {
                     step(ring, grown, thread, n);
-                    if n % 2_048 == 0 {
+                    if n.is_multiple_of(2_048) {
                         pool.wait_durable().unwrap();
                         println!("\ndurable {thread} {n}");
                     }
