@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, compiler_fence};
 
 /// The greatest number of operations of a thread that have returned and are not confirmed to be durable, in
 /// a pool with a journal.
-pub(super) const UNCONFIRMED_MAX: usize = 64;
+pub(super) const UNCONFIRMED_MAX: usize = 256;
 
 /// Number of words in the header, and in an entry.
 const ENTRY_WORDS: usize = 8;
