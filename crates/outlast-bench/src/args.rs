@@ -223,7 +223,7 @@ pub(crate) struct KvArgs {
     /// Number of records loaded first.
     #[arg(long, default_value_t = 1_000_000)]
     pub(crate) records: u64,
-    /// Number of inserts, and of lookups, per round.
+    /// Number of inserts, and of lookups, per round and number of threads.
     #[arg(long, default_value_t = 1_000_000)]
     pub(crate) operations: u64,
     /// Seconds after which the inserts of a round end.
@@ -244,6 +244,9 @@ pub(crate) struct KvArgs {
     /// Number of rounds, with all stores in turn.
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,
+    /// Numbers of threads that share the operations.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub(crate) threads: Vec<usize>,
     /// Stores, each with its promise. Default: all of this build.
     #[arg(long, value_delimiter = ',')]
     pub(crate) store: Vec<Store>,
@@ -309,6 +312,12 @@ pub(crate) struct RecoveryArgs {
     /// Number of kills per size and number of threads.
     #[arg(long, default_value_t = 5)]
     pub(crate) kills: usize,
+    /// Gives the pool a journal.
+    #[arg(long)]
+    pub(crate) journal: bool,
+    /// Lets the machine restart as well: the working file and the page cache are lost.
+    #[arg(long, requires = "journal")]
+    pub(crate) reboot: bool,
     /// Numbers of threads that open a map, if its scheme then reads all of it.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub(crate) threads: Vec<usize>,
@@ -352,6 +361,8 @@ pub(crate) struct RecoveryChildArgs {
     pub(crate) records: u64,
     #[arg(long)]
     pub(crate) seed: u64,
+    #[arg(long)]
+    pub(crate) journal: bool,
     #[arg(long)]
     pub(crate) pool: PathBuf,
 }

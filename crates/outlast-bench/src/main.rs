@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Command::Model(args) => run_model(&args),
         Command::NodeSizes(args) => run_node_sizes(args),
         Command::RecoveryChild(args) => {
-            recovery::child(args.scheme, &args.pool, args.records, args.seed)
+            recovery::child(args.scheme, &args.pool, args.records, args.seed, args.journal)
         }
     };
     scratch::let_signals_finish();
@@ -127,6 +127,7 @@ fn run_kv(args: KvArgs) -> Fallible {
         operations: args.operations,
         insert_seconds: args.insert_seconds,
         rounds: args.rounds,
+        threads: args.threads,
         stores: if args.store.is_empty() { Store::ALL.to_vec() } else { args.store },
     };
     kv::run(&options, &mut args.output.report()).map(drop)
@@ -171,6 +172,11 @@ fn run_recovery(args: RecoveryArgs) -> Fallible {
         records: args.records,
         kills: args.kills,
         threads: args.threads,
+        lost: match (args.journal, args.reboot) {
+            (false, _) => recovery::Lost::Nothing,
+            (true, false) => recovery::Lost::NothingOfJournal,
+            (true, true) => recovery::Lost::Memory,
+        },
         dir: directory(args.place.pool_dir),
         seed: args.place.seed,
         program: std::env::current_exe()?,

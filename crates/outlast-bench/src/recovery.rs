@@ -5,6 +5,10 @@
 //! pages are in the page cache, as after any restart of a process. Then the parent closes
 //! the pool and repeats this with another child.
 //!
+//! With a journal, the restart can also be that of the machine (`reboot`): the parent deletes the
+//! working file and takes the other files out of the page cache before it opens the pool. Then it
+//! takes the pool's file out of the page cache again, and reads its bytes, for comparison.
+//!
 //! If the scheme reads all of a map when it opens it, this is done with several numbers of threads.
 //! The best possible gain from them is measured as well: the same threads read the file's lines,
 //! two per KiB (a leaf's header), from a new mapping like the pool's.
@@ -18,7 +22,8 @@ use crate::scratch::Scratch;
 use crate::systems::Setup;
 use crate::team;
 use outlast::pmem::{MapAccess, Mapping};
-use outlast::{Map, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use outlast::{JournalOptions, Map, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -37,12 +42,31 @@ pub struct Options {
     pub kills: usize,
     /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
+    /// What is lost besides the process.
+    pub lost: Lost,
     /// Where pools are made.
     pub dir: PathBuf,
     /// Seed of the keys and the hash function.
     pub seed: u64,
     /// The path of this program.
     pub program: PathBuf,
+}
+
+/// What a restart loses besides the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// Nothing. The pool has no journal.
+    Nothing,
+    /// Nothing. The pool has a journal.
+    NothingOfJournal,
+    /// What a reboot loses: the working file of a journaled pool, and the page cache.
+    Memory,
+}
+
+impl Lost {
+    fn is_journaled(self) -> bool {
+        self != Lost::Nothing
+    }
 }
 
 /// The results for one pool size.
@@ -68,6 +92,9 @@ pub struct Row {
     pub answer_ms: f64,
     /// The longest such time.
     pub answer_ms_max: f64,
+    /// Time to read the bytes of the pool's file from the disk in one piece, median; after a reboot.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub read_ms: Option<f64>,
     /// The effect of threads, if opening reads all of the map.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reading: Option<Reading>,
@@ -88,8 +115,9 @@ pub struct Reading {
     pub of_raw: f64,
 }
 
-fn options_of(seed: u64) -> PoolOptions {
-    PoolOptions::new().identity(seed, 2)
+fn options_of(seed: u64, journal: bool) -> PoolOptions {
+    let options = PoolOptions::new().identity(seed, 2);
+    if journal { options.journal(JournalOptions::new()) } else { options }
 }
 
 fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
@@ -117,9 +145,17 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
         records: &'o [u64],
         kills: usize,
         threads: &'o [usize],
+        journal: bool,
+        reboot: bool,
     }
     let run = Run::on_files("recovery", &setup, &[options.scheme])?;
-    let own = Own { records: &options.records, kills: options.kills, threads: &options.threads };
+    let own = Own {
+        records: &options.records,
+        kills: options.kills,
+        threads: &options.threads,
+        journal: options.lost.is_journaled(),
+        reboot: options.lost == Lost::Memory,
+    };
     report.run(&run, &own)?;
     let mut rows = Vec::new();
     for &records in &options.records {
@@ -141,6 +177,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
             ("max", "/first_get_us_max", Show::Decimal(1)),
             ("answer ms", "/answer_ms", Show::Decimal(3)),
             ("max", "/answer_ms_max", Show::Decimal(3)),
+            ("read ms", "/read_ms", Show::Decimal(3)),
             ("records/s", "/reading/records_per_s", Show::Count),
             ("raw ms", "/reading/raw_ms", Show::Decimal(3)),
             ("speed-up", "/reading/speed_up", Show::Decimal(2)),
@@ -163,6 +200,9 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
             // Kills the child in the middle of whatever it is doing.
             std::thread::sleep(Duration::from_millis(20 + draw.below(50)));
             child.kill()?;
+            if options.lost == Lost::Memory {
+                lose_memory(options.seed, &path)?;
+            }
             times.push(reopen(options, &path, records, draw.below(records), threads)?);
         }
     }
@@ -178,6 +218,7 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
         let (first_get_us, first_get_us_max) = column(|t| t.first_get, 1e6);
         let (answer_ms, answer_ms_max) = column(|t| t.open + t.first_get, 1e3);
         let (raw_ms, _) = column(|t| t.raw, 1e3);
+        let (read_ms, _) = column(|t| t.read, 1e3);
         let first = rows.first().and_then(|row| Some((row.open_ms, row.reading.as_ref()?.raw_ms)));
         let (first_open_ms, first_raw_ms) = first.unwrap_or((open_ms, raw_ms));
         let (speed_up, raw_speed_up) = (first_open_ms / open_ms, first_raw_ms / raw_ms);
@@ -192,6 +233,7 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
             first_get_us_max,
             answer_ms,
             answer_ms_max,
+            read_ms: (options.lost == Lost::Memory).then_some(read_ms),
             reading: options.scheme.row().linear_recovery.then(|| Reading {
                 records_per_s: (records as f64 / open_ms * 1e3) as u64,
                 raw_ms,
@@ -209,6 +251,39 @@ struct Times {
     first_get: Duration,
     /// Time to read the lines raw; zero if opening does not read all of the map.
     raw: Duration,
+    /// Time to read the file's bytes after a reboot; zero without one.
+    read: Duration,
+}
+
+/// Loses what a reboot loses of a journaled pool.
+fn lose_memory(seed: u64, path: &Path) -> Fallible {
+    let facts = options_of(seed, true).journal_facts(path)?.ok_or("the pool has no journal")?;
+    std::fs::remove_file(facts.working.ok_or("the pool has no working file")?)?;
+    for entry in std::fs::read_dir(&facts.directory)? {
+        drop_cached(&entry?.path())?;
+    }
+    drop_cached(path)
+}
+
+/// Takes a file out of the page cache.
+fn drop_cached(path: &Path) -> Fallible {
+    let file = std::fs::File::open(path)?;
+    // Only pages that are on the disk can be dropped.
+    file.sync_all()?;
+    Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+}
+
+/// Bytes per read of a file that is read in one piece.
+const READ_BYTES: usize = 1 << 20;
+
+/// Reads all of a file that is not in the page cache.
+fn read_all(path: &Path) -> Fallible<Duration> {
+    drop_cached(path)?;
+    let mut file = std::fs::File::open(path)?;
+    let mut piece = vec![0; READ_BYTES];
+    let start = Instant::now();
+    while std::io::Read::read(&mut file, &mut piece)? > 0 {}
+    Ok(start.elapsed())
 }
 
 /// Bytes from one leaf's header to the next, and bytes per header.
@@ -249,7 +324,10 @@ fn reopen(
     let keys = Keys::new(options.seed);
     let start = Instant::now();
     // SAFETY: the only process that wrote the file is dead.
-    let pool = unsafe { options_of(options.seed).recovery_threads(threads).open(path)? };
+    let pool = unsafe {
+        let journal = options.lost.is_journaled();
+        options_of(options.seed, journal).recovery_threads(threads).open(path)?
+    };
     let map = map_of(&pool, options.scheme)?;
     let opened = Instant::now();
     let key = keys.key(number);
@@ -268,7 +346,11 @@ fn reopen(
     } else {
         Duration::ZERO
     };
-    Ok(Times { open: opened - start, first_get: answered - opened, raw })
+    let read = match options.lost {
+        Lost::Memory => read_all(path)?,
+        _ => Duration::ZERO,
+    };
+    Ok(Times { open: opened - start, first_get: answered - opened, raw, read })
 }
 
 fn check(key: u64, found: Option<u64>) -> Fallible {
@@ -309,6 +391,7 @@ impl Worker {
             .args(["--scheme", options.scheme.name()])
             .args(["--records", &records.to_string()])
             .args(["--seed", &options.seed.to_string()])
+            .args(options.lost.is_journaled().then_some("--journal"))
             .arg("--pool")
             .arg(path)
             .stdout(Stdio::piped())
@@ -341,14 +424,18 @@ impl Drop for Worker {
 ///
 /// # Errors
 /// As the pool's operations. It never returns otherwise.
-pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64) -> Fallible {
+pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64, journal: bool) -> Fallible {
     // SAFETY: the parent made the directory for this pool, and does not open the pool meanwhile.
-    let pool = unsafe { options_of(seed).open_or_create(path)? };
+    let pool = unsafe { options_of(seed, journal).open_or_create(path)? };
     let map = map_of(&pool, scheme)?;
     let keys = Keys::new(seed);
     // Leaves records in place that an earlier child stored.
     for key in (0..records).map(|number| keys.key(number)) {
         map.insert(&key, &value(key, 0))?;
+    }
+    // A reboot may take back what was not waited for.
+    if journal {
+        pool.wait_durable()?;
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready")?;

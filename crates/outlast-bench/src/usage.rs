@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::fs;
+use std::path::Path;
 
 /// Returns the bytes of the heap in use, including allocations with mappings of their own, as the C
 /// library counts them. `None` if the C library does not.
@@ -29,6 +30,19 @@ pub fn trim_heap() {
 /// Kilobytes of the process's anonymous memory in huge pages.
 pub fn anon_huge_kb() -> Option<u64> {
     field_kb(&fs::read_to_string("/proc/self/smaps_rollup").ok()?, "AnonHugePages:")
+}
+
+/// Writes back everything in the page cache that belongs to the file system of a directory, and
+/// returns the bytes that were written to its disk since the system started, by anybody. `None` if
+/// it has no disk of its own.
+pub fn disk_bytes(dir: &Path) -> Option<u64> {
+    let file = fs::File::open(dir).ok()?;
+    rustix::fs::syncfs(&file).ok()?;
+    let device = rustix::fs::fstat(&file).ok()?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let counters = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+    // The seventh number counts sectors of 512 bytes, on every disk.
+    Some(counters.split_ascii_whitespace().nth(6)?.parse::<u64>().ok()? * 512)
 }
 
 fn field_kb(text: &str, field: &str) -> Option<u64> {

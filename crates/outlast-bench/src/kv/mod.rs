@@ -23,11 +23,13 @@ use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::{Medium, Setup};
 use crate::team;
+use crate::usage;
 use outlast::RecordForm;
 use outlast::pmem::{MapAccess, Mapping};
 pub use promise::{Promise, Store};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,20 +37,21 @@ use std::time::{Duration, Instant};
 /// Number of records per scan.
 const SCANNED: usize = 50;
 
-/// The interface of a store in this benchmark. Used by one thread.
-trait Client {
+/// The interface of a store in this benchmark. Each thread has a hand of its own.
+trait Client: Sync {
     /// Inserts many records at once, in the fastest way that the store has.
-    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible;
+    fn load(&self, hand: &mut Hand, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible;
     /// Inserts a record. The store's promise holds once this returns.
-    fn insert(&mut self, key: u64, value: u64) -> Fallible;
+    fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible;
     /// Looks up a record.
-    fn get(&mut self, key: u64) -> Fallible<Option<u64>>;
-    /// Scans in key order from a key on, up to `records` records. Returns whether the store keeps a
-    /// key order.
-    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool>;
-    /// Number of bytes on the file system.
-    fn bytes(&mut self) -> Fallible<u64>;
+    fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>>;
+    /// Scans [`SCANNED`] records in key order from a key on. Returns whether the store keeps a key
+    /// order.
+    fn scan(&self, hand: &mut Hand, from: u64, found: &mut Found) -> Fallible<bool>;
 }
+
+/// The records that a scan found, in its order.
+type Found = Vec<(u64, u64)>;
 
 /// Options of the command.
 #[derive(Debug, Clone)]
@@ -58,12 +61,14 @@ pub struct Options {
     pub setup: Setup,
     /// Records loaded first.
     pub records: u64,
-    /// Inserts, and lookups, per round.
+    /// Inserts, and lookups, per round and number of threads.
     pub operations: u64,
     /// Seconds after which the inserts of a round end.
     pub insert_seconds: f64,
     /// Number of rounds.
     pub rounds: usize,
+    /// Numbers of threads that share the operations, in this order.
+    pub threads: Vec<usize>,
     /// The stores, in this order.
     pub stores: Vec<Store>,
 }
@@ -75,19 +80,22 @@ impl Options {
         limits::range("operations", self.operations, 1..=limits::RECORDS_MAX)?;
         limits::range("rounds", self.rounds, 1..=limits::ROUNDS_MAX)?;
         limits::range("insert-seconds", self.insert_seconds, 0.001..=86_400.0)?;
+        limits::threads(&self.threads)?;
         // LMDB accepts up to 511 bytes.
         limits::range("key-size", self.setup.key_bytes, 8..=500)?;
         limits::each_once("store", &self.stores)
     }
 }
 
-/// One row: a phase of a store.
+/// One row: a phase of a store with a number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// `insert`, `get` or `scan`.
     pub phase: &'static str,
     /// The store.
     pub store: &'static str,
+    /// Number of threads.
+    pub threads: usize,
     /// What a change survives once its call has returned.
     pub guarantee: &'static str,
     /// Whether that includes process death.
@@ -110,16 +118,22 @@ pub struct Row {
     pub latency: Percentiles,
     /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
+    /// For inserts: bytes written to the disk per insert, with everything that was in the page cache
+    /// at their end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes_per_insert: Option<f64>,
     /// For `outlast`: the ratio to each other store.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ratio_to_rival: BTreeMap<String, Ratio>,
 }
 
-/// A store's line in the table.
+/// The line of a store and a number of threads in the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     /// The store.
     pub store: &'static str,
+    /// Number of threads.
+    pub threads: usize,
     /// Whether a change survives process death once its call has returned.
     pub survives_process_death: &'static str,
     /// What a power loss leaves.
@@ -133,18 +147,21 @@ pub struct Line {
 }
 
 impl Line {
-    /// Makes a line for every store with both rows. Stores that promise most come first.
-    fn all(rows: &[Row], medium: Medium) -> Vec<Line> {
+    /// Makes a line for every store and number of threads with both rows. Stores that promise most
+    /// come first.
+    fn all(rows: &[Row], threads: &[usize], medium: Medium) -> Vec<Line> {
         let mut stores: Vec<Store> = Store::ALL.to_vec();
         stores.sort_by_key(|store| {
             let promise = store.promise(medium);
             std::cmp::Reverse((promise.power_loss, promise.process_death))
         });
-        let line = |store: Store| {
-            let of = |phase| rows.iter().find(|r| r.store == store.name() && r.phase == phase);
+        let line = |(store, threads): (Store, usize)| {
+            let own = |row: &&Row| row.store == store.name() && row.threads == threads;
+            let of = |phase| rows.iter().filter(own).find(|row| row.phase == phase);
             let promise = store.promise(medium);
             Some(Line {
                 store: store.name(),
+                threads,
                 survives_process_death: if promise.process_death { "yes" } else { "no" },
                 after_power_loss: promise.after_power_loss,
                 insert: of("insert")?.clone(),
@@ -152,7 +169,8 @@ impl Line {
                 scan: of("scan").cloned(),
             })
         };
-        stores.into_iter().filter_map(line).collect()
+        let each = |store| threads.iter().map(move |&threads| (store, threads));
+        stores.into_iter().flat_map(each).filter_map(line).collect()
     }
 }
 
@@ -168,24 +186,40 @@ impl Seen {
         Ok(Seen { operations: 0, mops: Vec::new(), latency: Latency::new()? })
     }
 
-    /// Runs operations until there are enough or time is up. Returns how many were done.
-    fn measure(
+    /// Runs operations in all threads of a team until there are enough or time is up. `ready` makes
+    /// a thread's operation from the thread's number; the operation is told the number of each turn,
+    /// no two turns with the same. Returns the numbers of the turns of each thread.
+    fn measure<O: FnMut(u64) -> Fallible>(
         &mut self,
+        threads: usize,
         count: u64,
         time: Duration,
-        mut operation: impl FnMut(u64) -> Fallible,
-    ) -> Fallible<u64> {
-        let start = Instant::now();
-        let mut done = 0;
-        while done < count && start.elapsed() < time {
-            let before = Instant::now();
-            operation(done)?;
-            self.latency.record(before.elapsed().as_nanos() as u64);
-            done += 1;
+        ready: impl Fn(usize) -> Fallible<O> + Sync,
+    ) -> Fallible<Vec<Range<u64>>> {
+        let run = |thread: usize| {
+            let mut operation = ready(thread)?;
+            let mut latency = Latency::new()?;
+            let (first, count) = team::share(count, threads, thread);
+            let start = Instant::now();
+            let mut done = 0;
+            while done < count && start.elapsed() < time {
+                let before = Instant::now();
+                operation(first + done)?;
+                latency.record(before.elapsed().as_nanos() as u64);
+                done += 1;
+            }
+            Ok((first..first + done, latency))
+        };
+        let (results, taken) = team::run(threads, run)?;
+        let mut turns = Vec::new();
+        for (own, latency) in results {
+            self.latency.add(&latency)?;
+            turns.push(own);
         }
+        let done: u64 = turns.iter().map(|own| own.end - own.start).sum();
         self.operations += done;
-        self.mops.push(done as f64 / start.elapsed().as_secs_f64().max(1e-9) / 1e6);
-        Ok(done)
+        self.mops.push(done as f64 / taken.time.as_secs_f64().max(1e-9) / 1e6);
+        Ok(turns)
     }
 }
 
@@ -194,7 +228,12 @@ struct Observed {
     get: Seen,
     scan: Seen,
     file_bytes: u64,
+    /// Bytes written to the disk for all inserts; `None` if that is not known.
+    disk_bytes: Option<u64>,
 }
+
+/// What was observed of each store with each number of threads.
+type Results = BTreeMap<(Store, usize), Observed>;
 
 /// Measures all stores, and prints a row for each store and phase.
 ///
@@ -209,22 +248,27 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
         operations: u64,
         insert_seconds: f64,
         rounds: usize,
-        sync: Sync,
+        sync: SyncTime,
     }
-    let sync = Sync::measure(&setup.dir)?;
+    let sync = SyncTime::measure(&setup.dir)?;
     let Options { records, operations, insert_seconds, rounds, .. } = *options;
     let run = Run::on_files("kv", setup, &[setup.scheme])?;
     report.run(&run, &Own { records, operations, insert_seconds, rounds, sync })?;
-    let mut results = BTreeMap::new();
+    let mut results = Results::new();
     for &store in &options.stores {
-        let [insert, get, scan] = [Seen::new()?, Seen::new()?, Seen::new()?];
-        results.insert(store, Observed { insert, get, scan, file_bytes: 0 });
+        for &threads in &options.threads {
+            let [insert, get, scan] = [Seen::new()?, Seen::new()?, Seen::new()?];
+            results.insert(
+                (store, threads),
+                Observed { insert, get, scan, file_bytes: 0, disk_bytes: Some(0) },
+            );
+        }
     }
-    let progress = Progress::new((options.rounds * results.len()) as u64);
+    let progress = Progress::new((options.rounds * options.stores.len()) as u64);
     for round in 0..options.rounds {
-        for (&store, result) in &mut results {
+        for &store in &options.stores {
             progress.next(&format!("round {} of {}: {store}", round + 1, options.rounds));
-            one(options, store, result).map_err(|e| format!("{store}: {e}"))?;
+            one(options, store, &mut results).map_err(|e| format!("{store}: {e}"))?;
             progress.done(1);
         }
     }
@@ -232,26 +276,29 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     let mut rows = Vec::new();
     for phase in ["insert", "get", "scan"] {
         for &store in &options.stores {
-            let Some(row) = row(options, phase, store, &results) else { continue };
-            report.row("kv", &row)?;
-            rows.push(row);
+            for &threads in &options.threads {
+                let Some(row) = row(options, phase, (store, threads), &results) else { continue };
+                report.row("kv", &row)?;
+                rows.push(row);
+            }
         }
     }
-    print_table(&rows, setup.medium, sync, report)?;
+    print_table(&rows, options, sync, report)?;
     Ok(rows)
 }
 
-fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) -> Fallible {
+fn print_table(rows: &[Row], options: &Options, sync: SyncTime, report: &mut Report) -> Fallible {
     if report.is_json() {
         return Ok(());
     }
-    for line in Line::all(rows, medium) {
+    for line in Line::all(rows, &options.threads, options.setup.medium) {
         report.row("kv_store", &line)?;
     }
     report.table(
         "kv_store",
         &[
             ("store", "/store", Show::Text),
+            ("threads", "/threads", Show::Count),
             ("survives a kill", "/survives_process_death", Show::Text),
             ("a power loss leaves", "/after_power_loss", Show::Text),
             ("inserts, k/s", "/insert/kops", Show::Decimal(1)),
@@ -263,11 +310,12 @@ fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) ->
             ("scans, k/s", "/scan/kops", Show::Decimal(1)),
             ("p50", "/scan/p50_ns", Show::Nanoseconds),
             ("file B/record", "/get/file_bytes_per_record", Show::Decimal(0)),
+            ("disk B/insert", "/insert/disk_bytes_per_insert", Show::Decimal(0)),
         ],
     )?;
-    let Sync { written_us, mapped_us } = sync;
+    let SyncTime { written_us, mapped_us } = sync;
     report.note(&format!(
-        "One thread; every insert, every get and every scan (of {SCANNED} records) is a \
+        "Every insert, every get and every scan (of {SCANNED} records) is a \
          transaction of its own. To sync one page takes {written_us:.0} us here after a write, \
          {mapped_us:.0} us after a store to mapped memory.\nA store whose inserts survive a \
          power loss waits for the first kind of sync. outlast-sync waits three times for the \
@@ -278,19 +326,19 @@ fn print_table(rows: &[Row], medium: Medium, sync: Sync, report: &mut Report) ->
 /// The time a file system takes to make a change durable. No store that makes changes durable can
 /// be faster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct Sync {
+struct SyncTime {
     /// Microseconds to write to one page of a file and sync it.
     written_us: f64,
     /// Microseconds to store to a mapped page and sync it. The kernel first has to find that page.
     mapped_us: f64,
 }
 
-impl Sync {
+impl SyncTime {
     /// Number of page changes, of which the median is taken.
     const CHANGES: u64 = 200;
     const PAGE: u64 = 4096;
 
-    fn measure(dir: &Path) -> Fallible<Sync> {
+    fn measure(dir: &Path) -> Fallible<SyncTime> {
         let file = tempfile::tempfile_in(dir)?;
         // The pages are written first, so that a sync need not allocate blocks.
         for page in 0..Self::CHANGES {
@@ -310,7 +358,7 @@ impl Sync {
             };
             Ok(mapping.sync()?)
         })?;
-        Ok(Sync { written_us, mapped_us })
+        Ok(SyncTime { written_us, mapped_us })
     }
 
     fn median_us(mut change: impl FnMut(u64) -> Fallible) -> Fallible<f64> {
@@ -327,29 +375,31 @@ impl Sync {
 fn row(
     options: &Options,
     phase: &'static str,
-    store: Store,
-    results: &BTreeMap<Store, Observed>,
+    (store, threads): (Store, usize),
+    results: &Results,
 ) -> Option<Row> {
-    let of = |store: &Store| {
-        let result = results.get(store)?;
+    let of = |store: Store| {
+        let result = results.get(&(store, threads))?;
         Some(match phase {
             "insert" => &result.insert,
             "get" => &result.get,
             _ => &result.scan,
         })
     };
-    let seen = of(&store)?;
+    let seen = of(store)?;
     let promise = store.promise(options.setup.medium);
     let mops = Mops::of(&seen.mops)?;
     let exact = median(&seen.mops)?;
-    let ratio_to_rival = results
-        .keys()
+    let ratio_to_rival = options
+        .stores
+        .iter()
         .filter(|other| store == Store::Outlast && **other != store)
-        .filter_map(|other| Some((other.name().into(), Ratio::of(&seen.mops, &of(other)?.mops)?)))
+        .filter_map(|&other| Some((other.name().into(), Ratio::of(&seen.mops, &of(other)?.mops)?)))
         .collect();
     Some(Row {
         phase,
         store: store.name(),
+        threads,
         guarantee: promise.text,
         survives_process_death: promise.process_death,
         survives_power_loss: promise.power_loss,
@@ -360,84 +410,128 @@ fn row(
         kops: rounded(exact * 1e3, 3),
         latency: seen.latency.percentiles(),
         file_bytes_per_record: rounded(
-            results.get(&store)?.file_bytes as f64 / options.records as f64,
+            results.get(&(store, threads))?.file_bytes as f64 / options.records as f64,
             1,
         ),
+        disk_bytes_per_insert: results
+            .get(&(store, threads))?
+            .disk_bytes
+            .filter(|_| phase == "insert")
+            .map(|bytes| rounded(bytes as f64 / seen.operations.max(1) as f64, 1)),
         ratio_to_rival,
     })
 }
 
 /// Runs one round of one store, in an empty directory.
-fn one(options: &Options, store: Store, result: &mut Observed) -> Fallible {
+fn one(options: &Options, store: Store, results: &mut Results) -> Fallible {
     let place = Scratch::create(&options.setup.dir)?;
-    let measured = |client: &mut dyn Client| measure(options, client, result);
-    // Runs in a thread of its own, pinned to one core.
-    let work = || with(store, &options.setup, place.path(), measured);
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(move || {
-            team::pin(team::cores().first().copied());
-            work()
-        });
-        worker.join().map_err(|_| "it panicked")?
-    })
+    let path = place.path();
+    with(store, &options.setup, path, |client| measure(options, client, store, path, results))
 }
 
-fn measure(options: &Options, client: &mut dyn Client, result: &mut Observed) -> Fallible {
+fn measure(
+    options: &Options,
+    client: &dyn Client,
+    store: Store,
+    path: &Path,
+    results: &mut Results,
+) -> Fallible {
     let keys = Keys::new(options.setup.seed);
     let record = |number: u64| {
         let key = keys.key(number);
         (key, value(key, 0))
     };
-    client.load(&mut (0..options.records).map(record))?;
-    result.file_bytes = client.bytes()?;
-    let no_end = Duration::MAX;
-    let mut draw = Draw::new(options.setup.seed);
-    let mut get = |number: u64| -> Fallible {
+    let hand = || options.setup.hand();
+    team::run(1, |_| client.load(&mut hand(), &mut (0..options.records).map(record)))?;
+    let file_bytes = bytes_in(path)?;
+    let mut present = options.records;
+    for &threads in &options.threads {
+        let Some(result) = results.get_mut(&(store, threads)) else { continue };
+        result.file_bytes = file_bytes;
+        lookups(options, client, threads, present > options.records, result)?;
+        let insert_time = Duration::from_secs_f64(options.insert_seconds);
+        let before = usage::disk_bytes(path);
+        let turns = result.insert.measure(threads, options.operations, insert_time, |_| {
+            let mut hand = hand();
+            Ok(move |number| {
+                let (key, value) = record(present + number);
+                client.insert(&mut hand, key, value)
+            })
+        })?;
+        result.disk_bytes = result
+            .disk_bytes
+            .and_then(|bytes| Some(bytes + usage::disk_bytes(path)?.saturating_sub(before?)));
+        // Checks that the inserted records are present.
+        let mut hand = hand();
+        for number in turns.into_iter().flat_map(|own| {
+            let step = 1 + (own.end - own.start) as usize * threads / 1000;
+            own.step_by(step)
+        }) {
+            let (key, expected) = record(present + number);
+            if client.get(&mut hand, key)? != Some(expected) {
+                return Err(format!("an inserted record is gone: key {key:#x}").into());
+            }
+        }
+        // The next number of threads inserts other records.
+        present += options.operations;
+    }
+    Ok(())
+}
+
+/// Measures gets and scans of the records that were loaded. `more` says whether others may be
+/// present.
+fn lookups(
+    options: &Options,
+    client: &dyn Client,
+    threads: usize,
+    more: bool,
+    result: &mut Observed,
+) -> Fallible {
+    let keys = Keys::new(options.setup.seed);
+    let draw = |thread: usize| Draw::new(options.setup.seed + thread as u64);
+    let get = |hand: &mut Hand, number: u64| -> Fallible {
         let key = keys.key(number);
-        match client.get(key)? {
+        match client.get(hand, key)? {
             Some(value) if belongs(key, value) => Ok(()),
             other => Err(format!("wrong answer: key {key:#x} gave {other:x?}").into()),
         }
     };
-    for _ in 0..options.operations / 20 {
-        get(draw.below(options.records))?;
-    }
-    result.get.measure(options.operations, no_end, |_| get(draw.below(options.records)))?;
+    let no_end = Duration::MAX;
+    result.get.measure(threads, options.operations, no_end, |thread| {
+        let (mut draw, mut hand) = (draw(thread), options.setup.hand());
+        for _ in 0..options.operations / 20 / threads as u64 {
+            get(&mut hand, draw.below(options.records))?;
+        }
+        Ok(move |_| get(&mut hand, draw.below(options.records)))
+    })?;
     // The keys are stored, and so ordered, by their bytes.
     let in_order = |key: u64| key.swap_bytes();
     let all = (0..options.records).map(|number| in_order(keys.key(number)));
     let last_whole = keys::last_whole(all, SCANNED);
-    let mut found = Vec::new();
-    let mut scan = |number: u64| -> Fallible<bool> {
+    let scan = |hand: &mut Hand, number: u64, found: &mut Found| -> Fallible<bool> {
         let from = keys.key(number);
         found.clear();
-        if !client.scan(from, SCANNED, &mut found)? {
+        if !client.scan(hand, from, found)? {
             return Ok(false);
         }
         let whole = in_order(from) <= last_whole;
         let begins = found.first().is_some_and(|&(key, _)| key == from);
         let ascends = found.windows(2).all(|pair| in_order(pair[0].0) < in_order(pair[1].0));
         let right = found.iter().all(|&(key, value)| belongs(key, value));
-        if begins && ascends && right && whole == (found.len() == SCANNED) {
+        let enough = found.len() == SCANNED || !whole;
+        let too_many = found.len() == SCANNED && !whole && !more;
+        if begins && ascends && right && enough && !too_many {
             return Ok(true);
         }
         Err(format!("wrong answer: a scan from {from:#x} gave {found:x?}").into())
     };
-    if scan(draw.below(options.records))? {
+    if scan(&mut options.setup.hand(), 0, &mut Found::new())? {
         let scans = (options.operations / 10).max(1);
-        result.scan.measure(scans, no_end, |_| scan(draw.below(options.records)).map(drop))?;
-    }
-    let insert_time = Duration::from_secs_f64(options.insert_seconds);
-    let done = result.insert.measure(options.operations, insert_time, |number| {
-        let (key, value) = record(options.records + number);
-        client.insert(key, value)
-    })?;
-    // Checks that the inserted records are present.
-    for number in (0..done).step_by(1 + done as usize / 1000) {
-        let (key, expected) = record(options.records + number);
-        if client.get(key)? != Some(expected) {
-            return Err(format!("an inserted record is gone: key {key:#x}").into());
-        }
+        result.scan.measure(threads, scans, no_end, |thread| {
+            let (mut draw, mut hand) = (draw(thread), options.setup.hand());
+            let mut found = Found::new();
+            Ok(move |_| scan(&mut hand, draw.below(options.records), &mut found).map(drop))
+        })?;
     }
     Ok(())
 }
@@ -446,9 +540,8 @@ fn with(
     store: Store,
     setup: &Setup,
     dir: &Path,
-    job: impl FnOnce(&mut dyn Client) -> Fallible,
+    job: impl FnOnce(&dyn Client) -> Fallible,
 ) -> Fallible {
-    let hand: Hand = setup.hand();
     match store {
         Store::Outlast | Store::OutlastSync | Store::OutlastJournal | Store::OutlastWait => {
             let waits = matches!(store, Store::OutlastSync | Store::OutlastWait);
@@ -458,22 +551,22 @@ fn with(
             }
             let setup = &setup;
             match setup.form {
-                RecordForm::Inline => job(&mut library::Words::create(setup, dir, waits)?),
-                RecordForm::Bytes => job(&mut library::Library::create(setup, dir, hand, waits)?),
+                RecordForm::Inline => job(&library::Words::create(setup, dir, waits)?),
+                RecordForm::Bytes => job(&library::Strings::create(setup, dir, waits)?),
             }
         }
         #[cfg(feature = "stores")]
-        Store::Redb => job(&mut stores::Redb::create(dir, hand, true)?),
+        Store::Redb => job(&stores::Redb::create(dir, true)?),
         #[cfg(feature = "stores")]
-        Store::RedbNone => job(&mut stores::Redb::create(dir, hand, false)?),
+        Store::RedbNone => job(&stores::Redb::create(dir, false)?),
         #[cfg(feature = "stores")]
-        Store::Lmdb => stores::with_lmdb(dir, hand, true, job),
+        Store::Lmdb => stores::with_lmdb(dir, true, job),
         #[cfg(feature = "stores")]
-        Store::LmdbNoSync => stores::with_lmdb(dir, hand, false, job),
+        Store::LmdbNoSync => stores::with_lmdb(dir, false, job),
         #[cfg(feature = "stores")]
-        Store::Fjall => job(&mut stores::Fjall::create(dir, hand, true)?),
+        Store::Fjall => job(&stores::Fjall::create(dir, true)?),
         #[cfg(feature = "stores")]
-        Store::FjallBuffer => job(&mut stores::Fjall::create(dir, hand, false)?),
+        Store::FjallBuffer => job(&stores::Fjall::create(dir, false)?),
         #[cfg(not(feature = "stores"))]
         other => Err(format!("this build has no {other} (feature `stores`)").into()),
     }

@@ -1,13 +1,13 @@
 //! redb, LMDB and fjall, each used as its documentation recommends, all with their default caches.
 
-use super::{Client, bytes_in};
+use super::{Client, Found, SCANNED};
 use crate::Fallible;
 use crate::form::{Hand, spelled};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions};
 use redb::{Durability, ReadableDatabase, TableDefinition};
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Number of records per transaction of a load.
 const LOAD_BATCH: usize = 10_000;
@@ -17,21 +17,19 @@ const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("bench");
 /// redb: one write transaction per insert, one read transaction per lookup.
 pub(super) struct Redb {
     database: redb::Database,
-    hand: Hand,
-    dir: PathBuf,
     durability: Durability,
 }
 
 impl Redb {
-    pub(super) fn create(dir: &Path, hand: Hand, durable: bool) -> Fallible<Self> {
+    pub(super) fn create(dir: &Path, durable: bool) -> Fallible<Self> {
         let database = redb::Database::create(dir.join("redb"))?;
         let durability = if durable { Durability::Immediate } else { Durability::None };
-        Ok(Redb { database, hand, dir: dir.into(), durability })
+        Ok(Redb { database, durability })
     }
 }
 
 impl Client for Redb {
-    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+    fn load(&self, hand: &mut Hand, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
         let mut more = true;
         while more {
             let mut transaction = self.database.begin_write()?;
@@ -41,7 +39,7 @@ impl Client for Redb {
                 let mut batch = records.take(LOAD_BATCH).peekable();
                 more = batch.peek().is_some();
                 for (key, value) in batch {
-                    let (key, value) = self.hand.pair_bytes(key, value);
+                    let (key, value) = hand.pair_bytes(key, value);
                     table.insert(key, value)?;
                 }
             }
@@ -51,35 +49,31 @@ impl Client for Redb {
         Ok(self.database.begin_write()?.commit()?)
     }
 
-    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+    fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(self.durability)?;
         {
-            let (key, value) = self.hand.pair_bytes(key, value);
+            let (key, value) = hand.pair_bytes(key, value);
             transaction.open_table(TABLE)?.insert(key, value)?;
         }
         Ok(transaction.commit()?)
     }
 
-    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
-        let reading = self.hand.reading;
+    fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        let reading = hand.reading;
         let table = self.database.begin_read()?.open_table(TABLE)?;
-        let found = table.get(self.hand.key_bytes(key))?;
+        let found = table.get(hand.key_bytes(key))?;
         Ok(found.map(|value| reading.word(value.value())))
     }
 
-    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
-        let reading = self.hand.reading;
+    fn scan(&self, hand: &mut Hand, from: u64, found: &mut Found) -> Fallible<bool> {
+        let reading = hand.reading;
         let table = self.database.begin_read()?.open_table(TABLE)?;
-        for record in table.range(self.hand.key_bytes(from)..)?.take(records) {
+        for record in table.range(hand.key_bytes(from)..)?.take(SCANNED) {
             let (key, value) = record?;
             found.push((spelled(key.value()), reading.word(value.value())));
         }
         Ok(true)
-    }
-
-    fn bytes(&mut self) -> Fallible<u64> {
-        bytes_in(&self.dir)
     }
 }
 
@@ -87,8 +81,6 @@ impl Client for Redb {
 struct Lmdb<'e> {
     env: &'e heed::Env,
     database: heed::Database<'e, Bytes, Bytes>,
-    hand: Hand,
-    dir: &'e Path,
 }
 
 /// Address space for the file to grow into. It takes no bytes on the disk.
@@ -97,9 +89,8 @@ const LMDB_MAP_BYTES: usize = 64 << 30;
 /// Creates an LMDB environment and runs a job with it.
 pub(super) fn with_lmdb(
     dir: &Path,
-    hand: Hand,
     durable: bool,
-    job: impl FnOnce(&mut dyn Client) -> Fallible,
+    job: impl FnOnce(&dyn Client) -> Fallible,
 ) -> Fallible {
     let mut options = EnvOpenOptions::new();
     options.map_size(LMDB_MAP_BYTES);
@@ -117,18 +108,18 @@ pub(super) fn with_lmdb(
             opener.create_database(transaction, None).map(CommitOrAbort::<_, ()>::Commit)
         })?
         .unwrap_commit();
-    job(&mut Lmdb { env: &env, database, hand, dir })
+    job(&Lmdb { env: &env, database })
 }
 
 impl Client for Lmdb<'_> {
-    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+    fn load(&self, hand: &mut Hand, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
         let mut more = true;
         while more {
             let mut transaction = self.env.write_txn()?;
             let mut batch = records.take(LOAD_BATCH).peekable();
             more = batch.peek().is_some();
             for (key, value) in batch {
-                let (key, value) = self.hand.pair_bytes(key, value);
+                let (key, value) = hand.pair_bytes(key, value);
                 self.database.put(&mut transaction, key, value)?;
             }
             transaction.commit()?;
@@ -136,33 +127,29 @@ impl Client for Lmdb<'_> {
         Ok(())
     }
 
-    fn insert(&mut self, key: u64, value: u64) -> Fallible {
+    fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible {
         let mut transaction = self.env.write_txn()?;
-        let (key, value) = self.hand.pair_bytes(key, value);
+        let (key, value) = hand.pair_bytes(key, value);
         self.database.put(&mut transaction, key, value)?;
         Ok(transaction.commit()?)
     }
 
-    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
-        let reading = self.hand.reading;
+    fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        let reading = hand.reading;
         let transaction = self.env.read_txn()?;
-        let found = self.database.get(&transaction, self.hand.key_bytes(key))?;
+        let found = self.database.get(&transaction, hand.key_bytes(key))?;
         Ok(found.map(|value| reading.word(value)))
     }
 
-    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
-        let reading = self.hand.reading;
+    fn scan(&self, hand: &mut Hand, from: u64, found: &mut Found) -> Fallible<bool> {
+        let reading = hand.reading;
         let transaction = self.env.read_txn()?;
-        let bounds = (Bound::Included(self.hand.key_bytes(from)), Bound::Unbounded);
-        for record in self.database.range(&transaction, &bounds)?.take(records) {
+        let bounds = (Bound::Included(hand.key_bytes(from)), Bound::Unbounded);
+        for record in self.database.range(&transaction, &bounds)?.take(SCANNED) {
             let (key, value) = record?;
             found.push((spelled(key), reading.word(value)));
         }
         Ok(true)
-    }
-
-    fn bytes(&mut self) -> Fallible<u64> {
-        bytes_in(self.dir)
     }
 }
 
@@ -170,30 +157,28 @@ impl Client for Lmdb<'_> {
 pub(super) struct Fjall {
     database: fjall::Database,
     keyspace: fjall::Keyspace,
-    hand: Hand,
-    dir: PathBuf,
     sync: bool,
 }
 
 impl Fjall {
-    pub(super) fn create(dir: &Path, hand: Hand, sync: bool) -> Fallible<Self> {
+    pub(super) fn create(dir: &Path, sync: bool) -> Fallible<Self> {
         let database = fjall::Database::builder(dir.join("fjall")).open()?;
         let keyspace = database.keyspace("bench", fjall::KeyspaceCreateOptions::default)?;
-        Ok(Fjall { database, keyspace, hand, dir: dir.into(), sync })
+        Ok(Fjall { database, keyspace, sync })
     }
 }
 
 impl Client for Fjall {
-    fn load(&mut self, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
+    fn load(&self, hand: &mut Hand, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible {
         for (key, value) in records {
-            let (key, value) = self.hand.pair_bytes(key, value);
+            let (key, value) = hand.pair_bytes(key, value);
             self.keyspace.insert(key, value)?;
         }
         Ok(self.database.persist(fjall::PersistMode::SyncAll)?)
     }
 
-    fn insert(&mut self, key: u64, value: u64) -> Fallible {
-        let (key, value) = self.hand.pair_bytes(key, value);
+    fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible {
+        let (key, value) = hand.pair_bytes(key, value);
         // Also writes its journal to the system.
         self.keyspace.insert(key, value)?;
         if self.sync {
@@ -202,22 +187,18 @@ impl Client for Fjall {
         Ok(())
     }
 
-    fn get(&mut self, key: u64) -> Fallible<Option<u64>> {
-        let reading = self.hand.reading;
-        let found = self.keyspace.get(self.hand.key_bytes(key))?;
+    fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>> {
+        let reading = hand.reading;
+        let found = self.keyspace.get(hand.key_bytes(key))?;
         Ok(found.map(|value| reading.word(&value)))
     }
 
-    fn scan(&mut self, from: u64, records: usize, found: &mut Vec<(u64, u64)>) -> Fallible<bool> {
-        let reading = self.hand.reading;
-        for record in self.keyspace.range(self.hand.key_bytes(from)..).take(records) {
+    fn scan(&self, hand: &mut Hand, from: u64, found: &mut Found) -> Fallible<bool> {
+        let reading = hand.reading;
+        for record in self.keyspace.range(hand.key_bytes(from)..).take(SCANNED) {
             let (key, value) = record.into_inner()?;
             found.push((spelled(&key), reading.word(&value)));
         }
         Ok(true)
-    }
-
-    fn bytes(&mut self) -> Fallible<u64> {
-        bytes_in(&self.dir)
     }
 }
