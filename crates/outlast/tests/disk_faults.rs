@@ -1,12 +1,13 @@
 //! What a pool does when its file system fails: what it reports, and what it does not claim again
 //! before it is verified.
 
-use outlast::pmem::{Call, Disk, DiskWatch, Fate};
+use outlast::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const EIO: i32 = 5;
 
@@ -405,4 +406,28 @@ fn is_io(error: &Error) -> bool {
 
 fn names(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn a_failed_sync_in_the_background_is_not_hidden() {
+    for left in 0..3 {
+        let setup = Setup::new(Scheme::DashEh, false);
+        let options = setup.options().medium(MediumKind::PageCache).background(true);
+        // SAFETY: the file belongs to this test alone.
+        let pool = unsafe { options.create(&setup.path) }.unwrap();
+        let map: Map<u64, str> = pool.map("m").unwrap();
+        put(&map, 0..100);
+        // The write-back beside changes, that of the sync, and that of the clean header.
+        setup.faults.fail_after(left);
+        let start = Instant::now();
+        while !pool.durability().is_suspect {
+            assert!(start.elapsed() < Duration::from_secs(60), "an idle pool is synced");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(matches!(pool.sync(), Err(Error::Suspect)), "call {left}");
+        put(&map, 100..200);
+        check(&map, 0..200, "after a failed write-back");
+        assert!(pool.verify().unwrap().is_sound());
+        pool.sync().unwrap();
+    }
 }

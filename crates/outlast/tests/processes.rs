@@ -3,9 +3,11 @@
 mod files;
 
 use files::{check_filled, child_path, create, dir, filled, in_child, open};
+use outlast::pmem::MediumKind;
 use outlast::{Error, Pool, PoolOptions, TornReason};
 use std::fs::{self};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_copy_of_a_live_pool_is_refused() {
@@ -166,6 +168,135 @@ fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     let pool = unsafe { with_boot(3).open(&path).unwrap() };
     assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop((pool, dir));
+}
+
+/// Waits until a pool is clean.
+fn wait_until_clean(pool: &Pool) {
+    let start = Instant::now();
+    while !pool.store().core().is_clean() {
+        assert!(start.elapsed() < Duration::from_secs(60), "an idle pool is synced");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
+    let (_dir, path) = filled();
+    let with_boot = |boot| PoolOptions::new().medium(MediumKind::PageCache).boot_id(boot);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { with_boot(1).open(&path).unwrap() };
+    let map = pool.map::<u64, u64>("numbers").unwrap();
+    map.update(&3, &9).unwrap();
+    assert!(!pool.store().core().is_clean());
+    let killed = fs::read(&path).unwrap();
+    wait_until_clean(&pool);
+    // Lookups do not end that state, and the next change does.
+    assert_eq!(map.get(&3).unwrap(), Some(9));
+    assert!(pool.store().core().is_clean());
+    map.update(&3, &10).unwrap();
+    assert!(!pool.store().core().is_clean());
+    wait_until_clean(&pool);
+    let synced = fs::read(&path).unwrap();
+    drop((map, pool));
+    fs::write(&path, &synced).unwrap();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { with_boot(2).open(&path).unwrap() };
+    assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+    drop(pool);
+    // The same for a pool that a killed process left dirty, and that nobody changes after that.
+    fs::write(&path, &killed).unwrap();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { with_boot(1).open(&path).unwrap() };
+    wait_until_clean(&pool);
+    let synced = fs::read(&path).unwrap();
+    drop(pool);
+    fs::write(&path, &synced).unwrap();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { with_boot(2).open(&path).unwrap() };
+    assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(9));
+}
+
+#[test]
+fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
+    let (dir, path) = filled();
+    let options = PoolOptions::new().medium(MediumKind::PageCache).boot_id(1);
+    let copy = dir.path().join("copy");
+    let open_copy = || {
+        fs::copy(&path, &copy).unwrap();
+        // SAFETY: the file belongs to this test.
+        unsafe { options.clone().open(&copy) }
+    };
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { options.clone().open(&path).unwrap() };
+    pool.map::<u64, u64>("numbers").unwrap().update(&3, &9).unwrap();
+    wait_until_clean(&pool);
+    // The pool may be in use again before the copy is complete.
+    match open_copy() {
+        Err(Error::PossiblyTorn { reason: TornReason::Copy, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let accepted = options.clone().accept_possibly_torn(true);
+    // SAFETY: the file belongs to this test.
+    let accepted = unsafe { accepted.open(&copy).unwrap() };
+    assert!(matches!(accepted.sync(), Err(Error::Suspect)));
+    assert!(accepted.verify().unwrap().is_sound());
+    accepted.close().unwrap();
+    // The caller says that nothing changes meanwhile.
+    pool.sync().unwrap();
+    let copied = open_copy().unwrap();
+    assert_eq!(copied.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(9));
+    drop(copied);
+    pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
+    wait_until_clean(&pool);
+    pool.close().unwrap();
+    let copied = open_copy().unwrap();
+    assert_eq!(copied.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
+}
+
+#[test]
+fn what_the_background_thread_does_does_not_keep_a_pool_from_being_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = PoolOptions::new().medium(MediumKind::PageCache);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { options.create(dir.path().join("pool")).unwrap() };
+    let map = pool.map::<u64, str>("m").unwrap();
+    let dropped = pool.map::<u64, str>("dropped").unwrap();
+    map.put(&1, "old").unwrap();
+    dropped.put(&1, "old").unwrap();
+    // The thread tries again and again to free what these two keep.
+    let old = map.get_ref(&1).unwrap().unwrap();
+    map.put(&1, "new").unwrap();
+    pool.drop_map("dropped").unwrap();
+    wait_until_clean(&pool);
+    assert_eq!(&*old.to_owned().unwrap(), "old");
+    drop(dropped);
+}
+
+#[test]
+fn a_pool_is_not_synced_while_it_is_changed_nor_against_its_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = |name: &str, options: PoolOptions| {
+        // SAFETY: the file belongs to this test.
+        unsafe { options.medium(MediumKind::PageCache).create(dir.path().join(name)).unwrap() }
+    };
+    let busy = create("busy", PoolOptions::new());
+    let without = create("without", PoolOptions::new().idle_sync(false));
+    let map = busy.map::<u64, u64>("m").unwrap();
+    without.map::<u64, u64>("m").unwrap().insert(&1, &1).unwrap();
+    map.insert(&1, &0).unwrap();
+    let start = Instant::now();
+    // A change every tenth of a second: a loaded machine may delay one for half a second.
+    for n in 1.. {
+        if start.elapsed() > Duration::from_secs(4) {
+            break;
+        }
+        map.update(&1, &n).unwrap();
+        let changed = Instant::now();
+        std::thread::sleep(Duration::from_millis(100));
+        let clean = busy.store().core().is_clean();
+        assert!(!clean || changed.elapsed() > Duration::from_millis(900), "synced in use");
+    }
+    assert!(!without.store().core().is_clean());
 }
 
 #[test]

@@ -43,15 +43,13 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// Starts the background thread if `worker` is true, and the threads of the journal if there is
-    /// one.
+    /// Starts the threads of the journal, if there is one.
     pub(super) fn new(
         store: Arc<Store<Real>>,
-        worker: bool,
+        worker: Option<Worker>,
         locked: Option<File>,
     ) -> Result<Arc<Self>> {
         let journal = JournalThreads::start(&store)?;
-        let worker = worker.then(|| Worker::start(&store)).transpose()?;
         Ok(Arc::new(Guarded { store, worker, journal, locked }))
     }
 

@@ -3,6 +3,7 @@
 use super::handle::{Guarded, Pool};
 use super::journal::{self, JournalOptions};
 use super::store::Store;
+use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
 use crate::pool::backing::{Backing, mapping_error};
@@ -38,6 +39,7 @@ pub struct PoolOptions {
     pub(super) core: CoreOptions,
     emulate_pm: Option<Latency>,
     background: bool,
+    idle_sync: bool,
     pub(super) disk: Disk,
     taken_for: Option<MediumKind>,
     pub(super) journal: Option<JournalOptions>,
@@ -60,6 +62,7 @@ impl PoolOptions {
             core,
             emulate_pm: None,
             background: true,
+            idle_sync: true,
             disk: Disk::default(),
             taken_for: None,
             journal: None,
@@ -129,11 +132,30 @@ impl PoolOptions {
         self
     }
 
-    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use
-    /// and pre-faults new pages. Without it, [`Pool::step`] reclaims and grows. Default: yes.
+    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use,
+    /// pre-faults new pages and syncs an idle pool ([`idle_sync`](Self::idle_sync)). Without it,
+    /// [`Pool::step`] reclaims and grows. Default: yes.
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Sets whether the background thread [syncs](Pool::sync) a pool that no call has changed for one
+    /// to two seconds, so that a reboot or a power loss then finds it clean. Only on a file system
+    /// with a page cache ([`MediumKind::PageCache`]): no other medium needs it. Default: yes.
+    ///
+    /// The price: the first change after such a sync waits until the dirty mark is on the disk, as
+    /// after any `sync`. If a pool is changed again soon after each of them, the time without changes
+    /// is doubled up to about a minute. Where changes are seconds apart and must never wait for the
+    /// disk, turn this off.
+    ///
+    /// While the pool is open, a copy of its file is refused as before
+    /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called `sync` and no
+    /// change has been made since.
+    #[must_use]
+    pub fn idle_sync(mut self, sync: bool) -> Self {
+        self.idle_sync = sync;
         self
     }
 
@@ -554,8 +576,8 @@ impl PoolOptions {
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
-        let guarded = Guarded::new(store, worker, locked)?;
-        Ok(Pool::new(guarded))
+        let worker = worker.then(|| Worker::start(&store, self.idle_sync)).transpose()?;
+        Ok(Pool::new(Guarded::new(store, worker, locked)?))
     }
 }
 

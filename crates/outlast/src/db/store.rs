@@ -13,7 +13,7 @@ use crate::db::bugs;
 use crate::error::{Error, Result};
 use crate::index::Cursor;
 use crate::pmem::Alive;
-use crate::pool::core::{Core, Reclaimer};
+use crate::pool::core::{Core, Quiet, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
 use std::collections::BTreeMap;
@@ -455,6 +455,11 @@ impl<S: MapSeam> Store<S> {
     /// Syncs the pool; see [`Pool::sync`](crate::Pool::sync).
     pub fn sync(&self) -> Result<()> {
         self.sync_and(|_| Ok(()))
+    }
+
+    /// Syncs the pool if no call has changed it since the last call of this function.
+    pub(super) fn sync_if_quiet(&self) -> Result<Quiet> {
+        self.core.sync_if_quiet(|| self.is_settled())
     }
 
     /// Makes the pool clean and durable, and calls `then` while writers are still held back.

@@ -1,9 +1,10 @@
 //! The background thread of a pool. It reclaims space after a crash, grows the pool ahead of use,
-//! pre-faults new pages and builds huge pages.
+//! pre-faults new pages, builds huge pages, and syncs a pool that nobody changes.
 
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MediumKind, Real};
+use crate::pool::core::Quiet;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// How long the worker sleeps when nothing wakes it.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a pool must not have been changed before it is synced.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same for a pool that was changed again soon after each such sync.
+const QUIET_MAX: Duration = Duration::from_secs(64);
 /// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
 /// How far ahead of the frontier this thread pre-faults pages, in bytes.
@@ -42,13 +47,14 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(store: &Arc<Store<Real>>) -> Result<Worker> {
+    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes.
+    pub(super) fn start(store: &Arc<Store<Real>>, idle_sync: bool) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let weak = Arc::downgrade(store);
         let thread = std::thread::Builder::new()
             .name("outlast".into())
-            .spawn(move || run(&weak, &told))
+            .spawn(move || run(&weak, &told, idle_sync))
             .map_err(|e| Error::io("starting the background thread", e))?;
         store.core().set_worker(thread.thread().clone());
         Ok(Worker { stop, thread: Some(thread) })
@@ -80,10 +86,11 @@ impl Drop for Worker {
     }
 }
 
-fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
+fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool) {
     let mut pages = Pages::default();
     let mut rest = Rest::default();
     let opened = Instant::now();
+    let mut idle = idle_sync.then(|| Idle::new(opened));
     let mut settled = false;
     while !stop.load(Ordering::Relaxed) {
         let Some(store) = store.upgrade() else { return };
@@ -103,6 +110,17 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool) {
         let resting =
             !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
         let done = if settled { pages.step(&store, resting) } else { None };
+        if let Some(idle) = &mut idle
+            && !more
+            && done.is_none()
+            && Instant::now() >= idle.next
+        {
+            let found = store.sync_if_quiet();
+            if let Err(error) = &found {
+                tracing::warn!(%error, "syncing a pool that nobody changes");
+            }
+            idle.note(found.ok(), Instant::now());
+        }
         drop(store);
         if let Some(pause) = pause_after(done.as_ref(), more, !pages.behind.is_empty()) {
             std::thread::park_timeout(if settled { pause } else { pause.min(SETTLE) });
@@ -119,6 +137,40 @@ fn pause_after(done: Option<&Work>, more: bool, left: bool) -> Option<Duration> 
         None if more => None,
         None if left => Some(REST),
         None => Some(PAUSE),
+    }
+}
+
+/// When to look next whether the pool is idle.
+struct Idle {
+    next: Instant,
+    /// How long a pool must not have been changed.
+    quiet: Duration,
+    /// When the pool was last synced, if it was not changed since.
+    synced: Option<Instant>,
+}
+
+impl Idle {
+    fn new(opened: Instant) -> Idle {
+        Idle { next: opened + QUIET, quiet: QUIET, synced: None }
+    }
+
+    /// Notes what a look has found: `None` if the disk failed.
+    ///
+    /// A sync can take long, and the next change waits for the disk. So if a pool is changed again
+    /// soon after a sync, the next one has to wait longer.
+    fn note(&mut self, found: Option<Quiet>, now: Instant) {
+        match found {
+            Some(Quiet::Clean) => {}
+            Some(Quiet::Synced) => self.synced = Some(now),
+            Some(Quiet::Changed) => {
+                if let Some(synced) = self.synced.take() {
+                    let soon = now - synced < 16 * self.quiet;
+                    self.quiet = if soon { (2 * self.quiet).min(QUIET_MAX) } else { QUIET };
+                }
+            }
+            None => self.quiet = QUIET_MAX,
+        }
+        self.next = now + self.quiet;
     }
 }
 
@@ -405,6 +457,28 @@ mod tests {
         assert_eq!(asked, REFUSALS_MAX as usize);
         assert_eq!(pages.reached, AHEAD);
         assert_eq!(all(&mut pages, 0, 200 * MIB, true, false), []);
+    }
+
+    #[test]
+    fn a_pool_that_is_changed_soon_after_each_sync_is_synced_less_often() {
+        let start = Instant::now();
+        let mut idle = Idle::new(start);
+        let mut now = start;
+        for quiet in [2, 4, 8, 16, 32, 64, 64] {
+            idle.note(Some(Quiet::Synced), now);
+            now += Duration::from_secs(2);
+            idle.note(Some(Quiet::Changed), now);
+            assert_eq!(idle.quiet, Duration::from_secs(quiet));
+            // Further looks that find changes say nothing new.
+            idle.note(Some(Quiet::Changed), now);
+            assert_eq!(idle.next, now + Duration::from_secs(quiet));
+        }
+        idle.note(Some(Quiet::Synced), now);
+        idle.note(Some(Quiet::Clean), now);
+        idle.note(Some(Quiet::Changed), now + 16 * QUIET_MAX);
+        assert_eq!(idle.quiet, QUIET);
+        idle.note(None, now);
+        assert_eq!(idle.next, now + QUIET_MAX);
     }
 
     #[test]

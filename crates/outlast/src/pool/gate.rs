@@ -12,18 +12,24 @@
 //!     +----------------------|-----------------------------+----> CLOSED
 //!                            +----> POISONED
 //! ```
+//!
+//! In the state WATCHED, threads may store as in OPEN. The next thread that enters, unless for
+//! background work, makes the gate OPEN again. So nobody but the background work has passed a gate
+//! that is still WATCHED after a while. Operations need not count themselves for that.
 
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
 use crate::reclaim::threads::{OWNERS, heavy_fence, light_fence, thread_number};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const CLEAN: u32 = 1;
 const OPEN: u32 = 2;
-const HELD: u32 = 3;
-const CLOSED: u32 = 4;
-const POISONED: u32 = 5;
+const WATCHED: u32 = 3;
+const HELD: u32 = 4;
+const CLOSED: u32 = 5;
+const POISONED: u32 = 6;
 
 /// Slots for threads that have no slot of their own.
 const SHARED: usize = 16;
@@ -165,38 +171,43 @@ impl Gate {
     #[inline(always)]
     pub fn pass(&self) -> Option<Brief<'_>> {
         let slot = self.own.get(thread_number())?;
-        self.pass_by(slot, true).then(|| Brief { gate: self, slot, here: PhantomData })
+        self.pass_by(slot, true, OPEN).then(|| Brief { gate: self, slot, here: PhantomData })
     }
 
     #[inline(always)]
-    fn pass_by(&self, slot: &Slot, own: bool) -> bool {
+    fn pass_by(&self, slot: &Slot, own: bool, also: u32) -> bool {
         slot.enter(own);
         // Pairs with the fence in `hold`: either the holder sees our count, or we see its state.
         light_fence(self.asymmetric);
         // Acquire: we see everything that was done while the gate was held.
-        let passed = self.state.load(Ordering::Acquire) == OPEN;
+        let state = self.state.load(Ordering::Acquire);
+        let passed = state == OPEN || state == also;
         if !passed {
             slot.leave(own);
         }
         passed
     }
 
-    /// As [`pass`](Gate::pass), but on failure says what to do about it.
-    pub fn try_enter(&self) -> Result<Entered<'_>> {
+    /// As [`pass`](Gate::pass), but on failure says what to do about it. Background work does not
+    /// end a watch.
+    pub fn try_enter(&self, background: bool) -> Result<Entered<'_>> {
+        if !background {
+            self.end_watch();
+        }
         let number = thread_number();
         let (slot, own) = match self.own.get(number) {
             Some(slot) => (slot, true),
             None => (&self.shared[number % SHARED], false),
         };
-        if self.pass_by(slot, own) {
+        if self.pass_by(slot, own, if background { WATCHED } else { OPEN }) {
             let (own, unwinding) = (u64::from(own), u64::from(std::thread::panicking()));
             let writing = Writing { gate: self, slot, own, unwinding, here: PhantomData };
             return Ok(Entered::Writing(writing));
         }
         match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
-            // Held, or opened since it was last read.
-            OPEN | HELD => Ok(Entered::Wait),
+            // Held, or opened or watched since it was last read.
+            OPEN | WATCHED | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),
         }
     }
@@ -228,12 +239,37 @@ impl Gate {
 
     /// Number of threads inside the gate.
     pub fn inside(&self) -> usize {
+        // SeqCst includes the Acquire that pairs with `Slot::leave`.
         self.slots().map(|s| s.0.load(Ordering::SeqCst)).sum()
     }
 
     /// Opens the gate after the pool was marked dirty.
     pub fn marked_dirty(&self) {
-        let _ = self.state.compare_exchange(CLEAN, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        self.exchange(CLEAN, OPEN);
+    }
+
+    /// Returns whether no thread has entered since the last call, background work aside, and watches
+    /// the gate from now on. `false` if the pool does not have the dirty mark.
+    ///
+    /// A thread that enters at the same moment may go unnoticed. So the answer says when to sync a
+    /// pool, and not that its structures are at rest. Callers hold the core's `control` lock.
+    pub fn was_quiet(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == WATCHED || {
+            self.exchange(OPEN, WATCHED);
+            false
+        }
+    }
+
+    /// Ends the watch, if there is one.
+    fn end_watch(&self) {
+        if self.state.load(Ordering::Relaxed) == WATCHED {
+            self.exchange(WATCHED, OPEN);
+        }
+    }
+
+    /// Replaces the state `from`, if it is that.
+    fn exchange(&self, from: u32, to: u32) -> bool {
+        self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Whether the pool is clean, so that the next store has to mark it dirty.
@@ -244,28 +280,49 @@ impl Gate {
     /// Holds writers back and waits for those inside. The result says whether the pool was dirty.
     /// Callers hold the core's `control` lock.
     pub fn hold(&self, seam: &impl Seam) -> Result<Held<'_>> {
+        let held = self.begin_to_hold()?;
+        let mut turn = 0;
+        while self.inside() != 0 {
+            seam.wait(&mut turn);
+            self.check()?;
+        }
+        // The last thread to leave may have panicked. It poisons the gate before it leaves.
+        self.check()?;
+        Ok(held)
+    }
+
+    /// As [`hold`](Gate::hold), but lets the writers go on if a thread inside does not leave within
+    /// a time. Returns `None` then.
+    pub fn hold_within(&self, seam: &impl Seam, time: Duration) -> Result<Option<Held<'_>>> {
+        let held = self.begin_to_hold()?;
+        let (start, mut turn) = (Instant::now(), 0);
+        while self.inside() != 0 {
+            if start.elapsed() > time {
+                return Ok(None);
+            }
+            seam.wait(&mut turn);
+            self.check()?;
+        }
+        self.check()?;
+        Ok(Some(held))
+    }
+
+    /// Lets no thread enter any more. Those inside may still be there.
+    fn begin_to_hold(&self) -> Result<Held<'_>> {
+        self.end_watch();
         let before = self.state.load(Ordering::SeqCst);
         if before != CLEAN && before != OPEN {
             self.check()?;
             return Err(Error::NotOpen("it is being closed"));
         }
         // An exchange, because a thread that panics may have poisoned the gate since.
-        let held = self.state.compare_exchange(before, HELD, Ordering::SeqCst, Ordering::SeqCst);
-        if held.is_err() {
+        if !self.exchange(before, HELD) {
             self.check()?;
             return Err(Error::NotOpen("it is being closed"));
         }
         // Created before the fence, so that the gate opens again should the fence fail.
         let held = Held { gate: self, after: before, dirty: before == OPEN };
         heavy_fence(self.asymmetric);
-        let mut turn = 0;
-        // SeqCst includes the Acquire that pairs with `Slot::leave`.
-        while self.slots().any(|s| s.0.load(Ordering::SeqCst) != 0) {
-            seam.wait(&mut turn);
-            self.check()?;
-        }
-        // The last thread to leave may have panicked. It poisons the gate before it leaves.
-        self.check()?;
         Ok(held)
     }
 }
@@ -293,8 +350,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // A panic in another thread may have poisoned the gate meanwhile; it stays poisoned.
-        let _ =
-            self.gate.state.compare_exchange(HELD, self.after, Ordering::SeqCst, Ordering::SeqCst);
+        self.gate.exchange(HELD, self.after);
     }
 }
 
@@ -316,7 +372,7 @@ mod tests {
             std::thread::scope(|s| {
                 s.spawn(|| {
                     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        let Ok(Entered::Writing(_writing)) = gate.try_enter() else { return };
+                        let Ok(Entered::Writing(_writing)) = gate.try_enter(false) else { return };
                         inside.store(true, Ordering::SeqCst);
                         (0..round).for_each(|_| std::hint::spin_loop());
                         // Unwind without the message that a panic prints.

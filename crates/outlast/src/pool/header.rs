@@ -86,6 +86,17 @@ impl Header {
         self.get(field::DIRTY) & layout::SUSPECT != 0
     }
 
+    /// Records in the next write that the pool is clean only because it was idle. The file may be
+    /// copied while the pool is in use again, so a copy of it does not count as clean.
+    pub fn set_synced_idle(&mut self) {
+        self.set(field::SYNCED_IDLE, self.next_sequence());
+    }
+
+    /// Whether the pool is clean only because it was idle.
+    pub fn is_synced_idle(&self) -> bool {
+        !self.is_dirty() && self.get(field::SYNCED_IDLE) == self.get(field::SEQUENCE)
+    }
+
     /// Whether the pool lacked a root when it was last clean.
     pub fn lacks_root(&self) -> bool {
         self.get(field::DIRTY) & layout::LACKS_ROOT != 0
@@ -118,10 +129,12 @@ impl Header {
             .fold(0, |sum: u64, index| sum.rotate_left(13) ^ self.get(index))
     }
 
-    /// Returns whether a dirty pool may be torn: by a power loss since its last sync, or because it
-    /// is a copy that was made while the pool was being changed. `file` is the file that it is in
-    /// now.
+    /// Returns whether the pool may be torn: by a power loss since its last sync, or because it is a
+    /// copy that was made while the pool was being changed. `file` is the file that it is in now.
     pub fn possibly_torn(&self, file: Identity, boot: u128) -> Option<TornReason> {
+        if !self.is_dirty() {
+            return (self.is_synced_idle() && self.is_copy(file, boot)).then_some(TornReason::Copy);
+        }
         // The recorded medium decides, not the current one.
         let recorded = MediumKind::from_u64(self.get(field::MEDIUM));
         if recorded == Some(MediumKind::Bytes) {
@@ -130,17 +143,22 @@ impl Header {
         if recorded == Some(MediumKind::Journal) {
             return Some(TornReason::JournalGone);
         }
-        let same_boot = self.boot() == boot;
-        if !same_boot && !recorded.is_some_and(MediumKind::survives_power_loss) {
+        if self.boot() != boot && !recorded.is_some_and(MediumKind::survives_power_loss) {
             return Some(TornReason::EarlierBoot);
         }
+        self.is_copy(file, boot).then_some(TornReason::Copy)
+    }
+
+    /// Whether `file` is another file than that of the last writer.
+    fn is_copy(&self, file: Identity, boot: u128) -> bool {
+        let same_boot = self.boot() == boot;
         // Device numbers can change with a boot, inode numbers do not.
         let same_device = !same_boot || self.get(field::DEVICE) == file.device;
         let same = same_device && self.get(field::INODE) == file.inode;
         // A copy can have the inode number of the original, but it is younger.
         let known = self.get(field::BORN) != 0 && self.get(field::BORN_OF) == self.born_of();
         let born_apart = known && file.born != 0 && self.get(field::BORN) != file.born;
-        (!same || born_apart).then_some(TornReason::Copy)
+        !same || born_apart
     }
 
     /// Whether these are the words of a whole header, in the place of copy number `copy`.
@@ -369,6 +387,24 @@ mod tests {
             let found = dirty(medium).possibly_torn(file, boot);
             assert_eq!(found, verdict, "{medium}, boot {boot}, {file:?}");
         }
+    }
+
+    #[test]
+    fn a_copy_of_a_pool_that_was_synced_idle_is_told_from_the_original() {
+        let mut header = dirty(MediumKind::PageCache);
+        header.set(field::DIRTY, 0);
+        let copy = Identity { device: 7, inode: 13, born: 1_001 };
+        assert_eq!(header.possibly_torn(copy, 1), None, "closed");
+        header.set_synced_idle();
+        header.set(field::SEQUENCE, header.next_sequence());
+        assert_eq!(header.possibly_torn(copy, 1), Some(Copy));
+        assert_eq!(header.possibly_torn(Identity { device: 8, ..copy }, 2), Some(Copy));
+        // Where the file is still in its place, it is clean after a reboot as well.
+        assert_eq!(header.possibly_torn(ORIGINAL, 1), None);
+        assert_eq!(header.possibly_torn(Identity { device: 8, ..ORIGINAL }, 2), None);
+        // Any later write ends that.
+        header.set(field::SEQUENCE, header.next_sequence());
+        assert_eq!(header.possibly_torn(copy, 1), None);
     }
 
     #[test]

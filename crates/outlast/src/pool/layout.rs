@@ -107,6 +107,9 @@ pub mod field {
     /// build that does not know this field leaves it with a sequence number other than the
     /// header's.
     pub const ROOTS: usize = 24;
+    /// The header's sequence number when the background thread made the pool clean while it was
+    /// open. With another sequence number it means nothing.
+    pub const SYNCED_IDLE: usize = 25;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
 }

@@ -10,6 +10,31 @@ use crate::pool::header::Header;
 use crate::pool::layout::{DIRTY, LACKS_ROOT, SUSPECT, field, pack_roots};
 use crate::pool::{points, roots};
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+/// How long a sync of an idle pool waits for the threads that are inside the gate.
+const BRIEFLY: Duration = Duration::from_millis(2);
+
+/// How long a pool that is made clean counts as clean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Until it is changed. A copy of its file is clean as well.
+    Changed,
+    /// Until it is changed, and a copy of its file is not clean. Nobody has asked for this sync, so
+    /// nobody knows that the pool must not be changed while its file is copied.
+    ChangedOrCopied,
+}
+
+/// What a look at a pool that may be idle has found; see [`Core::sync_if_quiet`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quiet {
+    /// There is nothing to sync.
+    Clean,
+    /// The pool was changed since the last look.
+    Changed,
+    /// It was not changed, and is synced now.
+    Synced,
+}
 
 impl<S: Seam> Core<S> {
     /// The options that the pool was opened with.
@@ -46,7 +71,7 @@ impl<S: Seam> Core<S> {
     pub(super) fn enter_slowly(&self) -> Result<Writing<'_>> {
         let mut turn = 0;
         loop {
-            match self.gate.try_enter()? {
+            match self.gate.try_enter(false)? {
                 Entered::Writing(writing) => return Ok(writing),
                 Entered::MarkDirty => self.mark_dirty()?,
                 Entered::Wait => self.memory.seam().wait(&mut turn),
@@ -64,7 +89,7 @@ impl<S: Seam> Core<S> {
                 self.mark_dirty_controlled()?;
             }
         }
-        match self.gate.try_enter()? {
+        match self.gate.try_enter(true)? {
             Entered::Writing(writing) => Ok(Some(writing)),
             Entered::MarkDirty | Entered::Wait => Ok(None),
         }
@@ -325,11 +350,58 @@ impl<S: Seam> Core<S> {
     ) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
+        let _write_back = seam.lock(&self.write_back);
         self.mark_what_was_found()?;
         let mut held = self.gate.hold(seam)?;
-        self.make_clean(&mut held, settled)?;
+        self.make_clean(&mut held, settled, Until::Changed)?;
         self.commit_held()?;
         then(self)
+    }
+
+    /// Syncs the pool if a power loss could tear it although no call has changed it since the last
+    /// call of this function. `settled` as for [`sync_and`](Core::sync_and).
+    pub fn sync_if_quiet(&self, settled: impl FnOnce() -> bool) -> Result<Quiet> {
+        if self.options.read_only
+            || self.options.medium != MediumKind::PageCache
+            || self.is_suspect()
+        {
+            return Ok(Quiet::Clean);
+        }
+        let seam = self.memory.seam();
+        let look = || {
+            // Behind a clean gate, only a process that died can have left the pool dirty.
+            match self.gate.is_clean() {
+                true if self.header().is_dirty() => Quiet::Synced,
+                true => Quiet::Clean,
+                false if self.gate.was_quiet() => Quiet::Synced,
+                false => Quiet::Changed,
+            }
+        };
+        let before = {
+            let _control = seam.lock(&self.control);
+            look()
+        };
+        if before != Quiet::Synced {
+            return Ok(before);
+        }
+        {
+            // Nearly everything is written back here, while writers need not wait.
+            let _write_back = seam.lock(&self.write_back);
+            self.gate.check()?;
+            self.fsync(Backing::sync)?;
+        }
+        let _control = seam.lock(&self.control);
+        let _write_back = seam.lock(&self.write_back);
+        let after = look();
+        if after != Quiet::Synced {
+            return Ok(after);
+        }
+        self.mark_what_was_found()?;
+        let Some(mut held) = self.gate.hold_within(seam, BRIEFLY)? else {
+            return Ok(Quiet::Changed);
+        };
+        self.make_clean(&mut held, settled, Until::ChangedOrCopied)?;
+        Ok(Quiet::Synced)
     }
 
     /// Sets this process's dirty mark on a pool that a dead process left dirty and that no one has
@@ -349,6 +421,7 @@ impl<S: Seam> Core<S> {
     ) -> Result<()> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
+        let _write_back = seam.lock(&self.write_back);
         let marked = self.mark_what_was_found();
         if seam.seeded(&bugs::FILE_UNLOCKED_EARLY) {
             self.backing.unlock();
@@ -360,7 +433,7 @@ impl<S: Seam> Core<S> {
             let last = if held.dirty { last() } else { Ok(()) };
             marked
                 .and(last)
-                .and_then(|()| self.make_clean(&mut held, settled))
+                .and_then(|()| self.make_clean(&mut held, settled, Until::Changed))
                 .and_then(|()| self.end_journal())
         };
         held.now_closed();
@@ -389,16 +462,17 @@ impl<S: Seam> Core<S> {
         during()
     }
 
-    pub(super) fn make_clean(
+    fn make_clean(
         &self,
         held: &mut Held<'_>,
         settled: impl FnOnce() -> bool,
+        until: Until,
     ) -> Result<()> {
         if self.is_suspect() {
             return Err(Error::Suspect);
         }
         if !held.dirty {
-            return Ok(());
+            return self.let_copies_be_clean();
         }
         self.collect();
         let saved = if self.epochs().limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
@@ -415,6 +489,9 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)?;
         {
             let mut header = self.memory.seam().lock(&self.header);
+            if self.is_suspect() {
+                return Err(Error::Suspect);
+            }
             let (offset, bytes) = saved.unwrap_or((0, 0));
             header.set(field::DIRTY, 0);
             header.set(field::CONFIRMED, 0);
@@ -422,10 +499,7 @@ impl<S: Seam> Core<S> {
             header.set(field::SAVED_BYTES, bytes);
             // A lost root stays lost, and the next open reports it too.
             let lost = self.lost_root.as_ref().map(|(slot, _)| *slot);
-            let commits = roots::commits(self, lost)?;
-            let roots = pack_roots(commits, header.next_sequence());
-            header.set(field::ROOTS, roots);
-            header.write(&self.memory, &points::HEADER_CLEAN)?;
+            self.write_clean(&mut header, lost, until)?;
         }
         // This comes before the write-back, whatever its result: the disk may call the pool clean
         // from now on, so no thread may store before the dirty mark is on the disk again.
@@ -435,5 +509,28 @@ impl<S: Seam> Core<S> {
         // end the state in which the pool survives a power loss.
         self.at_rest.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// If the pool is clean only until its file is copied, makes it clean until it is changed.
+    fn let_copies_be_clean(&self) -> Result<()> {
+        {
+            let mut header = self.memory.seam().lock(&self.header);
+            if !header.is_synced_idle() {
+                return Ok(());
+            }
+            let lost = self.lost_root.as_ref().map(|(slot, _)| *slot);
+            self.write_clean(&mut header, lost, Until::Changed)?;
+        }
+        self.fsync(Backing::sync_header)
+    }
+
+    /// Writes a header that calls the pool clean. `lost` is the slot of a root that the pool lacks.
+    fn write_clean(&self, header: &mut Header, lost: Option<usize>, until: Until) -> Result<()> {
+        let commits = roots::commits(self, lost)?;
+        header.set(field::ROOTS, pack_roots(commits, header.next_sequence()));
+        if until == Until::ChangedOrCopied {
+            header.set_synced_idle();
+        }
+        header.write(&self.memory, &points::HEADER_CLEAN)
     }
 }

@@ -5,6 +5,7 @@ mod life;
 mod options;
 mod space;
 
+pub use life::Quiet;
 pub use options::{CoreOptions, ProgressListener, Recovery, RecoveryProgress};
 
 use super::alloc::Alloc;
@@ -45,6 +46,10 @@ pub struct Core<S: Seam> {
     header: Mutex<Header>,
     /// Serialises marking dirty, sync, snapshot and close.
     control: Mutex<()>,
+    /// Held while the pool is written back beside changes. Whoever calls the pool clean or closes it
+    /// takes this after `control`: the kernel reports a failed write-back only once, and the report
+    /// may have gone to the other thread.
+    write_back: Mutex<()>,
     growth: Mutex<()>,
     /// Size of the pool as the header on media has it, in bytes. Pages may be claimed up to here.
     size: AtomicU64,
@@ -185,6 +190,7 @@ impl<S: Seam> Core<S> {
             size: AtomicU64::new(header.get(field::SIZE)),
             header: Mutex::new(header),
             control: Mutex::default(),
+            write_back: Mutex::default(),
             growth: Mutex::default(),
             alloc,
             epochs: Shared::part(Epochs::new(asymmetric::<S>())),
@@ -214,10 +220,10 @@ impl<S: Seam> Core<S> {
         if !options.read_only {
             header.check_writable()?;
         }
-        let torn = if header.is_dirty() && !options.whole {
-            header.possibly_torn(backing.identity()?, options.boot)
-        } else {
+        let torn = if options.whole {
             None
+        } else {
+            header.possibly_torn(backing.identity()?, options.boot)
         };
         if let Some(reason) = torn
             && !options.accept_possibly_torn
@@ -229,6 +235,7 @@ impl<S: Seam> Core<S> {
         }
         // A close must not mark such a pool clean before it has been verified.
         let suspect = header.is_suspect() || torn.is_some() || options.mixed;
+        let unmarked = options.mixed || torn.is_some() && !header.is_dirty();
         let size = header.get(field::SIZE);
         if options.max_size == 0 {
             options.max_size = header.get(field::MAX_SIZE);
@@ -249,14 +256,14 @@ impl<S: Seam> Core<S> {
         // Without a page in use, there is nothing to reclaim.
         let old = frontier > geometry.first_page();
         let alloc = Alloc::new(geometry, frontier, old, backing.reserved());
-        let clean = !header.is_dirty() && header.copy_damaged.is_none() && !options.mixed;
+        let clean = !header.is_dirty() && header.copy_damaged.is_none() && !unmarked;
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
         core.suspect = AtomicBool::new(suspect);
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
         }
-        if core.options.mixed && !core.options.read_only {
+        if unmarked && !core.options.read_only {
             core.note_suspect();
         }
         core.lost_root = roots::check_commits(&core, &core.header())?;
