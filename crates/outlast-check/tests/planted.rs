@@ -7,8 +7,10 @@ use outlast_check::suite::Half;
 
 #[test]
 fn every_planted_bug_is_found() {
-    for (scheme, form) in Half::First.pairs() {
-        let report = run(scheme, form, &Budget::default(), |_| ());
+    for (index, (scheme, form)) in Half::First.pairs().enumerate() {
+        // The checks without a bug take more than half of the time. The other tests make them too.
+        let budget = Budget { control: index == 0, ..Budget::default() };
+        let report = run(scheme, form, &budget, |_| ());
         println!("{}", report.table());
         let missed: Vec<_> = report.missed().iter().map(|l| l.published).collect();
         assert!(report.false_alarms.is_empty(), "{:?}", report.false_alarms);

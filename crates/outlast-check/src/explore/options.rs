@@ -28,7 +28,7 @@ impl Budget {
     pub const QUICK: Budget = Budget {
         rounds: 1,
         distinct: None,
-        stride: 6,
+        stride: 9,
         cuts: 8,
         second_runs: 1,
         second_stride: 4,

@@ -28,11 +28,13 @@ pub struct Budget {
     pub lives: usize,
     /// Number of threads.
     pub threads: usize,
+    /// Whether the same checks are also run without a bug.
+    pub control: bool,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { images: 80, lives: 96, threads: 2 }
+        Budget { images: 80, lives: 96, threads: 2, control: true }
     }
 }
 
@@ -184,10 +186,14 @@ pub fn run_some(
     // the bug, and `schedule` runs all of them without any.
     let is_held = |checker: &Checker| matches!(checker, Checker::Held(_));
     let mut all: Vec<Checker> =
-        bugs.iter().filter_map(Line::checker).filter(|c| !is_held(c)).collect();
+        bugs.iter().filter_map(Line::checker).filter(|c| budget.control && !is_held(c)).collect();
     all.sort_unstable();
     all.dedup();
-    // The checks without a bug come first, because they take longest.
+    // What takes longest comes first, so that no thread is left alone with it at the end: the checks
+    // without a bug, and then those with the most threads.
+    all.reverse();
+    let mut order: Vec<usize> = (0..bugs.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(bugs[index].checker()));
     let next = AtomicUsize::new(0);
     let findings = Mutex::new(Vec::new());
     let false_alarms = Mutex::new(Vec::new());
@@ -206,7 +212,8 @@ pub fn run_some(
                         }
                         continue;
                     }
-                    let Some(&line) = bugs.get(index - all.len()) else { return };
+                    let Some(&index) = order.get(index - all.len()) else { return };
+                    let line = bugs[index];
                     let Stand::Bug { bug, checker, .. } = line.stand else { continue };
                     let found = subject.check(checker, Some(bug));
                     let finding = Finding { line, found, took: start.elapsed() };
