@@ -8,7 +8,7 @@ use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
 use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
 use crate::journal::meta::{META_OFFSETS, Meta};
-use crate::journal::running::{Journal, LEAST_AHEAD, Settings};
+use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
 use crate::journal::segment::{Owner, has_others, remove_all_of, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
@@ -400,7 +400,7 @@ impl PoolOptions {
                     writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     // Such as the spare segment of the process that died.
-                    remove_others(&*files, owner).map_err(io)?;
+                    writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
                     let locked = [locked, lockable];
@@ -465,7 +465,7 @@ impl PoolOptions {
                 }
             };
             let base = base.map_err(io)?;
-            remove_others(&*files, owner).map_err(io)?;
+            writer.close_later(remove_others(&*files, owner).map_err(io)?);
             Ok((base, writer))
         };
         let made = working.path.clone();
@@ -611,14 +611,18 @@ impl JournalThreads {
     pub(super) fn start(store: &Store<Real>) -> Result<Option<JournalThreads>> {
         let Some(journal) = store.core().journal().cloned() else { return Ok(None) };
         let mut started = JournalThreads { journal, threads: Vec::new() };
-        for (name, run) in [
-            ("outlast-journal", Journal::run as fn(&Journal, &dyn crate::journal::running::Source)),
-            ("outlast-base", Journal::run_checkpoints),
+        for (name, run, nice) in [
+            ("outlast-journal", Journal::run as fn(&Journal, &dyn Source), 0),
+            // While a cut holds writers back, checkpoints must not take its processor.
+            ("outlast-base", Journal::run_checkpoints, 10),
         ] {
             let (core, journal) = (Arc::clone(store.core()), Arc::clone(&started.journal));
             started.journal.expect();
-            let thread =
-                std::thread::Builder::new().name(name.into()).spawn(move || run(&journal, &*core));
+            let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+                // Of this thread alone. A system that refuses runs it as any other.
+                let _ = rustix::process::nice(nice);
+                run(&journal, &*core);
+            });
             match thread {
                 Ok(thread) => started.threads.push(thread),
                 Err(error) => {

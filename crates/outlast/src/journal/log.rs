@@ -115,9 +115,21 @@ pub struct Writer {
     /// The last epoch that is durable.
     durable: u64,
     buffer: Vec<u8>,
+    /// Files that were deleted, to be closed by a thread for which nobody waits.
+    deleted: Vec<Box<dyn JournalFile>>,
 }
 
 impl Writer {
+    /// Takes over files that were deleted.
+    pub fn close_later(&mut self, files: Vec<Box<dyn JournalFile>>) {
+        self.deleted = files;
+    }
+
+    /// Gives up the files that were deleted, for the caller to close them.
+    pub fn take_deleted(&mut self) -> Vec<Box<dyn JournalFile>> {
+        std::mem::take(&mut self.deleted)
+    }
+
     /// Creates a writer of the epochs after `durable`. The first epoch that it writes makes void
     /// whatever other segments hold after `durable`.
     ///
@@ -149,6 +161,7 @@ impl Writer {
             closed,
             durable,
             buffer: Vec::new(),
+            deleted: Vec::new(),
         })
     }
 

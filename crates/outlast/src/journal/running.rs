@@ -18,6 +18,7 @@ use super::log::{Preparer, SEGMENT_BYTES, Writer};
 use crate::error::{Error, Result};
 use crate::pmem::{MappingError, Notes};
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,6 +49,10 @@ pub trait Source {
 
     /// Holds all writers back for `time`, unless another thread has control of the gate.
     fn pause(&self, time: Duration);
+
+    /// Brings lines into the process's memory, while operations go on, so that a cut need not wait
+    /// for that. A hint.
+    fn touch(&self, _lines: Range<u64>) {}
 
     /// Copies the page of this number, while operations go on.
     fn read(&self, page: u64, out: &mut [u8]);
@@ -459,6 +464,8 @@ impl Journal {
     /// Takes a turn after each interval in which something changed, until [`shut`](Self::shut).
     pub fn run(&self, source: &dyn Source) {
         let _running = Running(self);
+        // A process that died may have left many lines, whose pages are not mapped here yet.
+        self.notes.look(|lines| source.touch(lines));
         let (mut due, mut pause) = (Instant::now(), RETRY.0);
         while let Some(state) = self.due(due) {
             let start = Instant::now();

@@ -87,15 +87,23 @@ pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
 
 /// Deletes the segments of all other owners, and those that were never begun. `meta` must name this
 /// owner already, durably.
-pub fn remove_others(directory: &dyn Directory, owner: Owner) -> io::Result<()> {
+///
+/// Returns the files, which have no names any more. A file system can take long to give a file's
+/// space back, and does so only when the last of these is closed.
+pub fn remove_others(
+    directory: &dyn Directory,
+    owner: Owner,
+) -> io::Result<Vec<Box<dyn JournalFile>>> {
     let ours = segments(directory, owner)?;
+    let mut removed = Vec::new();
     for name in directory.names()? {
         let is_ours = ours.iter().any(|segment| name_of(segment.number) == name);
         if number_of_any(&name).is_some() && !is_ours {
+            removed.extend(directory.open(&name).ok());
             directory.remove(&name)?;
         }
     }
-    Ok(())
+    Ok(removed)
 }
 
 /// A segment that was found.

@@ -243,6 +243,13 @@ impl Notes {
         self.set(current, self.covered()).visit(visit);
     }
 
+    /// Calls `visit` with each run of lines that the next cut may take, as far as they are known now.
+    pub fn look(&self, mut visit: impl FnMut(Range<u64>)) {
+        for set in 0..2 {
+            self.set(set, self.covered()).visit(&mut visit);
+        }
+    }
+
     /// Removes lines that the last cut handed out, once they are durable.
     pub fn durable(&self, runs: impl Iterator<Item = Range<u64>>) {
         let current = self.word(CURRENT).load(Ordering::Relaxed);

@@ -16,6 +16,8 @@ impl Journal {
     /// Makes checkpoints, prepares segments and extends the base, until [`shut`](Self::shut).
     pub fn run_checkpoints(&self, source: &dyn Source) {
         let _running = Running(self);
+        let deleted = lock(&self.writer).take_deleted();
+        drop(deleted);
         let (mut pause, mut due) = (RETRY.0, Instant::now());
         while !self.is_stopped() {
             if Instant::now() >= due {

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
 use crate::pmem::{Offset, Seam, Word};
+use std::ops::Range;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -81,6 +82,14 @@ impl<S: Seam> Source for Core<S> {
             && let Ok(_held) = self.gate.hold(self.memory.seam())
         {
             std::thread::sleep(time);
+        }
+    }
+
+    fn touch(&self, lines: Range<u64>) {
+        for line in lines {
+            if let Ok(words) = self.memory.at(Offset::<Line>::new(line * LINE as u64)) {
+                self.memory.load(&words[0]);
+            }
         }
     }
 
